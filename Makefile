@@ -1,0 +1,49 @@
+# `make help` lists what there is. Everything runs in .venv, which is made at first use.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+BENCH_INSTALLED := .venv/.bench-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/measure/_core.c src/hotloop/capture/layout.py
+
+.PHONY: help demo test test-long lint bench browser clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## profile a small training run and show where its time went
+	rm -rf hotloop-runs/demo
+	$(BIN)/python examples/01_profile_a_training_loop.py --capture hotloop-runs/demo
+	$(BIN)/hotloop show hotloop-runs/demo
+
+test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones
+	$(BIN)/python -m pytest -n 2 -m "not long" tests
+
+test-long: $(INSTALLED) browser ## the tests that take minutes
+	$(BIN)/python -m pytest -m long tests
+
+lint: $(INSTALLED) ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BENCH_INSTALLED) ## what a region costs, next to other profilers (a minute)
+	$(BIN)/python benchmarks/region_cost.py
+
+browser: ## Debian's chromium for the browser tests, when we are root
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } || \
+	  echo "no chromium and no right to install it: the browser tests will be skipped"
+
+clean: ## remove what was built and installed
+	rm -rf .venv build src/*.egg-info src/hotloop/measure/*.so src/hotloop/measure/layout.h
+
+$(INSTALLED): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(PIP) -e '.[bench]'
+	touch $@

@@ -1,0 +1,51 @@
+"""hotloop finds the hot loop of an RL training run, proves what would make it faster, ships fast parts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from hotloop.measure.profiler import Profiler
+from hotloop.measure.profiler import default as _default
+
+if TYPE_CHECKING:
+    from hotloop.capture.model import Capture as Capture
+    from hotloop.capture.reader import load as load
+    from hotloop.capture.stats import ProfilerStats as ProfilerStats
+    from hotloop.workflows.record import start as start
+    from hotloop.workflows.record import stop as stop
+    from hotloop.workflows.record import summary as summary
+
+__version__ = "0.1.0"
+
+profile = _default.profile
+profile_function = _default.profile_function
+progress = _default.progress
+
+_LAZY = {
+    "Capture": "hotloop.capture.model",
+    "ProfilerStats": "hotloop.capture.stats",
+    "load": "hotloop.capture.reader",
+    "start": "hotloop.workflows.record",
+    "stop": "hotloop.workflows.record",
+    "summary": "hotloop.workflows.record",
+}
+__all__ = ["Profiler", "profile", "profile_function", "progress", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+        return value
+    raise AttributeError(f"module 'hotloop' has no attribute {name!r}; it offers {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if os.environ.get("HOTLOOP_CAPTURE"):
+    from hotloop.workflows.record import join_from_environment as _join
+
+    _join()

@@ -1,0 +1,1 @@
+"""The bottom of the house: imports nothing of ours."""

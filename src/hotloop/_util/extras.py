@@ -1,0 +1,19 @@
+"""Optional packages: one way to ask for them, one wording when they are missing."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from hotloop._util.errors import HotloopError
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import `module`, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as missing:
+        raise HotloopError(
+            f"This needs the package {module!r}, which is not installed ({missing}); "
+            f"install it with: pip install 'hotloop[{extra}]'"
+        ) from missing

@@ -1,0 +1,55 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def duration(ns: float | None) -> str:
+    """Three digits and the unit that fits: `84.0 ns`, `1.25 ms`, `3 min 20 s`; `-` for unknown."""
+    if ns is None:
+        return "-"
+    if abs(ns) >= 3600e9:
+        hours, seconds = divmod(round(ns / 1e9), 3600)
+        return f"{hours} h {seconds // 60:02d} min"
+    if abs(ns) >= 120e9:
+        minutes, seconds = divmod(round(ns / 1e9), 60)
+        return f"{minutes} min {seconds:02d} s"
+    return _scaled(ns, 1000.0, ("ns", "us", "ms", "s"))
+
+
+def brief(ns: float | None) -> str:
+    """A duration in at most 7 characters, for tables: `84.0 ns`, `200 s`, `0.56 h`."""
+    if ns is not None and abs(ns) >= 999.5e9:
+        return f"{ns / 3600e9:.{2 if ns < 36000e9 else 1 if ns < 360000e9 else 0}f} h"
+    return "-" if ns is None else _scaled(ns, 1000.0, ("ns", "us", "ms", "s"))
+
+
+def size(count: float | None) -> str:
+    """Bytes as `1.50 MiB`; `-` for unknown."""
+    return "-" if count is None else _scaled(count, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def percent(fraction: float | None) -> str:
+    """`12.3 %`; `-` for unknown."""
+    return "-" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def count(number: float | None) -> str:
+    """`1,234,567`; `-` for unknown."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def whole(number: int) -> str:
+    """A count in at most 8 characters: `1234567`, `123.4 M`."""
+    if number < 100_000_000:
+        return str(number)
+    return _scaled(float(number), 1000.0, ("", "k", "M", "G", "T"))
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
+    unit = units[0]
+    for unit in units:
+        if abs(value) < step * 0.9995 or unit == units[-1]:
+            break
+        value /= step
+    digits = 0 if unit == units[0] and value == int(value) else 3 - len(str(int(abs(value))))
+    return f"{value:.{max(digits, 0)}f} {unit}"

@@ -1,0 +1,1 @@
+"""Pure functions from captures to findings. No files, no clock, no plots."""

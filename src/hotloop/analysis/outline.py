@@ -1,0 +1,68 @@
+"""The tree of a capture as lines to read: for everything together, or for each process and thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from hotloop.capture.model import Capture, Node, Thread, merged
+
+Grouping = Literal["all", "process", "thread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """One tree and what belongs to it."""
+
+    label: str
+    thread_count: int
+    wall_ns: int  # wall time of its threads added up: what the shares are shares of
+    unattributed_ns: int
+    hotloop_ns: float | None  # our own cost: completed calls x calibrated cost; None: not calibrated
+    root: Node
+    open_now: tuple[str, ...]  # where threads were when the capture was read, innermost region
+
+    def share(self, ns: float) -> float | None:
+        """A time as a fraction of the wall time of these threads."""
+        return ns / self.wall_ns if self.wall_ns else None
+
+
+def outlines(capture: Capture, by: Grouping = "all") -> list[Outline]:
+    """The capture's trees, grouped."""
+    groups: list[tuple[str, tuple[Thread, ...]]]
+    if by == "all":
+        groups = [("all processes and threads", capture.threads)]
+    elif by == "process":
+        groups = [(f"process {p.pid} {p.label}", p.threads) for p in capture.processes]
+    else:
+        groups = [
+            (f"process {p.pid} {p.label}, thread {t.name}", (t,))
+            for p in capture.processes
+            for t in p.threads
+        ]
+    found = []
+    for label, threads in groups:
+        root = merged(threads)
+        cost = capture.region_cost_ns
+        found.append(
+            Outline(
+                label=label,
+                thread_count=sum(max(t.folded_threads, 1) for t in threads),
+                wall_ns=sum(t.wall_ns for t in threads),
+                unattributed_ns=root.own_ns,
+                hotloop_ns=None if cost is None else cost * sum(node.calls for _, node in walk(root)),
+                root=root,
+                open_now=tuple(t.open[-1].name for t in threads if t.open),
+            )
+        )
+    return found
+
+
+def walk(root: Node) -> Iterator[tuple[int, Node]]:
+    """Every node below the root with its depth, parents first, siblings by total time."""
+    todo = [(0, child) for child in sorted(root.children, key=lambda n: n.total_ns)]
+    while todo:
+        depth, node = todo.pop()
+        yield depth, node
+        todo += [(depth + 1, child) for child in sorted(node.children, key=lambda n: n.total_ns)]

@@ -1,0 +1,272 @@
+"""A whole capture as one JSON file: to send, to keep, to read with other tools, and to read back exactly.
+
+docs/exports.md describes the file. Trees are flat lists of nodes, root first, each with the index of
+its parent; fields at their default are left out. Columns that only ever rise (window times, calls,
+nanoseconds) are written as steps from one window to the next. A float that JSON cannot hold is
+written as {"$float": "nan"}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop._util.errors import CaptureError
+from hotloop._util.files import write_atomically
+from hotloop.capture import layout
+from hotloop.capture.model import Capture, Event, Node, OpenRegion, Process, Progress, Thread, Windows
+
+FORMAT = "hotloop capture"
+# Version history (bump on any change a reader of the old form would misread):
+#   1  first form
+SCHEMA_VERSION = 1
+
+_NESTED = {
+    Node: {"children", "buckets"},
+    Thread: {"progress", "open", "paths", "root", "windows", "events"},
+    Process: {"threads"},
+}
+_MATRICES = ("calls", "total_ns", "own_ns")
+_COLUMNS = ("time_ns", "real_ns", "cpu_ns", "rss_bytes")
+_FLOATS = {name for name, kind, *_ in layout.PROGRESS if kind == "f8"}
+
+
+def save_json(capture: Capture, path: Path) -> None:
+    """Write the export to `path` in one step, one node to a line."""
+    write_atomically(path, text(capture))
+
+
+def text(capture: Capture) -> str:
+    """The export as it stands in the file: strict JSON, one node or column to a line."""
+    return "".join(_laid_out(to_json(capture), 6, "\n")) + "\n"
+
+
+def to_json(capture: Capture) -> dict[str, Any]:
+    """Everything in `capture` as plain values."""
+    return {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "path": None if capture.path is None else str(capture.path),
+        "facts": _plain(capture.facts),
+        "warnings": list(capture.warnings),
+        "processes": [
+            _scalars(process) | {"threads": [_thread_out(thread) for thread in process.threads]}
+            for process in capture.processes
+        ],
+    }
+
+
+def from_json(data: Any) -> Capture:
+    """The capture that `to_json` wrote; raises CaptureError, one sentence, on anything else."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CaptureError(_not_an_export(data))
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise CaptureError(
+            f"This export has schema version {version}; this hotloop reads version {SCHEMA_VERSION}: "
+            "use the hotloop that wrote it, or update."
+        )
+    try:
+        return Capture(
+            path=None if data["path"] is None else Path(data["path"]),
+            facts=_from_plain(data["facts"]),
+            processes=tuple(_process_in(item) for item in data["processes"]),
+            warnings=tuple(data["warnings"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise CaptureError(
+            f"This export is damaged ({type(error).__name__}: {error}); export the capture again."
+        ) from error
+
+
+def _not_an_export(data: Any) -> str:
+    remedy = "give a capture folder or the one-file JSON export of one."
+    if isinstance(data, dict):
+        if "headline" in data or "findings" in data:
+            return f"This file holds findings, the result of an analysis, not a capture; {remedy}"
+        if "traceEvents" in data or "$schema" in data:
+            return f"This file holds a trace for a viewer, not a capture; {remedy}"
+    return f"This JSON file is not a hotloop capture; {remedy}"
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def _scalars(item: Any) -> dict[str, Any]:
+    """The plain fields of a dataclass, without those at their default."""
+    found = {}
+    kind: Any = type(item)
+    for name, default in _plain_fields(kind):
+        value = getattr(item, name)
+        if not _same(value, default):
+            found[name] = value if type(value) in (int, str, bool) else _plain(value)
+    return found
+
+
+@cache
+def _plain_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Name and default (MISSING without one) of the fields that hold plain values."""
+    nested = _NESTED.get(kind, set())
+    return tuple((field.name, field.default) for field in fields(kind) if field.name not in nested)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def _plain(value: Any) -> Any:
+    """Python values that strict JSON can hold."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+def _thread_out(thread: Thread) -> dict[str, Any]:
+    return _scalars(thread) | {
+        "progress": _scalars(thread.progress),
+        "open": [[region.name, region.since_ns] for region in thread.open],
+        "nodes": list(_nodes_out(thread.root)),
+        "paths": [list(path) for path in thread.paths],
+        "windows": _windows_out(thread.windows),
+        "events": [[e.path, e.start_ns - thread.start_ns, e.duration_ns] for e in thread.events],
+    }
+
+
+def _nodes_out(root: Node) -> Iterator[dict[str, Any]]:
+    todo: list[tuple[Node, int | None]] = [(root, None)]
+    number = 0
+    while todo:
+        node, parent = todo.pop()
+        row = {"parent": parent} | _scalars(node)
+        if node.buckets is not None:
+            used = np.flatnonzero(node.buckets)
+            row["buckets"] = {str(bucket): int(node.buckets[bucket]) for bucket in used}
+        yield row
+        todo += [(child, number) for child in reversed(node.children)]
+        number += 1
+
+
+def _windows_out(windows: Windows) -> dict[str, Any]:
+    found: dict[str, Any] = {name: _steps(getattr(windows, name)) for name in _COLUMNS}
+    found["progress"] = {
+        name: _plain(column.tolist()) if name in _FLOATS else _steps(column)
+        for name, column in windows.progress.items()
+    }
+    for name in _MATRICES:
+        steps = _steps(getattr(windows, name))
+        by_node = zip(*steps, strict=True) if steps else ([] for _ in range(getattr(windows, name).shape[1]))
+        found[name] = [list(column) if any(column) else [] for column in by_node]
+    return found
+
+
+def _steps(values: NDArray[Any]) -> list[Any]:
+    """First value, then the differences; modulo 2^64, so that any column comes back exactly."""
+    signed = np.asarray(values).astype(np.uint64).view(np.int64)
+    first = np.zeros((1, *signed.shape[1:]), dtype=np.int64)
+    steps: list[Any] = np.diff(signed, axis=0, prepend=first).tolist()
+    return steps
+
+
+def _laid_out(value: Any, depth: int, newline: str) -> Iterator[str]:
+    """JSON text, the outer `depth` levels one item to a line."""
+    if depth == 0 or not value or not isinstance(value, (dict, list)):
+        yield json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return
+    deeper = newline + " "
+    is_dict = isinstance(value, dict)
+    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    yield "{" if is_dict else "["
+    for number, (key, item) in enumerate(items):
+        yield ("," if number else "") + deeper + (json.dumps(key) + ": " if is_dict else "")
+        yield from _laid_out(item, depth - 1, deeper)
+    yield newline + ("}" if is_dict else "]")
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def _from_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"$float"}:
+            return float(value["$float"])
+        return {key: _from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_plain(item) for item in value]
+    return value
+
+
+def _fields_in(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """The plain fields of a dataclass that `row` names; what a later version added is left out."""
+    found = {name: _from_plain(row[name]) for name, _ in _plain_fields(kind) if name in row}
+    if "warnings" in found:
+        found["warnings"] = tuple(found["warnings"])
+    return found
+
+
+def _process_in(row: dict[str, Any]) -> Process:
+    return Process(threads=tuple(_thread_in(item) for item in row["threads"]), **_fields_in(Process, row))
+
+
+def _thread_in(row: dict[str, Any]) -> Thread:
+    start_ns = row["start_ns"]
+    return Thread(
+        progress=Progress(**_fields_in(Progress, row["progress"])),
+        open=tuple(OpenRegion(name, since_ns) for name, since_ns in row["open"]),
+        paths=tuple(tuple(path) for path in row["paths"]),
+        root=_tree_in(row["nodes"]),
+        windows=_windows_in(row["windows"]),
+        events=tuple(Event(path, after_ns + start_ns, ns) for path, after_ns, ns in row["events"]),
+        **_fields_in(Thread, row),
+    )
+
+
+def _tree_in(rows: list[dict[str, Any]]) -> Node:
+    nodes: list[Node] = []
+    for row in rows:
+        node = Node(**_fields_in(Node, row))
+        if "buckets" in row:
+            node.buckets = np.zeros(layout.BUCKETS, dtype=np.uint64)
+            for bucket, count in row["buckets"].items():
+                node.buckets[int(bucket)] = count
+        if nodes:
+            if not 0 <= row["parent"] < len(nodes):
+                raise ValueError(f"node {len(nodes)} stands before its parent {row['parent']}")
+            nodes[row["parent"]].children.append(node)
+        nodes.append(node)
+    return nodes[0]
+
+
+def _windows_in(row: dict[str, Any]) -> Windows:
+    columns = {name: _sums(row[name]) for name in _COLUMNS}
+    count = len(columns["time_ns"])
+    matrices = {}
+    for name in _MATRICES:
+        matrices[name] = np.zeros((count, len(row[name])), dtype=np.uint64)
+        for node, steps in enumerate(row[name]):
+            if steps:
+                matrices[name][:, node] = _sums(steps)
+    progress: dict[str, NDArray[Any]] = {
+        name: np.array(_from_plain(column), dtype=np.float64) if name in _FLOATS else _sums(column)
+        for name, column in row["progress"].items()
+    }
+    return Windows(**columns, progress=progress, **matrices)
+
+
+def _sums(steps: list[int]) -> NDArray[np.uint64]:
+    return np.cumsum(np.array(steps, dtype=np.int64)).view(np.uint64)

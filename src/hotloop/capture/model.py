@@ -1,0 +1,299 @@
+"""What a recorded run looks like once it is read: capture -> processes -> threads -> nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.capture import layout
+
+Counts = NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Node:
+    """A region at one place in the tree, or several such places added up."""
+
+    name: str
+    category: str = ""  # as given by the program; "" when it gave none
+    site: str = ""  # file:line where the region was made
+    calls: int = 0  # completed calls
+    total_ns: int = 0  # time while open, children included, calls still open included
+    own_ns: int = 0  # time while innermost
+    open_calls: int = 0  # calls that had not ended when the capture was read
+    open_ns: int = 0  # the part of total_ns that belongs to them
+    min_ns: int | None = None
+    max_ns: int | None = None
+    squares: float = 0.0  # sum of squared deviations from the mean, completed calls
+    buckets: Counts | None = None  # histogram of durations, edges in layout.bucket_edges_ns
+    bytes_moved: float = 0.0
+    flops: float = 0.0
+    device_ns: int | None = None
+    device_growth_bytes: int | None = None
+    device_peak_bytes: int | None = None
+    rss_growth_bytes: int | None = None
+    rss_peak_bytes: int | None = None
+    out_of_order: bool = False
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def closed_ns(self) -> int:
+        """Time of completed calls."""
+        return self.total_ns - self.open_ns
+
+    @property
+    def mean_ns(self) -> float | None:
+        """Mean duration of a completed call."""
+        return self.closed_ns / self.calls if self.calls else None
+
+    @property
+    def sd_ns(self) -> float | None:
+        """Sample standard deviation of a completed call's duration."""
+        return (self.squares / (self.calls - 1)) ** 0.5 if self.calls > 1 else None
+
+    def percentile_ns(self, fraction: float) -> float | None:
+        """Duration below which `fraction` of the completed calls lie, to within a quarter octave."""
+        if self.buckets is None or self.min_ns is None or self.max_ns is None:
+            return None
+        cumulative = np.cumsum(self.buckets.astype(np.float64))
+        if cumulative[-1] == 0:
+            return None
+        target = fraction * cumulative[-1]
+        bucket = int(np.searchsorted(cumulative, target))
+        bucket = min(bucket, layout.BUCKETS - 1)
+        before = cumulative[bucket - 1] if bucket else 0.0
+        inside = (target - before) / max(float(self.buckets[bucket]), 1.0)
+        low = max(_EDGES[bucket] if bucket else 0, self.min_ns)
+        high = min(_EDGES[bucket + 1] if bucket < layout.BUCKETS - 1 else self.max_ns, self.max_ns)
+        return float(min(max(low + inside * (high - low), self.min_ns), self.max_ns))
+
+    def absorb(self, other: Node) -> None:
+        """Add another node's figures, not its children."""
+        if other.calls:
+            if self.calls:
+                gap = other.closed_ns / other.calls - self.closed_ns / self.calls
+                self.squares += gap * gap * self.calls * other.calls / (self.calls + other.calls)
+            self.squares += other.squares
+        self.calls += other.calls
+        self.total_ns += other.total_ns
+        self.own_ns += other.own_ns
+        self.open_calls += other.open_calls
+        self.open_ns += other.open_ns
+        self.bytes_moved += other.bytes_moved
+        self.flops += other.flops
+        self.min_ns = _least(self.min_ns, other.min_ns)
+        self.max_ns = _most(self.max_ns, other.max_ns)
+        self.device_ns = _sum(self.device_ns, other.device_ns)
+        self.device_growth_bytes = _sum(self.device_growth_bytes, other.device_growth_bytes)
+        self.rss_growth_bytes = _sum(self.rss_growth_bytes, other.rss_growth_bytes)
+        self.device_peak_bytes = _most(self.device_peak_bytes, other.device_peak_bytes)
+        self.rss_peak_bytes = _most(self.rss_peak_bytes, other.rss_peak_bytes)
+        if other.buckets is not None:  # shared, not copied: a histogram is never changed in place
+            self.buckets = other.buckets if self.buckets is None else self.buckets + other.buckets
+        self.out_of_order |= other.out_of_order
+        self.site = self.site or other.site
+
+    def merge(self, other: Node) -> None:
+        """Add another tree: same path, same node."""
+        self.absorb(other)
+        mine = {(child.name, child.category): child for child in self.children}
+        for child in other.children:
+            twin = mine.get((child.name, child.category))
+            if twin is None:
+                twin = mine[child.name, child.category] = Node(child.name, child.category, child.site)
+                self.children.append(twin)
+            twin.merge(child)
+
+
+_EDGES = layout.bucket_edges_ns()
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else a + b
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the program said it had done, summed up to one moment."""
+
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    length_sum: float = 0.0
+    length_count: int = 0
+    return_sum: float = 0.0
+    return_count: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(*(getattr(self, f) + getattr(other, f) for f in self.__slots__))
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean of the episode returns reported."""
+        return self.return_sum / self.return_count if self.return_count else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean of the episode lengths reported."""
+        return self.length_sum / self.length_count if self.length_count else None
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean of the losses reported."""
+        return self.loss_sum / self.loss_count if self.loss_count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The course of one thread over time: cumulative figures at rising moments.
+
+    `calls`, `total_ns`, `own_ns` are [windows, nodes] in the order of `Thread.paths`; total_ns
+    includes calls that were open at that moment. `progress` maps a counter's name to [windows].
+    """
+
+    time_ns: Counts
+    real_ns: Counts
+    cpu_ns: Counts
+    rss_bytes: Counts
+    progress: dict[str, NDArray[Any]]
+    calls: Counts
+    total_ns: Counts
+    own_ns: Counts
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRegion:
+    """A region that had not ended when the capture was read, outermost first."""
+
+    name: str
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One completed call on the timeline."""
+
+    path: int  # index into Thread.paths
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread's tree; or, with folded_threads > 0, many short-lived threads added up."""
+
+    name: str
+    native_id: int
+    start_ns: int
+    end_ns: int  # last moment the figures below are complete for
+    wall_ns: int  # of all folded threads, too
+    cpu_ns: int | None  # read at windows, so a little behind
+    folded_threads: int
+    ended: bool
+    progress: Progress
+    open: tuple[OpenRegion, ...]
+    paths: tuple[tuple[str, ...], ...]  # path of every node, root first as ()
+    root: Node  # own_ns of the root is the unattributed time
+    windows: Windows
+    events: tuple[Event, ...] = ()
+    uncertain: bool = False  # read in the middle of an update: one event may be half counted
+
+    @property
+    def unattributed_ns(self) -> int:
+        """Wall time in no region at all."""
+        return self.root.own_ns
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process's part of the capture."""
+
+    host: str
+    pid: int
+    parent_pid: int
+    label: str
+    core: str  # "compiled" or "python"
+    start_ns: int
+    start_real_ns: int
+    end_ns: int  # last sign of life
+    closed: bool  # ended its recording in good order
+    alive: bool  # still running when it was read
+    rss_bytes: int | None
+    rss_peak_bytes: int | None
+    threads: tuple[Thread, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One recorded run."""
+
+    path: Path | None
+    facts: dict[str, Any]  # capture.json: command, machine, versions, ...
+    processes: tuple[Process, ...]
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def threads(self) -> tuple[Thread, ...]:
+        """Every thread of every process."""
+        return tuple(t for p in self.processes for t in p.threads)
+
+    @cached_property
+    def tree(self) -> Node:
+        """All threads of all processes as one tree of paths."""
+        return merged(self.threads)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Counters of all threads added up."""
+        return sum((t.progress for t in self.threads), Progress())
+
+    @property
+    def wall_ns(self) -> int:
+        """From the first process's start to the last sign of life, on the first host's clock."""
+        if not self.processes:
+            return 0
+        start = min(p.start_real_ns for p in self.processes)
+        return max(p.start_real_ns - start + p.end_ns - p.start_ns for p in self.processes)
+
+    @property
+    def region_cost_ns(self) -> float | None:
+        """What one region costs on the machine that made the capture, measured at its start."""
+        cost = self.facts.get("region_cost_ns")
+        return float(cost) if cost is not None else None
+
+    @property
+    def command(self) -> list[str]:
+        """The command line that was recorded."""
+        return list(self.facts.get("command", []))
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Facts about the computer."""
+        return dict(self.facts.get("machine", {}))
+
+
+def merged(threads: tuple[Thread, ...] | list[Thread]) -> Node:
+    """The trees of several threads as one; the root's total is their wall time added up."""
+    root = Node("")
+    for thread in threads:
+        root.merge(thread.root)
+    return root

@@ -1,0 +1,410 @@
+"""From bytes to a `Capture`: works on a finished run, a running one, and one that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop._util.errors import CaptureError
+from hotloop.capture import layout
+from hotloop.capture.model import (
+    Capture,
+    Event,
+    Node,
+    OpenRegion,
+    Process,
+    Progress,
+    Thread,
+    Windows,
+)
+from hotloop.capture.store import FORMAT_VERSION
+
+RETRIES = 20  # copies of a busy thread's figures before one event is called uncertain
+
+Bytes = NDArray[np.uint8]
+Struct = NDArray[np.void]
+
+_HEADER = layout.dtype("HEADER")
+_BLOCK = layout.dtype("BLOCK")
+_PARSED = {
+    layout.BLOCK_REGIONS: layout.dtype("REGION_BLOCK"),
+    layout.BLOCK_ARENA: layout.dtype("ARENA_BLOCK"),
+    layout.BLOCK_NODES: layout.dtype("NODE_BLOCK"),
+    layout.BLOCK_EVENTS: layout.dtype("EVENT_BLOCK"),
+}
+
+
+def load(path: str | os.PathLike[str]) -> Capture:
+    """Read a capture folder. Parts that cannot be read are left out and named in `warnings`."""
+    folder = Path(path)
+    facts = read_facts(folder)
+    processes, warnings = [], []
+    parts = folder / "parts"
+    for file in sorted(parts.glob("*.part")) if parts.is_dir() else []:
+        try:
+            processes.append(read_part(file))
+        except CaptureError as problem:
+            warnings.append(f"left out {file.name}: {problem}")
+    for pointer in sorted(parts.glob("*.part.live")) if parts.is_dir() else []:
+        live = Path(pointer.read_text(encoding="utf-8"))
+        if not (parts / pointer.name.removesuffix(".live")).exists() and live.exists():
+            processes.append(read_part(live))
+    if not processes:
+        warnings.append("no process has recorded anything yet")
+    processes.sort(key=lambda p: (p.start_real_ns, p.pid))
+    return Capture(folder, facts, tuple(processes), tuple(warnings))
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """capture.json, checked."""
+    file = folder / "capture.json"
+    if not folder.exists():
+        raise CaptureError(f"There is no capture at {folder}: no such file or folder.")
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        version = facts["format_version"]
+    except FileNotFoundError:
+        raise CaptureError(
+            f"{folder} is not a capture: it has no capture.json; give the folder that a recording wrote."
+        ) from None
+    except NotADirectoryError:
+        raise CaptureError(f"{folder} is not a capture: a capture is a folder.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CaptureError(f"{file} cannot be read ({error}); restore it or record again.") from error
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise CaptureError(
+            f"{folder} was written by hotloop {facts.get('hotloop_version', 'unknown')} in capture format "
+            f"{version}; this hotloop reads up to {FORMAT_VERSION}. Update hotloop to read it."
+        )
+    return dict(facts)
+
+
+def read_part(file: Path) -> Process:
+    """Read the part of one process."""
+    try:
+        size = file.stat().st_size
+        if size < _HEADER.itemsize:
+            raise CaptureError(f"it is cut short ({size} bytes, the header alone has {_HEADER.itemsize})")
+        data = np.memmap(file, mode="r", dtype=np.uint8)
+    except OSError as error:
+        raise CaptureError(f"it cannot be opened ({error.strerror})") from error
+    return parse_part([data])
+
+
+def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
+    """Read a part from its mapped pieces, the first of which starts with the header.
+
+    One piece for a file. Several for the recording of this very process, which may lie in memory
+    and be longer than what the header tells readers of the file.
+    """
+    pieces = [np.frombuffer(s, dtype=np.uint8) for s in segments]
+    header = pieces[0][: _HEADER.itemsize].copy().view(_HEADER)[0]
+    if header["magic"].tobytes() != layout.MAGIC:
+        raise CaptureError("it is not a hotloop part (wrong first bytes)")
+    if header["version"] != layout.VERSION:
+        raise CaptureError(
+            f"it has part version {header['version']}; this hotloop reads version {layout.VERSION}: "
+            "use the hotloop that wrote it, or update"
+        )
+    warnings: list[str] = []
+    blocks = _walk(pieces, used_bytes or int(header["used_bytes"]), warnings)
+    regions = _regions(blocks, int(header["region_count"]))
+    pid, host = int(header["pid"]), _text(header["host"])
+    closed = bool(header["end_ns"])
+    alive = not closed and host == _this_host() and _is_running(pid)
+    end_ns = int(header["end_ns"]) or int(header["alive_ns"])
+    read = [
+        _thread(block["arena"], number, blocks, regions, end_ns, closed, warnings)
+        for number, block in _of_kind(blocks, layout.BLOCK_ARENA)
+    ]
+    threads = [thread for thread in read if thread is not None]
+    warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_blocks"]))
+    return Process(
+        host=host,
+        pid=pid,
+        parent_pid=int(header["parent_pid"]),
+        label=_text(header["label"]),
+        core="compiled" if header["core"] == layout.CORE_COMPILED else "python",
+        start_ns=int(header["start_ns"]),
+        start_real_ns=int(header["start_real_ns"]),
+        end_ns=max([end_ns, *(t.end_ns for t in threads if t.folded_threads == 0)]),
+        closed=closed,
+        alive=alive,
+        rss_bytes=int(header["rss_bytes"]) or None,
+        rss_peak_bytes=int(header["rss_peak_bytes"]) or None,
+        threads=tuple(threads),
+        warnings=tuple(warnings),
+    )
+
+
+# -- blocks --------------------------------------------------------------------------------------
+
+Blocks = list[tuple[int, int, int, Bytes]]  # kind, owner, first, memory
+
+
+def _walk(pieces: list[Bytes], used_bytes: int, warnings: list[str]) -> Blocks:
+    found: Blocks = []
+    left = used_bytes - layout.PAGE
+    for number, piece in enumerate(pieces):
+        at = layout.PAGE if number == 0 else 0
+        while left > 0 and at < len(piece):
+            if at + _BLOCK.itemsize > len(piece):
+                break
+            head = piece[at : at + _BLOCK.itemsize].view(_BLOCK)[0]
+            length, kind = int(head["bytes"]), int(head["kind"])
+            parsed = _PARSED.get(kind)
+            if length < _BLOCK.itemsize or length % 8 or (parsed and length < parsed.itemsize):
+                if length or kind or len(pieces) == 1:
+                    warnings.append(f"a scribbled block at byte {at}; what follows it is left out")
+                break
+            if at + length > len(piece) and kind != layout.BLOCK_FILLER:
+                warnings.append(f"cut short at byte {len(piece)} of {used_bytes}; the rest is left out")
+                return found
+            if parsed is not None:
+                found.append((kind, int(head["owner"]), int(head["first"]), piece[at : at + length]))
+            at += length
+            left -= length
+    if left > 0 and len(pieces) == 1 and not warnings:
+        warnings.append(f"cut short at byte {len(pieces[0])} of {used_bytes}; the rest is left out")
+    return found
+
+
+def _of_kind(blocks: Blocks, kind: int) -> list[tuple[int, Struct]]:
+    dtype = _PARSED[kind]
+    return [(b[1], b[3][: dtype.itemsize].view(dtype)[0]) for b in blocks if b[0] == kind]
+
+
+def _regions(blocks: Blocks, count: int) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    for _, block in _of_kind(blocks, layout.BLOCK_REGIONS):
+        for row in block["regions"][: max(count - len(found), 0)]:
+            found.append(
+                (
+                    _decode(row["name"][: row["name_bytes"]].tobytes()),
+                    _decode(row["category"][: row["category_bytes"]].tobytes()),
+                    _decode(row["site"][: row["site_bytes"]].tobytes()),
+                )
+            )
+    return found
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")
+
+
+def _text(field: Bytes) -> str:
+    return _decode(field.tobytes().split(b"\0", 1)[0])
+
+
+def _this_host() -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        pass
+    if os.path.isdir("/proc/self"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _flag_warnings(flags: int, unsaved: int) -> list[str]:
+    texts = {
+        layout.FLAG_NAMES_OVERFLOW: f"more than {layout.MAX_REGIONS} names; the rest is in "
+        f"{layout.OTHER_NAMES!r}",
+        layout.FLAG_PATHS_OVERFLOW: f"more than {layout.MAX_NODES} paths; the rest is in "
+        f"{layout.OTHER_PATHS!r}",
+        layout.FLAG_THREADS_OVERFLOW: f"more than {layout.MAX_ARENAS} threads at once; the rest is missing",
+        layout.FLAG_DISK_FULL: f"the disk was full; {unsaved} pieces of the recording were not saved",
+    }
+    if not unsaved:
+        del texts[layout.FLAG_DISK_FULL]
+    return [text for flag, text in texts.items() if flags & flag]
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def _thread(
+    shared: Struct,
+    number: int,
+    blocks: Blocks,
+    regions: list[tuple[str, str, str]],
+    heartbeat_ns: int,
+    closed: bool,
+    warnings: list[str],
+) -> Thread | None:
+    node_blocks = [
+        b[3][: _PARSED[b[0]].itemsize].view(_PARSED[b[0]])[0]
+        for b in sorted(blocks, key=lambda b: b[2])
+        if b[0] == layout.BLOCK_NODES and b[1] == number
+    ]
+    arena, nodes, buckets, windows, uncertain = _consistent_copy(shared, node_blocks)
+    if not arena["state"]:
+        return None
+    missing = int(arena["node_count"]) - len(nodes)
+    if missing > 0:
+        warnings.append(f"{missing} nodes of thread {_text(arena['thread_name'])!r} are missing")
+    ended = arena["state"] != layout.ARENA_LIVE
+    last_ns = int(arena["last_ns"])
+    end_ns = last_ns if ended or closed else max(last_ns, heartbeat_ns)
+    built, paths = _tree(nodes, buckets, regions, warnings)
+    depth = min(int(arena["depth"]), layout.MAX_DEPTH)
+    opened = []
+    for frame in arena["stack"][:depth]:
+        if frame["node"] < len(built):
+            node = built[frame["node"]]
+            open_ns = max(end_ns - int(frame["start_ns"]), 0)
+            node.open_calls += 1
+            node.open_ns += open_ns
+            node.total_ns += open_ns
+            opened.append(OpenRegion(node.name, int(frame["start_ns"])))
+    top = int(arena["stack"][depth - 1]["node"]) if depth else 0
+    if built:
+        built[min(top, len(built) - 1)].own_ns += end_ns - last_ns
+    root = built[0] if built else Node("")
+    own_wall = end_ns - int(arena["start_ns"]) if arena["state"] != layout.ARENA_FOLDED else 0
+    wall_ns = own_wall + int(arena["folded_wall_ns"])
+    root.total_ns = wall_ns
+    return Thread(
+        name=_text(arena["thread_name"]),
+        native_id=int(arena["native_id"]),
+        start_ns=int(arena["start_ns"]),
+        end_ns=end_ns,
+        wall_ns=wall_ns,
+        cpu_ns=(int(arena["cpu_ns"]) + int(arena["folded_cpu_ns"])) or None,
+        folded_threads=int(arena["folded_threads"]),
+        ended=ended,
+        progress=_progress(arena["progress"]),
+        open=tuple(opened),
+        paths=tuple(paths),
+        root=root,
+        windows=_windows(arena, windows),
+        events=_events(arena, blocks, number),
+        uncertain=uncertain,
+    )
+
+
+def _consistent_copy(
+    shared: Struct, node_blocks: list[Struct]
+) -> tuple[Struct, Struct, NDArray[np.uint64], Struct, bool]:
+    """Copy what belongs together between two looks at the sequence number."""
+    for _ in range(RETRIES):
+        seq = int(shared["seq"])
+        arena = shared.copy()
+        count = int(arena["node_count"])
+        nodes = _joined(node_blocks, "nodes", count)
+        buckets = _joined(node_blocks, "buckets", count)["count"]
+        windows = _joined(node_blocks, "windows", count)["at"]
+        if seq % 2 == 0 and int(shared["seq"]) == seq:
+            return arena, nodes, buckets, windows, False
+    return arena, nodes, buckets, windows, True
+
+
+def _joined(node_blocks: list[Struct], name: str, count: int) -> Struct:
+    dtype = _PARSED[layout.BLOCK_NODES][name].base
+    if not node_blocks:
+        return np.zeros(0, dtype=dtype)
+    rows = [block[name] for block in node_blocks]
+    left = []
+    for row in rows:
+        left.append(row[: max(count, 0)].copy())
+        count -= len(left[-1])
+    return np.concatenate(left)
+
+
+def _tree(
+    nodes: Struct,
+    buckets: NDArray[np.uint64],
+    regions: list[tuple[str, str, str]],
+    warnings: list[str],
+) -> tuple[list[Node], list[tuple[str, ...]]]:
+    built: list[Node] = []
+    paths: list[tuple[str, ...]] = []
+    for row, histogram in zip(nodes.tolist(), buckets, strict=True):
+        (region, flags, calls, total, own, least, most, first, squares, parent, _, moved, flops, *rest) = row
+        device_ns, device_calls, device_growth, device_peak, growth, peak, samples, _ = rest
+        name, category, site = ("", "", "")
+        if built:
+            if region >= len(regions) or parent >= len(built):
+                warnings.append(f"a scribbled node ({region}, {parent}); its time is left out")
+                built.append(Node("(unreadable)"))
+                paths.append(("(unreadable)",))
+                continue
+            name, category, site = regions[region]
+        about_mean = squares - (total - calls * first) ** 2 / calls if calls else 0.0
+        node = Node(
+            name,
+            category,
+            site,
+            calls=calls,
+            total_ns=total,
+            own_ns=own,
+            min_ns=least if calls else None,
+            max_ns=most if calls else None,
+            squares=max(about_mean, 0.0),
+            buckets=histogram if calls else None,
+            bytes_moved=moved,
+            flops=flops,
+            device_ns=device_ns if device_calls else None,
+            device_growth_bytes=device_growth if device_calls else None,
+            device_peak_bytes=device_peak if device_calls else None,
+            rss_growth_bytes=growth if samples else None,
+            rss_peak_bytes=peak if samples else None,
+            out_of_order=bool(flags & layout.NODE_OUT_OF_ORDER),
+        )
+        if built:
+            built[parent].children.append(node)
+            paths.append((*paths[parent], name))
+        else:
+            paths.append(())
+        built.append(node)
+    return built, paths
+
+
+def _progress(row: Struct) -> Progress:
+    return Progress(*row.item())
+
+
+def _windows(arena: Struct, columns: Struct) -> Windows:
+    count = min(int(arena["window_count"]), layout.MAX_WINDOWS)
+    rows = arena["windows"][:count]
+    by_window = columns[:, :count].T
+    return Windows(
+        time_ns=rows["time_ns"],
+        real_ns=rows["real_ns"],
+        cpu_ns=rows["cpu_ns"],
+        rss_bytes=rows["rss_bytes"],
+        progress={name: rows["progress"][name] for name in rows["progress"].dtype.names or ()},
+        calls=by_window["calls"],
+        total_ns=by_window["total_ns"],
+        own_ns=by_window["own_ns"],
+    )
+
+
+def _events(arena: Struct, blocks: Blocks, number: int) -> tuple[Event, ...]:
+    count = int(arena["event_count"])
+    for kind, owner, _, memory in blocks:
+        if kind == layout.BLOCK_EVENTS and owner == number and count:
+            dtype = _PARSED[kind]
+            ring = memory[: dtype.itemsize].view(dtype)[0]["events"].copy()
+            ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
+            return tuple(Event(int(e["node"]), int(e["start_ns"]), int(e["duration_ns"])) for e in ring)
+    return ()

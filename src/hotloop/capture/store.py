@@ -1,0 +1,33 @@
+"""Where captures lie: the default folder for a new one, and the latest one."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from hotloop._util.errors import CaptureError
+
+FORMAT_VERSION = 1  # of capture.json; the parts carry layout.VERSION
+RUNS = Path("hotloop-runs")
+
+
+def new_folder(name: str) -> Path:
+    """`hotloop-runs/<time>-<name>`, a folder that does not exist yet."""
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+    stem = RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"
+    folder, number = stem, 2
+    while folder.exists():
+        folder, number = Path(f"{stem}-{number}"), number + 1
+    return folder
+
+
+def latest() -> Path:
+    """The capture in `hotloop-runs` that was started last."""
+    captures = sorted(RUNS.glob("*/capture.json"), key=lambda file: file.parent.stat().st_mtime_ns)
+    if not captures:
+        raise CaptureError(
+            f"There is no capture in {RUNS}/; name a capture folder, or record one with "
+            "hotloop.start() in your script."
+        )
+    return captures[-1].parent

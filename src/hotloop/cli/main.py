@@ -1,0 +1,74 @@
+"""`hotloop VERB ...`: finds the verb's file, reads its arguments, runs it, sets the exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Protocol
+
+from hotloop import __version__
+from hotloop._util.errors import HotloopError
+
+# verb -> what it does; hotloop/cli/<verb>.py holds `Arguments` and `run(arguments) -> int`
+VERBS = {
+    "show": "print where the time of a capture went, as a tree",
+}
+
+
+class Verb(Protocol):
+    """What a verb's file offers."""
+
+    Arguments: type[Any]
+
+    def run(self, arguments: Any) -> int:
+        """Do it; returns the exit code."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Entry point of the `hotloop` command."""
+    words = list(sys.argv[1:] if words is None else words)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"hotloop {__version__}")
+        return 0
+    name = words[0]
+    if name not in VERBS:
+        return complain(f"There is no verb {name!r}; there is {', '.join(VERBS)}. Try: hotloop --help")
+    import tyro
+
+    verb: Verb = importlib.import_module(f"hotloop.cli.{name}")
+    try:
+        arguments = tyro.cli(
+            verb.Arguments, args=words[1:], prog=f"hotloop {name}", description=verb.Arguments.__doc__
+        )
+        return verb.run(arguments)
+    except HotloopError as error:
+        return complain(str(error))
+    except BrokenPipeError:  # `hotloop show | head`
+        sys.stdout = None
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def complain(sentence: str) -> int:
+    """One sentence on stderr, exit code 2."""
+    print(f"hotloop: {sentence}", file=sys.stderr)
+    return 2
+
+
+def usage() -> str:
+    """What `hotloop --help` prints."""
+    verbs = "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
+    return (
+        "usage: hotloop VERB [arguments]\n\n"
+        "Finds the hot loop of an RL training run.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "hotloop VERB --help says more. Exit codes: 0 ok, 1 our failure, 2 usage, 130 interrupted.\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

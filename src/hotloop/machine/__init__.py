@@ -1,0 +1,1 @@
+"""Facts about this computer: cores really granted, memory, versions, limits."""

@@ -1,0 +1,2154 @@
+/* The recorder, compiled: what twin.py does, for about a hundred nanoseconds a region.
+ *
+ * Read twin.py first: same names, same file, same results. What is different here:
+ *
+ * - A thread finds its arena in thread-local storage. `Local.epoch == Recorder.epoch` says that it
+ *   is the right one; both change at start, stop and fork, so one compare covers all of them.
+ *   While we call out to Python from a slow path, Local.epoch is 0, and regions entered meanwhile
+ *   by finalizers or signal handlers on this thread are not recorded.
+ * - A region remembers the last (parent, child) pair of nodes: one compare instead of a lookup.
+ * - `__enter__` and `__exit__` are callables made once for each region, handed out by descriptors,
+ *   so that a `with` statement allocates nothing.
+ * - The sampler is a native thread: it never takes the GIL, allocates nothing and holds no lock
+ *   that a region or a forked child would need.
+ *
+ * The GIL guards everything but three things: the sampler (reads open stacks, writes rss fields),
+ * the end of a thread (`thread_ended`, under `registry_lock`) and readers in other processes (the
+ * sequence number of each arena).
+ */
+
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "layout.h"
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define MAX_RECORDERS 16
+#define SAMPLE_INTERVAL_NS 20000000
+#define SWITCH_TIMELINE 1
+
+typedef struct Recorder Recorder;
+typedef struct Region Region;
+typedef struct Node Node;
+
+struct Node {
+    HL_NODE_t *file;
+    uint64_t *buckets;
+    HL_NODE_WINDOW_t *windows;
+    Region *region; /* borrowed: the recorder keeps every region; NULL for a root */
+    Node *parent;
+    uint32_t index;
+};
+
+typedef struct {
+    HL_ARENA_t *file;
+    uint64_t due;
+    uint32_t depth;
+    uint32_t overflow;
+    uint32_t number;
+    uint32_t table_size; /* a power of two */
+    uint32_t node_capacity;
+    Node **nodes;
+    Node **table; /* (parent, region) -> node, open addressing */
+    HL_NODE_BLOCK_t *block;
+    HL_EVENT_t *events;
+    Node *open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
+} Arena;
+
+typedef struct {
+    uint64_t epoch;
+    Arena *arena;
+    bool calling_out;
+} Local;
+
+typedef struct {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    Recorder *recorder;
+    HL_HEADER_t *header;
+    int statm;
+    bool stop;
+    bool memory;
+    uint64_t last_rss;
+    uint64_t last_peak;
+} Sampler;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Region *region;
+} BoundCall;
+
+struct Region {
+    PyObject_HEAD
+    Recorder *recorder;
+    Node *last_parent;
+    Node *last_child;
+    uint32_t number;
+    bool device;
+    PyObject *name;
+    PyObject *category;
+    PyObject *site;
+    PyObject *enter;
+    PyObject *exit;
+};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Recorder *recorder;
+} ProfileCall;
+
+struct Recorder {
+    PyObject_HEAD
+    uint64_t epoch; /* 0 while off */
+    uint32_t switches;
+    uint32_t slot;
+    PyObject *clock;
+    PyObject *device;
+    PyObject *part;
+    PyObject *on_window;
+    PyObject *on_steps;
+    PyObject *profile;
+    PyObject *by_name;    /* name -> Region, for regions without a category */
+    PyObject *by_pair;    /* (name, category) -> Region */
+    PyObject *regions;    /* list, in order of their numbers */
+    PyObject *open_part;
+    PyObject *blocks;     /* keeps the part's memory mapped */
+    PyObject *weak;
+    HL_HEADER_t *header;
+    Sampler *sampler;
+    Arena *arenas[HL_MAX_ARENAS + 1];
+    uint32_t arena_count;
+    Arena *folded;
+    uint32_t node_count;
+    uint32_t calling_out; /* threads inside a slow path */
+    long long steps_due;
+    bool opening;
+    bool unopened; /* the part is opened at the first region: after a fork, or when joining */
+    bool sample_memory;
+};
+
+static Recorder *recorders[MAX_RECORDERS];
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t last_epoch = 0;
+static pthread_key_t thread_key;
+static __thread Local locals[MAX_RECORDERS] __attribute__((tls_model("initial-exec")));
+
+static PyObject *describe;  /* hotloop.measure.regions.describe */
+static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
+static PyObject *word_category, *word_env_steps, *word_updates, *word_episodes;
+static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
+
+static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType;
+
+/* -- clock ------------------------------------------------------------------------------------ */
+
+static inline uint64_t read_clock(clockid_t id)
+{
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t injected_clock(Recorder *rec)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *reading = PyObject_CallNoArgs(rec->clock);
+    uint64_t ns = reading ? PyLong_AsUnsignedLongLong(reading) : 0;
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(rec->clock);
+        ns = 0;
+    }
+    Py_XDECREF(reading);
+    PyErr_Restore(type, value, trace);
+    return ns;
+}
+
+static inline uint64_t now_ns(Recorder *rec)
+{
+    if (UNLIKELY(rec->clock != NULL)) {
+        return injected_clock(rec);
+    }
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+/* -- the sequence number around an update ------------------------------------------------------ */
+
+static inline void begin_update(Arena *a)
+{
+    __atomic_store_n(&a->file->seq, a->file->seq + 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+static inline void end_update(Arena *a)
+{
+    __atomic_store_n(&a->file->seq, a->file->seq + 1, __ATOMIC_RELEASE);
+}
+
+static inline void set_depth(Arena *a, uint32_t depth)
+{
+    a->file->depth = depth;
+    __atomic_store_n(&a->depth, depth, __ATOMIC_RELAXED);
+}
+
+/* -- calling out to Python from a slow path ----------------------------------------------------- */
+
+typedef struct {
+    PyObject *type, *value, *trace;
+    uint64_t epoch;
+    bool nested;
+} Callout;
+
+static Callout begin_callout(Recorder *rec)
+{
+    Callout saved;
+    PyErr_Fetch(&saved.type, &saved.value, &saved.trace);
+    saved.epoch = locals[rec->slot].epoch;
+    saved.nested = locals[rec->slot].calling_out;
+    locals[rec->slot].epoch = 0;
+    locals[rec->slot].calling_out = true;
+    rec->calling_out++;
+    return saved;
+}
+
+static void end_callout(Recorder *rec, Callout saved)
+{
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable((PyObject *)rec);
+    }
+    rec->calling_out--;
+    locals[rec->slot].epoch = saved.epoch;
+    locals[rec->slot].calling_out = saved.nested;
+    PyErr_Restore(saved.type, saved.value, saved.trace);
+}
+
+/* A zeroed block of the part; NULL when Python failed (reported by end_callout). */
+static void *new_block(Recorder *rec, const char *kind, uint32_t owner, uint32_t first)
+{
+    PyObject *memory = PyObject_CallMethod(rec->part, "block", "sII", kind, owner, first);
+    if (memory == NULL) {
+        return NULL;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE) < 0) {
+        Py_DECREF(memory);
+        return NULL;
+    }
+    void *at = view.buf;
+    PyBuffer_Release(&view); /* the memoryview in `blocks` keeps the memory mapped */
+    int failed = PyList_Append(rec->blocks, memory);
+    Py_DECREF(memory);
+    return failed ? NULL : at;
+}
+
+/* -- nodes ------------------------------------------------------------------------------------ */
+
+static inline uint32_t hash_pair(uint32_t parent, uint32_t region)
+{
+    uint64_t h = ((uint64_t)parent << 32 | region) * 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(h >> 32);
+}
+
+static Node *find_node(Arena *a, Node *parent, Region *region)
+{
+    uint32_t mask = a->table_size - 1;
+    for (uint32_t i = hash_pair(parent->index, region->number) & mask; a->table[i]; i = (i + 1) & mask) {
+        if (a->table[i]->parent == parent && a->table[i]->region == region) {
+            return a->table[i];
+        }
+    }
+    return NULL;
+}
+
+static void put_node(Arena *a, Node *node)
+{
+    uint32_t mask = a->table_size - 1;
+    uint32_t i = hash_pair(node->parent->index, node->region->number) & mask;
+    while (a->table[i]) {
+        i = (i + 1) & mask;
+    }
+    a->table[i] = node;
+}
+
+static bool make_room(Arena *a)
+{
+    if (a->file->node_count < a->node_capacity) {
+        return true;
+    }
+    uint32_t capacity = a->node_capacity ? a->node_capacity * 2 : 32;
+    Node **nodes = PyMem_RawRealloc(a->nodes, capacity * sizeof(Node *));
+    if (nodes == NULL) {
+        return false;
+    }
+    a->nodes = nodes;
+    a->node_capacity = capacity;
+    PyMem_RawFree(a->table);
+    a->table_size = capacity * 2;
+    a->table = PyMem_RawCalloc(a->table_size, sizeof(Node *));
+    if (a->table == NULL) {
+        return false;
+    }
+    for (uint32_t i = 1; i < a->file->node_count; i++) {
+        put_node(a, a->nodes[i]);
+    }
+    return true;
+}
+
+/* Within a callout. The node is complete before its count is published. */
+static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
+{
+    uint32_t index = a->file->node_count;
+    uint32_t place = index % HL_NODES_PER_BLOCK;
+    if (!make_room(a)) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (place == 0) {
+        HL_NODE_BLOCK_t *block = new_block(rec, "NODE_BLOCK", a->number, index);
+        if (block == NULL) {
+            return NULL;
+        }
+        a->block = block;
+    }
+    Node *node = PyMem_RawCalloc(1, sizeof(Node));
+    if (node == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    node->file = &a->block->nodes[place];
+    node->buckets = a->block->buckets[place].count;
+    node->windows = a->block->windows[place].at;
+    node->region = region;
+    node->parent = parent;
+    node->index = index;
+    node->file->region = region ? region->number : HL_UNNAMED;
+    node->file->parent = parent ? parent->index : HL_NO_PARENT;
+    a->nodes[index] = node;
+    if (parent != NULL) {
+        put_node(a, node);
+    }
+    __atomic_store_n(&a->file->node_count, index + 1, __ATOMIC_RELEASE);
+    return node;
+}
+
+static Region *other_region(Recorder *rec, const char *name);
+
+static void raise_flag(Recorder *rec, int flag, const char *text)
+{
+    PyObject *done = rec->part ? PyObject_CallMethod(rec->part, "raise_flag", "is", flag, text) : NULL;
+    Py_XDECREF(done);
+}
+
+/* Within a callout. */
+static Node *make_child(Recorder *rec, Arena *a, Node *parent, Region *region)
+{
+    if (rec->node_count >= HL_MAX_NODES - HL_MAX_ARENAS) {
+        raise_flag(rec, HL_FLAG_PATHS_OVERFLOW,
+                   "too many different paths; the rest is recorded under '" HL_OTHER_PATHS "'");
+        region = other_region(rec, HL_OTHER_PATHS);
+        parent = a->nodes[0];
+        Node *found = region ? find_node(a, parent, region) : NULL;
+        if (found || region == NULL) {
+            return found;
+        }
+    }
+    rec->node_count++;
+    return add_node(rec, a, parent, region);
+}
+
+static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *parent, Region *region)
+{
+    Node *node = find_node(a, parent, region);
+    if (node == NULL) {
+        Callout saved = begin_callout(rec);
+        node = make_child(rec, a, parent, region);
+        end_callout(rec, saved);
+        if (node == NULL) {
+            return NULL;
+        }
+    }
+    region->last_parent = parent;
+    region->last_child = node;
+    return node;
+}
+
+/* -- arenas ----------------------------------------------------------------------------------- */
+
+static void free_arena(Arena *a)
+{
+    for (uint32_t i = 0; a->nodes && i < a->file->node_count; i++) {
+        PyMem_RawFree(a->nodes[i]);
+    }
+    PyMem_RawFree(a->nodes);
+    PyMem_RawFree(a->table);
+    PyMem_RawFree(a);
+}
+
+static uint64_t native_thread_id(void)
+{
+    return (uint64_t)PyThread_get_thread_native_id();
+}
+
+/* Within a callout: the thread's name, as Python knows it. */
+static void write_thread_name(HL_ARENA_t *file, bool folded)
+{
+    memset(file->thread_name, 0, sizeof file->thread_name);
+    if (folded) {
+        strcpy((char *)file->thread_name, "ended threads");
+        return;
+    }
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *thread = threading ? PyObject_CallMethod(threading, "current_thread", NULL) : NULL;
+    PyObject *name = thread ? PyObject_GetAttrString(thread, "name") : NULL;
+    PyObject *data = name ? PyUnicode_AsEncodedString(name, "utf-8", "replace") : NULL;
+    if (data != NULL) {
+        size_t length = (size_t)PyBytes_GET_SIZE(data);
+        memcpy(file->thread_name, PyBytes_AS_STRING(data), length < 63 ? length : 63);
+    }
+    Py_XDECREF(data);
+    Py_XDECREF(name);
+    Py_XDECREF(thread);
+    Py_XDECREF(threading);
+}
+
+static void clear_node(Node *node)
+{
+    HL_NODE_t *f = node->file;
+    uint32_t region = f->region, parent = f->parent;
+    memset(f, 0, sizeof *f);
+    f->region = region;
+    f->parent = parent;
+    memset(node->buckets, 0, HL_BUCKETS * sizeof(uint64_t));
+    memset(node->windows, 0, HL_MAX_WINDOWS * sizeof(HL_NODE_WINDOW_t));
+}
+
+/* Begin to serve a thread. */
+static void reset_arena(Arena *a, uint64_t now, uint32_t state)
+{
+    HL_ARENA_t *f = a->file;
+    uint64_t seq = f->seq;
+    uint32_t nodes = f->node_count;
+    begin_update(a);
+    memset((char *)f + 8, 0, sizeof *f - 8);
+    f->node_count = nodes;
+    f->start_ns = f->last_ns = now;
+    f->native_id = native_thread_id();
+    f->window_interval_ns = HL_FIRST_WINDOW_NS;
+    for (uint32_t i = 0; i < nodes; i++) {
+        clear_node(a->nodes[i]);
+    }
+    a->due = now + HL_FIRST_WINDOW_NS;
+    a->overflow = 0;
+    set_depth(a, 0);
+    __atomic_store_n(&f->state, state, __ATOMIC_RELEASE);
+    __atomic_store_n(&f->seq, seq + 2, __ATOMIC_RELEASE);
+}
+
+/* Within a callout. */
+static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
+{
+    uint32_t number = rec->arena_count++; /* taken before Python may switch threads */
+    Arena *a = PyMem_RawCalloc(1, sizeof(Arena));
+    if (a == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    a->number = number;
+    HL_ARENA_BLOCK_t *block = new_block(rec, "ARENA_BLOCK", number, 0);
+    if (block == NULL) {
+        PyMem_RawFree(a);
+        return NULL;
+    }
+    a->file = &block->arena;
+    reset_arena(a, now, 0);
+    Node *root = add_node(rec, a, NULL, NULL);
+    if (root == NULL) {
+        free_arena(a);
+        return NULL;
+    }
+    a->open[0] = root;
+    write_thread_name(a->file, state == HL_ARENA_FOLDED);
+    __atomic_store_n(&a->file->state, state, __ATOMIC_RELEASE);
+    __atomic_store_n(&rec->arenas[number], a, __ATOMIC_RELEASE);
+    return a;
+}
+
+/* -- counting calls --------------------------------------------------------------------------- */
+
+static inline uint32_t bucket_of(uint64_t ns)
+{
+    if (UNLIKELY(ns < (1u << HL_FIRST_OCTAVE))) {
+        return 0;
+    }
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(ns);
+    uint32_t bucket = (octave - HL_FIRST_OCTAVE) * 4 + ((ns >> (octave - 2)) & 3);
+    return bucket < HL_BUCKETS ? bucket : HL_BUCKETS - 1;
+}
+
+static inline void count_call(Node *node, uint64_t duration)
+{
+    HL_NODE_t *f = node->file;
+    if (UNLIKELY(f->calls == 0)) {
+        f->min_ns = f->max_ns = f->first_ns = duration;
+    } else {
+        if (duration < f->min_ns) {
+            f->min_ns = duration;
+        }
+        if (duration > f->max_ns) {
+            f->max_ns = duration;
+        }
+        double away = (double)((int64_t)duration - (int64_t)f->first_ns);
+        f->squares += away * away;
+    }
+    f->calls++;
+    f->total_ns += duration;
+    node->buckets[bucket_of(duration)]++;
+}
+
+/* Give the time since the last event to the node on top; within an update. */
+static inline void settle(Arena *a, Node *top, uint64_t now)
+{
+    top->file->own_ns += now - a->file->last_ns;
+    a->file->last_ns = now;
+}
+
+/* -- windows ---------------------------------------------------------------------------------- */
+
+static void thin_windows(Arena *a)
+{
+    HL_ARENA_t *f = a->file;
+    for (uint32_t to = 0; to < HL_MAX_WINDOWS / 2; to++) {
+        f->windows[to] = f->windows[2 * to + 1];
+    }
+    for (uint32_t n = 0; n < f->node_count; n++) {
+        HL_NODE_WINDOW_t *column = a->nodes[n]->windows;
+        for (uint32_t to = 0; to < HL_MAX_WINDOWS / 2; to++) {
+            column[to] = column[2 * to + 1];
+        }
+    }
+    f->window_count = HL_MAX_WINDOWS / 2;
+    f->window_interval_ns *= 2;
+}
+
+/* The caller has settled; called by the thread that owns the arena. */
+static void take_window(Recorder *rec, Arena *a, uint64_t now)
+{
+    HL_ARENA_t *f = a->file;
+    begin_update(a);
+    if (f->window_count == HL_MAX_WINDOWS) {
+        thin_windows(a);
+    }
+    uint32_t w = f->window_count;
+    HL_WINDOW_t *window = &f->windows[w];
+    f->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    window->time_ns = now;
+    window->real_ns = read_clock(CLOCK_REALTIME);
+    window->cpu_ns = f->cpu_ns;
+    window->rss_bytes = rec->header->rss_bytes;
+    window->progress = f->progress;
+    for (uint32_t n = 0; n < f->node_count; n++) {
+        Node *node = a->nodes[n];
+        node->windows[w].calls = node->file->calls;
+        node->windows[w].total_ns = node->file->total_ns;
+        node->windows[w].own_ns = node->file->own_ns;
+    }
+    for (uint32_t d = 0; d < a->depth; d++) {
+        a->nodes[f->stack[d].node]->windows[w].total_ns += now - f->stack[d].start_ns;
+    }
+    f->window_count = w + 1;
+    end_update(a);
+    uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_MONOTONIC) - now;
+    uint64_t pause = f->window_interval_ns > 1000 * cost ? f->window_interval_ns : 1000 * cost;
+    a->due = now + pause; /* so windows cost at most a thousandth, however many nodes there are */
+}
+
+static void call_and_forget(PyObject *result)
+{
+    if (result == NULL) {
+        PyErr_WriteUnraisable(NULL);
+    }
+    Py_XDECREF(result);
+}
+
+/* The window of a thread, then what others do at windows. Touch the arena no more afterwards. */
+static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64_t now)
+{
+    take_window(rec, a, now);
+    Callout saved = begin_callout(rec);
+    PyObject *done = PyObject_CallMethod(rec->part, "copy_if_due", "K", (unsigned long long)now);
+    Py_XDECREF(done);
+    if (done != NULL && rec->device != NULL) {
+        done = PyObject_CallMethod(rec->device, "collect", NULL);
+        Py_XDECREF(done);
+    }
+    end_callout(rec, saved);
+    if (rec->on_window != NULL) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        call_and_forget(PyObject_CallFunction(rec->on_window, "K", (unsigned long long)now));
+        PyErr_Restore(type, value, trace);
+    }
+}
+
+/* -- folding ended threads together -------------------------------------------------------------- */
+
+static void add_figures(Node *into, const Node *other)
+{
+    HL_NODE_t *f = into->file;
+    const HL_NODE_t *o = other->file;
+    if (o->calls) {
+        if (f->calls) {
+            f->min_ns = o->min_ns < f->min_ns ? o->min_ns : f->min_ns;
+            f->max_ns = o->max_ns > f->max_ns ? o->max_ns : f->max_ns;
+            double shift = (double)o->first_ns - (double)f->first_ns;
+            double away = (double)o->total_ns - (double)o->calls * (double)o->first_ns;
+            f->squares += o->squares + 2 * shift * away + (double)o->calls * shift * shift;
+        } else {
+            f->min_ns = o->min_ns;
+            f->max_ns = o->max_ns;
+            f->first_ns = o->first_ns;
+            f->squares = o->squares;
+        }
+    }
+    f->calls += o->calls;
+    f->total_ns += o->total_ns;
+    f->own_ns += o->own_ns;
+    f->flags |= o->flags;
+    f->bytes += o->bytes;
+    f->flops += o->flops;
+    f->device_ns += o->device_ns;
+    f->device_calls += o->device_calls;
+    f->device_growth_bytes += o->device_growth_bytes;
+    f->rss_growth_bytes += o->rss_growth_bytes;
+    f->rss_samples += o->rss_samples;
+    f->device_peak_bytes = o->device_peak_bytes > f->device_peak_bytes ? o->device_peak_bytes : f->device_peak_bytes;
+    f->rss_peak_bytes = o->rss_peak_bytes > f->rss_peak_bytes ? o->rss_peak_bytes : f->rss_peak_bytes;
+    for (int b = 0; b < HL_BUCKETS; b++) {
+        into->buckets[b] += other->buckets[b];
+    }
+}
+
+static void add_progress(HL_PROGRESS_t *into, const HL_PROGRESS_t *other)
+{
+    into->env_steps += other->env_steps;
+    into->updates += other->updates;
+    into->episodes += other->episodes;
+    into->length_sum += other->length_sum;
+    into->length_count += other->length_count;
+    into->return_sum += other->return_sum;
+    into->return_count += other->return_count;
+    into->loss_sum += other->loss_sum;
+    into->loss_count += other->loss_count;
+}
+
+/* Within a callout. Returns false when memory ran out; the ended thread then keeps its arena. */
+static bool fold(Recorder *rec, Arena *ended, uint64_t now)
+{
+    if (rec->folded == NULL) {
+        rec->folded = new_arena(rec, now, HL_ARENA_FOLDED);
+        if (rec->folded == NULL) {
+            return false;
+        }
+    }
+    Arena *into = rec->folded;
+    uint32_t count = ended->file->node_count;
+    Node **twins = PyMem_RawCalloc(count, sizeof(Node *));
+    if (twins == NULL) {
+        return false;
+    }
+    twins[0] = into->nodes[0];
+    for (uint32_t n = 1; n < count; n++) { /* parents come before their children */
+        Node *node = ended->nodes[n], *parent = twins[node->parent->index];
+        twins[n] = find_node(into, parent, node->region);
+        if (twins[n] == NULL) {
+            twins[n] = make_child(rec, into, parent, node->region);
+        }
+        if (twins[n] == NULL) {
+            PyMem_RawFree(twins);
+            return false;
+        }
+    }
+    for (uint32_t d = 0; d < ended->depth; d++) {
+        HL_FRAME_t *frame = &ended->file->stack[d];
+        count_call(ended->nodes[frame->node], ended->file->last_ns - frame->start_ns);
+    }
+    begin_update(into);
+    for (uint32_t n = 0; n < count; n++) {
+        add_figures(twins[n], ended->nodes[n]);
+    }
+    into->file->folded_wall_ns += ended->file->last_ns - ended->file->start_ns;
+    into->file->folded_cpu_ns += ended->file->cpu_ns;
+    into->file->folded_threads++;
+    into->file->last_ns = now;
+    add_progress(&into->file->progress, &ended->file->progress);
+    end_update(into);
+    PyMem_RawFree(twins);
+    if (now >= into->due) {
+        take_window(rec, into, now);
+    }
+    return true;
+}
+
+/* -- attaching a thread -------------------------------------------------------------------------- */
+
+/* Within a callout. */
+static Arena *arena_for_thread(Recorder *rec)
+{
+    uint64_t now = now_ns(rec);
+    for (uint32_t i = 0; rec->arena_count >= HL_FOLD_AFTER && i < rec->arena_count; i++) {
+        Arena *a = rec->arenas[i];
+        if (a && __atomic_load_n(&a->file->state, __ATOMIC_ACQUIRE) == HL_ARENA_ENDED) {
+            a->file->state = HL_ARENA_FOLDED; /* nobody else may take it meanwhile */
+            if (!fold(rec, a, now)) {
+                a->file->state = HL_ARENA_ENDED;
+                break;
+            }
+            reset_arena(a, now, 0);
+            write_thread_name(a->file, false);
+            __atomic_store_n(&a->file->state, HL_ARENA_LIVE, __ATOMIC_RELEASE);
+            return a;
+        }
+    }
+    if (rec->arena_count >= HL_MAX_ARENAS) {
+        raise_flag(rec, HL_FLAG_THREADS_OVERFLOW, "too many threads at once; the rest is not recorded");
+        return NULL;
+    }
+    return new_arena(rec, now, HL_ARENA_LIVE);
+}
+
+static bool open_part(Recorder *rec);
+
+/* Find or make the calling thread's arena; in a forked child this first opens a part of its own. */
+static __attribute__((noinline)) bool attach(Recorder *rec)
+{
+    Local *local = &locals[rec->slot];
+    if (local->calling_out || rec->epoch == 0) {
+        return false;
+    }
+    Callout saved = begin_callout(rec);
+    while (rec->opening) {
+        Py_BEGIN_ALLOW_THREADS
+        usleep(100);
+        Py_END_ALLOW_THREADS
+    }
+    if (rec->unopened) {
+        rec->opening = true;
+        rec->unopened = false;
+        if (!open_part(rec)) {
+            rec->epoch = 0;
+        }
+        rec->opening = false;
+    }
+    Arena *a = rec->epoch ? arena_for_thread(rec) : NULL;
+    end_callout(rec, saved);
+    if (a == NULL) {
+        return false;
+    }
+    local->arena = a;
+    local->epoch = rec->epoch;
+    pthread_setspecific(thread_key, &locals); /* so that thread_ended is called */
+    return true;
+}
+
+/* Destructor of thread_key: runs on the ending thread, without the GIL. */
+static void thread_ended(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&registry_lock);
+    for (int slot = 0; slot < MAX_RECORDERS; slot++) {
+        Recorder *rec = recorders[slot];
+        Local *local = &locals[slot];
+        if (rec && rec->epoch && local->epoch == rec->epoch) {
+            Arena *a = local->arena;
+            uint64_t now = rec->clock ? a->file->last_ns : read_clock(CLOCK_MONOTONIC);
+            begin_update(a);
+            settle(a, a->open[a->depth], now);
+            a->file->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+            end_update(a);
+            __atomic_store_n(&a->file->state, HL_ARENA_ENDED, __ATOMIC_RELEASE);
+        }
+        local->epoch = 0;
+        local->arena = NULL;
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/* What was recorded before a fork belongs to the parent; no Python may run here. */
+static void forked_child(void)
+{
+    pthread_mutex_init(&registry_lock, NULL);
+    for (int slot = 0; slot < MAX_RECORDERS; slot++) {
+        Recorder *rec = recorders[slot];
+        if (rec) {
+            rec->sampler = NULL;
+            rec->opening = false;
+            rec->calling_out = 0;
+            locals[slot].calling_out = false;
+            if (rec->epoch) {
+                rec->epoch = ++last_epoch;
+                rec->unopened = true;
+            }
+        }
+    }
+}
+
+/* -- the hot path ------------------------------------------------------------------------------- */
+
+static inline void enter_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (LIKELY(rec->epoch == 0)) {
+        return;
+    }
+    Local *local = &locals[rec->slot];
+    if (UNLIKELY(local->epoch != rec->epoch) && !attach(rec)) {
+        return;
+    }
+    Arena *a = local->arena;
+    uint32_t depth = a->depth;
+    if (UNLIKELY(depth == HL_MAX_DEPTH)) {
+        a->file->overflow = ++a->overflow;
+        return;
+    }
+    if (UNLIKELY(region->device && rec->device != NULL)) {
+        Callout saved = begin_callout(rec);
+        PyObject *done = PyObject_CallMethod(rec->device, "enter", NULL);
+        Py_XDECREF(done);
+        end_callout(rec, saved);
+    }
+    Node *top = a->open[depth], *node = region->last_child;
+    if (UNLIKELY(region->last_parent != top)) {
+        node = child_of(rec, a, top, region);
+        if (node == NULL) {
+            a->file->overflow = ++a->overflow; /* no memory: its end must be swallowed, too */
+            return;
+        }
+    }
+    uint64_t now = now_ns(rec);
+    begin_update(a);
+    settle(a, top, now);
+    HL_FRAME_t *frame = &a->file->stack[depth];
+    frame->node = node->index;
+    frame->region = region->number;
+    frame->start_ns = now;
+    __atomic_store_n(&a->open[depth + 1], node, __ATOMIC_RELAXED);
+    set_depth(a, depth + 1);
+    end_update(a);
+}
+
+static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a, Region *region, uint64_t now)
+{
+    HL_FRAME_t *stack = a->file->stack;
+    uint32_t at = a->depth;
+    while (at > 0 && stack[at - 1].region != region->number) {
+        at--;
+    }
+    if (at == 0) {
+        return; /* begun before recording, or before a fork: not ours to count */
+    }
+    at--;
+    begin_update(a);
+    settle(a, a->open[a->depth], now);
+    Node *node = a->nodes[stack[at].node];
+    count_call(node, now - stack[at].start_ns);
+    node->file->flags |= HL_NODE_OUT_OF_ORDER;
+    end_update(a);
+    uint32_t depth = a->depth - 1;
+    for (uint32_t d = at; d < depth; d++) { /* the ones above move down, below another parent */
+        Region *moved = (Region *)PyList_GET_ITEM(rec->regions, stack[d + 1].region);
+        Node *below = child_of(rec, a, a->open[d], moved);
+        if (below == NULL) {
+            below = a->nodes[stack[d + 1].node];
+        }
+        below->file->flags |= HL_NODE_OUT_OF_ORDER;
+        begin_update(a);
+        stack[d].node = below->index;
+        stack[d].region = moved->number;
+        stack[d].start_ns = stack[d + 1].start_ns;
+        __atomic_store_n(&a->open[d + 1], below, __ATOMIC_RELAXED);
+        end_update(a);
+    }
+    begin_update(a);
+    set_depth(a, depth);
+    end_update(a);
+}
+
+static void record_event(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
+{
+    if (a->events == NULL) {
+        Callout saved = begin_callout(rec);
+        HL_EVENT_BLOCK_t *block = new_block(rec, "EVENT_BLOCK", a->number, 0);
+        end_callout(rec, saved);
+        if (block == NULL) {
+            return;
+        }
+        a->events = block->events;
+    }
+    HL_EVENT_t *event = &a->events[a->file->event_count % HL_EVENTS_PER_BLOCK];
+    event->node = node->index;
+    event->start_ns = start;
+    event->duration_ns = now - start;
+    a->file->event_count++;
+}
+
+static void device_exit(Recorder *rec, Arena *a, Node *node)
+{
+    Callout saved = begin_callout(rec);
+    unsigned long long handle = (unsigned long long)a->number << 32 | node->index;
+    PyObject *done = PyObject_CallMethod(rec->device, "exit", "K", handle);
+    Py_XDECREF(done);
+    end_callout(rec, saved);
+}
+
+static inline void exit_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (LIKELY(rec->epoch == 0)) {
+        return;
+    }
+    uint64_t now = now_ns(rec);
+    Local *local = &locals[rec->slot];
+    if (UNLIKELY(local->epoch != rec->epoch)) {
+        return; /* begun before recording, or before a fork */
+    }
+    Arena *a = local->arena;
+    if (UNLIKELY(a->overflow)) {
+        a->file->overflow = --a->overflow;
+        return;
+    }
+    uint32_t depth = a->depth;
+    HL_FRAME_t *frame = &a->file->stack[depth - 1];
+    if (UNLIKELY(depth == 0 || frame->region != region->number)) {
+        close_out_of_order(rec, a, region, now);
+    } else {
+        Node *node = a->open[depth];
+        uint64_t start = frame->start_ns;
+        begin_update(a);
+        settle(a, node, now);
+        count_call(node, now - start);
+        set_depth(a, depth - 1);
+        end_update(a);
+        if (UNLIKELY(rec->switches)) {
+            record_event(rec, a, node, start, now);
+        }
+        if (UNLIKELY(region->device && rec->device != NULL)) {
+            device_exit(rec, a, node);
+        }
+    }
+    if (UNLIKELY(now >= a->due)) {
+        window_due(rec, a, now);
+    }
+}
+
+/* -- Region ------------------------------------------------------------------------------------- */
+
+static PyObject *call_enter(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    (void)args, (void)nargs, (void)names;
+    Region *region = ((BoundCall *)self)->region;
+    enter_region(region);
+    return Py_NewRef((PyObject *)region);
+}
+
+static PyObject *call_exit(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
+{
+    (void)args, (void)nargs, (void)names;
+    exit_region(((BoundCall *)self)->region);
+    Py_RETURN_NONE;
+}
+
+static PyObject *new_bound_call(Region *region, vectorcallfunc function)
+{
+    BoundCall *call = PyObject_GC_New(BoundCall, &BoundCallType);
+    if (call != NULL) {
+        call->vectorcall = function;
+        call->region = (Region *)Py_NewRef((PyObject *)region);
+        PyObject_GC_Track(call);
+    }
+    return (PyObject *)call;
+}
+
+static int bound_traverse(BoundCall *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->region);
+    return 0;
+}
+
+static int bound_clear(BoundCall *self)
+{
+    Py_CLEAR(self->region);
+    return 0;
+}
+
+static void bound_dealloc(BoundCall *self)
+{
+    PyObject_GC_UnTrack(self);
+    bound_clear(self);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject BoundCallType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.BoundCall",
+    .tp_doc = "The __enter__ or __exit__ of one region, made once.",
+    .tp_basicsize = sizeof(BoundCall),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(BoundCall, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_traverse = (traverseproc)bound_traverse,
+    .tp_clear = (inquiry)bound_clear,
+    .tp_dealloc = (destructor)bound_dealloc,
+};
+
+/* A descriptor that hands out a region's ready-made callable instead of making a bound method. */
+typedef struct {
+    PyObject_HEAD
+    size_t offset;
+} Slot;
+
+static PyObject *slot_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    (void)type;
+    if (object == NULL || object == Py_None) {
+        return Py_NewRef(self);
+    }
+    return Py_NewRef(*(PyObject **)((char *)object + ((Slot *)self)->offset));
+}
+
+static PyTypeObject SlotType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.Slot",
+    .tp_basicsize = sizeof(Slot),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_descr_get = slot_get,
+};
+
+static int region_traverse(Region *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->recorder);
+    Py_VISIT(self->enter);
+    Py_VISIT(self->exit);
+    return 0;
+}
+
+static int region_clear(Region *self)
+{
+    /* The recorder stays: a region may still be entered while its cycle is being taken apart. */
+    Py_CLEAR(self->enter);
+    Py_CLEAR(self->exit);
+    return 0;
+}
+
+static void region_dealloc(Region *self)
+{
+    PyObject_GC_UnTrack(self);
+    region_clear(self);
+    Py_XDECREF(self->recorder);
+    Py_XDECREF(self->name);
+    Py_XDECREF(self->category);
+    Py_XDECREF(self->site);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *region_repr(Region *self)
+{
+    return PyUnicode_FromFormat("<hotloop region %R>", self->name);
+}
+
+static PyObject *region_call(Region *self, PyObject *args, PyObject *names)
+{
+    PyObject *function;
+    if (names != NULL || !PyArg_ParseTuple(args, "O", &function)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "A region decorates one function; it takes no other argument.");
+        }
+        return NULL;
+    }
+    return PyObject_CallFunctionObjArgs(decorate, (PyObject *)self, function, NULL);
+}
+
+static bool read_number(PyObject *value, double *out)
+{
+    *out = PyFloat_AsDouble(value);
+    return !(*out == -1.0 && PyErr_Occurred());
+}
+
+static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    double bytes = 0, flops = 0;
+    Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
+    if (nargs) {
+        PyErr_SetString(PyExc_TypeError, "add() takes bytes= and flops= by name only.");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *word = PyTuple_GET_ITEM(names, i);
+        double *out = PyUnicode_Compare(word, word_bytes) == 0   ? &bytes
+                      : PyUnicode_Compare(word, word_flops) == 0 ? &flops
+                                                                 : NULL;
+        if (out == NULL) {
+            PyErr_Format(PyExc_TypeError, "add() has no argument %R; it takes bytes= and flops=.", word);
+            return NULL;
+        }
+        if (!read_number(args[i], out)) {
+            return NULL;
+        }
+    }
+    Recorder *rec = self->recorder;
+    Local *local = &locals[rec->slot];
+    if (rec->epoch && local->epoch == rec->epoch) {
+        Arena *a = local->arena;
+        for (uint32_t d = a->depth; d > 0; d--) {
+            if (a->file->stack[d - 1].region == self->number) {
+                begin_update(a);
+                a->open[d]->file->bytes += bytes;
+                a->open[d]->file->flops += flops;
+                end_update(a);
+                break;
+            }
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_wrap(Region *self, PyObject *function);
+
+static PyMethodDef region_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))region_add, METH_FASTCALL | METH_KEYWORDS,
+     "Say what the open call of this region moved (bytes=) or computed (flops=)."},
+    {"wrap", (PyCFunction)region_wrap, METH_O, "A callable that runs the function inside this region."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef region_members[] = {
+    {"recorder", T_OBJECT, offsetof(Region, recorder), READONLY, "The recorder it belongs to."},
+    {"number", T_UINT, offsetof(Region, number), READONLY, "Its number in the part file."},
+    {"name", T_OBJECT, offsetof(Region, name), READONLY, "Its name."},
+    {"category", T_OBJECT, offsetof(Region, category), READONLY, "Its category, \"\" when none was given."},
+    {"device", T_BOOL, offsetof(Region, device), READONLY, "Whether device time is taken."},
+    {"site", T_OBJECT, offsetof(Region, site), READONLY, "file:line where it was made."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject RegionType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.Region",
+    .tp_doc = "A named stretch of code: made once, entered as often as you like, from any thread.",
+    .tp_basicsize = sizeof(Region),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_traverse = (traverseproc)region_traverse,
+    .tp_clear = (inquiry)region_clear,
+    .tp_dealloc = (destructor)region_dealloc,
+    .tp_repr = (reprfunc)region_repr,
+    .tp_call = (ternaryfunc)region_call,
+    .tp_methods = region_methods,
+    .tp_members = region_members,
+};
+
+static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, bool device, PyObject *site)
+{
+    Region *region = PyObject_GC_New(Region, &RegionType);
+    if (region == NULL) {
+        return NULL;
+    }
+    region->recorder = (Recorder *)Py_NewRef((PyObject *)rec);
+    region->last_parent = region->last_child = NULL;
+    region->number = (uint32_t)PyList_GET_SIZE(rec->regions);
+    region->device = device;
+    region->name = Py_NewRef(name);
+    region->category = Py_NewRef(category);
+    region->site = Py_NewRef(site);
+    region->enter = region->exit = NULL;
+    PyObject_GC_Track(region);
+    region->enter = new_bound_call(region, call_enter);
+    region->exit = new_bound_call(region, call_exit);
+    if (!region->enter || !region->exit || PyList_Append(rec->regions, (PyObject *)region) < 0) {
+        Py_DECREF(region);
+        return NULL;
+    }
+    return region;
+}
+
+/* Tell the part about a region; a failure is the part's to report. */
+static void publish_region(Recorder *rec, Region *region)
+{
+    if (rec->part != NULL && !rec->unopened) {
+        call_and_forget(PyObject_CallMethod(rec->part, "add_region", "OOO", region->name, region->category,
+                                            region->site));
+    }
+}
+
+/* The bucket for names or paths beyond the limit. Borrowed. */
+static Region *other_region(Recorder *rec, const char *name)
+{
+    PyObject *key = Py_BuildValue("(ss)", name, "other");
+    if (key == NULL) {
+        return NULL;
+    }
+    Region *region = (Region *)PyDict_GetItemWithError(rec->by_pair, key);
+    if (region == NULL && !PyErr_Occurred()) {
+        PyObject *empty = PyUnicode_FromString("");
+        region = empty ? new_region(rec, PyTuple_GET_ITEM(key, 0), PyTuple_GET_ITEM(key, 1), false, empty) : NULL;
+        Py_XDECREF(empty);
+        if (region != NULL && PyDict_SetItem(rec->by_pair, key, (PyObject *)region) == 0) {
+            publish_region(rec, region);
+        }
+        Py_XDECREF(region); /* the list and the dict keep it */
+    }
+    Py_DECREF(key);
+    return region;
+}
+
+/* New reference. */
+static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, PyObject *device)
+{
+    PyObject *described = PyObject_CallFunctionObjArgs(describe, name, category, device, NULL);
+    if (described == NULL) {
+        return NULL; /* a TypeError that says what a name may be */
+    }
+    PyObject *dict = category == Py_None ? rec->by_name : rec->by_pair;
+    PyObject *key = category == Py_None ? Py_NewRef(name) : PyTuple_Pack(2, name, category);
+    Region *region = key ? (Region *)PyDict_GetItemWithError(dict, key) : NULL;
+    Py_XINCREF(region);
+    if (key && region == NULL && !PyErr_Occurred()) {
+        if (PyList_GET_SIZE(rec->regions) >= HL_MAX_REGIONS - 2) {
+            region = other_region(rec, HL_OTHER_NAMES);
+            Py_XINCREF(region);
+            raise_flag(rec, HL_FLAG_NAMES_OVERFLOW,
+                       "too many different region names; the rest is recorded under '" HL_OTHER_NAMES "'");
+            PyErr_Clear();
+        } else {
+            PyObject *text = category == Py_None ? PyUnicode_FromString("") : Py_NewRef(category);
+            bool on_device = PyObject_IsTrue(PyTuple_GET_ITEM(described, 0)) == 1;
+            region = text ? new_region(rec, name, text, on_device, PyTuple_GET_ITEM(described, 1)) : NULL;
+            Py_XDECREF(text);
+            if (region != NULL && PyDict_SetItem(dict, key, (PyObject *)region) < 0) {
+                Py_CLEAR(region);
+            }
+            if (region != NULL) {
+                publish_region(rec, region);
+            }
+        }
+    }
+    Py_XDECREF(key);
+    Py_DECREF(described);
+    return region;
+}
+
+/* -- profile("name") ----------------------------------------------------------------------------- */
+
+static PyObject *profile_slow(Recorder *rec, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    static const char *const words[] = {"name", "category", "device"};
+    PyObject *values[3] = {NULL, Py_None, Py_None};
+    Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
+    if (nargs > 2) {
+        PyErr_SetString(PyExc_TypeError, "profile() takes a name and a category; device= goes by name.");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        values[i] = args[i];
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *word = PyTuple_GET_ITEM(names, i);
+        int w = 0;
+        while (w < 3 && PyUnicode_CompareWithASCIIString(word, words[w]) != 0) {
+            w++;
+        }
+        if (w == 3 || w < nargs) {
+            PyErr_Format(PyExc_TypeError, "profile() has no argument %R here; it takes name, category and device=.", word);
+            return NULL;
+        }
+        values[w] = args[nargs + i];
+    }
+    if (values[0] == NULL) {
+        PyErr_SetString(PyExc_TypeError, "profile() needs the region's name.");
+        return NULL;
+    }
+    if (PyUnicode_CheckExact(values[0]) && PyUnicode_CheckExact(values[1])) {
+        PyObject *key = PyTuple_Pack(2, values[0], values[1]);
+        PyObject *found = key ? PyDict_GetItemWithError(rec->by_pair, key) : NULL;
+        Py_XDECREF(key);
+        if (found || PyErr_Occurred()) {
+            return Py_XNewRef(found);
+        }
+    }
+    return (PyObject *)intern_region(rec, values[0], values[1], values[2]);
+}
+
+static PyObject *call_profile(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Recorder *rec = ((ProfileCall *)self)->recorder;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (LIKELY(nargs == 1 && names == NULL && PyUnicode_CheckExact(args[0]))) {
+        PyObject *found = PyDict_GetItemWithError(rec->by_name, args[0]);
+        if (LIKELY(found != NULL)) {
+            return Py_NewRef(found);
+        }
+    }
+    return profile_slow(rec, args, nargs, names);
+}
+
+static int profile_traverse(ProfileCall *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->recorder);
+    return 0;
+}
+
+static void profile_dealloc(ProfileCall *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->recorder);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject ProfileCallType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.profile",
+    .tp_doc = "profile(name, category=None, *, device=None)\n--\n\n"
+              "The region of that name, to be used in a `with` statement, kept, or as a decorator.",
+    .tp_basicsize = sizeof(ProfileCall),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(ProfileCall, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_traverse = (traverseproc)profile_traverse,
+    .tp_dealloc = (destructor)profile_dealloc,
+};
+
+/* -- decorated functions --------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Region *region;
+    PyObject *function;
+    PyObject *dict;
+    PyObject *weak;
+} Profiled;
+
+static PyObject *call_profiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Profiled *profiled = (Profiled *)self;
+    Region *region = profiled->region;
+    if (region->recorder->epoch == 0) {
+        return PyObject_Vectorcall(profiled->function, args, nargsf, names);
+    }
+    enter_region(region);
+    PyObject *result = PyObject_Vectorcall(profiled->function, args, nargsf, names);
+    exit_region(region);
+    return result;
+}
+
+static PyObject *region_wrap(Region *self, PyObject *function)
+{
+    Profiled *profiled = PyObject_GC_New(Profiled, &ProfiledType);
+    if (profiled != NULL) {
+        profiled->vectorcall = call_profiled;
+        profiled->region = (Region *)Py_NewRef((PyObject *)self);
+        profiled->function = Py_NewRef(function);
+        profiled->dict = NULL;
+        profiled->weak = NULL;
+        PyObject_GC_Track(profiled);
+    }
+    return (PyObject *)profiled;
+}
+
+static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->region);
+    Py_VISIT(self->function);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int profiled_clear(Profiled *self)
+{
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void profiled_dealloc(Profiled *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weak) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    profiled_clear(self);
+    Py_XDECREF(self->region);
+    Py_XDECREF(self->function);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *profiled_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    (void)type;
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static PyObject *profiled_repr(Profiled *self)
+{
+    return PyUnicode_FromFormat("<%R in %R>", self->function, (PyObject *)self->region);
+}
+
+/* Pickled like a function: by the name it is found under. */
+static PyObject *profiled_reduce(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+/* Attributes of the function (defaults, annotations, code) show through. */
+static PyObject *profiled_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(((Profiled *)self)->function, name);
+    }
+    return found;
+}
+
+static PyMethodDef profiled_methods[] = {
+    {"__reduce__", profiled_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef profiled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject ProfiledType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.profiled",
+    .tp_basicsize = sizeof(Profiled),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Profiled, vectorcall),
+    .tp_dictoffset = offsetof(Profiled, dict),
+    .tp_weaklistoffset = offsetof(Profiled, weak),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = profiled_get,
+    .tp_getattro = profiled_getattr,
+    .tp_repr = (reprfunc)profiled_repr,
+    .tp_traverse = (traverseproc)profiled_traverse,
+    .tp_clear = (inquiry)profiled_clear,
+    .tp_dealloc = (destructor)profiled_dealloc,
+    .tp_methods = profiled_methods,
+    .tp_getset = profiled_getset,
+};
+
+/* -- the sampler ---------------------------------------------------------------------------------- */
+
+static uint64_t read_rss(int statm)
+{
+    char text[128];
+    ssize_t length = statm < 0 ? -1 : pread(statm, text, sizeof text - 1, 0);
+    if (length <= 0) {
+        return 0;
+    }
+    text[length] = 0;
+    char *second = strchr(text, ' ');
+    return second ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Share growth between the innermost open regions of all threads; as twin.credit_memory. */
+static void credit_memory(Recorder *rec, int64_t growth, uint64_t level)
+{
+    uint32_t count = __atomic_load_n(&rec->arena_count, __ATOMIC_ACQUIRE), busy = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < count; i++) {
+            Arena *a = __atomic_load_n(&rec->arenas[i], __ATOMIC_ACQUIRE);
+            uint32_t depth = a ? __atomic_load_n(&a->depth, __ATOMIC_RELAXED) : 0;
+            if (depth == 0 || __atomic_load_n(&a->file->state, __ATOMIC_ACQUIRE) != HL_ARENA_LIVE) {
+                continue;
+            }
+            if (pass == 0) {
+                busy++;
+                continue;
+            }
+            for (uint32_t d = 1; d <= depth; d++) {
+                Node *node = __atomic_load_n(&a->open[d], __ATOMIC_RELAXED);
+                if (node == NULL) {
+                    continue;
+                }
+                if (d == depth && busy) {
+                    node->file->rss_growth_bytes += growth / (int64_t)busy;
+                }
+                if (level > node->file->rss_peak_bytes) {
+                    node->file->rss_peak_bytes = level;
+                }
+                node->file->rss_samples++;
+            }
+        }
+    }
+}
+
+static void sample(Sampler *s, uint64_t now)
+{
+    s->header->alive_ns = now;
+    uint64_t rss = s->memory ? read_rss(s->statm) : 0;
+    if (rss == 0) {
+        return;
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+#ifdef __APPLE__
+    uint64_t peak = (uint64_t)usage.ru_maxrss;
+#else
+    uint64_t peak = (uint64_t)usage.ru_maxrss * 1024;
+#endif
+    s->header->rss_bytes = rss;
+    s->header->rss_peak_bytes = peak;
+    int64_t growth = s->last_rss ? (int64_t)(rss - s->last_rss) : 0;
+    uint64_t highest = s->last_peak && peak > s->last_peak ? peak : rss;
+    s->last_rss = rss;
+    s->last_peak = peak;
+    credit_memory(s->recorder, growth, highest);
+}
+
+static void *run_sampler(void *argument)
+{
+    Sampler *s = argument;
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "hotloop-sampler");
+#endif
+    pthread_mutex_lock(&s->mutex);
+    while (!s->stop) {
+        uint64_t until = read_clock(CLOCK_MONOTONIC) + SAMPLE_INTERVAL_NS;
+        struct timespec limit = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+        pthread_cond_timedwait(&s->wake, &s->mutex, &limit);
+        if (!s->stop) {
+            sample(s, read_clock(CLOCK_MONOTONIC));
+        }
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+static Sampler *new_sampler(Recorder *rec)
+{
+    Sampler *s = PyMem_RawCalloc(1, sizeof(Sampler));
+    if (s == NULL) {
+        return NULL;
+    }
+    s->recorder = rec;
+    s->header = rec->header;
+    s->memory = rec->sample_memory;
+    s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    s->stop = rec->clock != NULL; /* with an injected clock, tests call sample() themselves */
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    pthread_cond_init(&s->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (!s->stop && pthread_create(&s->thread, NULL, run_sampler, s) != 0) {
+        s->stop = true;
+    }
+    return s;
+}
+
+static void stop_sampler(Sampler *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool running = !s->stop;
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->mutex);
+    if (running) {
+        pthread_join(s->thread, NULL);
+    }
+    if (s->statm >= 0) {
+        close(s->statm);
+    }
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->mutex);
+    PyMem_RawFree(s);
+}
+
+/* -- Recorder: starting and stopping -------------------------------------------------------------- */
+
+static void forget_nodes(Recorder *rec)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rec->regions); i++) {
+        Region *region = (Region *)PyList_GET_ITEM(rec->regions, i);
+        region->last_parent = region->last_child = NULL;
+    }
+    for (uint32_t i = 0; i < rec->arena_count; i++) {
+        Arena *a = rec->arenas[i];
+        rec->arenas[i] = NULL;
+        if (a != NULL) {
+            free_arena(a);
+        }
+    }
+    rec->arena_count = 0;
+    rec->folded = NULL;
+    rec->node_count = 0;
+}
+
+/* Within a callout, or from start(): a new part, all names published in it. */
+static bool open_part(Recorder *rec)
+{
+    forget_nodes(rec);
+    if (rec->part != NULL) {
+        call_and_forget(PyObject_CallMethod(rec->part, "forget", NULL));
+        Py_CLEAR(rec->part);
+    }
+    Py_XSETREF(rec->blocks, PyList_New(0));
+    PyObject *part = rec->blocks ? PyObject_CallNoArgs(rec->open_part) : NULL;
+    PyObject *header = part ? PyObject_GetAttrString(part, "header") : NULL;
+    Py_buffer view;
+    if (header == NULL || PyObject_GetBuffer(header, &view, PyBUF_WRITABLE) < 0) {
+        Py_XDECREF(header);
+        Py_XDECREF(part);
+        return false;
+    }
+    rec->header = view.buf;
+    PyBuffer_Release(&view);
+    int failed = PyList_Append(rec->blocks, header);
+    Py_DECREF(header);
+    rec->part = part;
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(rec->regions); i++) {
+        publish_region(rec, (Region *)PyList_GET_ITEM(rec->regions, i));
+    }
+    rec->sampler = new_sampler(rec);
+    return !failed;
+}
+
+static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"open_part", "sample_memory", "lazily", NULL};
+    PyObject *opener;
+    int memory = 1, lazily = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|pp", words, &opener, &memory, &lazily)) {
+        return NULL;
+    }
+    if (self->epoch) {
+        PyErr_SetString(PyExc_RuntimeError, "This recorder is recording already.");
+        return NULL;
+    }
+    Py_XSETREF(self->open_part, Py_NewRef(opener));
+    self->sample_memory = memory;
+    self->unopened = lazily;
+    if (!lazily && !open_part(self)) {
+        return NULL;
+    }
+    self->epoch = ++last_epoch;
+    if (!lazily) {
+        attach(self);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *recorder_stop(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->epoch == 0) {
+        Py_RETURN_NONE;
+    }
+    uint64_t now = now_ns(self);
+    Local *local = &locals[self->slot];
+    Arena *mine = local->epoch == self->epoch ? local->arena : NULL;
+    pthread_mutex_lock(&registry_lock);
+    self->epoch = 0;
+    pthread_mutex_unlock(&registry_lock);
+    while (self->calling_out) { /* another thread is in the middle of a slow path */
+        Py_BEGIN_ALLOW_THREADS
+        usleep(100);
+        Py_END_ALLOW_THREADS
+    }
+    Sampler *sampler = self->sampler;
+    self->sampler = NULL;
+    if (sampler != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        stop_sampler(sampler);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *part = self->part;
+    self->part = NULL;
+    if (self->unopened) { /* this process recorded nothing of its own */
+        self->unopened = false;
+        forget_nodes(self);
+        if (part != NULL) {
+            call_and_forget(PyObject_CallMethod(part, "forget", NULL));
+            Py_DECREF(part);
+        }
+        Py_RETURN_NONE;
+    }
+    for (uint32_t i = 0; i < self->arena_count; i++) {
+        Arena *a = self->arenas[i];
+        if (a && a->file->state == HL_ARENA_LIVE) {
+            begin_update(a);
+            settle(a, a->open[a->depth], now > a->file->last_ns ? now : a->file->last_ns);
+            end_update(a);
+        }
+    }
+    if (mine != NULL) {
+        take_window(self, mine, now);
+    }
+    forget_nodes(self);
+    PyObject *done = PyObject_CallMethod(part, "close", "K", (unsigned long long)now);
+    if (done == NULL) {
+        Py_DECREF(part);
+        return NULL;
+    }
+    Py_DECREF(done);
+    return part;
+}
+
+static PyObject *recorder_sample(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->sampler != NULL) {
+        uint64_t now = now_ns(self);
+        pthread_mutex_lock(&self->sampler->mutex);
+        sample(self->sampler, now);
+        pthread_mutex_unlock(&self->sampler->mutex);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *recorder_now(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(now_ns(self));
+}
+
+/* -- Recorder: progress and device ----------------------------------------------------------------- */
+
+typedef struct {
+    long long env_steps, updates, episodes;
+    double length, result, loss;
+    bool has_length, has_return, has_loss;
+} Work;
+
+static bool read_work(Work *work, PyObject *word, PyObject *value)
+{
+    struct { PyObject *word; long long *count; } counts[] = {
+        {word_env_steps, &work->env_steps}, {word_updates, &work->updates}, {word_episodes, &work->episodes}};
+    struct { PyObject *word; double *value; bool *given; } values[] = {
+        {word_episode_length, &work->length, &work->has_length},
+        {word_episode_return, &work->result, &work->has_return},
+        {word_loss, &work->loss, &work->has_loss}};
+    for (int i = 0; i < 3; i++) {
+        if (word == counts[i].word || PyUnicode_Compare(word, counts[i].word) == 0) {
+            PyObject *whole = PyNumber_Index(value);
+            *counts[i].count = whole ? PyLong_AsLongLong(whole) : -1;
+            Py_XDECREF(whole);
+            if (!PyErr_Occurred() && *counts[i].count < 0) {
+                PyErr_Format(PyExc_ValueError, "progress(%U=%R) must not be negative: counts only rise.", word, value);
+            }
+            return !PyErr_Occurred();
+        }
+        if (word == values[i].word || PyUnicode_Compare(word, values[i].word) == 0) {
+            *values[i].given = value != Py_None;
+            return value == Py_None || read_number(value, values[i].value);
+        }
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "progress() has no argument %R; it takes env_steps, updates, episodes, episode_length, "
+                 "episode_return and loss.", word);
+    return false;
+}
+
+static PyObject *recorder_progress(Recorder *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    Work work = {0};
+    if (nargs) {
+        PyErr_SetString(PyExc_TypeError, "progress() takes its arguments by name, as in progress(env_steps=8).");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+        if (!read_work(&work, PyTuple_GET_ITEM(names, i), args[i])) {
+            return NULL;
+        }
+    }
+    if (self->epoch == 0) {
+        Py_RETURN_NONE;
+    }
+    Local *local = &locals[self->slot];
+    if (local->epoch != self->epoch && !attach(self)) {
+        Py_RETURN_NONE;
+    }
+    Arena *a = local->arena;
+    HL_PROGRESS_t *p = &a->file->progress;
+    uint64_t ended = work.episodes ? (uint64_t)work.episodes : 1;
+    uint64_t updated = work.updates ? (uint64_t)work.updates : 1;
+    begin_update(a);
+    p->env_steps += (uint64_t)work.env_steps;
+    p->updates += (uint64_t)work.updates;
+    p->episodes += (uint64_t)work.episodes;
+    if (work.has_length) {
+        p->length_sum += work.length * (double)ended;
+        p->length_count += ended;
+    }
+    if (work.has_return) {
+        p->return_sum += work.result * (double)ended;
+        p->return_count += ended;
+    }
+    if (work.has_loss) {
+        p->loss_sum += work.loss * (double)updated;
+        p->loss_count += updated;
+    }
+    end_update(a);
+    uint64_t now = now_ns(self);
+    if (now >= a->due) {
+        begin_update(a);
+        settle(a, a->open[a->depth], now);
+        end_update(a);
+        window_due(self, a, now);
+    }
+    if (self->steps_due > 0 && work.env_steps && self->on_steps != NULL) {
+        self->steps_due -= work.env_steps;
+        if (self->steps_due <= 0) {
+            self->steps_due = 0; /* the callback sets it again */
+            PyObject *done = PyObject_CallNoArgs(self->on_steps);
+            if (done == NULL) {
+                return NULL;
+            }
+            Py_DECREF(done);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *recorder_credit_device(Recorder *self, PyObject *args)
+{
+    unsigned long long handle, peak;
+    PyObject *time;
+    long long growth;
+    if (!PyArg_ParseTuple(args, "KOLK", &handle, &time, &growth, &peak)) {
+        return NULL;
+    }
+    uint32_t number = (uint32_t)(handle >> 32), index = (uint32_t)handle;
+    Arena *a = number < self->arena_count ? self->arenas[number] : NULL;
+    if (a == NULL || index >= a->file->node_count) {
+        Py_RETURN_NONE;
+    }
+    HL_NODE_t *f = a->nodes[index]->file;
+    if (time == Py_None) {
+        f->device_growth_bytes += growth;
+        if (peak > f->device_peak_bytes) {
+            f->device_peak_bytes = peak;
+        }
+    } else {
+        unsigned long long ns = PyLong_AsUnsignedLongLong(time);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        f->device_ns += ns;
+        f->device_calls++;
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- Recorder: the type ----------------------------------------------------------------------------- */
+
+static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"clock", NULL};
+    PyObject *clock = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|O", words, &clock)) {
+        return NULL;
+    }
+    if (clock != Py_None && !PyCallable_Check(clock)) {
+        PyErr_Format(PyExc_TypeError, "A clock is a callable that returns nanoseconds, not %R.", clock);
+        return NULL;
+    }
+    int slot = 0;
+    while (slot < MAX_RECORDERS && recorders[slot] != NULL) {
+        slot++;
+    }
+    if (slot == MAX_RECORDERS) {
+        PyErr_Format(PyExc_RuntimeError, "There are %d profilers already; drop one before making another.",
+                     MAX_RECORDERS);
+        return NULL;
+    }
+    Recorder *self = (Recorder *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->slot = (uint32_t)slot;
+    self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
+    self->by_name = PyDict_New();
+    self->by_pair = PyDict_New();
+    self->regions = PyList_New(0);
+    ProfileCall *profile = PyObject_GC_New(ProfileCall, &ProfileCallType);
+    if (!self->by_name || !self->by_pair || !self->regions || !profile) {
+        Py_XDECREF(profile);
+        Py_DECREF(self);
+        return NULL;
+    }
+    profile->vectorcall = call_profile;
+    profile->recorder = (Recorder *)Py_NewRef((PyObject *)self);
+    PyObject_GC_Track(profile);
+    self->profile = (PyObject *)profile;
+    pthread_mutex_lock(&registry_lock);
+    recorders[slot] = self;
+    pthread_mutex_unlock(&registry_lock);
+    return (PyObject *)self;
+}
+
+static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->clock);
+    Py_VISIT(self->device);
+    Py_VISIT(self->part);
+    Py_VISIT(self->on_window);
+    Py_VISIT(self->on_steps);
+    Py_VISIT(self->profile);
+    Py_VISIT(self->by_name);
+    Py_VISIT(self->by_pair);
+    Py_VISIT(self->regions);
+    Py_VISIT(self->open_part);
+    return 0;
+}
+
+static int recorder_clear(Recorder *self)
+{
+    Py_CLEAR(self->device);
+    Py_CLEAR(self->on_window);
+    Py_CLEAR(self->on_steps);
+    Py_CLEAR(self->profile);
+    Py_CLEAR(self->open_part);
+    if (self->by_name) {
+        PyDict_Clear(self->by_name);
+    }
+    if (self->by_pair) {
+        PyDict_Clear(self->by_pair);
+    }
+    if (self->regions && self->epoch == 0) {
+        PyList_SetSlice(self->regions, 0, PyList_GET_SIZE(self->regions), NULL);
+    }
+    return 0;
+}
+
+static void recorder_dealloc(Recorder *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weak) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    pthread_mutex_lock(&registry_lock);
+    self->epoch = 0;
+    if (recorders[self->slot] == self) {
+        recorders[self->slot] = NULL;
+    }
+    pthread_mutex_unlock(&registry_lock);
+    if (self->sampler != NULL) {
+        stop_sampler(self->sampler);
+    }
+    if (self->regions) {
+        forget_nodes(self);
+    }
+    recorder_clear(self);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->part);
+    Py_XDECREF(self->by_name);
+    Py_XDECREF(self->by_pair);
+    Py_XDECREF(self->regions);
+    Py_XDECREF(self->blocks);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *get_or_none(PyObject *value)
+{
+    return Py_NewRef(value ? value : Py_None);
+}
+
+#define OPTIONAL_OBJECT(field)                                                        \
+    static PyObject *get_##field(Recorder *self, void *u) { (void)u; return get_or_none(self->field); } \
+    static int set_##field(Recorder *self, PyObject *value, void *u)                  \
+    {                                                                                 \
+        (void)u;                                                                      \
+        Py_XSETREF(self->field, value == NULL || value == Py_None ? NULL : Py_NewRef(value)); \
+        return 0;                                                                     \
+    }
+OPTIONAL_OBJECT(device)
+OPTIONAL_OBJECT(on_window)
+OPTIONAL_OBJECT(on_steps)
+
+static PyObject *get_part(Recorder *self, void *u) { (void)u; return get_or_none(self->part); }
+static PyObject *get_clock(Recorder *self, void *u) { (void)u; return get_or_none(self->clock); }
+
+static PyGetSetDef recorder_getset[] = {
+    {"device", (getter)get_device, (setter)set_device, "The DeviceTimer, or None.", NULL},
+    {"on_window", (getter)get_on_window, (setter)set_on_window, "Called after each window with its time.", NULL},
+    {"on_steps", (getter)get_on_steps, (setter)set_on_steps, "Called when steps_due has run out.", NULL},
+    {"part", (getter)get_part, NULL, "The part being written, or None.", NULL},
+    {"clock", (getter)get_clock, NULL, "The injected clock, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef recorder_members[] = {
+    {"epoch", T_ULONGLONG, offsetof(Recorder, epoch), READONLY, "0 while off; changes at start, stop and fork."},
+    {"switches", T_UINT, offsetof(Recorder, switches), 0, "Flags looked at when a region ends."},
+    {"steps_due", T_LONGLONG, offsetof(Recorder, steps_due), 0, "Env steps until on_steps is called."},
+    {"profile", T_OBJECT, offsetof(Recorder, profile), READONLY, "profile(name, category=None) -> region."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef recorder_methods[] = {
+    {"start", (PyCFunction)(void (*)(void))recorder_start, METH_VARARGS | METH_KEYWORDS,
+     "start(open_part, sample_memory=True, lazily=False): record here and in forked children."},
+    {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop; every thread is complete up to now."},
+    {"sample", (PyCFunction)recorder_sample, METH_NOARGS, "One heartbeat and one reading of memory, now."},
+    {"now", (PyCFunction)recorder_now, METH_NOARGS, "The clock, in nanoseconds."},
+    {"progress", (PyCFunction)(void (*)(void))recorder_progress, METH_FASTCALL | METH_KEYWORDS,
+     "progress($self, *, env_steps=0, updates=0, episodes=0, episode_length=None, episode_return=None, loss=None)\n"
+     "--\n\nCount work done since the last call; the values are means over `episodes` (1 if 0)."},
+    {"credit_device", (PyCFunction)recorder_credit_device, METH_VARARGS, "Add what a device did during a call."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject RecorderType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.Recorder",
+    .tp_doc = "Recorder(clock=None)\n--\n\nRegions, threads and the part of one profiler.",
+    .tp_basicsize = sizeof(Recorder),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_weaklistoffset = offsetof(Recorder, weak),
+    .tp_new = recorder_new,
+    .tp_traverse = (traverseproc)recorder_traverse,
+    .tp_clear = (inquiry)recorder_clear,
+    .tp_dealloc = (destructor)recorder_dealloc,
+    .tp_methods = recorder_methods,
+    .tp_members = recorder_members,
+    .tp_getset = recorder_getset,
+};
+
+/* -- for the benchmark: what a region cannot be cheaper than ------------------------------------------ */
+
+static PyObject *two_clock_reads(PyObject *module, PyObject *argument)
+{
+    (void)module;
+    long rounds = PyLong_AsLong(argument);
+    volatile uint64_t sum = 0;
+    uint64_t start = read_clock(CLOCK_MONOTONIC);
+    for (long i = 0; i < rounds; i++) {
+        sum += read_clock(CLOCK_MONOTONIC);
+        sum += read_clock(CLOCK_MONOTONIC);
+    }
+    return PyFloat_FromDouble((double)(read_clock(CLOCK_MONOTONIC) - start) / (double)(rounds ? rounds : 1));
+}
+
+static PyObject *bare_enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return Py_NewRef(self);
+}
+
+static PyObject *bare_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self, (void)args, (void)nargs;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef bare_methods[] = {
+    {"__enter__", bare_enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))bare_exit, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject BareType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.Bare",
+    .tp_doc = "A context manager that does nothing, written the usual way: the bare `with` protocol.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_methods = bare_methods,
+};
+
+static PyMethodDef module_methods[] = {
+    {"two_clock_reads", two_clock_reads, METH_O, "Nanoseconds for two reads of the clock, mean of n rounds."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* -- the module --------------------------------------------------------------------------------------- */
+
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "hotloop.measure._core",
+    .m_doc = "The recorder, compiled; see twin.py for the same in Python.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+static PyObject *attribute_of(const char *module, const char *name)
+{
+    PyObject *imported = PyImport_ImportModule(module);
+    PyObject *found = imported ? PyObject_GetAttrString(imported, name) : NULL;
+    Py_XDECREF(imported);
+    return found;
+}
+
+static bool add_slot(const char *name, size_t offset)
+{
+    Slot *slot = PyObject_New(Slot, &SlotType);
+    if (slot == NULL) {
+        return false;
+    }
+    slot->offset = offset;
+    int failed = PyDict_SetItemString(RegionType.tp_dict, name, (PyObject *)slot);
+    Py_DECREF(slot);
+    return !failed;
+}
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    struct { PyObject **word; const char *text; } words[] = {
+        {&word_category, "category"}, {&word_env_steps, "env_steps"}, {&word_updates, "updates"},
+        {&word_episodes, "episodes"}, {&word_episode_length, "episode_length"},
+        {&word_episode_return, "episode_return"}, {&word_loss, "loss"}, {&word_bytes, "bytes"},
+        {&word_flops, "flops"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        *words[i].word = PyUnicode_InternFromString(words[i].text);
+    }
+    describe = attribute_of("hotloop.measure.regions", "describe");
+    decorate = attribute_of("hotloop.measure.decorate", "decorate");
+    if (describe == NULL || decorate == NULL) {
+        return NULL;
+    }
+    PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,
+                             &RecorderType, &BareType};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (PyType_Ready(types[i]) < 0) {
+            return NULL;
+        }
+    }
+    if (!add_slot("__enter__", offsetof(Region, enter)) || !add_slot("__exit__", offsetof(Region, exit))) {
+        return NULL;
+    }
+    PyType_Modified(&RegionType);
+    if (pthread_key_create(&thread_key, thread_ended) != 0 || pthread_atfork(NULL, NULL, forked_child) != 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&module_def);
+    if (module == NULL || PyModule_AddIntConstant(module, "KIND", HL_CORE_COMPILED) < 0 ||
+        PyModule_AddObjectRef(module, "Recorder", (PyObject *)&RecorderType) < 0 ||
+        PyModule_AddObjectRef(module, "Region", (PyObject *)&RegionType) < 0 ||
+        PyModule_AddObjectRef(module, "Bare", (PyObject *)&BareType) < 0) {
+        Py_XDECREF(module);
+        return NULL;
+    }
+    return module;
+}

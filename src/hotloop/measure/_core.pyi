@@ -1,0 +1,56 @@
+"""Types of the compiled core; `twin.py` explains what they do."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hotloop.measure.part import Part
+
+KIND: int
+
+class Region:
+    recorder: Recorder
+    number: int
+    name: str
+    category: str
+    device: bool
+    site: str
+    def __enter__(self) -> Region: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+    def add(self, *, bytes: float = 0, flops: float = 0) -> None: ...
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+class Recorder:
+    clock: Callable[[], int] | None
+    epoch: int
+    switches: int
+    device: Any
+    part: Part | None
+    on_window: Callable[[int], None] | None
+    on_steps: Callable[[], None] | None
+    steps_due: int
+    def __init__(self, clock: Callable[[], int] | None = None) -> None: ...
+    def profile(self, name: str, category: str | None = None, *, device: bool | None = None) -> Region: ...
+    def start(
+        self, open_part: Callable[[], Part], sample_memory: bool = True, lazily: bool = False
+    ) -> None: ...
+    def stop(self) -> Part | None: ...
+    def sample(self) -> None: ...
+    def now(self) -> int: ...
+    def progress(
+        self,
+        *,
+        env_steps: int = 0,
+        updates: int = 0,
+        episodes: int = 0,
+        episode_length: float | None = None,
+        episode_return: float | None = None,
+        loss: float | None = None,
+    ) -> None: ...
+    def credit_device(self, node: Any, device_ns: int | None, growth: int, peak: int) -> None: ...
+
+class Bare:
+    def __enter__(self) -> Bare: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def two_clock_reads(rounds: int) -> float: ...

@@ -1,0 +1,63 @@
+"""Which recorder is used: the compiled one, or its Python twin."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from functools import cache
+from types import ModuleType
+from typing import Literal
+
+from hotloop._util.errors import HotloopError
+from hotloop.measure import twin
+from hotloop.measure.part import Part
+
+CoreName = Literal["auto", "compiled", "python"]
+
+compiled: ModuleType | None = None
+why_not_compiled = ""
+try:
+    compiled = importlib.import_module("hotloop.measure._core")
+except ImportError as missing:
+    why_not_compiled = str(missing)
+
+
+def pick(name: CoreName = "auto") -> ModuleType:
+    """The module that holds the `Recorder`; HOTLOOP_CORE=python asks for the twin."""
+    if name == "auto":
+        wish = os.environ.get("HOTLOOP_CORE", "auto")
+        if wish not in ("auto", "compiled", "python"):
+            raise HotloopError(f"HOTLOOP_CORE is {wish!r}; it may be 'compiled', 'python' or 'auto'.")
+        name = wish  # type: ignore[assignment]
+    if name == "python" or (name == "auto" and compiled is None):
+        return twin
+    if compiled is None:
+        raise HotloopError(
+            f"The compiled core is not available ({why_not_compiled}); install a C compiler and "
+            "reinstall hotloop, or use the core 'python'."
+        )
+    return compiled
+
+
+@cache
+def region_cost_ns(name: CoreName) -> float:
+    """What entering and leaving one region costs here, least of several short rounds."""
+    module = pick(name)
+    recorder = module.Recorder()
+    recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
+    region = recorder.profile("calibration")
+    rounds = 1000 if module is compiled else 200
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter_ns()
+        for _ in range(rounds):
+            pass
+        empty = time.perf_counter_ns() - start
+        start = time.perf_counter_ns()
+        for _ in range(rounds):
+            with region:
+                pass
+        best = min(best, (time.perf_counter_ns() - start - empty) / rounds)
+    recorder.stop()
+    return max(best, 0.0)

@@ -1,0 +1,122 @@
+"""Time and memory of an accelerator, taken from its own events and never by waiting for it.
+
+A region that runs work on a device records an event at its start and one at its end. Events are
+looked at later, when they have completed by themselves (`collect`), and go back to a pool.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, Protocol
+
+MAX_PENDING = 4096  # regions whose events have not completed; beyond that the oldest are given up
+
+
+class Device(Protocol):
+    """What a device must offer."""
+
+    name: str
+
+    def new_event(self) -> Any:
+        """An event that can be recorded, again and again."""
+
+    def record(self, event: Any) -> None:
+        """Put the event into the device's queue of work."""
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the device has passed the event. Must not wait."""
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Device time between two events that are done."""
+
+    def memory_bytes(self) -> int:
+        """Memory allocated on the device now."""
+
+
+class TorchDevice:
+    """A CUDA (or compatible) device of torch."""
+
+    def __init__(self, name: str = "cuda"):
+        from hotloop._util.extras import need
+
+        torch = need("torch", "rl")
+        self.name = name
+        self._device = torch.device(name)
+        self._api = getattr(torch, self._device.type)  # torch.cuda, torch.xpu
+
+    def new_event(self) -> Any:
+        """A timing event."""
+        return self._api.Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        """Record on the current stream."""
+        event.record(self._api.current_stream(self._device))
+
+    def is_done(self, event: Any) -> bool:
+        """Query, without waiting."""
+        return bool(event.query())
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Device time between the two."""
+        return int(start.elapsed_time(end) * 1e6)
+
+    def memory_bytes(self) -> int:
+        """Memory allocated by torch on this device."""
+        allocated: int = self._api.memory_allocated(self._device)
+        return allocated
+
+
+class DeviceTimer:
+    """Carries events from regions to nodes; one queue for each thread, so nothing is shared."""
+
+    def __init__(self, device: Device, credit: Any):
+        self.device = device
+        self.given_up = 0  # regions whose events never completed in time
+        self._credit = credit  # (node, device_ns or None, growth_bytes, peak_bytes)
+        self._local = threading.local()
+
+    def _state(self) -> Any:
+        if not hasattr(self._local, "open"):
+            self._local.open = []
+            self._local.pending = deque()
+            self._local.pool = []
+        return self._local
+
+    def _event(self, state: Any) -> Any:
+        event = state.pool.pop() if state.pool else self.device.new_event()
+        self.device.record(event)
+        return event
+
+    def enter(self) -> None:
+        """A device region begins."""
+        state = self._state()
+        state.open.append((self._event(state), self.device.memory_bytes()))
+
+    def exit(self, node: Any) -> None:
+        """The innermost device region ends; its figures will go to `node`."""
+        state = self._state()
+        if not state.open:
+            return  # begun before the device was attached
+        start, before = state.open.pop()
+        after = self.device.memory_bytes()
+        self._credit(node, None, after - before, max(before, after))
+        state.pending.append((node, start, self._event(state)))
+        if len(state.pending) > MAX_PENDING:
+            self.collect()
+            if len(state.pending) > MAX_PENDING:
+                state.pending.popleft()
+                self.given_up += 1
+
+    def collect(self) -> None:
+        """Credit what has completed, in order, and stop at the first that has not."""
+        state = self._state()
+        while state.pending and self.device.is_done(state.pending[0][2]):
+            node, start, end = state.pending.popleft()
+            self._credit(node, self.device.elapsed_ns(start, end), 0, 0)
+            state.pool += [start, end]
+
+    @property
+    def pending(self) -> int:
+        """Regions of this thread still waiting for their events."""
+        return len(self._state().pending)

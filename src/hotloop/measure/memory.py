@@ -1,0 +1,74 @@
+"""Resident memory of this process, and the sampler thread of the Python twin."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotloop.measure.twin import Recorder
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def rss_bytes() -> int | None:
+    """Resident memory now; None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return None
+
+
+def rss_peak_bytes() -> int:
+    """The most this process ever had resident."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Sampler:
+    """Writes a heartbeat and credits memory to open regions a few times a second."""
+
+    def __init__(self, recorder: Recorder, interval_s: float, sample_memory: bool):
+        self._recorder = recorder
+        self._interval_s = interval_s
+        self._sample_memory = sample_memory
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hotloop sampler", daemon=True)
+        self._last: int | None = None
+        self._last_peak = 0
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait until the last sample is written."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.sample()
+
+    def sample(self) -> None:
+        """One heartbeat and one reading of memory."""
+        part = self._recorder.part
+        if part is None or part.pid != os.getpid():
+            return
+        now = self._recorder.now()
+        part.set("alive_ns", now)
+        level = rss_bytes() if self._sample_memory else None
+        if level is None:
+            return
+        part.set("rss_bytes", level)
+        peak = rss_peak_bytes()
+        part.set("rss_peak_bytes", peak)
+        growth = level - self._last if self._last is not None else 0
+        highest = peak if self._last_peak and peak > self._last_peak else level
+        self._last, self._last_peak = level, peak
+        self._recorder.credit_memory(growth, highest)

@@ -1,0 +1,329 @@
+"""The part file of one process: space for blocks, allocated on disk before it is mapped.
+
+Both cores ask a `Part` for blocks and then write into the memory it hands out. Space comes in
+segments (128 KiB, then doubling) so that a process needs a handful of mappings, not thousands.
+When the disk is full the next segments are plain memory; closing the part tries to save them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.capture import layout
+
+FIRST_SEGMENT_BYTES = 128 * 1024
+LARGEST_SEGMENT_BYTES = 8 * 1024 * 1024
+COPY_INTERVAL_NS = 10_000_000_000
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "lustre", "beegfs", "gpfs", "afs"}
+_KINDS = {
+    "REGION_BLOCK": layout.BLOCK_REGIONS,
+    "ARENA_BLOCK": layout.BLOCK_ARENA,
+    "NODE_BLOCK": layout.BLOCK_NODES,
+    "EVENT_BLOCK": layout.BLOCK_EVENTS,
+}
+_HEADER_AT = layout.offsets("HEADER")
+_REGION_AT = layout.offsets("REGION")
+_REGION_BYTES = layout.item_bytes("REGION")
+_REGIONS_START = layout.offsets("REGION_BLOCK")["regions"]
+
+
+@dataclass
+class Segment:
+    """A stretch of the file that is mapped as one piece."""
+
+    offset: int
+    memory: mmap.mmap
+    on_disk: bool
+    used: int = 0
+
+
+class Part:
+    """One process's recording, in a file under `folder` or, with no folder, in memory only."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        core: int,
+        start_ns: int,
+        warn: Callable[[str], None] = lambda text: None,
+        live_folder: Path | None = None,
+    ):
+        self.warn = warn
+        self.pid = os.getpid()
+        self.path: Path | None = None
+        self._live_path: Path | None = None
+        self._file: int | None = None
+        self._next_copy_ns = start_ns + COPY_INTERVAL_NS
+        self.segments: list[Segment] = []
+        self._lock = threading.RLock()
+        self._region_block: memoryview | None = None
+        self.region_count = 0
+        if folder is not None:
+            self._open(folder, start_ns, live_folder)
+        self.header = memoryview(self._carve(layout.PAGE))
+        self._write_header(core, start_ns)
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def _open(self, folder: Path, start_ns: int, live_folder: Path | None) -> None:
+        name = f"{host_name()}-{self.pid}-{start_ns}.part"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path = folder / name
+            live = live_folder or (Path("/dev/shm") if is_on_network(folder) else None)
+            if live is not None:
+                self._live_path = live / f"hotloop-{name}"
+                (folder / f"{name}.live").write_text(str(self._live_path), encoding="utf-8")
+            target = self._live_path or self.path
+            self._file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self.path = self._live_path = self._file = None
+            self.warn(f"cannot write to {folder} ({error.strerror}); this process is recorded in memory only")
+
+    def _write_header(self, core: int, start_ns: int) -> None:
+        self.set("version", layout.VERSION)
+        self.set("core", core)
+        self.set("pid", self.pid)
+        self.set("parent_pid", os.getppid())
+        self.set("start_ns", start_ns)
+        self.set("start_real_ns", time.time_ns())
+        self.set("alive_ns", start_ns)
+        self._set_text("host", host_name(), 64)
+        self._set_text("label", process_label(), 256)
+        self._publish_used()
+        self.header[0:8] = layout.MAGIC
+
+    # -- header fields ---------------------------------------------------------------------------
+
+    def set(self, field: str, value: int) -> None:
+        """Write one integer of the header."""
+        code = "<I" if field in ("version", "core", "region_count", "flags") else "<Q"
+        struct.pack_into(code, self.header, _HEADER_AT[field], value)
+
+    def get(self, field: str) -> int:
+        """Read one integer of the header."""
+        code = "<I" if field in ("version", "core", "region_count", "flags") else "<Q"
+        return int(struct.unpack_from(code, self.header, _HEADER_AT[field])[0])
+
+    def _set_text(self, field: str, text: str, limit: int) -> None:
+        data = encode(text, limit - 1)
+        at = _HEADER_AT[field]
+        self.header[at : at + len(data)] = data
+
+    def raise_flag(self, flag: int, warning: str) -> None:
+        """Set a header flag; the warning is kept the first time only."""
+        if not self.get("flags") & flag:
+            self.set("flags", self.get("flags") | flag)
+            self.warn(warning)
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def block(self, kind: str, owner: int, first: int) -> memoryview:
+        """A zeroed block of struct `kind`, its header written, visible to readers."""
+        with self._lock:
+            memory = self._carve(layout.pages(kind))
+            struct.pack_into("<IIQQ", memory, 0, _KINDS[kind], owner, len(memory), first)
+            self._publish_used()
+        return memory
+
+    def add_region(self, name: str, category: str, site: str) -> int:
+        """Publish a name; returns its number."""
+        with self._lock:
+            return self._add_region(name, category, site)
+
+    def _add_region(self, name: str, category: str, site: str) -> int:
+        number = self.region_count
+        if number % layout.REGIONS_PER_BLOCK == 0:
+            self._region_block = self.block("REGION_BLOCK", 0, number)
+        assert self._region_block is not None
+        base = _REGIONS_START + number % layout.REGIONS_PER_BLOCK * _REGION_BYTES
+        texts = (
+            ("name", encode(name, layout.NAME_BYTES)),
+            ("category", encode(category, layout.CATEGORY_BYTES)),
+            ("site", encode(site, layout.SITE_BYTES)),
+        )
+        for field, data in texts:
+            at = base + _REGION_AT[field]
+            self._region_block[at : at + len(data)] = data
+            struct.pack_into("<H", self._region_block, base + _REGION_AT[f"{field}_bytes"], len(data))
+        self.region_count += 1
+        self.set("region_count", self.region_count)
+        return number
+
+    def _carve(self, length: int) -> memoryview:
+        segment = self.segments[-1] if self.segments else None
+        if segment is None or len(segment.memory) - segment.used < length:
+            if segment is not None and segment.used < len(segment.memory):
+                gap = len(segment.memory) - segment.used
+                struct.pack_into("<IIQQ", segment.memory, segment.used, layout.BLOCK_FILLER, 0, gap, 0)
+                segment.used = len(segment.memory)
+            segment = self._new_segment(length)
+        at = segment.used
+        segment.used += length
+        return memoryview(segment.memory)[at : at + length]
+
+    def _new_segment(self, at_least: int) -> Segment:
+        offset = sum(len(s.memory) for s in self.segments)
+        wanted = min(FIRST_SEGMENT_BYTES << len(self.segments), LARGEST_SEGMENT_BYTES)
+        sizes = (max(wanted, at_least), at_least)
+        file = self._file if not self.segments or self.segments[-1].on_disk else None
+        for size in sizes if file is not None else ():
+            assert file is not None
+            try:
+                _allocate(file, offset, size)
+                memory = mmap.mmap(file, size, offset=offset)
+            except OSError as error:
+                reason = error.strerror
+                continue
+            self.segments.append(Segment(offset, memory, on_disk=True))
+            return self.segments[-1]
+        if file is not None:
+            full = f"no space for {self.path} ({reason}); recording goes on in memory"
+            if self.segments:
+                self.raise_flag(layout.FLAG_DISK_FULL, full)
+            else:
+                self.warn(full)
+                self._discard_file()
+        self.segments.append(Segment(offset, mmap.mmap(-1, max(sizes)), on_disk=False))
+        return self.segments[-1]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes in use, on disk and in memory."""
+        return sum(s.used for s in self.segments)
+
+    def _publish_used(self) -> None:
+        saved = [s for s in self.segments if s.on_disk or self._file is None]
+        self.set("used_bytes", sum(s.used for s in saved))
+        self.set("unsaved_blocks", len(self.segments) - len(saved))
+
+    # -- copying and closing ---------------------------------------------------------------------
+
+    def copy_if_due(self, now_ns: int) -> None:
+        """On a network file system: bring the copy in the folder up to date now and then."""
+        if self._live_path is not None and now_ns >= self._next_copy_ns:
+            self._next_copy_ns = now_ns + COPY_INTERVAL_NS
+            self._copy_live()
+
+    def _copy_live(self) -> None:
+        assert self._live_path is not None and self.path is not None
+        temporary = self.path.with_suffix(".copy")
+        try:
+            import shutil
+
+            shutil.copyfile(self._live_path, temporary)
+            os.replace(temporary, self.path)
+        except OSError as error:
+            self.warn(f"cannot copy the recording to {self.path} ({error.strerror})")
+
+    def close(self, end_ns: int) -> None:
+        """Save what could not be saved before, mark the end, give the memory back."""
+        self.set("alive_ns", end_ns)
+        self.set("end_ns", end_ns)
+        if self._file is not None:
+            self._save_unsaved()
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, sum(s.used for s in self.segments if s.on_disk))
+            if self._live_path is not None and self.path is not None:
+                self._copy_live()
+                if self.path.exists():
+                    self._live_path.unlink(missing_ok=True)
+                    self.path.with_name(self.path.name + ".live").unlink(missing_ok=True)
+            os.close(self._file)
+            self._file = None
+
+    def _save_unsaved(self) -> None:
+        assert self._file is not None
+        for segment in self.segments:
+            if segment.on_disk:
+                continue
+            try:
+                _allocate(self._file, segment.offset, segment.used)
+                os.pwrite(self._file, segment.memory[: segment.used], segment.offset)
+            except OSError as error:
+                self.warn(
+                    f"{segment.used} bytes of the recording did not fit on the disk "
+                    f"({error.strerror}); {self.path} holds what was saved before"
+                )
+                break
+            segment.on_disk = True
+        self._publish_used()
+
+    def _discard_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        for path in (self.path, self._live_path):
+            if path is not None:
+                path.unlink(missing_ok=True)
+                path.with_name(path.name + ".live").unlink(missing_ok=True)
+        self._file = self.path = self._live_path = None
+
+    def forget(self) -> None:
+        """In a forked child: let go of the parent's file without touching it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _allocate(file: int, offset: int, size: int) -> None:
+    """Take the space now, so that a later write into the mapping cannot fail."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, offset, size)
+    else:
+        os.pwrite(file, bytes(size), offset)
+
+
+def encode(text: str, limit: int) -> bytes:
+    """UTF-8 of at most `limit` bytes; long texts keep their head and a fingerprint of the whole."""
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= limit:
+        return data
+    import hashlib
+
+    mark = "~" + hashlib.blake2b(data, digest_size=4).hexdigest()
+    head = data[: limit - len(mark)]
+    while head and head[-1] & 0xC0 == 0x80:  # back to a character's first byte
+        head = head[:-1]
+    if head and head[-1] >= 0xC0:
+        head = head[:-1]
+    return head + mark.encode()
+
+
+def host_name() -> str:
+    """This computer's name, safe in a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
+
+
+def process_label() -> str:
+    """What a person would call this process: its multiprocessing name or its script."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    name: str = multiprocessing.current_process().name if multiprocessing else "MainProcess"
+    if name != "MainProcess":
+        return name
+    return os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) and sys.argv[0] else "python"
+
+
+def is_on_network(folder: Path) -> bool:
+    """Whether a folder lies on a network file system, where mapped files are slow or unsafe."""
+    best, kind = "", ""
+    try:
+        target = str(folder.resolve())
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                _, mount, type_name, *_ = line.split(" ")
+                mount = mount.replace("\\040", " ")
+                inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+                if inside and len(mount) >= len(best):
+                    best, kind = mount, type_name
+    except OSError:
+        return False
+    return kind.split(".")[0] in NETWORK_FILE_SYSTEMS

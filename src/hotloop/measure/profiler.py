@@ -1,0 +1,309 @@
+"""`Profiler`: one recording from start to stop, into a capture folder or in memory."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hotloop._util.errors import CaptureError, HotloopError
+from hotloop.measure import core
+from hotloop.measure.decorate import decorate
+from hotloop.measure.part import Part
+
+if TYPE_CHECKING:
+    from hotloop.capture.model import Capture
+    from hotloop.capture.stats import ProfilerStats
+    from hotloop.measure.device import Device
+
+CAPTURE_VARIABLE = "HOTLOOP_CAPTURE"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class ProfilingWarning(UserWarning):
+    """Something is wrong with the recording; the program itself goes on."""
+
+
+class Profiler:
+    """Records regions. `hotloop.profile` belongs to a default one; make your own to embed it."""
+
+    def __init__(self, *, clock: Callable[[], int] | None = None, core_name: core.CoreName = "auto"):
+        """`clock` returns nanoseconds; the default is the system's monotonic clock."""
+        self._core_name = core_name
+        self._module = core.pick(core_name)
+        self.recorder = self._module.Recorder(clock)
+        self.profile = self.recorder.profile
+        self.progress = self.recorder.progress
+        self.folder: Path | None = None
+        self._part: Part | None = None  # kept after stop, to be read
+        self._owner_pid: int | None = None
+        self._environment: str | None = None
+        self._live_folder: Path | None = None
+        self._device_timer: Any = None
+        self._summary: Callable[[], None] | None = None
+        self._summary_steps = 0
+        self._summary_interval_ns = 0
+        self._summary_due_ns = 0
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether regions are recorded now."""
+        return bool(self.recorder.epoch)
+
+    def profile_function(self, name: str | Function | None = None, *, category: str | None = None) -> Any:
+        """Decorate a function: `@profile_function`, `@profile_function("name")`."""
+        if callable(name):
+            target = getattr(name, "__func__", name)
+            return decorate(self.profile(target.__qualname__, category), name)
+
+        def with_name(function: Function) -> Any:
+            target = getattr(function, "__func__", function)
+            return decorate(self.profile(name or target.__qualname__, category), function)
+
+        return with_name
+
+    # -- starting and stopping -------------------------------------------------------------------
+
+    def start(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        memory: bool = True,
+        timeline: bool = False,
+        device: Device | None = None,
+        config: dict[str, Any] | None = None,
+        seeds: dict[str, int] | None = None,
+        join: bool = False,
+        live_folder: Path | None = None,
+    ) -> Profiler:
+        """Begin to record, into `folder` or, without one, in memory.
+
+        `memory` samples resident memory, `timeline` keeps the last events of each thread for trace
+        export, `device` times work on an accelerator. `join` adds this process to a capture that
+        another process began. A folder that cannot be written costs a warning, not the run.
+        """
+        if self.is_recording:
+            raise HotloopError(
+                f"This profiler is recording already (into {self.folder or 'memory'}); "
+                "call stop() first, or use a Profiler of its own."
+            )
+        self.folder = Path(folder).absolute() if folder is not None else None
+        self._live_folder = live_folder
+        self._owner_pid = os.getpid()
+        if self.folder is not None:
+            self._create_capture(join, device, config, seeds)
+        if self._module is not core.compiled and self._core_name == "auto" and core.compiled is None:
+            self._warn(
+                f"the compiled core is not available ({core.why_not_compiled}); "
+                "the Python twin records, at a few microseconds a region"
+            )
+        self.recorder.switches = 1 if timeline else 0
+        if device is not None:
+            from hotloop.measure.device import DeviceTimer
+
+            self._device_timer = DeviceTimer(device, self.recorder.credit_device)
+        self.recorder.device = self._device_timer
+        self.recorder.start(self._open_part, sample_memory=memory, lazily=join)
+        if self.folder is not None:
+            self._environment = os.environ.get(CAPTURE_VARIABLE)
+            os.environ[CAPTURE_VARIABLE] = str(self.folder)
+        atexit.register(self._at_exit)
+        return self
+
+    def stop(self, exit_status: str = "stopped") -> Path | None:
+        """End the recording; returns the capture folder."""
+        if not self.is_recording:
+            return None
+        self.summarise_every(None)
+        if self._device_timer is not None:
+            self._wait_for_device()
+        part = self.recorder.stop()
+        self.recorder.device = self._device_timer = None
+        atexit.unregister(self._at_exit)
+        if part is not None:
+            self._part = part
+        if self.folder is None or self._owner_pid != os.getpid():
+            return self.folder
+        if self._environment is None:
+            os.environ.pop(CAPTURE_VARIABLE, None)
+        else:
+            os.environ[CAPTURE_VARIABLE] = self._environment
+        self._update_facts(ended_at_ns=time.time_ns(), exit_status=exit_status)
+        return self.folder
+
+    def __enter__(self) -> Profiler:
+        return self if self.is_recording else self.start(self.folder)
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _at_exit(self) -> None:
+        failure = getattr(sys, "last_type", None)
+        self.stop("finished" if failure is None else f"raised {failure.__name__}")
+
+    def _open_part(self) -> Part:
+        """Called by the recorder at start and, in a forked child, at the first region."""
+        child = os.getpid() != self._owner_pid
+        utilities = sys.modules.get("multiprocessing.util")
+        if child:
+            self.recorder.device = None  # a device's context does not survive a fork
+        if child and utilities is not None:
+            # multiprocessing leaves children by os._exit: its finalizers run, atexit's do not.
+            utilities.Finalize(self, _stop_if_recording, args=(self,), exitpriority=0)
+        folder = self.folder / "parts" if self.folder is not None else None
+        return Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
+
+    def _wait_for_device(self, limit_s: float = 1.0) -> None:
+        deadline = time.monotonic() + limit_s
+        self._device_timer.collect()
+        while self._device_timer.pending and time.monotonic() < deadline:
+            time.sleep(0.001)
+            self._device_timer.collect()
+        lost = self._device_timer.pending + self._device_timer.given_up
+        if lost:
+            self._warn(f"{lost} device events had not completed at the end; their time is not counted")
+
+    def _warn(self, text: str) -> None:
+        try:
+            warnings.warn(f"hotloop: {text}", ProfilingWarning, stacklevel=3)
+        except Warning as error:  # the user turned warnings into errors: profiling must not raise
+            print(error, file=sys.stderr)
+
+    # -- capture.json ----------------------------------------------------------------------------
+
+    def _create_capture(
+        self,
+        join: bool,
+        device: Device | None,
+        config: dict[str, Any] | None,
+        seeds: dict[str, int] | None,
+    ) -> None:
+        from hotloop._util.files import create_exclusively
+
+        assert self.folder is not None
+        if join and (self.folder / "capture.json").exists():
+            self._owner_pid = -1  # whoever began it writes its end
+            return
+        if (self.folder / "capture.json").exists():
+            raise CaptureError(
+                f"{self.folder} holds a capture already; name another folder, or delete that one first."
+            )
+        facts = self._facts(device, config, seeds)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(facts, indent=2, default=str)
+            if not create_exclusively(self.folder / "capture.json", text):
+                self._owner_pid = -1
+        except OSError as error:
+            self._warn(f"cannot write to {self.folder} ({error.strerror}); recording in memory only")
+            self.folder = None
+
+    def _facts(
+        self, device: Device | None, config: dict[str, Any] | None, seeds: dict[str, int] | None
+    ) -> dict[str, Any]:
+        from hotloop import __version__
+        from hotloop.capture.store import FORMAT_VERSION
+        from hotloop.machine import facts
+
+        return {
+            "format_version": FORMAT_VERSION,
+            "hotloop_version": __version__,
+            "command": list(sys.orig_argv),
+            "working_folder": os.getcwd(),
+            "config": config or {},
+            "seeds": seeds or {},
+            "started_at_ns": time.time_ns(),
+            "ended_at_ns": None,
+            "exit_status": None,
+            "pid": os.getpid(),
+            "machine": facts.facts(),
+            "versions": facts.library_versions(),
+            "git_hash": facts.git_hash(Path.cwd()),
+            "clock": "monotonic" if self.recorder.clock is None else "injected",
+            "core": "compiled" if self._module is core.compiled else "python",
+            "region_cost_ns": core.region_cost_ns(self._core_name),
+            "device": device.name if device is not None else None,
+            "device_policy": "events, queried, never synchronised" if device is not None else None,
+        }
+
+    def _update_facts(self, **changes: Any) -> None:
+        from hotloop._util.files import write_atomically
+
+        assert self.folder is not None
+        file = self.folder / "capture.json"
+        try:
+            facts = json.loads(file.read_text(encoding="utf-8"))
+            write_atomically(file, json.dumps(facts | changes, indent=2))
+        except (OSError, ValueError) as error:
+            self._warn(f"cannot note the end of the run in {file} ({error})")
+
+    # -- reading while recording -----------------------------------------------------------------
+
+    def capture(self) -> Capture:
+        """What this process has recorded so far, read from its own memory."""
+        from hotloop.capture.model import Capture
+        from hotloop.capture.reader import parse_part
+
+        self.recorder.sample()
+        part = self.recorder.part or self._part
+        if part is None or part.pid != os.getpid():
+            return Capture(self.folder, {}, (), ("nothing was recorded",))
+        facts: dict[str, Any] = {"region_cost_ns": core.region_cost_ns(self._core_name)}
+        if self.folder is not None:
+            with contextlib.suppress(OSError, ValueError):
+                facts = json.loads((self.folder / "capture.json").read_text(encoding="utf-8"))
+        return Capture(self.folder, facts, (parse_part([s.memory for s in part.segments], part.total_bytes),))
+
+    def stats(self, name: str | None = None) -> Any:
+        """Figures by operation so far: a dict, or with a name that operation's `ProfilerStats`."""
+        from hotloop.capture.stats import by_name
+
+        found: dict[str, ProfilerStats] = by_name(self.capture().tree)
+        if name is None:
+            return found
+        if name not in found:
+            known = ", ".join(sorted(found)) or "nothing"
+            raise KeyError(f"no operation {name!r} was recorded; there is {known}")
+        return found[name]
+
+    def summarise_every(
+        self, callback: Callable[[], None] | None, *, env_steps: int = 0, seconds: float = 0.0
+    ) -> None:
+        """Call `callback` every so many env steps or seconds, from the thread that is working."""
+        self._summary = callback
+        self._summary_steps = env_steps if callback else 0
+        self._summary_interval_ns = round(seconds * 1e9) if callback else 0
+        self._summary_due_ns = self.recorder.now() + self._summary_interval_ns
+        self.recorder.steps_due = self._summary_steps
+        self.recorder.on_steps = self._call_summary if self._summary_steps else None
+        self.recorder.on_window = self._at_window if self._summary_interval_ns else None
+
+    def _at_window(self, now_ns: int) -> None:
+        if now_ns >= self._summary_due_ns:
+            self._summary_due_ns = now_ns + self._summary_interval_ns
+            self._call_summary()
+
+    def _call_summary(self) -> None:
+        self.recorder.steps_due = self._summary_steps
+        if self._summary is not None:
+            with self.profile("hotloop_summary", "hotloop"):
+                try:
+                    self._summary()
+                except Exception as error:
+                    self._warn(f"the summary failed ({error!r}); training goes on without it")
+                    self.summarise_every(None)
+
+
+def _stop_if_recording(profiler: Profiler) -> None:
+    if profiler.is_recording:
+        profiler.stop("finished")
+
+
+default = Profiler()

@@ -1,0 +1,42 @@
+"""Names of regions are hostile text: any Unicode string, any length. This makes them fit to print."""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def shown(name: str, width: int | None = None) -> str:
+    """`name` on one line: control characters escaped, cut in the middle to `width` columns."""
+    text = "".join(_visible(c) for c in name) or '""'
+    if width is None or columns(text) <= width:
+        return text
+    head, tail = (width - 1) // 2, width - 1 - (width - 1) // 2
+    return f"{_take(text, head)}…{_take(text[::-1], tail)[::-1]}"
+
+
+def columns(text: str) -> int:
+    """Terminal columns a text takes; wide characters take two, combining ones none."""
+    return sum(_columns(c) for c in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _take(text: str, width: int) -> str:
+    taken, used = "", 0
+    for character in text:
+        used += _columns(character)
+        if used > width:
+            break
+        taken += character
+    return taken
+
+
+def _visible(character: str) -> str:
+    kind = unicodedata.category(character)
+    if kind in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
+        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character

@@ -1,0 +1,1 @@
+"""One file for each verb that needs more than one part of the house."""

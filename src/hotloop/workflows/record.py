@@ -1,0 +1,72 @@
+"""`hotloop.start`, `stop` and `summary`: the default profiler, with summaries people can read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from hotloop.capture import store
+from hotloop.measure.device import Device, TorchDevice
+from hotloop.measure.part import process_label
+from hotloop.measure.profiler import CAPTURE_VARIABLE, default
+from hotloop.report.summary import summary_table
+
+
+def start(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    summary_every_steps: int = 0,
+    summary_every_s: float = 0.0,
+    summary_to: TextIO | Callable[[str], Any] | None = None,
+    memory: bool = True,
+    timeline: bool = False,
+    device: Device | str | None = None,
+    config: dict[str, Any] | None = None,
+    seeds: dict[str, int] | None = None,
+) -> Path | None:
+    """Begin to record this process and its children; returns the capture folder.
+
+    Without a folder the capture goes to `hotloop-runs/<time>-<script>`. With `summary_every_steps`
+    or `summary_every_s` a table is written to `summary_to` (a stream or a function, stderr by
+    default) while training goes on. `device` is "cuda", "xpu" or an object with the methods of
+    `hotloop.measure.device.Device`.
+    """
+    target = Path(folder) if folder is not None else store.new_folder(process_label())
+    accelerator = TorchDevice(device) if isinstance(device, str) else device
+    default.start(target, memory=memory, timeline=timeline, device=accelerator, config=config, seeds=seeds)
+    if summary_every_steps or summary_every_s:
+        default.summarise_every(
+            lambda: _write(summary_to, summary()), env_steps=summary_every_steps, seconds=summary_every_s
+        )
+    return default.folder
+
+
+def stop() -> Path | None:
+    """End the recording that `start` began; returns the capture folder."""
+    return default.stop()
+
+
+def summary() -> str:
+    """A table of what this process has recorded so far, one line for each operation."""
+    capture = default.capture()
+    return summary_table(list(default.stats().values()), capture.progress)
+
+
+def join_from_environment() -> None:
+    """Record this process into the capture that HOTLOOP_CAPTURE names; never raises."""
+    if default.is_recording:
+        return
+    try:
+        default.start(os.environ[CAPTURE_VARIABLE], join=True)
+    except Exception as error:
+        print(f"hotloop: this process is not recorded: {error}", file=sys.stderr)
+
+
+def _write(target: TextIO | Callable[[str], Any] | None, text: str) -> None:
+    if callable(target):
+        target(text)
+    else:
+        print(text, file=target or sys.stderr, flush=True)

@@ -1,0 +1,82 @@
+"""Fixtures for every test: both cores, a fake clock, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotloop import Profiler
+from hotloop.measure import core as cores
+from hotloop.measure.profiler import default
+from hotloop.testing.fakes import FakeClock
+
+CORES = ("compiled", "python")
+
+
+@pytest.fixture(params=CORES)
+def core(request: pytest.FixtureRequest) -> str:
+    if request.param == "compiled" and cores.compiled is None and not os.environ.get("CI"):
+        pytest.skip(f"LOUD: the compiled core is not built ({cores.why_not_compiled})")
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def profiler(core: str, clock: FakeClock) -> Iterator[Profiler]:
+    """A profiler that records in memory, with time under the test's control."""
+    made = Profiler(clock=clock, core_name=core)
+    made.start()
+    yield made
+    made.stop()
+
+
+def _traces() -> dict[str, object]:
+    tasks = Path("/proc/self/task")
+    names = []
+    for task in tasks.iterdir():
+        try:
+            names.append((task / "comm").read_text())
+        except OSError:
+            continue
+    parts = []
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        if target.endswith(".part"):
+            parts.append(target)
+    return {
+        "Python threads": {t.name for t in threading.enumerate() if not t.name.startswith("pytest")},
+        "sampler threads": sum("hotloop" in name for name in names),
+        "child processes": len(multiprocessing.active_children()),
+        "open part files": len(parts),
+        "recording": default.is_recording,
+        "HOTLOOP_CAPTURE": os.environ.get("HOTLOOP_CAPTURE"),
+        "hooks": (sys.excepthook, sys.getprofile(), sys.gettrace() is None, threading.excepthook),
+        "SIGINT": signal.getsignal(signal.SIGINT),
+        "SIGTERM": signal.getsignal(signal.SIGTERM),
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves threads, processes, files or hooks behind."""
+    before = _traces()
+    yield
+    gc.collect()
+    after = _traces()
+    left = {k: (before[k], after[k]) for k in before if before[k] != after[k]}
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,397 @@
+"""What a region means: nesting, recursion, exceptions, order, threads, names. Exact, by a fake clock."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from hotloop import Profiler
+from hotloop.capture import layout
+from hotloop.capture.model import Node
+from hotloop.testing.fakes import FakeClock
+
+
+def node_at(profiler: Profiler, *path: str) -> Node:
+    node = profiler.capture().tree
+    for name in path:
+        (node,) = [child for child in node.children if child.name == name]
+    return node
+
+
+def own_sum(node: Node) -> int:
+    return node.own_ns + sum(own_sum(child) for child in node.children)
+
+
+def test_nesting_gives_a_tree_of_paths(profiler: Profiler, clock: FakeClock) -> None:
+    for _ in range(3):
+        with profiler.profile("train"):
+            clock.advance(5)
+            with profiler.profile("step"):
+                clock.advance(20)
+            clock.advance(7)
+    train, step = node_at(profiler, "train"), node_at(profiler, "train", "step")
+    assert (train.calls, train.total_ns, train.own_ns) == (3, 96, 36)
+    assert (step.calls, step.total_ns, step.own_ns) == (3, 60, 60)
+
+
+def test_own_times_and_unattributed_add_up_to_the_wall_time(profiler: Profiler, clock: FakeClock) -> None:
+    clock.advance(11)
+    with profiler.profile("a"):
+        clock.advance(13)
+        with profiler.profile("b"):
+            clock.advance(17)
+    clock.advance(19)
+    (thread,) = profiler.capture().threads
+    assert thread.unattributed_ns == 11 + 19
+    assert own_sum(thread.root) == thread.wall_ns == 60
+
+
+def test_recursion_does_not_count_time_twice(profiler: Profiler, clock: FakeClock) -> None:
+    def fall(depth: int) -> None:
+        with profiler.profile("fall"):
+            clock.advance(10)
+            if depth:
+                fall(depth - 1)
+
+    fall(3)
+    stats = profiler.stats("fall")
+    assert stats.calls == 4
+    assert stats.total_ns == 40
+    assert stats.own_ns == 40
+    assert stats.max_ns == 40
+    assert stats.min_ns == 10
+
+
+def test_an_exception_closes_its_regions_and_passes_on(profiler: Profiler, clock: FakeClock) -> None:
+    with pytest.raises(ValueError, match="boom"), profiler.profile("outer"):
+        clock.advance(3)
+        with profiler.profile("inner"):
+            clock.advance(4)
+            raise ValueError("boom")
+    assert node_at(profiler, "outer").total_ns == 7
+    assert node_at(profiler, "outer", "inner").total_ns == 4
+    (thread,) = profiler.capture().threads
+    assert thread.open == ()
+
+
+def test_the_same_name_under_two_parents_stays_two_nodes_and_can_be_summed(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    for parent, ns in (("collect", 5), ("learn", 50)):
+        with profiler.profile(parent), profiler.profile("forward"):
+            clock.advance(ns)
+    assert node_at(profiler, "collect", "forward").total_ns == 5
+    assert node_at(profiler, "learn", "forward").total_ns == 50
+    assert profiler.stats("forward").total_ns == 55
+    assert profiler.stats("forward").calls == 2
+
+
+def test_a_region_closed_out_of_order_closes_the_nearest_match_and_is_flagged(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    a, b = profiler.profile("a"), profiler.profile("b")
+    a.__enter__()
+    clock.advance(10)
+    b.__enter__()
+    clock.advance(10)
+    a.__exit__(None, None, None)
+    clock.advance(10)
+    b.__exit__(None, None, None)
+    clock.advance(10)
+    stats = profiler.stats()
+    assert (stats["a"].calls, stats["a"].total_ns) == (1, 20)
+    assert (stats["b"].calls, stats["b"].total_ns) == (1, 20)
+    assert node_at(profiler, "a").out_of_order
+    (thread,) = profiler.capture().threads
+    assert own_sum(thread.root) == thread.wall_ns == 40
+    assert thread.open == ()
+
+
+def test_a_close_without_an_open_is_ignored(profiler: Profiler, clock: FakeClock) -> None:
+    profiler.profile("never opened").__exit__(None, None, None)
+    with profiler.profile("a"):
+        clock.advance(1)
+    assert profiler.stats("a").calls == 1
+    assert "never opened" not in profiler.stats()
+
+
+def test_interleaved_tasks_on_one_thread_keep_the_tree_small_and_the_sums_right(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    async def worker(name: str) -> None:
+        for _ in range(50):
+            with profiler.profile(name):
+                clock.advance(1)
+                await asyncio.sleep(0)
+                clock.advance(1)
+
+    async def main() -> None:
+        await asyncio.gather(*(worker(f"task {i}") for i in range(3)))
+
+    asyncio.run(main())
+    (thread,) = profiler.capture().threads
+    assert own_sum(thread.root) == thread.wall_ns
+    assert thread.open == ()
+    assert len(thread.paths) < 40
+    assert all(profiler.stats(f"task {i}").calls == 50 for i in range(3))
+
+
+def test_threads_never_share_a_node(profiler: Profiler, clock: FakeClock) -> None:
+    def work() -> None:
+        with profiler.profile("work"):
+            pass
+
+    threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(5)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    found = {t.name: t for t in profiler.capture().threads}
+    for i in range(5):
+        (node,) = found[f"worker {i}"].root.children
+        assert (node.name, node.calls) == ("work", 1)
+    assert profiler.stats("work").calls == 5
+
+
+def test_an_ended_thread_is_known_to_have_ended(profiler: Profiler) -> None:
+    def work() -> None:
+        with profiler.profile("work"):
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()  # returns a little before the system's thread is gone
+    deadline = time.monotonic() + 10
+    while not profiler.capture().threads[1].ended and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert [t.ended for t in profiler.capture().threads] == [False, True]
+
+
+def test_thousands_of_short_threads_stay_bounded(core: str) -> None:
+    profiler = Profiler(core_name=core).start()
+
+    def work() -> None:
+        with profiler.profile("work"), profiler.profile("inner"):
+            profiler.progress(env_steps=1)
+
+    for _ in range(1500):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    size = profiler.recorder.part.total_bytes
+    capture = profiler.capture()
+    assert profiler.stats("inner").calls == 1500
+    assert capture.progress.env_steps == 1500
+    assert layout.FOLD_AFTER <= len(capture.threads) <= layout.FOLD_AFTER + 8
+    assert sum(max(t.folded_threads, 1) for t in capture.threads) == 1501
+    assert size < 8_000_000
+    for thread in capture.threads:
+        assert own_sum(thread.root) == thread.wall_ns
+    profiler.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "plain", "żółć 日本語", "a\nb\t\x00c", "\ud800 lone", "<script>alert(1)</script>", "x" * 256]
+)
+def test_names_are_any_unicode_string(profiler: Profiler, clock: FakeClock, name: str) -> None:
+    with profiler.profile(name):
+        clock.advance(9)
+    assert profiler.stats(name).total_ns == 9
+
+
+def test_long_names_are_cut_but_stay_apart(profiler: Profiler, clock: FakeClock) -> None:
+    for last in "ab":
+        with profiler.profile("ü" * 400 + last):
+            clock.advance(1)
+    names = list(profiler.stats())
+    assert len(names) == 2
+    assert all(len(n.encode()) <= layout.NAME_BYTES and n.startswith("ü" * 100) for n in names)
+
+
+def test_a_name_that_is_no_string_is_refused_with_a_sentence(profiler: Profiler) -> None:
+    with pytest.raises(TypeError, match="name is a string, not int"):
+        profiler.profile(3)
+    with pytest.raises(TypeError, match="category is a string"):
+        profiler.profile("a", category=3)
+
+
+def test_too_many_names_fall_into_one_bucket_with_one_warning(core: str) -> None:
+    profiler = Profiler(core_name=core).start()
+    with pytest.warns(UserWarning, match="different region names") as warned:
+        for i in range(layout.MAX_REGIONS + 200):
+            with profiler.profile(f"name {i}"):
+                pass
+    assert len(warned) == 1
+    stats = profiler.stats()
+    assert stats[layout.OTHER_NAMES].calls == 202
+    assert sum(s.calls for s in stats.values()) == layout.MAX_REGIONS + 200
+    profiler.stop()
+
+
+def test_too_many_paths_fall_into_one_bucket_with_one_warning(core: str) -> None:
+    profiler = Profiler(core_name=core).start()
+    regions = [profiler.profile(f"r{i}") for i in range(130)]
+    with pytest.warns(UserWarning, match="different paths") as warned:
+        for outer in regions:
+            for inner in regions:
+                with outer, inner:
+                    pass
+    assert len(warned) == 1
+    stats = profiler.stats()
+    assert stats[layout.OTHER_PATHS].calls > 0
+    assert sum(s.calls for s in stats.values()) == 2 * 130 * 130
+    (thread,) = profiler.capture().threads
+    assert own_sum(thread.root) == thread.wall_ns
+    profiler.stop()
+
+
+def test_deeper_than_the_limit_is_swallowed_and_the_sums_hold(profiler: Profiler, clock: FakeClock) -> None:
+    def dive(depth: int) -> None:
+        with profiler.profile("dive"):
+            clock.advance(1)
+            if depth:
+                dive(depth - 1)
+
+    dive(layout.MAX_DEPTH + 50)
+    with profiler.profile("after"):
+        clock.advance(5)
+    (thread,) = profiler.capture().threads
+    assert profiler.stats("dive").calls == layout.MAX_DEPTH
+    assert profiler.stats("dive").total_ns == layout.MAX_DEPTH + 51
+    assert node_at(profiler, "after").total_ns == 5
+    assert own_sum(thread.root) == thread.wall_ns
+
+
+def test_a_region_is_made_once_and_used_many_times(profiler: Profiler, clock: FakeClock) -> None:
+    region = profiler.profile("env_step")
+    assert profiler.profile("env_step") is region
+    assert profiler.profile("env_step", category="environment") is not region
+    assert profiler.profile("env_step", category="environment") is profiler.profile(
+        "env_step", category="environment"
+    )
+    with region as entered:
+        assert entered is region
+    assert region.name == "env_step"
+    assert region.site.startswith(__file__)
+
+
+def test_categories_are_kept(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("queue", category="wait"):
+        clock.advance(2)
+    assert node_at(profiler, "queue").category == "wait"
+    assert profiler.stats("queue").category == "wait"
+
+
+def test_a_region_says_what_it_moved_and_computed(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("push") as push:
+        with profiler.profile("inner"):
+            push.add(bytes=1000, flops=5)
+        push.add(bytes=24.5)
+    push.add(bytes=10**9)  # not open: belongs to no call
+    stats = profiler.stats("push")
+    assert (stats.bytes_moved, stats.flops) == (1024.5, 5)
+    with pytest.raises(TypeError):
+        push.add(12)
+
+
+def test_off_means_off(core: str, clock: FakeClock) -> None:
+    profiler = Profiler(clock=clock, core_name=core)
+    with profiler.profile("before"):
+        clock.advance(5)
+    profiler.progress(env_steps=3)
+    profiler.start()
+    with profiler.profile("during"):
+        clock.advance(5)
+    profiler.stop()
+    with profiler.profile("after"):
+        clock.advance(5)
+    assert list(profiler.stats()) == ["during"]
+    assert profiler.capture().progress.env_steps == 0
+
+
+def test_regions_made_before_start_work_after_it_and_after_a_restart(core: str, clock: FakeClock) -> None:
+    profiler = Profiler(clock=clock, core_name=core)
+    region = profiler.profile("early")
+    for round_number in (1, 2):
+        profiler.start()
+        for _ in range(round_number):
+            with region:
+                clock.advance(1)
+        profiler.stop()
+        assert profiler.stats("early").calls == round_number
+
+
+def test_a_region_open_across_start_or_stop_does_no_harm(core: str, clock: FakeClock) -> None:
+    profiler = Profiler(clock=clock, core_name=core)
+    with profiler.profile("across start"):
+        profiler.start()
+        with profiler.profile("inside"):
+            clock.advance(4)
+    with profiler.profile("across stop"):
+        clock.advance(6)
+        profiler.stop()
+    stats = profiler.stats()
+    assert stats["inside"].calls == 1
+    assert (stats["across stop"].calls, stats["across stop"].total_ns) == (0, 6)
+    assert "across start" not in stats
+
+
+def test_open_regions_are_counted_up_to_now(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("outer"):
+        clock.advance(100)
+        with profiler.profile("inner"):
+            clock.advance(50)
+            capture = profiler.capture()
+            (thread,) = capture.threads
+            assert [o.name for o in thread.open] == ["outer", "inner"]
+            outer, inner = node_at(profiler, "outer"), node_at(profiler, "outer", "inner")
+            assert (outer.total_ns, outer.own_ns, outer.calls, outer.open_calls) == (150, 100, 0, 1)
+            assert (inner.total_ns, inner.own_ns) == (50, 50)
+            assert outer.mean_ns is None
+            assert own_sum(thread.root) == thread.wall_ns
+
+
+def test_statistics_of_durations(profiler: Profiler, clock: FakeClock) -> None:
+    import statistics
+
+    durations = [100, 200, 300, 400, 1000, 10_000]
+    for ns in durations:
+        with profiler.profile("op"):
+            clock.advance(ns)
+    stats = profiler.stats("op")
+    assert stats.mean_ns == statistics.mean(durations)
+    assert stats.sd_ns == pytest.approx(statistics.stdev(durations))
+    assert (stats.min_ns, stats.max_ns) == (100, 10_000)
+    assert stats.p50_ns is not None and 256 <= stats.p50_ns <= 320  # the bucket 300 lies in
+    assert stats.p99_ns is not None and 8192 <= stats.p99_ns <= 10_000
+
+
+def test_percentiles_are_right_to_a_quarter_octave(profiler: Profiler, clock: FakeClock) -> None:
+    for ns in range(1, 5001):
+        with profiler.profile("op"):
+            clock.advance(ns)
+    stats = profiler.stats("op")
+    for found, exact in ((stats.p50_ns, 2500), (stats.p90_ns, 4500), (stats.p99_ns, 4950)):
+        assert found == pytest.approx(exact, rel=0.05)
+
+
+def test_two_profilers_do_not_see_each_other(core: str, clock: FakeClock) -> None:
+    one, two = (Profiler(clock=clock, core_name=core).start() for _ in range(2))
+    with one.profile("a"):
+        clock.advance(1)
+        with two.profile("b"):
+            clock.advance(2)
+    assert one.stats("a").total_ns == 3
+    assert two.stats("b").total_ns == 2
+    assert list(two.stats()) == ["b"]
+    one.stop()
+    two.stop()
+
+
+def test_starting_twice_is_refused_with_a_sentence(profiler: Profiler) -> None:
+    from hotloop._util.errors import HotloopError
+
+    with pytest.raises(HotloopError, match="recording already"):
+        profiler.start()
