@@ -12,10 +12,11 @@ SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/measure/_core.c s
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## profile a small training run and show where its time went
+demo: $(INSTALLED) ## profile a small training run, explain it, write the report
 	rm -rf hotloop-runs/demo
 	$(BIN)/python examples/01_profile_a_training_loop.py --capture hotloop-runs/demo
-	$(BIN)/hotloop show hotloop-runs/demo
+	$(BIN)/hotloop report hotloop-runs/demo
+	$(BIN)/hotloop report hotloop-runs/demo -o hotloop-runs/demo.html --force
 
 test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones
 	$(BIN)/python -m pytest -n 2 -m "not long" tests

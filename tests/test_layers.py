@@ -15,10 +15,12 @@ MAY_IMPORT = {
     "machine": {"_util"},
     "capture": {"_util"},
     "measure": {"_util", "machine", "capture"},
+    "instrument": {"_util", "measure"},
     "analysis": {"_util", "capture"},
+    "lab": {"_util", "machine", "capture"},
     "report": {"_util", "capture", "analysis"},
     "testing": {"_util", "capture", "measure"},
-    "workflows": {"_util", "machine", "capture", "measure", "analysis", "report"},
+    "workflows": {"_util", "machine", "capture", "measure", "instrument", "analysis", "report", "lab"},
     "cli": {"_util", "workflows", "report"},
 }
 # Files at the top of the package: the front door and the two ways to run us as a program.

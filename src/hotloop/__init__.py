@@ -46,6 +46,6 @@ def __dir__() -> list[str]:
 
 
 if os.environ.get("HOTLOOP_CAPTURE"):
-    from hotloop.workflows.record import join_from_environment as _join
+    from hotloop.measure.profiler import join_from_environment as _join
 
     _join()

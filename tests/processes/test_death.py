@@ -254,3 +254,23 @@ def test_sigterm_and_ctrl_c_leave_a_capture(core: str, tmp_path: Path) -> None:
         check(capture)
         assert capture.processes[0].closed == (how == signal.SIGINT)
         assert capture.facts["exit_status"] == ("raised KeyboardInterrupt" if how == signal.SIGINT else None)
+
+
+def test_ctrl_c_is_never_lost_inside_hotloop(core: str, tmp_path: Path) -> None:
+    """New names all the time keep the recorder in its slow paths, where signals arrive, too."""
+    for number in range(4):
+        process = begin(
+            """
+            import itertools, sys, hotloop
+            hotloop.start(sys.argv[1])
+            print("ready", flush=True)
+            for i in itertools.count():
+                with hotloop.profile(f"name {i % 3000}"), hotloop.profile(f"inner {i % 7}"):
+                    pass
+            """,
+            core,
+            tmp_path / str(number),
+        )
+        time.sleep(0.05 + 0.03 * number)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) != 0

@@ -230,3 +230,21 @@ def test_an_exception_is_noted_in_the_capture(core: str, tmp_path: Path) -> None
     capture = hotloop.load(tmp_path / "capture")
     assert capture.facts["exit_status"] == "raised ValueError"
     assert calls(capture, "a") == 1
+
+
+def test_start_in_a_run_that_is_recorded_already_changes_nothing(core: str, tmp_path: Path) -> None:
+    said = run(
+        """
+        import hotloop
+        print(hotloop.start("elsewhere"))
+        with hotloop.profile("a"):
+            pass
+        hotloop.stop()
+        """,
+        core,
+        HOTLOOP_CAPTURE=str(tmp_path / "capture"),
+    )
+    assert "changes nothing: this run is recorded into" in said
+    assert str(tmp_path / "capture") in said.splitlines()[0]
+    assert calls(hotloop.load(tmp_path / "capture"), "a") == 1
+    assert not Path("elsewhere").exists()

@@ -124,3 +124,68 @@ def test_a_summary_that_fails_does_not_stop_training(profiler: Profiler) -> None
         profiler.progress(env_steps=1)
     profiler.progress(env_steps=1)
     assert profiler.capture().progress.env_steps == 2
+
+
+def test_cpu_time_counts_from_the_start_of_the_recording(core: str) -> None:
+    import time
+
+    start = time.thread_time_ns()
+    while time.thread_time_ns() - start < 50_000_000:
+        pass
+    profiler = Profiler(core_name=core).start()
+    with profiler.profile("a"):
+        pass
+    profiler.stop()
+    (thread,) = profiler.capture().threads
+    assert thread.cpu_ns is not None and 0 < thread.cpu_ns <= thread.wall_ns + 1_000_000
+
+
+def test_segmenting_names_the_time_between_outermost_regions(profiler: Profiler, clock: FakeClock) -> None:
+    profiler.recorder.switches |= 2
+    profiler.recorder.name_gap = lambda before, after: profiler.profile(f"{before.name} -> {after.name}")
+    clock.advance(7)
+    for _ in range(3):
+        with profiler.profile("act"):
+            clock.advance(10)
+            with profiler.profile("inner"):
+                clock.advance(1)
+        clock.advance(20)
+        with profiler.profile("step"):
+            clock.advance(30)
+        clock.advance(40)
+    stats = profiler.stats()
+    assert (stats["act -> step"].calls, stats["act -> step"].total_ns) == (3, 60)
+    assert (stats["step -> act"].calls, stats["step -> act"].total_ns) == (2, 80)
+    (thread,) = profiler.capture().threads
+    assert thread.unattributed_ns == 7 + 40  # before the first and after the last region
+    assert sum(s.own_ns for s in stats.values()) + thread.unattributed_ns == thread.wall_ns
+
+
+def test_a_wrapped_function_knows_its_place(profiler: Profiler, clock: FakeClock) -> None:
+    seen = []
+    outer, inner, other = (profiler.profile(n) for n in ("env_step", "wrapper", "learner"))
+
+    def plain(x: int, again: bool = False) -> int:
+        clock.advance(5)
+        return wrapped(x, False) if again else x
+
+    wrapped = inner.wrap(plain, outer=outer, after=lambda first, result: seen.append((first, result)))
+    assert wrapped(3, again=True) == 3
+    assert profiler.stats("env_step").calls == 1
+    assert profiler.stats("wrapper").calls == 2
+    assert seen == [(3, 3)]  # once, for the call that opened the outer region
+
+    alone = other.wrap(plain, alone=(other, outer))
+    with outer:
+        alone(1)
+    assert "learner" not in profiler.stats()
+    alone(1)
+    assert profiler.stats("learner").calls == 1
+
+    grad = [True]
+    chosen = other.wrap(plain, choose=lambda: grad[0], otherwise=inner)
+    chosen(1)
+    grad[0] = False
+    chosen(1)
+    assert profiler.stats("learner").calls == 2
+    assert profiler.stats("wrapper").calls == 3

@@ -395,3 +395,95 @@ def test_starting_twice_is_refused_with_a_sentence(profiler: Profiler) -> None:
 
     with pytest.raises(HotloopError, match="recording already"):
         profiler.start()
+
+
+def test_many_threads_at_once(core: str) -> None:
+    """Real clock: 16 threads make names and nodes at the same time, and all counts are right."""
+    profiler = Profiler(core_name=core).start()
+    rounds = 300 if core == "compiled" else 60
+    barrier = threading.Barrier(16)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        for i in range(rounds):
+            with profiler.profile("shared"), profiler.profile(f"thread {number} name {i % 20}"):
+                profiler.progress(env_steps=1)
+
+    threads = [threading.Thread(target=work, args=(n,), name=f"w{n}") for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    capture = profiler.capture()
+    assert profiler.stats("shared").calls == 16 * rounds
+    assert capture.progress.env_steps == 16 * rounds
+    for thread in capture.threads[1:]:
+        (shared,) = thread.root.children
+        number = thread.name.removeprefix("w")
+        assert {c.name for c in shared.children} == {f"thread {number} name {i}" for i in range(20)}
+        assert sum(c.calls for c in shared.children) == rounds
+        assert own_sum(thread.root) == thread.wall_ns
+    profiler.stop()
+
+
+def test_stopping_while_threads_record_does_no_harm(core: str) -> None:
+    stop = threading.Event()
+    profiler = Profiler(core_name=core)
+
+    def work(number: int) -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            with profiler.profile("a"), profiler.profile(f"{number} {i % 500}"):
+                pass
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(12):
+        profiler.start()
+        time.sleep(0.005)
+        profiler.stop()
+        for thread in profiler.capture().threads:
+            assert thread.uncertain or own_sum(thread.root) == thread.wall_ns
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_finalizers_may_use_regions(core: str) -> None:
+    import gc
+
+    profiler = Profiler(core_name=core).start()
+
+    class Noisy:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            with profiler.profile("finalizer"):
+                pass
+
+    before = gc.get_threshold()
+    gc.set_threshold(3)
+    try:
+        for i in range(400):
+            Noisy()
+            with profiler.profile("loop"), profiler.profile(f"name {i}"):
+                pass
+    finally:
+        gc.set_threshold(*before)
+    stats = profiler.stats()
+    assert stats["loop"].calls == 400
+    assert all(stats[f"name {i}"].calls == 1 for i in range(400))
+    (thread,) = profiler.capture().threads
+    assert own_sum(thread.root) == thread.wall_ns
+    profiler.stop()
+
+
+def test_more_profilers_than_slots_can_come_and_go(core: str) -> None:
+    for _ in range(40):
+        profiler = Profiler(core_name=core).start()
+        with profiler.profile("a"):
+            pass
+        profiler.stop()

@@ -34,6 +34,7 @@ CATEGORY_BYTES = 32
 SITE_BYTES = 216
 OTHER_NAMES = "(other names)"
 OTHER_PATHS = "(other paths)"
+SITE_CATEGORY = "(site)"  # regions that only hold a file:line for nodes
 
 # Histogram of durations: 4 linear steps per octave, from 2^FIRST_OCTAVE ns up.
 FIRST_OCTAVE = 4
@@ -147,7 +148,7 @@ NODE: tuple[Field, ...] = (
     ("first_ns", "u8"),  # the first duration; squares are taken about it
     ("squares", "f8"),  # sum of (duration - first_ns)^2
     ("parent", "u4"),
-    ("reserved", "u4"),
+    ("site", "u4"),  # 1 + the region whose name is file:line of the first caller; 0: not located
     ("bytes", "f8"),
     ("flops", "f8"),
     ("device_ns", "u8"),
@@ -271,7 +272,7 @@ def c_header() -> str:
         for name, value in globals().items()
         if name.isupper() and isinstance(value, int)
     ]
-    lines += [f'#define HL_{n} "{globals()[n]}"' for n in ("OTHER_NAMES", "OTHER_PATHS")]
+    lines += [f'#define HL_{n} "{globals()[n]}"' for n in ("OTHER_NAMES", "OTHER_PATHS", "SITE_CATEGORY")]
     for struct, fields in STRUCTS.items():
         lines.append("typedef struct {")
         for field in fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def load(path: str | os.PathLike[str]) -> Capture:
             processes.append(read_part(live))
     if not processes:
         warnings.append("no process has recorded anything yet")
+    if (folder / "lines").is_dir():
+        facts["lines"] = read_lines(folder / "lines")
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     return Capture(folder, facts, tuple(processes), tuple(warnings))
 
@@ -84,6 +87,20 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return dict(facts)
 
 
+def read_lines(folder: Path) -> dict[str, Any]:
+    """Lines of the user's code seen outside all regions, over all processes that were sampled."""
+    total: dict[str, Any] = {"samples": 0, "lines": {}}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            total["samples"] += int(data["samples"])
+            for line, count in data["lines"].items():
+                total["lines"][line] = total["lines"].get(line, 0) + int(count)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # half a file of a process that is being written: next time
+    return total
+
+
 def read_part(file: Path) -> Process:
     """Read the part of one process."""
     try:
@@ -103,7 +120,7 @@ def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
     and be longer than what the header tells readers of the file.
     """
     pieces = [np.frombuffer(s, dtype=np.uint8) for s in segments]
-    header = pieces[0][: _HEADER.itemsize].copy().view(_HEADER)[0]
+    header = _header(pieces)
     if header["magic"].tobytes() != layout.MAGIC:
         raise CaptureError("it is not a hotloop part (wrong first bytes)")
     if header["version"] != layout.VERSION:
@@ -111,18 +128,21 @@ def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
             f"it has part version {header['version']}; this hotloop reads version {layout.VERSION}: "
             "use the hotloop that wrote it, or update"
         )
+    # A running process goes on while we read. Threads are copied first and names read after them:
+    # a name is published before the first node that bears it.
+    for _ in range(RETRIES):
+        blocks, copies = _copy_threads(pieces, used_bytes or int(_header(pieces)["used_bytes"]))
+        if not any(copy.lacks_nodes for copy in copies):
+            break
     warnings: list[str] = []
+    header = _header(pieces)
     blocks = _walk(pieces, used_bytes or int(header["used_bytes"]), warnings)
     regions = _regions(blocks, int(header["region_count"]))
     pid, host = int(header["pid"]), _text(header["host"])
     closed = bool(header["end_ns"])
     alive = not closed and host == _this_host() and _is_running(pid)
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
-    read = [
-        _thread(block["arena"], number, blocks, regions, end_ns, closed, warnings)
-        for number, block in _of_kind(blocks, layout.BLOCK_ARENA)
-    ]
-    threads = [thread for thread in read if thread is not None]
+    threads = [_thread(c, blocks, regions, end_ns, warnings) for c in copies if c.arena["state"]]
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_blocks"]))
     return Process(
         host=host,
@@ -242,30 +262,56 @@ def _flag_warnings(flags: int, unsaved: int) -> list[str]:
 # -- threads -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """One thread's figures, taken out of the shared memory."""
+
+    number: int
+    arena: Struct
+    nodes: Struct
+    buckets: NDArray[np.uint64]
+    windows: Struct
+    uncertain: bool  # an update was under way whenever we looked
+
+    @property
+    def lacks_nodes(self) -> bool:
+        return bool(self.arena["node_count"] > len(self.nodes))
+
+
+def _copy_threads(pieces: list[Bytes], used_bytes: int) -> tuple[Blocks, list[_Copy]]:
+    blocks = _walk(pieces, used_bytes, [])
+    node_blocks: dict[int, list[tuple[int, Struct]]] = {}
+    for kind, owner, first, memory in blocks:
+        if kind == layout.BLOCK_NODES:
+            dtype = _PARSED[kind]
+            node_blocks.setdefault(owner, []).append((first, memory[: dtype.itemsize].view(dtype)[0]))
+    copies = []
+    for number, block in _of_kind(blocks, layout.BLOCK_ARENA):
+        mine = [nodes for _, nodes in sorted(node_blocks.get(number, []), key=lambda pair: pair[0])]
+        copies.append(_consistent_copy(number, block["arena"], mine))
+    return blocks, copies
+
+
+def _header(pieces: list[Bytes]) -> Struct:
+    header: Struct = pieces[0][: _HEADER.itemsize].copy().view(_HEADER)[0]
+    return header
+
+
 def _thread(
-    shared: Struct,
-    number: int,
+    copy: _Copy,
     blocks: Blocks,
     regions: list[tuple[str, str, str]],
     heartbeat_ns: int,
-    closed: bool,
     warnings: list[str],
-) -> Thread | None:
-    node_blocks = [
-        b[3][: _PARSED[b[0]].itemsize].view(_PARSED[b[0]])[0]
-        for b in sorted(blocks, key=lambda b: b[2])
-        if b[0] == layout.BLOCK_NODES and b[1] == number
-    ]
-    arena, nodes, buckets, windows, uncertain = _consistent_copy(shared, node_blocks)
-    if not arena["state"]:
-        return None
+) -> Thread:
+    arena, nodes = copy.arena, copy.nodes
     missing = int(arena["node_count"]) - len(nodes)
     if missing > 0:
         warnings.append(f"{missing} nodes of thread {_text(arena['thread_name'])!r} are missing")
-    ended = arena["state"] != layout.ARENA_LIVE
+    ended = bool(arena["state"] != layout.ARENA_LIVE)
     last_ns = int(arena["last_ns"])
-    end_ns = last_ns if ended or closed else max(last_ns, heartbeat_ns)
-    built, paths = _tree(nodes, buckets, regions, warnings)
+    end_ns = last_ns if ended else max(last_ns, heartbeat_ns)
+    built, paths = _tree(nodes, copy.buckets, regions, warnings)
     depth = min(int(arena["depth"]), layout.MAX_DEPTH)
     opened = []
     for frame in arena["stack"][:depth]:
@@ -296,15 +342,13 @@ def _thread(
         open=tuple(opened),
         paths=tuple(paths),
         root=root,
-        windows=_windows(arena, windows),
-        events=_events(arena, blocks, number),
-        uncertain=uncertain,
+        windows=_windows(arena, copy.windows),
+        events=_events(arena, blocks, copy.number),
+        uncertain=copy.uncertain,
     )
 
 
-def _consistent_copy(
-    shared: Struct, node_blocks: list[Struct]
-) -> tuple[Struct, Struct, NDArray[np.uint64], Struct, bool]:
+def _consistent_copy(number: int, shared: Struct, node_blocks: list[Struct]) -> _Copy:
     """Copy what belongs together between two looks at the sequence number."""
     for _ in range(RETRIES):
         seq = int(shared["seq"])
@@ -313,9 +357,10 @@ def _consistent_copy(
         nodes = _joined(node_blocks, "nodes", count)
         buckets = _joined(node_blocks, "buckets", count)["count"]
         windows = _joined(node_blocks, "windows", count)["at"]
-        if seq % 2 == 0 and int(shared["seq"]) == seq:
-            return arena, nodes, buckets, windows, False
-    return arena, nodes, buckets, windows, True
+        uncertain = seq % 2 != 0 or int(shared["seq"]) != seq
+        if not uncertain:
+            break
+    return _Copy(number, arena, nodes, buckets, windows, uncertain)
 
 
 def _joined(node_blocks: list[Struct], name: str, count: int) -> Struct:
@@ -339,16 +384,18 @@ def _tree(
     built: list[Node] = []
     paths: list[tuple[str, ...]] = []
     for row, histogram in zip(nodes.tolist(), buckets, strict=True):
-        (region, flags, calls, total, own, least, most, first, squares, parent, _, moved, flops, *rest) = row
+        (region, flags, calls, total, own, least, most, first, squares, parent, at, moved, flops, *rest) = row
         device_ns, device_calls, device_growth, device_peak, growth, peak, samples, _ = rest
         name, category, site = ("", "", "")
         if built:
             if region >= len(regions) or parent >= len(built):
-                warnings.append(f"a scribbled node ({region}, {parent}); its time is left out")
-                built.append(Node("(unreadable)"))
-                paths.append(("(unreadable)",))
-                continue
-            name, category, site = regions[region]
+                warnings.append(f"a scribbled node ({region}, {parent}) is shown as (unreadable)")
+                parent = parent if parent < len(built) else 0
+                name = "(unreadable)"
+            else:
+                name, category, site = regions[region]
+                if 0 < at <= len(regions):
+                    site = regions[at - 1][0]
         about_mean = squares - (total - calls * first) ** 2 / calls if calls else 0.0
         node = Node(
             name,

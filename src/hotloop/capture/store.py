@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 from hotloop._util.errors import CaptureError
+from hotloop._util.files import write_atomically
 
 FORMAT_VERSION = 1  # of capture.json; the parts carry layout.VERSION
 RUNS = Path("hotloop-runs")
@@ -20,6 +23,13 @@ def new_folder(name: str) -> Path:
     while folder.exists():
         folder, number = Path(f"{stem}-{number}"), number + 1
     return folder
+
+
+def update_facts(folder: Path, changes: dict[str, Any]) -> None:
+    """Change capture.json in one step."""
+    file = folder / "capture.json"
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    write_atomically(file, json.dumps(facts | changes, indent=2))
 
 
 def latest() -> Path:

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LIBRARIES = (
     "numpy",
     "torch",
@@ -31,7 +32,7 @@ def facts() -> dict[str, Any]:
         "cores_present": os.cpu_count(),
         "memory_bytes": memory_bytes(),
         "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "threads_env": {k: os.environ[k] for k in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if k in os.environ},
+        "threads_env": {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
     }
 
 

@@ -38,6 +38,7 @@
 #define MAX_RECORDERS 16
 #define SAMPLE_INTERVAL_NS 20000000
 #define SWITCH_TIMELINE 1
+#define SWITCH_SEGMENT 2
 
 typedef struct Recorder Recorder;
 typedef struct Region Region;
@@ -55,15 +56,18 @@ struct Node {
 typedef struct {
     HL_ARENA_t *file;
     uint64_t due;
+    uint64_t cpu_start; /* the thread's CPU time when it began to record */
     uint32_t depth;
     uint32_t overflow;
     uint32_t number;
     uint32_t table_size; /* a power of two */
     uint32_t node_capacity;
+    uint32_t node_count; /* our own copy: after a fork the file's belongs to the parent */
     Node **nodes;
     Node **table; /* (parent, region) -> node, open addressing */
     HL_NODE_BLOCK_t *block;
     HL_EVENT_t *events;
+    Region *last_outermost; /* borrowed: what ended last at depth 0, for segmenting */
     Node *open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
 } Arena;
 
@@ -122,6 +126,8 @@ struct Recorder {
     PyObject *part;
     PyObject *on_window;
     PyObject *on_steps;
+    PyObject *name_gap; /* (region before, region after) -> region of the time between them */
+    PyObject *gaps;     /* what it answered, by pair */
     PyObject *profile;
     PyObject *by_name;    /* name -> Region, for regions without a category */
     PyObject *by_pair;    /* (name, category) -> Region */
@@ -137,7 +143,10 @@ struct Recorder {
     uint32_t node_count;
     uint32_t calling_out; /* threads inside a slow path */
     long long steps_due;
-    bool opening;
+    bool locate; /* ask for the caller of each new node */
+    bool attaching;
+    bool publishing;
+    Py_ssize_t published; /* regions the part knows */
     bool unopened; /* the part is opened at the first region: after a fork, or when joining */
     bool sample_memory;
 };
@@ -149,6 +158,7 @@ static pthread_key_t thread_key;
 static __thread Local locals[MAX_RECORDERS] __attribute__((tls_model("initial-exec")));
 
 static PyObject *describe;  /* hotloop.measure.regions.describe */
+static PyObject *user_site; /* hotloop.measure.regions.user_site */
 static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
 static PyObject *word_category, *word_env_steps, *word_updates, *word_episodes;
 static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
@@ -226,10 +236,44 @@ static Callout begin_callout(Recorder *rec)
     return saved;
 }
 
+static PyObject *postponed; /* Ctrl-C or sys.exit() in a signal handler, while we were calling out */
+
+static int raise_postponed(void *unused)
+{
+    (void)unused;
+    PyObject *error = postponed;
+    postponed = NULL;
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+    return error ? -1 : 0;
+}
+
+/* Errors of ours are reported and go no further; the user's wish to end is kept and raised soon. */
+static void swallow_error(PyObject *where)
+{
+    if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_WriteUnraisable(where);
+        return;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value != NULL && trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    Py_XSETREF(postponed, Py_XNewRef(value));
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_AddPendingCall(raise_postponed, NULL);
+}
+
 static void end_callout(Recorder *rec, Callout saved)
 {
     if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable((PyObject *)rec);
+        swallow_error((PyObject *)rec);
     }
     rec->calling_out--;
     locals[rec->slot].epoch = saved.epoch;
@@ -287,7 +331,7 @@ static void put_node(Arena *a, Node *node)
 
 static bool make_room(Arena *a)
 {
-    if (a->file->node_count < a->node_capacity) {
+    if (a->node_count < a->node_capacity) {
         return true;
     }
     uint32_t capacity = a->node_capacity ? a->node_capacity * 2 : 32;
@@ -303,7 +347,7 @@ static bool make_room(Arena *a)
     if (a->table == NULL) {
         return false;
     }
-    for (uint32_t i = 1; i < a->file->node_count; i++) {
+    for (uint32_t i = 1; i < a->node_count; i++) {
         put_node(a, a->nodes[i]);
     }
     return true;
@@ -312,7 +356,7 @@ static bool make_room(Arena *a)
 /* Within a callout. The node is complete before its count is published. */
 static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
-    uint32_t index = a->file->node_count;
+    uint32_t index = a->node_count;
     uint32_t place = index % HL_NODES_PER_BLOCK;
     if (!make_room(a)) {
         PyErr_NoMemory();
@@ -342,6 +386,7 @@ static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
     if (parent != NULL) {
         put_node(a, node);
     }
+    a->node_count = index + 1;
     __atomic_store_n(&a->file->node_count, index + 1, __ATOMIC_RELEASE);
     return node;
 }
@@ -352,6 +397,20 @@ static void raise_flag(Recorder *rec, int flag, const char *text)
 {
     PyObject *done = rec->part ? PyObject_CallMethod(rec->part, "raise_flag", "is", flag, text) : NULL;
     Py_XDECREF(done);
+}
+
+/* Within a callout: note where in the user's code the first call of a node comes from. */
+static void locate(Recorder *rec, Node *node)
+{
+    PyObject *site = PyObject_CallNoArgs(user_site);
+    if (site != NULL && PyUnicode_Check(site) && PyUnicode_GET_LENGTH(site) > 0) {
+        PyObject *holder = PyObject_CallFunction(rec->profile, "Os", site, HL_SITE_CATEGORY);
+        if (holder != NULL) {
+            node->file->site = ((Region *)holder)->number + 1;
+            Py_DECREF(holder);
+        }
+    }
+    Py_XDECREF(site);
 }
 
 /* Within a callout. */
@@ -368,7 +427,11 @@ static Node *make_child(Recorder *rec, Arena *a, Node *parent, Region *region)
         }
     }
     rec->node_count++;
-    return add_node(rec, a, parent, region);
+    Node *node = add_node(rec, a, parent, region);
+    if (node != NULL && rec->locate) {
+        locate(rec, node);
+    }
+    return node;
 }
 
 static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *parent, Region *region)
@@ -391,7 +454,7 @@ static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *p
 
 static void free_arena(Arena *a)
 {
-    for (uint32_t i = 0; a->nodes && i < a->file->node_count; i++) {
+    for (uint32_t i = 0; i < a->node_count; i++) {
         PyMem_RawFree(a->nodes[i]);
     }
     PyMem_RawFree(a->nodes);
@@ -429,9 +492,10 @@ static void write_thread_name(HL_ARENA_t *file, bool folded)
 static void clear_node(Node *node)
 {
     HL_NODE_t *f = node->file;
-    uint32_t region = f->region, parent = f->parent;
+    uint32_t region = f->region, parent = f->parent, site = f->site;
     memset(f, 0, sizeof *f);
     f->region = region;
+    f->site = site;
     f->parent = parent;
     memset(node->buckets, 0, HL_BUCKETS * sizeof(uint64_t));
     memset(node->windows, 0, HL_MAX_WINDOWS * sizeof(HL_NODE_WINDOW_t));
@@ -442,18 +506,19 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
 {
     HL_ARENA_t *f = a->file;
     uint64_t seq = f->seq;
-    uint32_t nodes = f->node_count;
     begin_update(a);
     memset((char *)f + 8, 0, sizeof *f - 8);
-    f->node_count = nodes;
+    f->node_count = a->node_count;
     f->start_ns = f->last_ns = now;
     f->native_id = native_thread_id();
     f->window_interval_ns = HL_FIRST_WINDOW_NS;
-    for (uint32_t i = 0; i < nodes; i++) {
+    for (uint32_t i = 0; i < a->node_count; i++) {
         clear_node(a->nodes[i]);
     }
     a->due = now + HL_FIRST_WINDOW_NS;
+    a->cpu_start = read_clock(CLOCK_THREAD_CPUTIME_ID);
     a->overflow = 0;
+    a->last_outermost = NULL;
     set_depth(a, 0);
     __atomic_store_n(&f->state, state, __ATOMIC_RELEASE);
     __atomic_store_n(&f->seq, seq + 2, __ATOMIC_RELEASE);
@@ -462,7 +527,7 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
 /* Within a callout. */
 static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
 {
-    uint32_t number = rec->arena_count++; /* taken before Python may switch threads */
+    uint32_t number = rec->arena_count++;
     Arena *a = PyMem_RawCalloc(1, sizeof(Arena));
     if (a == NULL) {
         PyErr_NoMemory();
@@ -535,7 +600,7 @@ static void thin_windows(Arena *a)
     for (uint32_t to = 0; to < HL_MAX_WINDOWS / 2; to++) {
         f->windows[to] = f->windows[2 * to + 1];
     }
-    for (uint32_t n = 0; n < f->node_count; n++) {
+    for (uint32_t n = 0; n < a->node_count; n++) {
         HL_NODE_WINDOW_t *column = a->nodes[n]->windows;
         for (uint32_t to = 0; to < HL_MAX_WINDOWS / 2; to++) {
             column[to] = column[2 * to + 1];
@@ -555,13 +620,13 @@ static void take_window(Recorder *rec, Arena *a, uint64_t now)
     }
     uint32_t w = f->window_count;
     HL_WINDOW_t *window = &f->windows[w];
-    f->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    f->cpu_ns = f->state == HL_ARENA_LIVE ? read_clock(CLOCK_THREAD_CPUTIME_ID) - a->cpu_start : 0;
     window->time_ns = now;
     window->real_ns = read_clock(CLOCK_REALTIME);
     window->cpu_ns = f->cpu_ns;
     window->rss_bytes = rec->header->rss_bytes;
     window->progress = f->progress;
-    for (uint32_t n = 0; n < f->node_count; n++) {
+    for (uint32_t n = 0; n < a->node_count; n++) {
         Node *node = a->nodes[n];
         node->windows[w].calls = node->file->calls;
         node->windows[w].total_ns = node->file->total_ns;
@@ -580,7 +645,7 @@ static void take_window(Recorder *rec, Arena *a, uint64_t now)
 static void call_and_forget(PyObject *result)
 {
     if (result == NULL) {
-        PyErr_WriteUnraisable(NULL);
+        swallow_error(NULL);
     }
     Py_XDECREF(result);
 }
@@ -666,7 +731,7 @@ static bool fold(Recorder *rec, Arena *ended, uint64_t now)
         }
     }
     Arena *into = rec->folded;
-    uint32_t count = ended->file->node_count;
+    uint32_t count = ended->node_count;
     Node **twins = PyMem_RawCalloc(count, sizeof(Node *));
     if (twins == NULL) {
         return false;
@@ -741,20 +806,20 @@ static __attribute__((noinline)) bool attach(Recorder *rec)
         return false;
     }
     Callout saved = begin_callout(rec);
-    while (rec->opening) {
+    while (rec->attaching) { /* one thread at a time: opening and folding touch what all share */
         Py_BEGIN_ALLOW_THREADS
         usleep(100);
         Py_END_ALLOW_THREADS
     }
+    rec->attaching = true;
     if (rec->unopened) {
-        rec->opening = true;
         rec->unopened = false;
         if (!open_part(rec)) {
             rec->epoch = 0;
         }
-        rec->opening = false;
     }
     Arena *a = rec->epoch ? arena_for_thread(rec) : NULL;
+    rec->attaching = false;
     end_callout(rec, saved);
     if (a == NULL) {
         return false;
@@ -778,7 +843,7 @@ static void thread_ended(void *unused)
             uint64_t now = rec->clock ? a->file->last_ns : read_clock(CLOCK_MONOTONIC);
             begin_update(a);
             settle(a, a->open[a->depth], now);
-            a->file->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID);
+            a->file->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - a->cpu_start;
             end_update(a);
             __atomic_store_n(&a->file->state, HL_ARENA_ENDED, __ATOMIC_RELEASE);
         }
@@ -796,7 +861,7 @@ static void forked_child(void)
         Recorder *rec = recorders[slot];
         if (rec) {
             rec->sampler = NULL;
-            rec->opening = false;
+            rec->attaching = rec->publishing = false;
             rec->calling_out = 0;
             locals[slot].calling_out = false;
             if (rec->epoch) {
@@ -808,6 +873,32 @@ static void forked_child(void)
 }
 
 /* -- the hot path ------------------------------------------------------------------------------- */
+
+/* The time since the last outermost region ended becomes a call of a region of its own, named by its
+   neighbours: a script that marks nothing still gets a breakdown of its main loop. */
+static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
+{
+    Region *before = a->last_outermost;
+    Callout saved = begin_callout(rec);
+    PyObject *key = PyTuple_Pack(2, before, after);
+    PyObject *gap = key ? PyDict_GetItemWithError(rec->gaps, key) : NULL;
+    if (key && gap == NULL && !PyErr_Occurred() && rec->name_gap != NULL) {
+        gap = PyObject_CallFunctionObjArgs(rec->name_gap, (PyObject *)before, (PyObject *)after, NULL);
+        if (gap != NULL) {
+            PyDict_SetItem(rec->gaps, key, gap);
+            Py_DECREF(gap); /* the dict keeps it */
+        }
+    }
+    Py_XDECREF(key);
+    end_callout(rec, saved);
+    Node *node = gap && Py_IS_TYPE(gap, &RegionType) ? child_of(rec, a, a->open[0], (Region *)gap) : NULL;
+    if (node != NULL) {
+        begin_update(a);
+        count_call(node, now - a->file->last_ns);
+        settle(a, node, now);
+        end_update(a);
+    }
+}
 
 static inline void enter_region(Region *region)
 {
@@ -840,6 +931,9 @@ static inline void enter_region(Region *region)
         }
     }
     uint64_t now = now_ns(rec);
+    if (UNLIKELY(depth == 0 && (rec->switches & SWITCH_SEGMENT) && a->last_outermost != NULL)) {
+        credit_gap(rec, a, region, now);
+    }
     begin_update(a);
     settle(a, top, now);
     HL_FRAME_t *frame = &a->file->stack[depth];
@@ -944,7 +1038,12 @@ static inline void exit_region(Region *region)
         set_depth(a, depth - 1);
         end_update(a);
         if (UNLIKELY(rec->switches)) {
-            record_event(rec, a, node, start, now);
+            if (rec->switches & SWITCH_TIMELINE) {
+                record_event(rec, a, node, start, now);
+            }
+            if (depth == 1) {
+                a->last_outermost = region;
+            }
         }
         if (UNLIKELY(region->device && rec->device != NULL)) {
             device_exit(rec, a, node);
@@ -1126,12 +1225,21 @@ static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t narg
     Py_RETURN_NONE;
 }
 
-static PyObject *region_wrap(Region *self, PyObject *function);
+static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names);
+static bool is_open(Recorder *rec, Region *region);
+
+static PyObject *region_is_open(Region *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(is_open(self->recorder, self));
+}
 
 static PyMethodDef region_methods[] = {
     {"add", (PyCFunction)(void (*)(void))region_add, METH_FASTCALL | METH_KEYWORDS,
      "Say what the open call of this region moved (bytes=) or computed (flops=)."},
-    {"wrap", (PyCFunction)region_wrap, METH_O, "A callable that runs the function inside this region."},
+    {"is_open", (PyCFunction)region_is_open, METH_NOARGS, "Whether the calling thread is inside this region."},
+    {"wrap", (PyCFunction)(void (*)(void))region_wrap, METH_VARARGS | METH_KEYWORDS,
+     "A callable that runs the function inside this region; see twin.wrap."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1168,7 +1276,6 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     }
     region->recorder = (Recorder *)Py_NewRef((PyObject *)rec);
     region->last_parent = region->last_child = NULL;
-    region->number = (uint32_t)PyList_GET_SIZE(rec->regions);
     region->device = device;
     region->name = Py_NewRef(name);
     region->category = Py_NewRef(category);
@@ -1177,6 +1284,9 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     PyObject_GC_Track(region);
     region->enter = new_bound_call(region, call_enter);
     region->exit = new_bound_call(region, call_exit);
+    /* Nothing may be allocated between these two lines: a collection could run finalizers that make
+       regions, and two of them would get the same number. */
+    region->number = (uint32_t)PyList_GET_SIZE(rec->regions);
     if (!region->enter || !region->exit || PyList_Append(rec->regions, (PyObject *)region) < 0) {
         Py_DECREF(region);
         return NULL;
@@ -1184,13 +1294,20 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     return region;
 }
 
-/* Tell the part about a region; a failure is the part's to report. */
-static void publish_region(Recorder *rec, Region *region)
+/* Tell the part about new regions, in the order of their numbers; a failure is the part's to report.
+   While one thread is at it, others leave theirs to it. */
+static void publish_regions(Recorder *rec)
 {
-    if (rec->part != NULL && !rec->unopened) {
+    if (rec->part == NULL || rec->unopened || rec->publishing) {
+        return;
+    }
+    rec->publishing = true;
+    while (rec->part != NULL && rec->published < PyList_GET_SIZE(rec->regions)) {
+        Region *region = (Region *)PyList_GET_ITEM(rec->regions, rec->published++);
         call_and_forget(PyObject_CallMethod(rec->part, "add_region", "OOO", region->name, region->category,
                                             region->site));
     }
+    rec->publishing = false;
 }
 
 /* The bucket for names or paths beyond the limit. Borrowed. */
@@ -1206,7 +1323,7 @@ static Region *other_region(Recorder *rec, const char *name)
         region = empty ? new_region(rec, PyTuple_GET_ITEM(key, 0), PyTuple_GET_ITEM(key, 1), false, empty) : NULL;
         Py_XDECREF(empty);
         if (region != NULL && PyDict_SetItem(rec->by_pair, key, (PyObject *)region) == 0) {
-            publish_region(rec, region);
+            publish_regions(rec);
         }
         Py_XDECREF(region); /* the list and the dict keep it */
     }
@@ -1241,7 +1358,7 @@ static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, 
                 Py_CLEAR(region);
             }
             if (region != NULL) {
-                publish_region(rec, region);
+                publish_regions(rec);
             }
         }
     }
@@ -1337,30 +1454,111 @@ typedef struct {
     vectorcallfunc vectorcall;
     Region *region;
     PyObject *function;
+    Region *outer;      /* opened around the call unless it is open on this thread already */
+    PyObject *alone;    /* tuple of regions: when one of them is open, the call is passed through */
+    PyObject *choose;   /* callable without arguments: true -> region, false -> otherwise */
+    Region *otherwise;
+    PyObject *after;    /* after(first argument, result), for calls that opened `outer` or have none */
     PyObject *dict;
     PyObject *weak;
 } Profiled;
 
-static PyObject *call_profiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+static bool is_open(Recorder *rec, Region *region)
 {
-    Profiled *profiled = (Profiled *)self;
-    Region *region = profiled->region;
-    if (region->recorder->epoch == 0) {
-        return PyObject_Vectorcall(profiled->function, args, nargsf, names);
+    Local *local = &locals[rec->slot];
+    if (rec->epoch == 0 || local->epoch != rec->epoch) {
+        return false;
+    }
+    for (uint32_t d = local->arena->depth; d > 0; d--) {
+        if (local->arena->file->stack[d - 1].region == region->number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool passes_through(Profiled *self)
+{
+    Recorder *rec = self->region->recorder;
+    for (Py_ssize_t i = 0; self->alone && i < PyTuple_GET_SIZE(self->alone); i++) {
+        if (is_open(rec, (Region *)PyTuple_GET_ITEM(self->alone, i))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The region for this call; an error in `choose` is the chooser's fault, not the caller's. */
+static Region *chosen_region(Profiled *self)
+{
+    if (self->choose == NULL) {
+        return self->region;
+    }
+    PyObject *answer = PyObject_CallNoArgs(self->choose);
+    int yes = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if (yes < 0) {
+        swallow_error((PyObject *)self);
+    }
+    return yes == 0 ? self->otherwise : self->region;
+}
+
+static void call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
+{
+    PyObject *first = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : Py_None;
+    PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
+    if (done == NULL) {
+        swallow_error(self->after);
+    }
+    Py_XDECREF(done);
+}
+
+static PyObject *call_profiled(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Profiled *self = (Profiled *)callable;
+    if (self->region->recorder->epoch == 0 || passes_through(self)) {
+        return PyObject_Vectorcall(self->function, args, nargsf, names);
+    }
+    Region *region = chosen_region(self);
+    Region *outer = self->outer && !is_open(region->recorder, self->outer) ? self->outer : NULL;
+    if (outer != NULL) {
+        enter_region(outer);
     }
     enter_region(region);
-    PyObject *result = PyObject_Vectorcall(profiled->function, args, nargsf, names);
+    PyObject *result = PyObject_Vectorcall(self->function, args, nargsf, names);
     exit_region(region);
+    if (outer != NULL) {
+        exit_region(outer);
+    }
+    if (self->after != NULL && result != NULL && (outer != NULL || self->outer == NULL)) {
+        call_after(self, args, nargsf, result);
+    }
     return result;
 }
 
-static PyObject *region_wrap(Region *self, PyObject *function)
+static PyObject *none_to_null(PyObject *value)
 {
+    return value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+}
+
+static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"function", "outer", "alone", "choose", "otherwise", "after", NULL};
+    PyObject *function, *outer = NULL, *alone = NULL, *choose = NULL, *otherwise = NULL, *after = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOO", words, &function, &outer, &alone, &choose,
+                                     &otherwise, &after)) {
+        return NULL;
+    }
     Profiled *profiled = PyObject_GC_New(Profiled, &ProfiledType);
     if (profiled != NULL) {
         profiled->vectorcall = call_profiled;
         profiled->region = (Region *)Py_NewRef((PyObject *)self);
         profiled->function = Py_NewRef(function);
+        profiled->outer = (Region *)none_to_null(outer);
+        profiled->alone = alone && alone != Py_None ? PySequence_Tuple(alone) : NULL;
+        profiled->choose = none_to_null(choose);
+        profiled->otherwise = (Region *)none_to_null(otherwise);
+        profiled->after = none_to_null(after);
         profiled->dict = NULL;
         profiled->weak = NULL;
         PyObject_GC_Track(profiled);
@@ -1372,6 +1570,11 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->region);
     Py_VISIT(self->function);
+    Py_VISIT(self->outer);
+    Py_VISIT(self->alone);
+    Py_VISIT(self->choose);
+    Py_VISIT(self->otherwise);
+    Py_VISIT(self->after);
     Py_VISIT(self->dict);
     return 0;
 }
@@ -1379,6 +1582,8 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
 static int profiled_clear(Profiled *self)
 {
     Py_CLEAR(self->dict);
+    Py_CLEAR(self->after);
+    Py_CLEAR(self->choose);
     return 0;
 }
 
@@ -1391,6 +1596,9 @@ static void profiled_dealloc(Profiled *self)
     profiled_clear(self);
     Py_XDECREF(self->region);
     Py_XDECREF(self->function);
+    Py_XDECREF(self->outer);
+    Py_XDECREF(self->alone);
+    Py_XDECREF(self->otherwise);
     PyObject_GC_Del(self);
 }
 
@@ -1625,9 +1833,8 @@ static bool open_part(Recorder *rec)
     int failed = PyList_Append(rec->blocks, header);
     Py_DECREF(header);
     rec->part = part;
-    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(rec->regions); i++) {
-        publish_region(rec, (Region *)PyList_GET_ITEM(rec->regions, i));
-    }
+    rec->published = 0;
+    publish_regions(rec);
     rec->sampler = new_sampler(rec);
     return !failed;
 }
@@ -1665,6 +1872,10 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     }
     uint64_t now = now_ns(self);
     Local *local = &locals[self->slot];
+    if (local->calling_out) {
+        PyErr_SetString(PyExc_RuntimeError, "stop() came from inside hotloop itself (a signal handler?): call it again.");
+        return NULL;
+    }
     Arena *mine = local->epoch == self->epoch ? local->arena : NULL;
     pthread_mutex_lock(&registry_lock);
     self->epoch = 0;
@@ -1692,15 +1903,10 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
         }
         Py_RETURN_NONE;
     }
-    for (uint32_t i = 0; i < self->arena_count; i++) {
-        Arena *a = self->arenas[i];
-        if (a && a->file->state == HL_ARENA_LIVE) {
-            begin_update(a);
-            settle(a, a->open[a->depth], now > a->file->last_ns ? now : a->file->last_ns);
-            end_update(a);
-        }
-    }
     if (mine != NULL) {
+        begin_update(mine);
+        settle(mine, mine->open[mine->depth], now);
+        end_update(mine);
         take_window(self, mine, now);
     }
     forget_nodes(self);
@@ -1723,6 +1929,21 @@ static PyObject *recorder_sample(Recorder *self, PyObject *unused)
         pthread_mutex_unlock(&self->sampler->mutex);
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *recorder_open_depth(Recorder *self, PyObject *argument)
+{
+    uint64_t thread = PyLong_AsUnsignedLongLong(argument);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    for (uint32_t i = 0; self->epoch && i < self->arena_count; i++) {
+        Arena *a = self->arenas[i];
+        if (a && a->file->state == HL_ARENA_LIVE && a->file->native_id == thread) {
+            return PyLong_FromUnsignedLong(a->depth);
+        }
+    }
+    return PyLong_FromLong(0);
 }
 
 static PyObject *recorder_now(Recorder *self, PyObject *unused)
@@ -1839,7 +2060,7 @@ static PyObject *recorder_credit_device(Recorder *self, PyObject *args)
     }
     uint32_t number = (uint32_t)(handle >> 32), index = (uint32_t)handle;
     Arena *a = number < self->arena_count ? self->arenas[number] : NULL;
-    if (a == NULL || index >= a->file->node_count) {
+    if (a == NULL || index >= a->node_count) {
         Py_RETURN_NONE;
     }
     HL_NODE_t *f = a->nodes[index]->file;
@@ -1861,6 +2082,15 @@ static PyObject *recorder_credit_device(Recorder *self, PyObject *args)
 
 /* -- Recorder: the type ----------------------------------------------------------------------------- */
 
+static int free_slot(void)
+{
+    int slot = 0;
+    while (slot < MAX_RECORDERS && recorders[slot] != NULL) {
+        slot++;
+    }
+    return slot;
+}
+
 static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     static char *words[] = {"clock", NULL};
@@ -1872,9 +2102,10 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *name
         PyErr_Format(PyExc_TypeError, "A clock is a callable that returns nanoseconds, not %R.", clock);
         return NULL;
     }
-    int slot = 0;
-    while (slot < MAX_RECORDERS && recorders[slot] != NULL) {
-        slot++;
+    int slot = free_slot();
+    if (slot == MAX_RECORDERS) {
+        PyGC_Collect(); /* dropped ones may be waiting in a reference cycle */
+        slot = free_slot();
     }
     if (slot == MAX_RECORDERS) {
         PyErr_Format(PyExc_RuntimeError, "There are %d profilers already; drop one before making another.",
@@ -1889,9 +2120,10 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *name
     self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
     self->by_name = PyDict_New();
     self->by_pair = PyDict_New();
+    self->gaps = PyDict_New();
     self->regions = PyList_New(0);
     ProfileCall *profile = PyObject_GC_New(ProfileCall, &ProfileCallType);
-    if (!self->by_name || !self->by_pair || !self->regions || !profile) {
+    if (!self->by_name || !self->by_pair || !self->gaps || !self->regions || !profile) {
         Py_XDECREF(profile);
         Py_DECREF(self);
         return NULL;
@@ -1913,6 +2145,8 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
     Py_VISIT(self->part);
     Py_VISIT(self->on_window);
     Py_VISIT(self->on_steps);
+    Py_VISIT(self->name_gap);
+    Py_VISIT(self->gaps);
     Py_VISIT(self->profile);
     Py_VISIT(self->by_name);
     Py_VISIT(self->by_pair);
@@ -1926,6 +2160,10 @@ static int recorder_clear(Recorder *self)
     Py_CLEAR(self->device);
     Py_CLEAR(self->on_window);
     Py_CLEAR(self->on_steps);
+    Py_CLEAR(self->name_gap);
+    if (self->gaps) {
+        PyDict_Clear(self->gaps);
+    }
     Py_CLEAR(self->profile);
     Py_CLEAR(self->open_part);
     if (self->by_name) {
@@ -1963,6 +2201,7 @@ static void recorder_dealloc(Recorder *self)
     Py_XDECREF(self->part);
     Py_XDECREF(self->by_name);
     Py_XDECREF(self->by_pair);
+    Py_XDECREF(self->gaps);
     Py_XDECREF(self->regions);
     Py_XDECREF(self->blocks);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -1984,6 +2223,7 @@ static PyObject *get_or_none(PyObject *value)
 OPTIONAL_OBJECT(device)
 OPTIONAL_OBJECT(on_window)
 OPTIONAL_OBJECT(on_steps)
+OPTIONAL_OBJECT(name_gap)
 
 static PyObject *get_part(Recorder *self, void *u) { (void)u; return get_or_none(self->part); }
 static PyObject *get_clock(Recorder *self, void *u) { (void)u; return get_or_none(self->clock); }
@@ -1992,6 +2232,8 @@ static PyGetSetDef recorder_getset[] = {
     {"device", (getter)get_device, (setter)set_device, "The DeviceTimer, or None.", NULL},
     {"on_window", (getter)get_on_window, (setter)set_on_window, "Called after each window with its time.", NULL},
     {"on_steps", (getter)get_on_steps, (setter)set_on_steps, "Called when steps_due has run out.", NULL},
+    {"name_gap", (getter)get_name_gap, (setter)set_name_gap,
+     "Called with two regions, gives the region for the time between them.", NULL},
     {"part", (getter)get_part, NULL, "The part being written, or None.", NULL},
     {"clock", (getter)get_clock, NULL, "The injected clock, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -2000,6 +2242,7 @@ static PyGetSetDef recorder_getset[] = {
 static PyMemberDef recorder_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Recorder, epoch), READONLY, "0 while off; changes at start, stop and fork."},
     {"switches", T_UINT, offsetof(Recorder, switches), 0, "Flags looked at when a region ends."},
+    {"locate", T_BOOL, offsetof(Recorder, locate), 0, "Whether new nodes note the line of the user's code."},
     {"steps_due", T_LONGLONG, offsetof(Recorder, steps_due), 0, "Env steps until on_steps is called."},
     {"profile", T_OBJECT, offsetof(Recorder, profile), READONLY, "profile(name, category=None) -> region."},
     {NULL, 0, 0, 0, NULL},
@@ -2008,8 +2251,9 @@ static PyMemberDef recorder_members[] = {
 static PyMethodDef recorder_methods[] = {
     {"start", (PyCFunction)(void (*)(void))recorder_start, METH_VARARGS | METH_KEYWORDS,
      "start(open_part, sample_memory=True, lazily=False): record here and in forked children."},
-    {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop; every thread is complete up to now."},
+    {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop; a reader counts what was open up to now."},
     {"sample", (PyCFunction)recorder_sample, METH_NOARGS, "One heartbeat and one reading of memory, now."},
+    {"open_depth", (PyCFunction)recorder_open_depth, METH_O, "Open regions of the thread with that native id."},
     {"now", (PyCFunction)recorder_now, METH_NOARGS, "The clock, in nanoseconds."},
     {"progress", (PyCFunction)(void (*)(void))recorder_progress, METH_FASTCALL | METH_KEYWORDS,
      "progress($self, *, env_steps=0, updates=0, episodes=0, episode_length=None, episode_return=None, loss=None)\n"
@@ -2123,8 +2367,9 @@ PyMODINIT_FUNC PyInit__core(void)
         *words[i].word = PyUnicode_InternFromString(words[i].text);
     }
     describe = attribute_of("hotloop.measure.regions", "describe");
+    user_site = attribute_of("hotloop.measure.regions", "user_site");
     decorate = attribute_of("hotloop.measure.decorate", "decorate");
-    if (describe == NULL || decorate == NULL) {
+    if (describe == NULL || user_site == NULL || decorate == NULL) {
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,

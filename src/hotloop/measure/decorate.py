@@ -59,21 +59,8 @@ def decorate(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             return (yield from _resume(region, function(*args, **kwargs)))
 
         return generator
-    return _plain(region, function)
-
-
-def _plain(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    wrap = getattr(type(region), "wrap", None)  # the compiled core has a wrapper of its own
-    if wrap is not None:
-        wrapper: Callable[..., Any] = wrap(region, function)
-        return functools.update_wrapper(wrapper, function)
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with region:
-            return function(*args, **kwargs)
-
-    return wrapped
+    wrapper: Callable[..., Any] = functools.update_wrapper(region.wrap(function), function)
+    return wrapper
 
 
 class _Resumed:

@@ -186,6 +186,7 @@ class Profiler:
         seeds: dict[str, int] | None,
     ) -> None:
         from hotloop._util.files import create_exclusively
+        from hotloop.measure.facts import new_facts
 
         assert self.folder is not None
         if join and (self.folder / "capture.json").exists():
@@ -195,7 +196,13 @@ class Profiler:
             raise CaptureError(
                 f"{self.folder} holds a capture already; name another folder, or delete that one first."
             )
-        facts = self._facts(device, config, seeds)
+        facts = new_facts(
+            core_name=self._core_name,
+            device_name=device.name if device is not None else None,
+            injected_clock=self.recorder.clock is not None,
+            config=config,
+            seeds=seeds,
+        )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(facts, indent=2, default=str)
@@ -205,44 +212,14 @@ class Profiler:
             self._warn(f"cannot write to {self.folder} ({error.strerror}); recording in memory only")
             self.folder = None
 
-    def _facts(
-        self, device: Device | None, config: dict[str, Any] | None, seeds: dict[str, int] | None
-    ) -> dict[str, Any]:
-        from hotloop import __version__
-        from hotloop.capture.store import FORMAT_VERSION
-        from hotloop.machine import facts
-
-        return {
-            "format_version": FORMAT_VERSION,
-            "hotloop_version": __version__,
-            "command": list(sys.orig_argv),
-            "working_folder": os.getcwd(),
-            "config": config or {},
-            "seeds": seeds or {},
-            "started_at_ns": time.time_ns(),
-            "ended_at_ns": None,
-            "exit_status": None,
-            "pid": os.getpid(),
-            "machine": facts.facts(),
-            "versions": facts.library_versions(),
-            "git_hash": facts.git_hash(Path.cwd()),
-            "clock": "monotonic" if self.recorder.clock is None else "injected",
-            "core": "compiled" if self._module is core.compiled else "python",
-            "region_cost_ns": core.region_cost_ns(self._core_name),
-            "device": device.name if device is not None else None,
-            "device_policy": "events, queried, never synchronised" if device is not None else None,
-        }
-
     def _update_facts(self, **changes: Any) -> None:
-        from hotloop._util.files import write_atomically
+        from hotloop.capture.store import update_facts
 
         assert self.folder is not None
-        file = self.folder / "capture.json"
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
-            write_atomically(file, json.dumps(facts | changes, indent=2))
+            update_facts(self.folder, changes)
         except (OSError, ValueError) as error:
-            self._warn(f"cannot note the end of the run in {file} ({error})")
+            self._warn(f"cannot note the end of the run in {self.folder} ({error})")
 
     # -- reading while recording -----------------------------------------------------------------
 
@@ -307,3 +284,17 @@ def _stop_if_recording(profiler: Profiler) -> None:
 
 
 default = Profiler()
+
+
+def join_from_environment() -> None:
+    """Record this process into the capture that HOTLOOP_CAPTURE names; never raises.
+
+    Runs when hotloop is imported: it must not import numpy, whose threads a script may want to set
+    before it does so itself.
+    """
+    if default.is_recording:
+        return
+    try:
+        default.start(os.environ[CAPTURE_VARIABLE], join=True)
+    except Exception as error:
+        print(f"hotloop: this process is not recorded: {error}", file=sys.stderr)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LIBRARIES = tuple(
+    path + os.sep
+    for key in ("stdlib", "platstdlib", "purelib", "platlib")
+    for path in {sysconfig.get_paths().get(key, ""), os.path.realpath(sysconfig.get_paths().get(key, ""))}
+    if path
+)
 DEVICE_NAMES = frozenset(
     ("policy_forward", "learner_forward", "loss", "backward", "optimizer_step", "transfer", "advantage")
 )
@@ -31,3 +39,18 @@ def call_site() -> str:
             return ""
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_site() -> str:
+    """file:line of the user's code that is calling now; "" when only libraries are on the stack."""
+    return user_line(sys._getframe(1)) or ""
+
+
+def user_line(frame: FrameType | None) -> str | None:
+    """file:line of the innermost frame that is in no library."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(("<", _PACKAGE, *_LIBRARIES)):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None

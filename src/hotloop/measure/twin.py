@@ -17,17 +17,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from operator import index
 from typing import Any
 
 from hotloop.capture import layout
 from hotloop.measure import memory
 from hotloop.measure.part import Part
-from hotloop.measure.regions import describe
+from hotloop.measure.regions import describe, user_site
 
 KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
-SWITCH_TIMELINE = 1  # bits of `Recorder.switches`, looked at when a region ends
+SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`
 
 _ARENA_AT = {name: (32 + at) // 8 for name, at in layout.offsets("ARENA").items()}
 _SEQ, _LAST, _DEPTH = _ARENA_AT["seq"], _ARENA_AT["last_ns"], _ARENA_AT["depth"]
@@ -36,10 +37,13 @@ _FRAME_WORDS = layout.item_bytes("FRAME") // 8
 _WINDOWS_AT = 32 + layout.offsets("ARENA")["windows"]
 _WINDOW_BYTES = layout.item_bytes("WINDOW")
 _PROGRESS_AT = 32 + layout.offsets("ARENA")["progress"]
-_PROGRESS = struct.Struct("<3Q d Q d Q d Q".replace(" ", ""))
+_PROGRESS = struct.Struct("<3QdQdQdQ")
+_PROGRESS_SLICE = slice(_PROGRESS_AT, _PROGRESS_AT + _PROGRESS.size)
 _NODE_BYTES = layout.item_bytes("NODE")
 _NODE_AT = layout.offsets("NODE")
 _BLOCK_AT = layout.offsets("NODE_BLOCK")
+# Readers look at any time, and `pack_into` clears the bytes before it writes them: what they may see
+# half way is therefore packed first and then put in place in one copy.
 _HOT = struct.Struct("<6Qd")  # calls .. squares
 _NODE_WINDOW = struct.Struct("<3Q")
 _NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
@@ -63,7 +67,7 @@ class Node:
         "calls",
         "children",
         "first",
-        "hot_at",
+        "hot",
         "index",
         "least",
         "most",
@@ -71,6 +75,7 @@ class Node:
         "parent",
         "region",
         "squares",
+        "start",
         "total",
         "window_at",
     )
@@ -82,7 +87,8 @@ class Node:
         self.region = region
         self.children: dict[Region, Node] = {}
         self.bytes_view = block
-        self.hot_at = _BLOCK_AT["nodes"] + slot * _NODE_BYTES + _NODE_AT["calls"]
+        self.start = _BLOCK_AT["nodes"] + slot * _NODE_BYTES
+        self.hot = slice(self.start + _NODE_AT["calls"], self.start + _NODE_AT["calls"] + _HOT.size)
         self.buckets = block.cast("Q")
         self.bucket_word = _BLOCK_AT["buckets"] // 8 + slot * _BUCKET_WORDS
         self.window_at = _BLOCK_AT["windows"] + slot * _NODE_WINDOWS_BYTES
@@ -92,14 +98,16 @@ class Node:
 
     def at(self, field: str) -> int:
         """Byte offset of a field in the block."""
-        return self.hot_at - _NODE_AT["calls"] + _NODE_AT[field]
+        return self.start + _NODE_AT[field]
 
     def clear(self) -> None:
         """All figures back to zero."""
         self.calls = self.total = self.own = self.first = self.least = self.most = 0
         self.squares = 0.0
         start = self.at("region")
+        site = self.read("site", "<I")
         self.bytes_view[start + 4 : start + _NODE_BYTES] = bytes(_NODE_BYTES - 4)
+        self.write("site", site, "<I")
         struct.pack_into(
             "<I", self.bytes_view, self.at("parent"), self.parent.index if self.parent else layout.NO_PARENT
         )
@@ -110,9 +118,7 @@ class Node:
 
     def save(self) -> None:
         """Write the figures every event touches."""
-        _HOT.pack_into(
-            self.bytes_view,
-            self.hot_at,
+        self.bytes_view[self.hot] = _HOT.pack(
             self.calls,
             self.total,
             self.own,
@@ -136,6 +142,7 @@ class Arena:
 
     __slots__ = (
         "__weakref__",
+        "cpu_start",
         "depth",
         "due",
         "epoch",
@@ -144,6 +151,7 @@ class Arena:
         "frames",
         "interval",
         "last",
+        "last_outermost",
         "nodes",
         "number",
         "open",
@@ -178,10 +186,12 @@ class Arena:
         self.epoch = self.recorder.epoch
         self.state = state
         self.depth = self.overflow = self.window_count = self.event_count = 0
+        self.last_outermost: Region | None = None  # what ended last at depth 0, for segmenting
         self.frames: list[tuple[Node, Region, int]] = []
         self.open = self.nodes[:1]
         self.interval = layout.FIRST_WINDOW_NS
         self.last = now
+        self.cpu_start = time.thread_time_ns()
         self.due = now + self.interval
         self.progress: list[Any] = [0, 0, 0, 0.0, 0, 0.0, 0, 0.0, 0]
         self.words[_ARENA_AT["start_ns"]] = now
@@ -194,7 +204,7 @@ class Arena:
         name = b"ended threads" if folded else thread.name.encode("utf-8", "replace")[:63]
         at = 32 + layout.offsets("ARENA")["thread_name"]
         self.view[at : at + 64] = name + bytes(64 - len(name))
-        _PROGRESS.pack_into(self.view, _PROGRESS_AT, *self.progress)
+        self.view[_PROGRESS_SLICE] = _PROGRESS.pack(*self.progress)
         for node in self.nodes:
             node.clear()
 
@@ -310,7 +320,7 @@ class Arena:
         if self.window_count == layout.MAX_WINDOWS:
             self.thin_windows()
         at = _WINDOWS_AT + self.window_count * _WINDOW_BYTES
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = time.thread_time_ns() - self.cpu_start if self.state == layout.ARENA_LIVE else 0
         self.words[_ARENA_AT["cpu_ns"]] = cpu_ns
         struct.pack_into("<4Q", self.view, at, now, time.time_ns(), cpu_ns, self.part.get("rss_bytes"))
         _PROGRESS.pack_into(self.view, at + 32, *self.progress)
@@ -379,12 +389,12 @@ class Region:
         top = arena.open[-1]
         node = top.children.get(self) or arena.child(top, self)
         now = recorder.now()
+        if recorder.switches & SWITCH_SEGMENT and not arena.depth and arena.last_outermost is not None:
+            recorder.credit_gap(arena, arena.last_outermost, self, now)
         words = arena.words
         words[_SEQ] = arena.seq + 1
         top.own += now - arena.last
-        _HOT.pack_into(
-            top.bytes_view,
-            top.hot_at,
+        top.bytes_view[top.hot] = _HOT.pack(
             top.calls,
             top.total,
             top.own,
@@ -435,9 +445,7 @@ class Region:
                 node.least = node.most = node.first = duration
             node.calls += 1
             node.total += duration
-            _HOT.pack_into(
-                node.bytes_view,
-                node.hot_at,
+            node.bytes_view[node.hot] = _HOT.pack(
                 node.calls,
                 node.total,
                 node.own,
@@ -459,8 +467,11 @@ class Region:
             arena.last = words[_LAST] = now
             arena.seq += 2
             words[_SEQ] = arena.seq
-            if recorder.switches & SWITCH_TIMELINE:
-                arena.record_event(node, start, now)
+            if recorder.switches:
+                if recorder.switches & SWITCH_TIMELINE:
+                    arena.record_event(node, start, now)
+                if not arena.depth:
+                    arena.last_outermost = self
             if self.device and recorder.device is not None:
                 recorder.device.exit(node)
         if now >= arena.due:
@@ -471,6 +482,51 @@ class Region:
         from hotloop.measure.decorate import decorate
 
         return decorate(self, function)
+
+    def is_open(self) -> bool:
+        """Whether the calling thread is inside this region."""
+        recorder = self.recorder
+        arena = getattr(recorder.local, "arena", None)
+        if not recorder.epoch or arena is None or arena.epoch != recorder.epoch:
+            return False
+        return any(region is self for _, region, _ in arena.frames)
+
+    def wrap(
+        self,
+        function: Callable[..., Any],
+        *,
+        outer: Region | None = None,
+        alone: tuple[Region, ...] = (),
+        choose: Callable[[], object] | None = None,
+        otherwise: Region | None = None,
+        after: Callable[[Any, Any], object] | None = None,
+    ) -> Callable[..., Any]:
+        """A function that runs `function` inside this region.
+
+        `outer` is opened around it unless it is open on this thread already. When one of `alone` is
+        open the call is passed through and not recorded. `choose` is asked at each call: where it
+        answers false, `otherwise` is the region. `after(first argument, result)` is called at the
+        end of calls that opened `outer` (of all calls when there is none); what it raises is
+        reported and goes no further.
+        """
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if not self.recorder.epoch or any(region.is_open() for region in alone):
+                return function(*args, **kwargs)
+            region = self
+            if choose is not None and otherwise is not None and not choose():
+                region = otherwise
+            around = outer if outer is not None and not outer.is_open() else None
+            with around or nullcontext(), region:
+                result = function(*args, **kwargs)
+            if after is not None and (around is not None or outer is None):
+                try:
+                    after(args[0] if args else None, result)
+                except Exception:
+                    sys.excepthook(*sys.exc_info())
+            return result
+
+        return wrapped
 
     def add(self, *, bytes: float = 0, flops: float = 0) -> None:
         """Say what the open call of this region moved (bytes) or computed (flops)."""
@@ -499,7 +555,7 @@ class _ThreadEnd:
         arena = self.arena
         if arena.epoch == arena.recorder.epoch and arena.state == layout.ARENA_LIVE:
             arena.settle(arena.recorder.now())
-            arena.words[_ARENA_AT["cpu_ns"]] = time.thread_time_ns()
+            arena.words[_ARENA_AT["cpu_ns"]] = max(time.thread_time_ns() - arena.cpu_start, 0)
             arena.state = layout.ARENA_ENDED
             arena.publish()
 
@@ -517,7 +573,10 @@ class Recorder:
         self.part: Part | None = None
         self.on_window: Callable[[int], None] | None = None
         self.on_steps: Callable[[], None] | None = None
+        self.name_gap: Callable[[Region, Region], Region] | None = None
+        self._gaps: dict[tuple[Region, Region], Region] = {}
         self.steps_due = 0
+        self.locate = False  # whether new nodes note the line of the user's code
         self._regions: dict[tuple[str, str | None], Region] = {}
         self._arenas: list[Arena] = []
         self._folded: Arena | None = None
@@ -581,6 +640,8 @@ class Recorder:
             return root.children[other]
         self._node_count += 1
         node = parent.children[region] = arena.add_node(parent, region)
+        if self.locate and (site := user_site()):
+            node.write("site", self.profile(site, layout.SITE_CATEGORY).number + 1, "<I")
         return node
 
     # -- starting and stopping -------------------------------------------------------------------
@@ -611,7 +672,7 @@ class Recorder:
             self._sampler.start()
 
     def stop(self) -> Part | None:
-        """Stop recording; every thread's figures are complete up to now."""
+        """Stop recording; a reader counts what was open up to now."""
         if not self.epoch:
             return None
         now = self.now()
@@ -625,11 +686,10 @@ class Recorder:
         if part.pid != os.getpid():
             part.forget()
             return None
-        for arena in self._arenas:
-            if arena.state == layout.ARENA_LIVE and arena.epoch == epoch:
-                arena.settle(now)
-                if arena is getattr(self.local, "arena", None):
-                    arena.take_window(now)
+        mine = getattr(self.local, "arena", None)
+        if mine is not None and mine.epoch == epoch:  # other threads may be in the middle of an update
+            mine.settle(now)
+            mine.take_window(now)
         part.close(now)
         return part
 
@@ -704,7 +764,7 @@ class Recorder:
         words[_ARENA_AT["folded_wall_ns"]] += ended.last - ended.words[_ARENA_AT["start_ns"]]
         words[_ARENA_AT["folded_cpu_ns"]] += ended.words[_ARENA_AT["cpu_ns"]]
         into.progress = [a + b for a, b in zip(into.progress, ended.progress, strict=True)]
-        _PROGRESS.pack_into(into.view, _PROGRESS_AT, *into.progress)
+        into.view[_PROGRESS_SLICE] = _PROGRESS.pack(*into.progress)
         into.last = words[_LAST] = now
         into.publish((words[_ARENA_AT["window_count"]] >> 32) + 1)
         into.end()
@@ -748,7 +808,7 @@ class Recorder:
                 values[at] += float(mean) * weight
                 values[at + 1] += weight
         arena.begin()
-        _PROGRESS.pack_into(arena.view, _PROGRESS_AT, *values)
+        arena.view[_PROGRESS_SLICE] = _PROGRESS.pack(*values)
         arena.end()
         if now >= arena.due:
             arena.settle(now)
@@ -768,6 +828,28 @@ class Recorder:
             self.device.collect()
         if self.on_window is not None:
             self.on_window(now)
+
+    def credit_gap(self, arena: Arena, before: Region, after: Region, now: int) -> None:
+        """Make the time between two outermost regions a call of a region named by its neighbours."""
+        gap = self._gaps.get((before, after))
+        if gap is None:
+            if self.name_gap is None:
+                return
+            gap = self._gaps[before, after] = self.name_gap(before, after)
+        node = arena.child(arena.nodes[0], gap)
+        arena.begin()
+        arena.finish(node, arena.last, now)
+        node.own += now - arena.last
+        node.save()
+        arena.last = arena.words[_LAST] = now
+        arena.end()
+
+    def open_depth(self, native_id: int) -> int:
+        """Open regions of the thread with that native id."""
+        for arena in self._arenas:
+            if arena.state == layout.ARENA_LIVE and arena.words[_ARENA_AT["native_id"]] == native_id:
+                return arena.depth if self.epoch else 0
+        return 0
 
     def credit_device(self, node: Node, device_ns: int | None, growth: int, peak: int) -> None:
         """Add what a device did during a call of `node`; the owning thread calls this."""

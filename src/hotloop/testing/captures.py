@@ -261,7 +261,7 @@ def _open(regions: Mapping[str, Spec], end_ns: int) -> tuple[OpenRegion, ...]:
 def _fill_histogram(node: Node, spec: Spec) -> None:
     """Durations of `calls` completed calls: log-normal, growing as the spec says, then the pauses."""
     paused = min(spec.pauses[0], spec.calls)
-    kinds = min(spec.calls, 2000)
+    kinds = min(spec.calls, 500)
     work = (np.arange(kinds) + 0.5) / kinds
     shape = np.exp(spec.spread * _normal_quantiles(kinds)) * work**spec.growth
     mean_ns = max(node.closed_ns - paused * spec.pauses[1], 0.0) / spec.calls

@@ -34,6 +34,13 @@ def start(
     default) while training goes on. `device` is "cuda", "xpu" or an object with the methods of
     `hotloop.measure.device.Device`.
     """
+    if default.is_recording and os.environ.get(CAPTURE_VARIABLE):
+        wish = f"start({str(folder)!r})" if folder is not None else "start()"
+        print(
+            f"hotloop: {wish} changes nothing: this run is recorded into {default.folder} already",
+            file=sys.stderr,
+        )
+        return default.folder
     target = Path(folder) if folder is not None else store.new_folder(process_label())
     accelerator = TorchDevice(device) if isinstance(device, str) else device
     default.start(target, memory=memory, timeline=timeline, device=accelerator, config=config, seeds=seeds)
@@ -53,16 +60,6 @@ def summary() -> str:
     """A table of what this process has recorded so far, one line for each operation."""
     capture = default.capture()
     return summary_table(list(default.stats().values()), capture.progress)
-
-
-def join_from_environment() -> None:
-    """Record this process into the capture that HOTLOOP_CAPTURE names; never raises."""
-    if default.is_recording:
-        return
-    try:
-        default.start(os.environ[CAPTURE_VARIABLE], join=True)
-    except Exception as error:
-        print(f"hotloop: this process is not recorded: {error}", file=sys.stderr)
 
 
 def _write(target: TextIO | Callable[[str], Any] | None, text: str) -> None:

@@ -1,0 +1,77 @@
+"""The machine badge of a series: how busy the computer was while the runs were made.
+
+It is shown, never used to discard a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hotloop.capture.series import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One run's share of the trouble; None for what the system did not tell."""
+
+    load: float | None  # 1-minute load before the run
+    cpu_stall: float | None  # share of the run's time in which some task waited for a CPU
+    memory_stall: float | None
+    io_stall: float | None
+    steal: float | None  # share of all CPU time taken by other guests of the same computer
+    throttled: float | None  # seconds our cgroup was held back, per second
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A figure over all runs."""
+
+    median: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """Each figure over all runs; None when unknown."""
+
+    load: Level | None
+    cpu_stall: Level | None
+    memory_stall: Level | None
+    io_stall: Level | None
+    steal: Level | None
+    throttled: Level | None
+
+
+def busy(run: Run) -> Busy:
+    """What one run had to bear, from the totals before and after it."""
+    seconds = _gap(run, "at_s")
+    cpu = _gap(run, "cpu_s")
+    return Busy(
+        load=run.before.get("load_1min"),
+        cpu_stall=_share(_gap(run, "cpu_stall_s"), seconds),
+        memory_stall=_share(_gap(run, "memory_stall_s"), seconds),
+        io_stall=_share(_gap(run, "io_stall_s"), seconds),
+        steal=_share(_gap(run, "steal_s"), cpu),
+        throttled=_share(_gap(run, "throttled_s"), seconds),
+    )
+
+
+def badge_of(runs: Sequence[Run]) -> Badge:
+    """The badge of several runs."""
+    each = [busy(run) for run in runs]
+    levels = {}
+    for name in Badge.__slots__:
+        values = [value for one in each if (value := getattr(one, name)) is not None]
+        levels[name] = Level(median(values), max(values)) if values else None
+    return Badge(**levels)
+
+
+def _gap(run: Run, key: str) -> float | None:
+    before, after = run.before.get(key), run.after.get(key)
+    return None if before is None or after is None else after - before
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else max(part / whole, 0.0)

@@ -1,0 +1,304 @@
+"""From a capture to everything that can be said about it: puts the parts of analysis together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hotloop._util import units
+from hotloop.analysis import growth as growing
+from hotloop.analysis.bottleneck import bottlenecks
+from hotloop.analysis.categories import CategoryRules, Resolver
+from hotloop.analysis.course import course
+from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Waits
+from hotloop.analysis.light import light
+from hotloop.analysis.tree import (
+    FlatTree,
+    breakdown,
+    driving_thread,
+    flatten,
+    merged_tree,
+    region_findings,
+    thread_label,
+)
+from hotloop.analysis.utilisation import NOTABLE, others_may_hold_up, oversubscription, utilisation, waits
+from hotloop.analysis.whatif import LEAST_WINDOWS, shares_by_name
+from hotloop.analysis.windows import Spans, spans_by_name, work_done
+from hotloop.capture.model import Capture, Node, Process, Thread
+
+if TYPE_CHECKING:
+    from hotloop.analysis.recommend import Rule
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The thread that drives training, laid out for the questions asked about it."""
+
+    process: Process
+    thread: Thread
+    flat: FlatTree
+    spans: Spans
+    work: growing.Course
+
+
+def explain(
+    capture: Capture,
+    *,
+    category_rules: CategoryRules = (),
+    goal_env_steps: int | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> Findings:
+    """Everything that can be said about one capture.
+
+    `category_rules` are (prefix or glob, category) pairs that come before our own; with
+    `goal_env_steps` the time left until then is forecast; `rules` are the recommendation rules,
+    the built-in ones when None.
+    """
+    from hotloop.analysis.recommend import recommend
+
+    found = measured(capture, category_rules=category_rules, goal_env_steps=goal_env_steps)
+    return replace(found, recommendations=recommend(capture, found, rules))
+
+
+def measured(
+    capture: Capture, *, category_rules: CategoryRules = (), goal_env_steps: int | None = None
+) -> Findings:
+    """`explain` without recommendations."""
+    resolver = Resolver(tuple(category_rules))
+    driver = _driver(capture, resolver)
+    if driver is None:
+        return _nothing(capture)
+    everything = flatten(merged_tree([capture], resolver), resolver, capture.region_cost_ns)
+    done = capture.progress
+    uses = utilisation(capture, resolver)
+    place = [id(t) for t in capture.threads].index(id(driver.thread))
+    waiting = waits(uses, (driver.process, driver.thread), place)
+    held_up = others_may_hold_up(waiting)
+    ranked = bottlenecks(everything, driver.flat, driver.spans, others_may_hold_it_up=held_up)
+    grown, no_growth = growing.growth(driver.work)
+    forecast, no_forecast = None, ""
+    if goal_env_steps is not None:
+        forecast, no_forecast = growing.forecast(driver.work, goal_env_steps, done.env_steps)
+    lit, unlit = light(everything, capture.facts.get("limits"))
+    own = breakdown(driver.flat, thread_label(driver.process, driver.thread))
+    wall_s = capture.wall_ns / 1e9
+    reasons = [no_growth, no_forecast, *unlit, *_unknown(capture, driver, everything, waiting, held_up)]
+    return Findings(
+        headline=headline(own, driver.flat, ranked, waiting, grown),
+        command=tuple(capture.command),
+        wall_ns=capture.wall_ns,
+        env_steps=done.env_steps,
+        updates=done.updates,
+        episodes=done.episodes,
+        env_steps_per_s=done.env_steps / wall_s if done.env_steps and wall_s else None,
+        updates_per_s=done.updates / wall_s if done.updates and wall_s else None,
+        mean_return=done.mean_return,
+        basis=_basis(capture, own),
+        breakdown=own,
+        all_threads=breakdown(everything, f"all {len(capture.threads)} threads"),
+        bottlenecks=ranked,
+        recommendations=(),
+        growth=grown,
+        forecast=forecast,
+        utilisation=uses,
+        light=lit,
+        regions=region_findings(everything, done.env_steps),
+        course=course(capture, driver.process, driver.thread, resolver),
+        machine=capture.machine,
+        versions=_versions(capture),
+        not_measured=tuple(reason for reason in reasons if reason),
+        warnings=tuple(_warnings(capture)),
+        waits=waiting,
+        oversubscription=oversubscription(capture, uses),
+        lines=_lines(capture),
+    )
+
+
+def _lines(capture: Capture) -> tuple[LineShare, ...]:
+    """Lines seen outside all regions, most seen first."""
+    seen = capture.facts.get("lines") or {}
+    samples, counts = seen.get("samples", 0), seen.get("lines", {})
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(LineShare(site, count / samples) for site, count in ranked if samples)
+
+
+def _driver(capture: Capture, resolver: Resolver) -> Driver | None:
+    found = driving_thread(capture)
+    if found is None:
+        return None
+    process, thread = found
+    spans = spans_by_name(thread)
+    env_steps, episodes = (
+        work_done(capture, process, thread, spans.end_ns, counter) for counter in ("env_steps", "episodes")
+    )
+    flat = flatten(thread.root, resolver, capture.region_cost_ns)
+    return Driver(process, thread, flat, spans, growing.Course(spans, env_steps, episodes))
+
+
+def _basis(capture: Capture, own: Breakdown) -> str:
+    count = len(capture.threads)
+    if count == 1:
+        return f"shares of the wall time of {own.label}"
+    return (
+        f"the breakdown: shares of the wall time of {own.label}, which drives training; "
+        f"regions and bottlenecks: shares of the time of all {count} threads added up"
+    )
+
+
+# -- the one sentence ----------------------------------------------------------------------------
+
+
+def headline(
+    own: Breakdown,
+    driver: FlatTree,
+    ranked: tuple[Bottleneck, ...],
+    waiting: Waits | None,
+    grown: Growth | None,
+) -> str:
+    """What limits training, in one sentence."""
+    if not own.wall_ns:
+        return "Nothing was measured: the recorded threads have no time."
+    sentence = _main_point(own, shares_by_name(driver), ranked, waiting)
+    defects = [r for r in grown.regions if r.flagged] if grown else []
+    if grown and defects and grown.excess > 1 + NOTABLE:
+        first = defects[0]
+        slower = f"x{first.late_ns / first.early_ns:.1f} so far"
+        sentence += f", and each call of {first.name} gets slower as the run goes on ({slower})"
+    return sentence + "."
+
+
+def _main_point(
+    own: Breakdown, shares: dict[str, float], ranked: tuple[Bottleneck, ...], waiting: Waits | None
+) -> str:
+    top = own.categories[0]
+    if top.category == "unattributed":
+        return (
+            f"{units.percent(top.share)} of the training thread's time is in no region: "
+            "wrap more of the loop in hotloop.profile(...) to see where it goes"
+        )
+    if top.category == "hotloop":
+        return (
+            f"{units.percent(top.share)} of the training thread's time is hotloop's own cost: "
+            "its regions are too short to be measured one by one, so wrap larger pieces"
+        )
+    if waiting is not None and top.category == "wait" and waiting.others_share is not None:
+        return waiting.says.removesuffix(".")
+    here = [b for b in ranked if b.name in shares]
+    if not here:
+        return f"{units.percent(top.share)} of the training thread's time is {top.category}"
+    best = here[0]
+    takes = f"{best.name} ({best.category}) takes {units.percent(shares[best.name])}"
+    if shares[best.name] < top.share / 2:  # many small regions of one kind: the kind is the news
+        takes = f"{top.category} takes {units.percent(top.share)}"
+    takes += " of the training thread's time"
+    gain = best.gain_if_twice_as_fast
+    if gain is None:
+        return takes
+    return (
+        f"{takes}; with {best.name} twice as fast, training would run "
+        f"{gain.value:.2f}x as fast [{gain.low:.2f}, {gain.high:.2f}]"
+    )
+
+
+# -- what is not known ---------------------------------------------------------------------------
+
+
+def _unknown(
+    capture: Capture, driver: Driver, everything: FlatTree, waiting: Waits | None, held_up: bool
+) -> list[str]:
+    """Sentences for `not_measured`."""
+    reasons = []
+    if capture.region_cost_ns is None:
+        reasons.append("our own cost: the cost of one region was not calibrated for this capture")
+    if not capture.progress.env_steps:
+        reasons.append("env steps per second: no env steps were reported (hotloop.progress(env_steps=...))")
+    if not capture.progress.updates:
+        reasons.append("updates per second: no updates were reported (hotloop.progress(updates=...))")
+    if len(driver.spans) < LEAST_WINDOWS:
+        reasons.append(
+            f"gains: {len(driver.spans)} windows were recorded in the driving thread, "
+            f"{LEAST_WINDOWS} are needed for an interval, and no gain is given without one"
+        )
+    if held_up and waiting is not None:
+        reasons.append(
+            f"gains of regions that are not waits: {waiting.driver} waits "
+            f"{units.percent(waiting.driver_share)} of its time for others, which may swallow them, "
+            "so their intervals reach down to no gain"
+        )
+    if all(n.rss_growth_bytes is None for n in everything.nodes):
+        reasons.append("memory growth of regions: memory was not sampled")
+    if all(n.device_ns is None for n in everything.nodes):
+        reasons.append("device time: no region was timed on a device")
+    without_cpu = sum(t.cpu_ns is None for t in capture.threads)
+    if without_cpu:
+        reasons.append(
+            f"CPU time of {without_cpu} of {len(capture.threads)} threads: not read before they ended"
+        )
+    if everything.nodes and not driver.flat.nodes:
+        reasons.append("the driving thread has no regions: its time is unattributed")
+    return reasons
+
+
+def _warnings(capture: Capture) -> list[str]:
+    found = list(capture.warnings)
+    for process in capture.processes:
+        label = f"{process.label or 'process'} (pid {process.pid})"
+        found += [f"{label}: {warning}" for warning in process.warnings]
+        if not process.closed and not process.alive:
+            found.append(f"{label} died before it could end its recording; its figures reach up to then")
+        for thread in process.threads:
+            if thread.uncertain:
+                found.append(f"{thread_label(process, thread)}: read in the middle of an update")
+    python = sum(p.core == "python" for p in capture.processes)
+    if python:
+        found.append(f"{python} of {len(capture.processes)} processes recorded without the compiled core")
+    names = sorted({n.name for n in _out_of_order(capture)})
+    if names:
+        found.append(f"closed out of order, so their times are doubtful: {', '.join(names[:5])}")
+    return found
+
+
+def _out_of_order(capture: Capture) -> list[Node]:
+    todo, found = [capture.tree], []
+    while todo:
+        node = todo.pop()
+        if node.out_of_order:
+            found.append(node)
+        todo += node.children
+    return found
+
+
+def _versions(capture: Capture) -> dict[str, str]:
+    return {str(k): str(v) for k, v in dict(capture.facts.get("versions") or {}).items()}
+
+
+def _nothing(capture: Capture) -> Findings:
+    """Findings of a capture in which no thread has recorded anything."""
+    empty = Breakdown("no thread", 0, (), 0, None)
+    return Findings(
+        headline="Nothing was recorded: no thread of this run entered a region.",
+        command=tuple(capture.command),
+        wall_ns=capture.wall_ns,
+        env_steps=0,
+        updates=0,
+        episodes=0,
+        env_steps_per_s=None,
+        updates_per_s=None,
+        mean_return=None,
+        basis="nothing",
+        breakdown=empty,
+        all_threads=empty,
+        bottlenecks=(),
+        recommendations=(),
+        growth=None,
+        forecast=None,
+        utilisation=(),
+        light=(),
+        regions=(),
+        course={},
+        machine=capture.machine,
+        versions=_versions(capture),
+        not_measured=("everything: no thread recorded a region",),
+        warnings=tuple(_warnings(capture)),
+    )

@@ -1,0 +1,270 @@
+"""Why a run gets slower as it goes on: how much is learning, how much is a defect, when it will end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop._util import units
+from hotloop.analysis.findings import Estimate, Forecast, Growth, GrowthFactor, RegionGrowth
+from hotloop.analysis.robust import inflation_by_neighbours, theil_sen
+from hotloop.analysis.whatif import block_counts
+from hotloop.analysis.windows import UNATTRIBUTED, Spans
+
+LEAST_WINDOWS = 8  # for anything said here
+LEAST_EPISODES = 5  # in each of the two stretches, to speak of time per episode
+MOST_REGIONS = 50  # exponents are fitted for the names with most own time
+FLAG_EXPONENT = 0.15
+FLAG_P = 0.001
+_FLAT = 0.05  # factors closer to 1 than this are not worth a word
+
+Floats = NDArray[np.float64]
+Factor = Literal["steps per episode", "calls per step", "cost per call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Sums over a part of the run, by region name."""
+
+    units: float  # episodes, or env steps when time is taken per env step
+    env_steps: float
+    calls: Floats
+    own_ns: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The driving thread's windows with the work all threads had done by then."""
+
+    spans: Spans
+    env_steps: Floats  # cumulative, at the end of each window
+    episodes: Floats
+
+
+def growth(course: Course) -> tuple[Growth | None, str]:
+    """Growth of the time per episode (or per env step); else None and the reason."""
+    spans = course.spans
+    if len(spans) < LEAST_WINDOWS:
+        return None, f"growth: {len(spans)} windows were recorded, {LEAST_WINDOWS} are needed"
+    if not course.env_steps[-1]:
+        return None, "growth: no env steps were reported (hotloop.progress(env_steps=...))"
+    first, last = _stretch_rows(course)
+    if last - first < LEAST_WINDOWS:
+        return None, "growth: env steps were reported in too few windows"
+    per: Literal["episode", "env step"] = "episode"
+    early, late = _two_stretches(course, first, course.episodes)
+    if min(early.units, late.units) < LEAST_EPISODES:
+        per = "env step"
+        early, late = _two_stretches(course, first, course.env_steps)
+    if min(early.units, late.units, early.env_steps, late.env_steps) <= 0:
+        return None, "growth: the early or the late quarter of the run holds no env steps"
+    ratios = decompose(early, late)
+    if per == "env step":
+        del ratios["steps per episode"]
+    regions = region_growth(course, first)
+    slower = any(region.flagged for region in regions)
+    factors = tuple(
+        GrowthFactor(name, ratio, slower and name == "cost per call") for name, ratio in ratios.items()
+    )
+    early_ns, late_ns = early.own_ns.sum() / early.units, late.own_ns.sum() / late.units
+    excess = float(late_ns / early_ns)
+    says = _sentence(per, excess, ratios, regions)
+    return Growth(per, float(early_ns), float(late_ns), excess, factors, regions, says), ""
+
+
+def _stretch_rows(course: Course) -> tuple[int, int]:
+    """First and last window of steady work: without start-up, which ends with the first env steps."""
+    started = int(np.searchsorted(course.env_steps, 1.0))
+    return started + 1, len(course.spans)
+
+
+def _two_stretches(course: Course, first: int, counter: Floats) -> tuple[Stretch, Stretch]:
+    """The first and the last quarter of the windows of steady work."""
+    total = len(course.spans)
+    quarter = max((total - first) // 4, 1)
+    return (
+        _stretch(course, first, first + quarter, counter),
+        _stretch(course, total - quarter, total, counter),
+    )
+
+
+def _stretch(course: Course, start: int, stop: int, counter: Floats) -> Stretch:
+    before = start - 1  # start is at least 1
+    return Stretch(
+        units=float(counter[stop - 1] - counter[before]),
+        env_steps=float(course.env_steps[stop - 1] - course.env_steps[before]),
+        calls=course.spans.calls[start:stop].sum(axis=0),
+        own_ns=course.spans.own_ns[start:stop].sum(axis=0),
+    )
+
+
+def decompose(early: Stretch, late: Stretch) -> dict[Factor, float]:
+    """Ratio of each factor in (time per unit, late) / (early), by the logarithmic mean Divisia index.
+
+    V_k = steps per unit x calls per step x cost per call for each region k. With the weights
+    w_k = L(V_k', V_k) / L(V', V) the product of exp(sum_k w_k ln(ratio in k)) is exactly V'/V.
+    """
+    v0, v1 = early.own_ns / early.units, late.own_ns / late.units
+    whole = log_mean(np.array([v1.sum()]), np.array([v0.sum()]))[0]
+    # Time without completed calls (no region at all, or one that stays open for the whole run) has
+    # no cost per call: it is counted as one call for each env step.
+    uncounted = ((early.own_ns > 0) & (early.calls == 0)) | ((late.own_ns > 0) & (late.calls == 0))
+    c0 = np.where(uncounted, early.env_steps, early.calls)
+    c1 = np.where(uncounted, late.env_steps, late.calls)
+    both = (v0 > 0) & (v1 > 0)
+    weight = log_mean(v1[both], v0[both]) / whole
+    steps = np.log((late.env_steps / late.units) / (early.env_steps / early.units))
+    calls = np.log((c1[both] / late.env_steps) / (c0[both] / early.env_steps))
+    cost = np.log((late.own_ns[both] / c1[both]) / (early.own_ns[both] / c0[both]))
+    # A region with no time in one stretch: the limit of the formula for V_k -> 0. All of its time
+    # belongs to the factor that is 0 there: the calls when there were none, else the cost.
+    absent = ((early.calls == 0) & (v0 == 0)) | ((late.calls == 0) & (v1 == 0))
+    free = ~absent & ~both
+    change = (v1 - v0) / whole
+    return {
+        "steps per episode": float(np.exp((weight * steps).sum())),
+        "calls per step": float(np.exp((weight * calls).sum() + change[absent].sum())),
+        "cost per call": float(np.exp((weight * cost).sum() + change[free].sum())),
+    }
+
+
+def log_mean(a: Floats, b: Floats) -> Floats:
+    """(a - b) / (ln a - ln b), elementwise, a for equal ones; a and b above 0."""
+    # log1p keeps the digits where a and b are close: there ln a - ln b loses them.
+    gap = (a - b) / b
+    near = np.abs(gap) < 0.1
+    logs = np.where(near, np.log1p(np.where(near, gap, 0.0)), np.log(a) - np.log(b))
+    same = logs == 0
+    return np.asarray(np.where(same, a, (a - b) / np.where(same, 1.0, logs)))
+
+
+def region_growth(course: Course, first: int) -> tuple[RegionGrowth, ...]:
+    """Growth exponent of the own time per call for each name, worst first: flagged, then extra time."""
+    spans = course.spans
+    own = spans.own_ns.sum(axis=0)
+    found: list[tuple[float, RegionGrowth]] = []
+    for column in np.argsort(-own)[: MOST_REGIONS + 1]:
+        name = spans.names[column]
+        if name == UNATTRIBUTED or own[column] <= 0:
+            continue
+        calls, own_ns = spans.calls[first:, column], spans.own_ns[first:, column]
+        one = _exponent(name, calls, own_ns, course.env_steps[first - 1 :])
+        if one is not None:
+            extra_ns = (one.late_ns - one.early_ns) * float(spans.calls[first:, column].sum())
+            found.append((extra_ns, one))
+    found.sort(key=lambda pair: (not pair[1].flagged, -pair[0]))
+    return tuple(one for _, one in found)
+
+
+def _exponent(name: str, calls: Floats, own_ns: Floats, env_steps: Floats) -> RegionGrowth | None:
+    """`env_steps` has one entry more than the others, in front: the work done before them."""
+    # A long call's time arrives before the call is counted: join windows up to one with calls.
+    ends = np.flatnonzero(calls > 0)
+    if len(ends) < LEAST_WINDOWS:
+        return None
+    cumulative_ns = np.cumsum(own_ns)[ends]
+    cost = np.diff(cumulative_ns, prepend=0.0) / calls[ends]
+    done = env_steps[1:][ends]
+    work = (done + np.concatenate([env_steps[:1], done[:-1]])) / 2  # half-way through the window
+    use = (cost > 0) & (work > 0)
+    if use.sum() < LEAST_WINDOWS:
+        return None
+    cost, x = cost[use], np.log(work[use])
+    y = np.log(cost)
+    slope = theil_sen(x, y, inflation=inflation_by_neighbours(x, y))
+    if slope is None:
+        return None
+    quarter = max(len(cost) // 4, 1)
+    calls = calls[ends][use]
+    early_ns = float(np.average(cost[:quarter], weights=calls[:quarter]))
+    late_ns = float(np.average(cost[-quarter:], weights=calls[-quarter:]))
+    return RegionGrowth(
+        name=name,
+        exponent=Estimate(slope.value, slope.low, slope.high),
+        kendall_p=slope.kendall_p,
+        flagged=slope.low > FLAG_EXPONENT and slope.kendall_p < FLAG_P,
+        early_ns=early_ns,
+        late_ns=late_ns,
+    )
+
+
+def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tuple[RegionGrowth, ...]) -> str:
+    """What grew: learning first, then defects."""
+    worst = [r for r in regions if r.flagged]
+    learning = []
+    steps, calls = ratio.get("steps per episode", 1.0), ratio["calls per step"]
+    if abs(steps - 1) > _FLAT:
+        longer = "longer" if steps > 1 else "shorter"
+        learning.append(f"episodes got {longer} (x{steps:.2f}), which is learning")
+    if abs(calls - 1) > _FLAT:
+        more = "more" if calls > 1 else "fewer"
+        learning.append(f"there were {more} calls for each env step (x{calls:.2f}), which is a setting")
+    cost = ratio["cost per call"]
+    if worst:
+        first = worst[0]
+        defect = (
+            f"a defect: each call of {first.name} got slower, from {units.duration(first.early_ns)} to "
+            f"{units.duration(first.late_ns)} (cost ~ work^{first.exponent.value:.2f} "
+            f"[{first.exponent.low:.2f}, {first.exponent.high:.2f}]); slower calls make x{cost:.2f}"
+        )
+        if len(worst) > 1:
+            defect += f", and {len(worst) - 1} more regions grow"
+    elif cost > 1 + _FLAT:
+        defect = (
+            f"calls got slower (x{cost:.2f}), but no region grows beyond the noise: "
+            "rather the machine than the code"
+        )
+    else:
+        defect = "no region got slower with the work done"
+    head = f"Late in the run an {per} took x{excess:.2f} the time of an early one"
+    return f"{head}: {'; '.join([*learning, defect])}."
+
+
+def forecast(course: Course, goal_env_steps: int, done_env_steps: int) -> tuple[Forecast | None, str]:
+    """Time left until `goal_env_steps`, from time per env step ~ a (env steps done)^b; else the reason.
+
+    The interval is that of the fit, by block bootstrap over the windows; it holds if the growth
+    goes on as it did.
+    """
+    if done_env_steps >= goal_env_steps:
+        return None, f"forecast: the goal of {goal_env_steps} env steps is reached ({done_env_steps} done)"
+    done, spans = course.env_steps, course.spans
+    gained = np.diff(done, prepend=0.0)
+    use = gained > 0
+    use[: min(_stretch_rows(course)[0], len(use))] = False  # the first window also holds the start-up
+    if use.sum() < LEAST_WINDOWS:
+        return None, f"forecast: fewer than {LEAST_WINDOWS} windows with env steps"
+    elapsed = np.cumsum(spans.span_ns)
+    start_ns = elapsed[np.flatnonzero(use)[0] - 1]
+    # Windows without env steps belong to the next one that has some.
+    y = np.log(np.diff(elapsed[use], prepend=start_ns) / gained[use])
+    x = np.log(done[use] - gained[use] / 2)
+    left = [_time_left_s(*_fit(x, y, w), done_env_steps, goal_env_steps) for w in _weights(len(x))]
+    value = _time_left_s(*_fit(x, y, np.ones(len(x))), done_env_steps, goal_env_steps)
+    low, high = (float(q) for q in np.quantile(left, [0.025, 0.975]))
+    remaining = Estimate(value, min(low, value), max(high, value))
+    return Forecast(goal_env_steps, done_env_steps, remaining), ""
+
+
+def _weights(windows: int) -> Floats:
+    return block_counts(windows, replicates=500)
+
+
+def _fit(x: Floats, y: Floats, weight: Floats) -> tuple[float, float]:
+    """Weighted least squares y = ln a + b x; b stays within -1..3 so that one odd window cannot explode."""
+    mean_x, mean_y = np.average(x, weights=weight), np.average(y, weights=weight)
+    spread = float((weight * (x - mean_x) ** 2).sum())
+    b = float((weight * (x - mean_x) * (y - mean_y)).sum()) / spread if spread > 1e-12 else 0.0
+    b = min(max(b, -0.99), 3.0)
+    # exp of a mean of logs is the median: half the noise's variance brings it to the mean.
+    noise = float(np.average((y - mean_y - b * (x - mean_x)) ** 2, weights=weight))
+    return float(mean_y - b * mean_x) + noise / 2, b
+
+
+def _time_left_s(ln_a: float, b: float, done: float, goal: float) -> float:
+    """Integral of a n^b from `done` to `goal`, in seconds."""
+    power = b + 1.0
+    return float(np.exp(ln_a) * (goal**power - done**power) / power / 1e9)

@@ -1,0 +1,313 @@
+"""What a running job did in the last seconds: two looks at its capture -> rates, shares, stuck threads.
+
+A look is a `Reading`: the few sums that are needed later, so that nobody has to keep whole captures.
+The caller says when it looked; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hotloop.capture.model import Capture, Node, OpenRegion, Process, Progress, Thread, merged
+
+STUCK_AFTER_NS = 10_000_000_000  # in one region, with nothing entered or left meanwhile
+STUCK_TIMES_LONGEST = 3.0  # and so many times longer than its longest completed call
+SILENT_AFTER_NS = 5_000_000_000  # without a heartbeat (they come several times a second)
+UNATTRIBUTED = "(unattributed)"
+
+State = Literal["running", "silent", "ended", "died"]
+Key = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadReading:
+    """One thread at one look."""
+
+    name: str
+    calls: int  # completed calls of all its regions
+    open: tuple[OpenRegion, ...]
+    open_for_ns: int  # since the innermost open region began
+    innermost_is_leaf: bool  # nothing was ever recorded inside it
+    longest_ns: int | None  # longest completed call of the innermost open region
+    still_since_ns: int  # first look that saw the thread as it is now
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process at one look."""
+
+    label: str
+    pid: int
+    state: State
+    rss_bytes: int | None
+    progress: Progress
+    own_ns: dict[str, int]  # by region name; with UNATTRIBUTED, its threads' wall time
+    calls: dict[str, int]
+    threads: dict[tuple[int, int], ThreadReading]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A capture at one look."""
+
+    at_ns: int  # the caller's monotonic clock
+    run_ns: int  # length of the run so far
+    exit_status: str | None
+    processes: dict[Key, ProcessReading]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRegion:
+    """One region name over the span."""
+
+    name: str
+    own_ns: int
+    share: float  # own time / time of all threads in the span, 0..1
+    calls_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProcess:
+    """One process over the span."""
+
+    label: str
+    pid: int
+    state: State
+    env_steps_per_s: float | None  # None: this process never reported env steps
+    updates_per_s: float | None
+    busiest: str | None  # region with the most own time in the span
+    busiest_share: float | None  # of the process's thread time
+    inside: str | None  # innermost region open at the look, of its first thread inside one
+    rss_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A thread that has sat in one region for long."""
+
+    process: str
+    pid: int
+    thread: str
+    region: str
+    for_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The job over the last seconds."""
+
+    run_ns: int  # length of the run so far
+    span_ns: int  # what the rates and shares are taken over
+    since_start: bool  # the span is the whole run: there was no earlier look
+    env_steps: int  # so far
+    updates: int
+    episodes: int
+    env_steps_per_s: float | None  # None: never reported
+    updates_per_s: float | None
+    episodes_per_s: float | None
+    mean_return: float | None  # of the episodes that ended in the span
+    mean_loss: float | None
+    regions: tuple[LiveRegion, ...]  # most own time first
+    processes: tuple[LiveProcess, ...]
+    stuck: tuple[Stuck, ...]  # longest first
+    all_ended: bool
+    exit_status: str | None
+
+
+def read(capture: Capture, at_ns: int, at_real_ns: int, previous: Reading | None = None) -> Reading:
+    """A look at `capture`, taken at `at_ns` (monotonic) and `at_real_ns` (real time)."""
+    before = previous.processes if previous else {}
+    found = {}
+    for process in capture.processes:
+        key = (process.host, process.pid, process.start_real_ns)
+        found[key] = _read_process(process, at_ns, at_real_ns, before.get(key))
+    return Reading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found)
+
+
+def live(after: Reading, before: Reading | None = None) -> Live:
+    """What happened between two looks; without an earlier one, since the start."""
+    span_ns = after.at_ns - before.at_ns if before else after.run_ns
+    earlier = before.processes if before else {}
+    grown = {key: _growth(p, earlier.get(key)) for key, p in after.processes.items()}
+    so_far = sum((p.progress for p in after.processes.values()), Progress())
+    done = sum((g.progress for g in grown.values()), Progress())
+    ended = [p.state in ("ended", "died") for p in after.processes.values()]
+    return Live(
+        run_ns=after.run_ns,
+        span_ns=span_ns,
+        since_start=before is None,
+        env_steps=so_far.env_steps,
+        updates=so_far.updates,
+        episodes=so_far.episodes,
+        env_steps_per_s=_rate(done.env_steps, span_ns, so_far.env_steps),
+        updates_per_s=_rate(done.updates, span_ns, so_far.updates),
+        episodes_per_s=_rate(done.episodes, span_ns, so_far.episodes),
+        mean_return=done.mean_return,
+        mean_loss=done.mean_loss,
+        regions=_regions(list(grown.values()), span_ns),
+        processes=tuple(_process(p, grown[key], span_ns) for key, p in after.processes.items()),
+        stuck=_stuck(after),
+        all_ended=bool(ended) and all(ended),
+        exit_status=after.exit_status,
+    )
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def _read_process(
+    process: Process, at_ns: int, at_real_ns: int, previous: ProcessReading | None
+) -> ProcessReading:
+    own_ns: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    todo = [merged(process.threads)]
+    while todo:
+        node = todo.pop()
+        name = node.name or UNATTRIBUTED
+        own_ns[name] = own_ns.get(name, 0) + node.own_ns
+        calls[name] = calls.get(name, 0) + node.calls
+        todo += node.children
+    before = previous.threads if previous else {}
+    return ProcessReading(
+        label=process.label or "process",
+        pid=process.pid,
+        state=_state(process, at_real_ns),
+        rss_bytes=process.rss_bytes,
+        progress=sum((t.progress for t in process.threads), Progress()),
+        own_ns=own_ns,
+        calls=calls,
+        threads={
+            (t.native_id, t.start_ns): _read_thread(t, at_ns, before.get((t.native_id, t.start_ns)))
+            for t in process.threads
+            if not t.ended and not t.folded_threads
+        },
+    )
+
+
+def _state(process: Process, at_real_ns: int) -> State:
+    if process.closed:
+        return "ended"
+    silent = at_real_ns - (process.start_real_ns + process.end_ns - process.start_ns) > SILENT_AFTER_NS
+    # On another host we cannot see whether the process lives; its heartbeat tells.
+    if process.alive:
+        return "silent" if silent else "running"
+    return "died" if silent else "running"
+
+
+def _read_thread(thread: Thread, at_ns: int, previous: ThreadReading | None) -> ThreadReading:
+    innermost = _innermost(thread)
+    calls = _all_calls(thread.root)
+    same = previous is not None and (previous.calls, previous.open) == (calls, thread.open)
+    return ThreadReading(
+        name=thread.name,
+        calls=calls,
+        open=thread.open,
+        open_for_ns=max(thread.end_ns - thread.open[-1].since_ns, 0) if thread.open else 0,
+        innermost_is_leaf=innermost is not None and not innermost.children,
+        longest_ns=innermost.max_ns if innermost else None,
+        still_since_ns=previous.still_since_ns if same and previous else at_ns,
+    )
+
+
+def _innermost(thread: Thread) -> Node | None:
+    node = thread.root
+    for region in thread.open:
+        named = [child for child in node.children if child.name == region.name]
+        if not named:
+            return None
+        node = max(named, key=lambda child: child.open_calls)
+    return node if thread.open else None
+
+
+def _all_calls(root: Node) -> int:
+    calls, todo = 0, [root]
+    while todo:
+        node = todo.pop()
+        calls += node.calls
+        todo += node.children
+    return calls
+
+
+# -- between two looks ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    progress: Progress
+    own_ns: dict[str, int]
+    calls: dict[str, int]
+
+
+def _growth(after: ProcessReading, before: ProcessReading | None) -> _Growth:
+    if before is None:
+        return _Growth(after.progress, after.own_ns, after.calls)
+    fields = Progress.__slots__
+    return _Growth(
+        Progress(*(getattr(after.progress, f) - getattr(before.progress, f) for f in fields)),
+        {name: max(ns - before.own_ns.get(name, 0), 0) for name, ns in after.own_ns.items()},
+        {name: max(n - before.calls.get(name, 0), 0) for name, n in after.calls.items()},
+    )
+
+
+def _rate(done: int, span_ns: int, ever: int) -> float | None:
+    return done / span_ns * 1e9 if ever and span_ns > 0 else None
+
+
+def _regions(grown: list[_Growth], span_ns: int) -> tuple[LiveRegion, ...]:
+    own_ns: dict[str, int] = {}
+    calls: dict[str, int] = {}
+    for growth in grown:
+        for name, ns in growth.own_ns.items():
+            own_ns[name] = own_ns.get(name, 0) + ns
+            calls[name] = calls.get(name, 0) + growth.calls[name]
+    whole = sum(own_ns.values())
+    rows = [
+        LiveRegion(
+            name, ns, ns / whole if whole else 0.0, calls[name] / span_ns * 1e9 if span_ns > 0 else 0.0
+        )
+        for name, ns in own_ns.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.own_ns, row.name)))
+
+
+def _process(process: ProcessReading, growth: _Growth, span_ns: int) -> LiveProcess:
+    whole = sum(growth.own_ns.values())
+    busiest = max(growth.own_ns, key=lambda name: growth.own_ns[name]) if whole else None
+    inside = [t.open[-1].name for t in process.threads.values() if t.open]
+    running = process.state in ("running", "silent")
+    return LiveProcess(
+        label=process.label,
+        pid=process.pid,
+        state=process.state,
+        env_steps_per_s=_rate(growth.progress.env_steps, span_ns, process.progress.env_steps),
+        updates_per_s=_rate(growth.progress.updates, span_ns, process.progress.updates),
+        busiest=busiest,
+        busiest_share=growth.own_ns[busiest] / whole if busiest is not None else None,
+        inside=inside[0] if inside and running else None,
+        rss_bytes=process.rss_bytes if running else None,
+    )
+
+
+def _stuck(after: Reading) -> tuple[Stuck, ...]:
+    found = []
+    for process in after.processes.values():
+        if process.state not in ("running", "silent"):
+            continue
+        for thread in process.threads.values():
+            for_ns = _stuck_for_ns(thread, after.at_ns)
+            if for_ns >= max(STUCK_AFTER_NS, STUCK_TIMES_LONGEST * (thread.longest_ns or 0)):
+                region = thread.open[-1].name
+                found.append(Stuck(process.label, process.pid, thread.name, region, for_ns))
+    return tuple(sorted(found, key=lambda stuck: -stuck.for_ns))
+
+
+def _stuck_for_ns(thread: ThreadReading, at_ns: int) -> int:
+    """How long nothing was entered or left: exact inside a leaf, elsewhere at least as seen by the looks."""
+    if not thread.open:
+        return 0
+    return (
+        thread.open_for_ns
+        if thread.innermost_is_leaf
+        else min(at_ns - thread.still_since_ns, thread.open_for_ns)
+    )

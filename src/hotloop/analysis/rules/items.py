@@ -1,0 +1,126 @@
+"""Work done one item at a time that could be done for all envs, or for a whole batch, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
+from hotloop.analysis.rules.run import Row, Run, near
+from hotloop.analysis.rules.words import CHOOSING, STORING, TRANSFERRING
+
+LEAST_SHARE = 0.05  # of wall time; below that nobody needs to hear of it
+LEAST_ITEMS = 4  # calls where one would do
+SMALL_NS = 5e6  # a call longer than that does real work, looping over it is not the trouble
+PLAIN = frozenset({"replay", "data", "other", "framework"})
+
+
+def replay_item_by_item(run: Run) -> Recommendation | None:
+    """Experience is stored once for each env, though all envs step together."""
+    row = _once_for_each_env(run, storing=True)
+    if row is None:
+        return None
+    each = run.per_turn(row)
+    evidence = [
+        took(row),
+        f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
+        f"Assumed: storing all envs in one call saves between 60 % and {about(1 - 1 / each)} of it.",
+    ]
+    return advise(
+        run,
+        "replay-item-by-item",
+        row,
+        f"Store the experience of all envs in one call (`{row.name}`)",
+        evidence,
+        "Keep the buffer as preallocated arrays and write the rows of all envs with one slice assignment.",
+        run.gain([row], (0.6, 1 - 1 / each)),
+        Change(
+            "replace the loop over envs by one write of arrays with a leading env axis",
+            effort="hours",
+            safety="safe",
+        ),
+    )
+
+
+def per_item_calls(run: Run) -> Recommendation | None:
+    """Some other work is done once for each env, though all envs step together."""
+    row = _once_for_each_env(run, storing=False)
+    if row is None:
+        return None
+    each = run.per_turn(row)
+    evidence = [
+        took(row),
+        f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
+        f"Assumed: doing it for all envs at once saves between a half and {about(1 - 1 / each)} of it.",
+    ]
+    return advise(
+        run,
+        "per-item-calls",
+        row,
+        f"Do `{row.name}` for all envs at once",
+        evidence,
+        "Work on arrays with a leading env axis instead of calling it in a Python loop.",
+        run.gain([row], (0.5, 1 - 1 / each)),
+        Change("replace the loop over envs by one call on arrays", effort="hours", safety="safe"),
+    )
+
+
+def batch_item_by_item(run: Run) -> Recommendation | None:
+    """The learner's batch is put together item by item."""
+
+    def wanted(row: Row) -> bool:
+        each = run.per_update(row)
+        if row.category not in PLAIN or each < 2 * LEAST_ITEMS or row.mean_ns > SMALL_NS:
+            return False
+        # In a rollout, too, there are many calls for each update: only those that keep the
+        # learner's time count, seen by what is around them or by their number.
+        inside = any(near(other.calls, run.updates) for other in run.above(row))
+        in_rhythm = run.turns > 0 and (near(row.calls, run.turns) or near(row.calls, run.env_steps))
+        beyond = run.env_steps > 0 and row.calls > 1.5 * run.env_steps
+        return inside or (beyond and not in_rhythm)
+
+    row = _largest(run, wanted)
+    if row is None:
+        return None
+    each = run.per_update(row)
+    evidence = [
+        took(row),
+        f"It runs {times(each)} for each of {run.updates:,} updates.",
+        "Assumed: taking the whole batch with one index saves between 60 % and 98 % of it.",
+    ]
+    return advise(
+        run,
+        "batch-item-by-item",
+        row,
+        f"Take the learner's batch with one index (`{row.name}`)",
+        evidence,
+        "Draw all indices at once and index preallocated arrays with them, instead of item by item.",
+        run.gain([row], (0.6, 0.98)),
+        Change("replace the loop over samples by one indexing of arrays", effort="hours", safety="safe"),
+    )
+
+
+def _once_for_each_env(run: Run, *, storing: bool) -> Row | None:
+    if run.envs < LEAST_ITEMS:
+        return None
+
+    def wanted(row: Row) -> bool:
+        each = run.per_turn(row)
+        stores = row.category == "replay" or row.says(STORING)
+        return (
+            row.category in PLAIN
+            and stores == storing
+            and not row.says(TRANSFERRING)
+            and not row.says(CHOOSING)  # asking the policy has a rule of its own
+            and row.mean_ns <= SMALL_NS
+            and each >= LEAST_ITEMS
+            and (near(each, run.envs, 0.35) or each > run.envs)
+            and not any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row))
+        )
+
+    return _largest(run, wanted)
+
+
+def _largest(run: Run, wanted: Callable[[Row], bool]) -> Row | None:
+    found = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
+    return found[0] if found else None

@@ -1,0 +1,133 @@
+"""How much the learner works for each step, and how its work is handed to a device."""
+
+from __future__ import annotations
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
+from hotloop.analysis.rules.run import Row, Run
+from hotloop.analysis.rules.words import SYNCHRONISING, TRANSFERRING
+
+LEAST_SHARE = 0.05
+LEARNER_SHARE = 0.4  # a learner below that is not what holds training back
+UPDATES_PER_TURN = 4.0
+UPDATES_PER_ENV_STEP = 0.1  # classic DQN makes 0.25 with one env
+CUT = 4  # the change proposed: a quarter of the updates
+
+
+def too_many_updates(run: Run) -> Recommendation | None:
+    """The learner makes many updates for each turn of the loop and takes most of the time."""
+    if not run.updates or not run.env_steps or not run.turns or run.is_on_policy or not run.learner:
+        return None
+    per_turn, per_step = run.updates / run.turns, run.updates / run.env_steps
+    many = per_turn >= UPDATES_PER_TURN and per_step >= UPDATES_PER_ENV_STEP
+    share = sum(row.share for row in run.learner)
+    if not (many or (per_step > 1.05 and per_turn >= 1.5)) or share < LEARNER_SHARE:
+        return None
+    row = run.learner[0]
+    sampling = [r for r in run.outermost(lambda r: r.category == "replay") if run.per_update(r) > 0.9]
+    around = set(run.learner)
+    rows = run.learner + [r for r in sampling if r not in around and not around & set(run.above(r))]
+    evidence = [
+        f"{run.updates:,} updates for {run.env_steps:,} env steps: {rate(per_step)} for each env step, "
+        f"{rate(per_turn)} for each turn of the loop.",
+        f"The learner took {percent(share)} of wall time.",
+        f"The gain is for a quarter of the updates ({rate(per_turn / CUT)} for each turn).",
+    ]
+    return advise(
+        run,
+        "too-many-updates",
+        row,
+        "Make fewer updates for each env step",
+        evidence,
+        "This is less learning work, not faster work: compare the return after equal wall time. "
+        "Fewer updates on larger batches often learn as much.",
+        run.gain(rows, 1 - 1 / CUT),
+        Change(
+            "lower the number of updates for each env step (train frequency)", "minutes", "semantic", "flag"
+        ),
+    )
+
+
+def transfers_one_by_one(run: Run) -> Recommendation | None:
+    """Many small transfers where one would do."""
+
+    def wanted(row: Row) -> bool:
+        moves = row.category == "transfer" or (
+            row.category in ("other", "data", "replay", "policy", "framework") and row.says(TRANSFERRING)
+        )
+        return moves and _each(run, row) >= 4 and row.mean_ns < 2e6
+
+    rows = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
+    if not rows:
+        return None
+    row = rows[0]
+    each = _each(run, row)
+    size = row.node.bytes_moved / row.calls if row.node.bytes_moved else None
+    evidence = [took(row), f"It runs {times(each)} for each turn of the loop or update."]
+    if size is not None:
+        evidence.append(f"A transfer moves {size:,.0f} bytes: the cost is the call, not the bytes.")
+    evidence.append(
+        f"Assumed: one transfer in place of {rate(each)} saves between a half and {about(1 - 1 / each)}."
+    )
+    return advise(
+        run,
+        "transfers-one-by-one",
+        row,
+        f"Move data in one piece instead of {rate(each)} (`{row.name}`)",
+        evidence,
+        "Stack on the host, then make one tensor and one transfer; from pinned memory with non_blocking=True "
+        "where there is a device.",
+        run.gain(rows[:1], (0.5, 1 - 1 / each)),
+        Change("stack the items and transfer the stack once", effort="hours", safety="safe"),
+    )
+
+
+def _each(run: Run, row: Row) -> float:
+    """Calls for each update inside the learner, else for each turn of the loop."""
+    if run.updates and run.is_learning(row):
+        return run.per_update(row)
+    return run.per_turn(row) or run.per_update(row)
+
+
+def synchronising_calls(run: Run) -> Recommendation | None:
+    """Calls that make the program wait for the device, update after update."""
+    device_ns = sum(row.node.device_ns or 0 for row in run.rows)
+    if run.capture.facts.get("device") is None and not device_ns:
+        return None
+
+    def wanted(row: Row) -> bool:
+        waits = row.category in ("wait", "transfer", "other", "logging", "loss", "policy")
+        host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing itself
+        often = max(run.per_update(row), run.per_turn(row)) >= 0.9
+        one = max(run.per_update(row), run.per_turn(row)) < 4 or row.says(SYNCHRONISING)
+        spoken = row.says(SYNCHRONISING) or row.category == "wait"
+        return waits and host_only and often and one and spoken
+
+    rows = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
+    if not rows:
+        return None
+    row = rows[0]
+    # However rarely the program asks, the device has to do its work: only its idle time can be saved.
+    most = min(0.9, max(run.wall_ns - device_ns, 0) / max(row.total_ns, 1))
+    least = 0.5 * most if device_ns else 0.0
+    evidence = [
+        took(row),
+        f"It runs {times(max(run.per_update(row), run.per_turn(row)))} for each update or turn and "
+        "computes nothing on the device itself: it waits for what was queued before.",
+        f"The device computed for {duration(device_ns)} of {duration(run.wall_ns)}."
+        if device_ns
+        else "Device time was not measured, so the device may be the limit and nothing be gained.",
+        f"Assumed: asking every 100th time saves between {about(least)} and {about(most)} of it.",
+    ]
+    return advise(
+        run,
+        "synchronising-calls",
+        row,
+        f"Do not wait for the device in every update (`{row.name}`)",
+        evidence,
+        "Keep losses and metrics as device tensors and call .item() when they are printed, "
+        "say every 100 updates.",
+        run.gain([row], (least, most)),
+        Change("collect tensors, call .item() only when logging", effort="minutes", safety="safe"),
+    )

@@ -1,0 +1,144 @@
+"""The run as a whole: regions that get slower, time nobody named, our own cost, what to leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
+from hotloop.analysis.rules.advice import LOW, Change, advise, took
+from hotloop.analysis.rules.run import Row, Run
+from hotloop.analysis.rules.words import LOGGING, STORING
+
+MOST_LOOKED_AT = 20  # regions too small to matter; the largest are named
+
+
+def growing_cost(run: Run) -> Recommendation | None:
+    """Each call of a region costs more than the one before."""
+    growth = run.findings.growth
+    flagged = [found for found in growth.regions if found.flagged] if growth is not None else []
+    worst = max(flagged, key=lambda found: _extra_ns(run, found), default=None)
+    if worst is None or worst.late_ns < 1.3 * worst.early_ns or _extra_ns(run, worst) < 0.05 * run.wall_ns:
+        return None
+    rows = _called(run, worst.name)
+    row = max(rows, key=lambda r: r.own_ns)
+    exponent = worst.exponent
+    # The law brought back to the first window: a list costs nothing while it is empty.
+    first_ns = min(worst.late_ns * len(run.driver.windows) ** -max(exponent.low, 0.0), worst.early_ns)
+    own_ns, calls = sum(r.own_ns for r in rows), sum(r.calls for r in rows)
+    most = min(1 - calls * first_ns / own_ns, 0.98)
+    return advise(
+        run,
+        "growing-cost",
+        row,
+        f"`{row.name}` gets slower as the run goes on (x{worst.late_ns / worst.early_ns:.1f})",
+        [
+            took(row),
+            f"A call took {duration(worst.early_ns)} early and {duration(worst.late_ns)} late in the run: "
+            f"cost ~ work^{exponent.value:.2f} [{exponent.low:.2f}, {exponent.high:.2f}].",
+            f"The gain is for calls that stay at {duration(worst.early_ns)}, or at the "
+            f"{duration(first_ns)} of the very first ones; in a longer run it is larger.",
+        ],
+        _why_it_grows(row),
+        run.gain(rows, (min(_extra_ns(run, worst) / own_ns, most), most), own=True),
+        Change("a structure whose cost does not depend on its length", effort="hours", safety="safe"),
+        tier="medium",
+    )
+
+
+def _called(run: Run, name: str) -> list[Row]:
+    return [row for row in run.rows if row.name == name]
+
+
+def _extra_ns(run: Run, found: RegionGrowth) -> float:
+    """Time beyond what the calls would have taken at their early cost."""
+    rows = _called(run, found.name)
+    return sum(row.own_ns for row in rows) - sum(row.calls for row in rows) * found.early_ns
+
+
+def _why_it_grows(row: Row) -> str:
+    if row.category == "replay" or row.says(STORING):
+        return (
+            "A list or deque in place of a ring of arrays: indexing the middle of a deque, slicing or "
+            "converting a list costs more the longer it is. Preallocate arrays, overwrite in a ring."
+        )
+    if row.category == "logging" or row.says(LOGGING):
+        return "The log is rewritten or averaged as a whole each time: append, and keep running sums."
+    return "Something it uses grows with the run: look for a list that is searched, copied or re-sorted."
+
+
+def mostly_unnamed(run: Run) -> Recommendation | None:
+    """Most of the time is in no region, so nothing can be said about it."""
+    share = run.driver.unattributed_ns / run.wall_ns
+    if share < 0.4:
+        return None
+    return advise(
+        run,
+        "mostly-unnamed",
+        None,
+        f"Name what happens in the other {percent(share)} of the time",
+        [f"{percent(share)} of wall time is in no region; {len(run.rows)} regions hold the rest."],
+        'Put `with profile("name"):` around the parts of the loop; start-up counts, too, if it was recorded.',
+        None,
+        Change('with profile("name"): around each part', effort="minutes", safety="safe"),
+        tier="low",
+    )
+
+
+def costly_regions(run: Run) -> Recommendation | None:
+    """Regions so short that measuring them takes a noticeable share."""
+    cost = run.capture.region_cost_ns
+    if not cost or not run.rows:
+        return None
+    own = [(row.calls * cost / run.wall_ns, row) for row in run.rows]
+    total = sum(share for share, _ in own)
+    if total < 0.05:
+        return None
+    share, row = max(own, key=lambda pair: pair[0])
+    evidence = [
+        f"Measuring took about {percent(min(total, 1.0))} of wall time ({cost:,.0f} ns for each region); "
+        f"`{row.name}` alone {percent(min(share, 1.0))}.",
+        took(row),
+    ]
+    if run.capture.facts.get("core") == "python":
+        evidence.append("The Python twin recorded; the compiled core costs a fraction of it.")
+    return advise(
+        run,
+        "costly-regions",
+        row,
+        f"Measure less finely (`{row.name}` runs {row.calls:,} times)",
+        evidence,
+        "Put the region around the loop instead of inside it. The run without recording is that much faster.",
+        None,
+        Change("move the region outwards", effort="minutes", safety="safe"),
+        tier="low",
+    )
+
+
+def leave_alone(run: Run) -> Recommendation | None:
+    """Says aloud which regions are not worth optimising: even free, they would gain almost nothing."""
+    small: list[tuple[float, str, Estimate]] = []
+    low = [row for row in run.rows if 1e-4 < row.own_share < 1 - 1 / LOW and row.category != "wait"]
+    for row in sorted(low, key=lambda row: -row.own_share)[:MOST_LOOKED_AT]:
+        gain = run.gain([row], 1.0, own=True)
+        if gain is not None and gain.high < LOW:
+            small.append((row.own_share, row.name, gain))
+    if not small:
+        return None
+    shown = small[:5]
+    more = len(low) - len(shown)
+    rest = f" and {more} more" if more else ""
+    said = advise(
+        run,
+        "leave-alone",
+        None,
+        "Leave these alone: " + ", ".join(f"`{name}`" for _, name, _ in shown) + rest,
+        [
+            f"`{name}` takes {percent(share)}: even free, x{gain.high:.3f} at most."
+            for share, name, gain in shown
+        ],
+        "Work on these cannot be felt in the whole.",
+        shown[0][2],
+        Change("nothing", effort="hours", safety="safe"),
+    )
+    return replace(said, prove_command="")  # there is nothing to test

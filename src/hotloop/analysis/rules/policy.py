@@ -1,0 +1,119 @@
+"""What choosing actions costs: one call for one env, calls on few observations, calls that build a graph."""
+
+from __future__ import annotations
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
+from hotloop.analysis.rules.run import Row, Run, near
+from hotloop.analysis.rules.words import CHOOSING
+
+OVERHEAD_NS = 20_000  # a call below that costs little more than the call itself
+LEARNS_FROM = 0.5  # a policy call this close to a learner's forward costs what a batch costs
+
+
+def acting(run: Run) -> list[Row]:
+    """Regions that choose actions while collecting, most time first."""
+
+    def wanted(row: Row) -> bool:
+        chooses = row.category == "policy" or (row.category in ("other", "model") and row.says(CHOOSING))
+        return chooses and not _is_in_learner(run, row) and run.per_env_step(row) > 1e-3
+
+    return run.outermost(wanted)
+
+
+def _is_in_learner(run: Run, row: Row) -> bool:
+    if any(other.category in ("loss", "backward", "optimizer") for other in run.below(row)):
+        return True
+    return any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row)) and not near(
+        row.calls, run.turns
+    )
+
+
+def policy_one_by_one(run: Run) -> Recommendation | None:
+    """The policy is asked for one env at a time though all envs step together."""
+    for row in acting(run):
+        each = run.per_turn(row)
+        if run.envs < 2 or each < 0.65 * run.envs or each < 2 or row.share < 0.05:
+            continue
+        evidence = [
+            took(row),
+            f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs.",
+            f"Assumed: one call for all envs saves between 40 % and {about(1 - 1 / each)} of it.",
+        ]
+        return advise(
+            run,
+            "policy-one-by-one",
+            row,
+            f"Ask the policy for all {rate(run.envs)} envs in one call (`{row.name}`)",
+            evidence,
+            "Stack the observations of all envs and call the policy once.",
+            run.gain([row], (0.4, 1 - 1 / each)),
+            Change("stack observations, call the policy once for each turn", effort="minutes", safety="safe"),
+        )
+    return None
+
+
+def too_few_envs(run: Run) -> Recommendation | None:
+    """A policy call serves so few envs that its fixed cost is paid at nearly every step."""
+    if not run.env_steps or run.envs > 4.5:
+        return None
+    for row in acting(run):
+        if row.share < 0.25 or run.per_turn(row) > 1.5 or row.mean_ns < OVERHEAD_NS:
+            continue
+        target = max(8, round(4 * run.envs))
+        share = 1 - run.envs / target
+        evidence = [
+            took(row),
+            f"One call serves {rate(run.envs)} env steps.",
+            f"Assumed: with {target} envs for each call, between a half and all of the repeated "
+            f"cost goes ({percent(share / 2)} to {percent(share)} of it).",
+        ]
+        return advise(
+            run,
+            "too-few-envs",
+            row,
+            f"Step more envs for each policy call (now {rate(run.envs)})",
+            evidence,
+            "A small network costs almost the same for 8 observations as for 1. Keep envs x steps in a "
+            "rollout, and updates for each env step, as they are; then only the mixture of the data changes.",
+            run.gain([row], (share / 2, share)),
+            Change(f"use a vector of {target} envs", effort="minutes", safety="semantic", provable_by="flag"),
+        )
+    return None
+
+
+def policy_without_inference_mode(run: Run) -> Recommendation | None:
+    """A policy call on a few observations costs as much as the learner's forward on a batch."""
+    forward = [
+        row for row in run.rows if row.category == "model" and row.calls and run.per_update(row) >= 0.9
+    ]
+    if not forward or run.envs > 16 or "torch" not in run.capture.facts.get("versions", {}):
+        return None
+    batch_ns = min(row.mean_ns for row in forward)
+    for row in acting(run):
+        if row.share < 0.1 or row.mean_ns < LEARNS_FROM * batch_ns or near(row.calls, run.updates):
+            continue
+        evidence = [
+            took(row),
+            f"For {rate(run.envs)} observations it takes {duration(row.mean_ns)}; the learner's forward, "
+            f"with the graph for gradients, takes {duration(batch_ns)} for a whole batch.",
+            "Assumed: without gradients and with less around the network, 10 % to 50 % of it goes.",
+        ]
+        return advise(
+            run,
+            "policy-without-inference-mode",
+            row,
+            f"Call the policy in inference mode and without detours (`{row.name}`)",
+            evidence,
+            "Wrap it in torch.inference_mode(), skip distributions that are not needed, keep the "
+            "observation a tensor; consider torch.compile or exporting the weights to numpy.",
+            run.gain([row], (0.1, 0.5)),
+            Change(
+                "with torch.inference_mode(): around the policy call",
+                effort="minutes",
+                safety="safe",
+                provable_by="patch",
+            ),
+        )
+    return None

@@ -1,0 +1,146 @@
+"""Jobs beside training that run too often: logging, evaluation, checkpoints; and costly resets."""
+
+from __future__ import annotations
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.rules.advice import Change, advise, times, took
+from hotloop.analysis.rules.run import Row, Run
+from hotloop.analysis.rules.words import EVALUATING, LOGGING, RESETTING, SAVING
+
+PLAIN = ("other", "framework", "data")
+TOLERABLE = 0.05  # share of wall time that evaluation may take
+RARE = 0.01  # logging once in a hundred turns is enough to see a curve
+
+
+def logging_too_often(run: Run) -> Recommendation | None:
+    """Logging in (nearly) every turn or update takes a noticeable share."""
+
+    def wanted(row: Row) -> bool:
+        logs = row.category == "logging" or (row.category in PLAIN and row.says(LOGGING))
+        return logs and _often(run, row) >= 5 * RARE
+
+    rows = [row for row in run.outermost(wanted) if row.share >= 0.02]
+    if sum(row.share for row in rows) < 0.05:
+        return None
+    row = rows[0]
+    often = _often(run, row)
+    evidence = [
+        took(row),
+        f"It runs {times(often)} for each turn of the loop or update.",
+        f"The gain is for logging every {round(1 / RARE)}th time.",
+    ]
+    return advise(
+        run,
+        "logging-too-often",
+        row,
+        f"Log every {round(1 / RARE)}th time (`{row.name}`)",
+        evidence,
+        "Add up in plain variables and write means at intervals; do not flush after each line.",
+        run.gain(rows, 1 - min(RARE / often, 1.0)),
+        Change("log every 100th turn", effort="minutes", safety="safe", provable_by="flag"),
+    )
+
+
+def _often(run: Run, row: Row) -> float:
+    return max(run.per_turn(row), run.per_update(row) if run.is_learning(row) else 0.0) or run.per_update(row)
+
+
+def evaluation_too_often(run: Run) -> Recommendation | None:
+    """Evaluation takes a large share of a training run."""
+    rows = run.outermost(
+        lambda row: row.category == "evaluation" or (row.category in PLAIN and row.says(EVALUATING))
+    )
+    rows = rows or _hidden_evaluations(run)
+    share = sum(row.share for row in rows)
+    if not rows or share < 3 * TOLERABLE or rows[0].calls < 2:
+        return None
+    row = rows[0]
+    evidence = [took(row)]
+    if run.env_steps:
+        evidence.append(f"It runs once in {run.env_steps / max(row.calls, 1):,.0f} env steps.")
+    evidence.append(f"The gain is for evaluating so seldom that it takes {percent(TOLERABLE)} of the time.")
+    left = TOLERABLE * (1 - share) / (1 - TOLERABLE) / share  # of its present time
+    return advise(
+        run,
+        "evaluation-too-often",
+        row,
+        f"Evaluate less often (`{row.name}` takes {percent(share)})",
+        evidence,
+        "Evaluate at longer intervals or on fewer episodes, or in a process of its own.",
+        run.gain(rows, 1 - left),
+        Change("a longer evaluation interval", effort="minutes", safety="safe", provable_by="flag"),
+    )
+
+
+def _hidden_evaluations(run: Run) -> list[Row]:
+    """Regions that step envs of their own: with them, far more steps are taken than are reported."""
+    reported = run.capture.progress.env_steps
+    steps = [row for row in run.rows if row.category == "environment" and not row.says(RESETTING)]
+    steps = [row for row in steps if not any(o.category == "environment" for o in run.above(row))]
+    outside = [row for row in steps if len(row.path) == min((len(r.path) for r in steps), default=0)]
+    found = []
+    for row in run.rows:
+        if row.share < TOLERABLE or row.end == row.number + 1:
+            continue
+        inside = [s for s in steps if row.number < s.number < row.end]
+        rest = [s for s in outside if s not in inside]
+        if inside and rest and 1 < row.calls < 0.1 * max(s.calls for s in rest) and reported:
+            plays = sum(s.calls for s in inside) > 5 * row.calls
+            if plays and not any(other in found for other in run.above(row)):
+                found.append(row)
+    return found
+
+
+def checkpoint_too_often(run: Run) -> Recommendation | None:
+    """Saving takes a noticeable share."""
+    rows = run.outermost(
+        lambda row: (
+            row.category == "checkpoint" or (row.category in PLAIN and row.says(SAVING) and _rare(run, row))
+        )
+    )
+    share = sum(row.share for row in rows)
+    if not rows or share < 0.05 or rows[0].calls < 2:
+        return None
+    row = rows[0]
+    every_ns = run.wall_ns / row.calls
+    return advise(
+        run,
+        "checkpoint-too-often",
+        row,
+        f"Save less often (`{row.name}` takes {percent(share)})",
+        [took(row), f"It runs every {duration(every_ns)}.", "The gain is for saving a tenth as often."],
+        "Save at intervals of minutes, and only what is needed to go on; the replay buffer least often.",
+        run.gain(rows, 0.9),
+        Change("a longer checkpoint interval", effort="minutes", safety="safe", provable_by="flag"),
+    )
+
+
+def _rare(run: Run, row: Row) -> bool:
+    return 0 < row.calls < 0.1 * max(run.turns, 1)
+
+
+def costly_resets(run: Run) -> Recommendation | None:
+    """Resetting envs takes as much as stepping them."""
+    rows = run.outermost(lambda row: row.says(RESETTING) and row.category in (*PLAIN, "environment"))
+    share = sum(row.share for row in rows)
+    steps = run.outermost(lambda row: row.category == "environment" and not row.says(RESETTING))
+    step_share = sum(row.share for row in steps)
+    if not rows or share < 0.1 or share < 0.5 * step_share:
+        return None
+    row = rows[0]
+    return advise(
+        run,
+        "costly-resets",
+        row,
+        f"Make resets cheaper (`{row.name}` takes {percent(share)})",
+        [
+            took(row),
+            f"Stepping takes {percent(step_share)}.",
+            "Assumed: keeping built objects and drawing starts ahead saves between a third and 90 % of it.",
+        ],
+        "Build what does not change once, in the constructor; restore a saved start state; "
+        "prepare the next start while the other envs step.",
+        run.gain(rows, (1 / 3, 0.9)),
+        Change("move construction out of reset()", effort="hours", safety="safe"),
+    )

@@ -1,0 +1,296 @@
+"""Work spread over processes and threads: hand-overs, loaders, locks, waiting, too many threads."""
+
+from __future__ import annotations
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.findings import Estimate, Recommendation
+from hotloop.analysis.rules.advice import Change, about, advise, took
+from hotloop.analysis.rules.run import Row, Run, Worker, near, tail
+from hotloop.analysis.rules.words import DRAWING, LOADING, LOCKS, RESETTING, RESIZING
+
+HANDOVER_NS = 100_000  # waking another process and being woken again, on a laptop
+
+
+def env_workers_cost_more(run: Run) -> Recommendation | None:
+    """Handing steps to env processes costs more than the steps themselves (Subproc slower than Dummy)."""
+    workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
+    if len(workers) < 2:
+        return None
+    stepping = [w for w in workers if w.work_ns("environment") > 0]
+    work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
+    rows = _asking_workers(run, stepping or workers)
+    spent_ns = sum(row.total_ns for row in rows)
+    if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
+        return None
+    row, saved = rows[0], 1 - work_ns / spent_ns
+    evidence = [
+        f"The loop spent {duration(spent_ns)} ({percent(spent_ns / run.wall_ns)}) asking "
+        f"{len(workers)} worker processes and waiting for them.",
+        f"All their work together is {duration(work_ns)}: done one after another in the loop's own process, "
+        f"it would take {percent(work_ns / spent_ns)} of that time.",
+        "Assumed: between 70 % of the difference and more than all of it is saved: in a process that "
+        "must be woken first, a step takes up to three times as long as in a loop.",
+    ]
+    return advise(
+        run,
+        "env-workers-cost-more-than-work",
+        row,
+        "Step the envs in the loop's own process: handing over costs more than the steps",
+        evidence,
+        "Use a serial vector env (SB3: DummyVecEnv, Gymnasium: SyncVectorEnv), or give every worker "
+        "several envs.",
+        run.gain(rows, (0.7 * saved, 1 - 0.3 * work_ns / spent_ns)),
+        Change("DummyVecEnv in place of SubprocVecEnv", effort="minutes", safety="safe", provable_by="flag"),
+    )
+
+
+def _asking_workers(run: Run, workers: list[Worker]) -> list[Row]:
+    """The driver's regions in which it talks to workers."""
+    rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
+    rows = [row for row in rows if not row.says(RESETTING)]
+    if rows:
+        return rows
+    calls = max((row.calls for w in workers for row in w.rows), default=0)
+    return run.outermost(lambda row: row.category == "other" and row.calls > 1 and near(row.calls, calls))[:1]
+
+
+def envs_one_after_another(run: Run) -> Recommendation | None:
+    """Expensive envs are stepped in turn while cores are idle."""
+    cores = float(run.capture.machine.get("cores_granted") or 1.0)
+    if cores < 3 or not run.env_steps or any(w.busy_ns > 0.1 * run.wall_ns for w in run.workers):
+        return None
+    rows = run.outermost(lambda row: row.category == "environment")
+    drawing_ns = sum(
+        row.own_ns
+        for top in rows
+        for row in run.below(top)
+        if row.category == "rendering" or row.says(DRAWING) or row.says(RESIZING)
+    )
+    total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has rules of its own
+    each_ns = total_ns / run.env_steps
+    if not rows or total_ns < 0.5 * run.wall_ns or each_ns < 3 * HANDOVER_NS:
+        return None
+    workers = int(min(cores - 1, 8))
+    evidence = [
+        f"Envs took {percent(total_ns / run.wall_ns)} of wall time, {duration(each_ns)} for each env step, "
+        "one after another in the loop's own thread.",
+        f"{cores:g} cores are granted and nothing else is busy.",
+        f"Assumed: {workers} workers save between a half and {about(1 - 1 / workers)} of it; "
+        f"handing a step over costs about {duration(HANDOVER_NS)}.",
+    ]
+    return advise(
+        run,
+        "envs-one-after-another",
+        rows[0],
+        f"Step envs in {workers} worker processes",
+        evidence,
+        "Use a vector env with processes (SB3: SubprocVecEnv, Gymnasium: AsyncVectorEnv).",
+        run.gain(rows, (0.5, 1 - 1 / workers)),
+        Change(f"{workers} env workers", effort="minutes", safety="semantic", provable_by="flag"),
+    )
+
+
+def loader_workers(run: Run) -> Recommendation | None:
+    """Loader processes are started, or asked, at a cost that small data never pays back."""
+
+    def wanted(row: Row) -> bool:
+        # Learning from data alone, what keeps the updates' time and is not the learner gets the data.
+        feeds = not run.env_steps and near(row.calls, run.updates)
+        loads = row.category in ("other", "wait", "ipc") and (row.says(LOADING) or feeds)
+        return (row.category == "data" or loads) and row.calls >= 8
+
+    for row in run.outermost(wanted):
+        if row.share < 0.1:
+            continue
+        middle = row.node.percentile_ns(0.5) or 0.0
+        count, slow_ns = tail(row.node, max(8 * middle, 5e6))
+        starts_up = 5 <= count <= 0.2 * row.calls and slow_ns > 0.35 * row.total_ns
+        helpers = [w for w in run.workers if w.work_ns("data") > 0]
+        work_ns = sum(w.work_ns("data") for w in helpers)
+        hands_over = bool(helpers) and work_ns < 0.7 * row.total_ns
+        if not starts_up and not hands_over:
+            continue
+        evidence = [took(row)]
+        if starts_up:
+            saved = min(slow_ns / row.total_ns, 0.98)
+            evidence.append(
+                f"{count} of {row.calls:,} calls make {percent(slow_ns / row.total_ns)} of it, at "
+                f"{duration(slow_ns / count)} each; the others take {duration(middle)}: "
+                "so it looks when workers are started anew for every epoch."
+            )
+        else:
+            saved = 1 - work_ns / row.total_ns
+            evidence.append(
+                f"All loading done by {len(helpers)} workers is {duration(work_ns)}, "
+                f"less than the {duration(row.total_ns)} spent waiting for them."
+            )
+        evidence.append("Assumed: between 60 % and all of that is saved.")
+        return advise(
+            run,
+            "loader-workers-on-small-data",
+            row,
+            f"Load small data without worker processes (`{row.name}`)",
+            evidence,
+            "DataLoader(num_workers=0), or index a tensor that holds all the data; with workers that are "
+            "needed, persistent_workers=True starts them once.",
+            run.gain([row], (0.6 * saved, saved)),
+            Change("num_workers=0", effort="minutes", safety="safe", provable_by="flag"),
+        )
+    return None
+
+
+def thread_oversubscription(run: Run) -> Recommendation | None:
+    """Processes times threads for arithmetic is more than the cores granted."""
+    found = run.findings.oversubscription
+    if found is None or found.threads_each < 2:
+        return None
+    busy = len(_computing_processes(run))
+    wanted, cores = busy * found.threads_each, found.cores_granted
+    if busy < 2 or wanted < 1.5 * cores:
+        return None
+    lost = _off_cpu(run)
+    evidence = [
+        f"{busy} processes compute at the same time, each with up to {found.threads_each} threads for "
+        f"arithmetic ({found.threads_from}): {wanted} threads on {cores:g} cores.",
+    ]
+    if lost is not None:
+        evidence.append(f"The loop was ready to run but without a core for {percent(lost)} of its busy time.")
+        evidence.append("Assumed: between 30 % and all of that comes back.")
+    return advise(
+        run,
+        "thread-oversubscription",
+        None,
+        f"Give each process one thread for arithmetic ({wanted} threads now, {cores:g} cores)",
+        evidence,
+        "Set OMP_NUM_THREADS=1 before the workers start (or torch.set_num_threads(1) in each).",
+        _gain_of_cores(run, lost),
+        Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
+        tier="medium",
+    )
+
+
+def _computing_processes(run: Run) -> set[int]:
+    found = set()
+    if run.driver_busy_ns > 0.2 * run.wall_ns:
+        found.add(run.process.pid)
+    for worker in run.workers:
+        if worker.busy_ns > 0.2 * run.wall_ns and worker.process.host == run.process.host:
+            found.add(worker.process.pid)
+    return found
+
+
+def _off_cpu(run: Run) -> float | None:
+    """Share of the driver's busy time in which it had no core; None without CPU time."""
+    if run.off_cpu_ns is None or run.driver_busy_ns <= 0:
+        return None
+    return min(run.off_cpu_ns / run.driver_busy_ns, 0.9)
+
+
+def _gain_of_cores(run: Run, lost: float | None) -> Estimate | None:
+    if lost is None or lost < 0.05:
+        return None
+    busy = [row for row in run.rows if row.category != "wait"]
+    return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster, too
+
+
+def one_thread(run: Run) -> Recommendation | None:
+    """Networks so small that threads for arithmetic may cost more than they bring."""
+    machine = run.capture.machine
+    cores = machine.get("cores_granted") or 1
+    if machine.get("threads_env") or cores < 2 or "torch" not in run.capture.facts.get("versions", {}):
+        return None
+    rows = [row for row in run.rows if row.category in ("policy", "model", "backward", "loss", "optimizer")]
+    share = sum(row.own_share for row in rows)
+    calls = sum(row.calls for row in rows)
+    if share < 0.3 or not calls or len(_computing_processes(run)) > 1:
+        return None
+    mean_ns = sum(row.own_ns for row in rows) / calls
+    if mean_ns > 2e6:
+        return None
+    return advise(
+        run,
+        "try-one-thread",
+        None,
+        "Try one thread for arithmetic: the networks are small",
+        [
+            f"Network code took {percent(share)} of wall time in {calls:,} calls of {duration(mean_ns)}.",
+            f"No limit on threads is set, so up to {cores:g} of them share each of these calls.",
+        ],
+        "Waking threads for so little work often costs more than it brings. The test takes a minute.",
+        None,
+        Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
+        tier="low",
+    )
+
+
+def starved_learner(run: Run) -> Recommendation | None:
+    """The learner waits for collectors that are busy all the time."""
+    rows = run.outermost(lambda row: row.category == "wait")
+    waiting_ns = sum(row.total_ns for row in rows)
+    others = [w for w in run.workers if w.work_ns("environment", "policy") > 0.2 * w.thread.wall_ns]
+    if not rows or waiting_ns < 0.25 * run.wall_ns or not others or not run.updates:
+        return None
+    busy = sum(w.busy_ns for w in others) / sum(w.thread.wall_ns for w in others)
+    if busy < 0.7:
+        return None
+    cores = float(run.capture.machine.get("cores_granted") or 1.0)
+    free = cores - len(others) - 1 + waiting_ns / run.wall_ns
+    evidence = [
+        f"The learner waited for {percent(waiting_ns / run.wall_ns)} of wall time (`{rows[0].name}`).",
+        f"{len(others)} collectors were busy {percent(busy)} of theirs.",
+        f"{cores:g} cores are granted, about {max(free, 0):.1f} of them are free.",
+    ]
+    more = len(others) + max(int(free), 0)
+    saved = 1 - len(others) / more
+    helped = more > len(others)
+    evidence.append(
+        f"Assumed: {more} collectors save between a half and all of {percent(saved)} of the wait."
+        if helped
+        else "With no core free, only a cheaper env or policy call helps."
+    )
+    return advise(
+        run,
+        "starved-learner",
+        rows[0],
+        "The learner waits for the collectors: collect faster",
+        evidence,
+        "Add collectors while cores are free; else make the env step and the policy call cheaper.",
+        run.gain(rows, (saved / 2, saved), floored=False) if helped else None,
+        Change(f"{more} collectors" if helped else "cheaper env steps", "minutes", "semantic", "flag"),
+        tier="medium",
+    )
+
+
+def lock_wait(run: Run) -> Recommendation | None:
+    """Threads or processes queue for a lock."""
+    every = [(run.rows, run.driver)] + [(w.rows, w.thread) for w in run.workers]
+    waits = [
+        (sum(r.own_ns for r in rows if r.says(LOCKS)) / thread.wall_ns, rows)
+        for rows, thread in every
+        if thread.wall_ns
+    ]
+    waiting = [share for share, _ in waits if share > 0.1]
+    if len(waiting) < 1 or len(every) < 2:
+        return None
+    worst = max(waits, key=lambda pair: pair[0])
+    row = max((r for r in worst[1] if r.says(LOCKS)), key=lambda r: r.own_ns)
+    mine = [r for r in run.rows if r.says(LOCKS)]
+    return advise(
+        run,
+        "lock-wait",
+        row,
+        f"Threads queue for a lock (`{row.name}`)",
+        [
+            f"{len(waiting)} of {len(every)} threads spent more than 10 % of their time waiting for it, "
+            f"the worst {percent(worst[0])}.",
+            f"A wait took {duration(row.mean_ns)} in the mean, {row.calls:,} times there.",
+            "Assumed: between a half and all of the waiting in the training loop itself goes."
+            if mine
+            else "The training loop itself does not wait for it.",
+        ],
+        "Give every producer a queue or ring of its own and let the consumer take batches; hold the lock "
+        "only while pointers move, not while data is copied.",
+        run.gain(mine, (0.5, 1.0), own=True) if mine else None,
+        Change("one ring or queue for each producer", effort="days", safety="safe"),
+        tier="medium",
+    )

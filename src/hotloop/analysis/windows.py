@@ -1,0 +1,122 @@
+"""A thread's cumulative windows as differences, by region name or by category; work done by all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.analysis.categories import Resolver
+from hotloop.capture.model import Capture, Process, Thread
+
+UNATTRIBUTED = ""  # the name of time in no region, as the root's name
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """What happened between one window and the next, for each name; windows without length left out.
+
+    Arrays are [windows] or [windows, names]. The first span reaches from the thread's start.
+    """
+
+    names: tuple[str, ...]
+    end_ns: Floats  # since the thread's start
+    span_ns: Floats
+    own_ns: Floats
+    calls: Floats
+
+    def __len__(self) -> int:
+        return len(self.end_ns)
+
+    def column(self, name: str) -> int | None:
+        """Column of a name, None when the thread never had that region in a window."""
+        return self.names.index(name) if name in self.names else None
+
+
+def spans_by_name(thread: Thread) -> Spans:
+    """Differences of the thread's windows, its nodes added up by name (`UNATTRIBUTED` for none)."""
+    return _spans(thread, [path[-1] if path else UNATTRIBUTED for path in thread.paths])
+
+
+def spans_by_category(thread: Thread, resolver: Resolver) -> Spans:
+    """Differences of the thread's windows, its nodes added up by category."""
+    return _spans(thread, node_categories(thread, resolver))
+
+
+def node_categories(thread: Thread, resolver: Resolver) -> list[str]:
+    """Category of every node in the order of `Thread.paths`, `unattributed` for the root."""
+    # Two nodes may have one path (same names, different explicit categories): they are taken in
+    # the order of the tree, which is the order in which the thread met them.
+    known: dict[tuple[str, ...], list[str]] = {}
+    paths: list[tuple[str, ...]] = [()]
+    for node, kind, _, parent in resolver.walk(thread.root):
+        path = (*paths[parent], node.name)
+        paths.append(path)
+        known.setdefault(path, []).append(kind)
+    found = []
+    for path in thread.paths:
+        kinds = known.get(path)
+        if not path:
+            found.append("unattributed")
+        elif not kinds:
+            found.append("other")
+        else:
+            found.append(kinds.pop(0) if len(kinds) > 1 else kinds[0])
+    return found
+
+
+def _spans(thread: Thread, groups: Sequence[str]) -> Spans:
+    windows = thread.windows
+    names = tuple(dict.fromkeys(groups))
+    if not len(windows) or not names or thread.folded_threads:
+        none = np.zeros((0, len(names)))
+        return Spans(names, np.zeros(0), np.zeros(0), none, none)
+    end_ns = windows.time_ns.astype(np.int64) - thread.start_ns
+    keep = np.diff(end_ns, prepend=0) > 0
+    end_ns = end_ns[keep]
+    number = {name: i for i, name in enumerate(names)}
+    column = np.array([number[g] for g in groups])
+    order = np.argsort(column, kind="stable")
+    first = np.searchsorted(column[order], np.arange(len(names)))
+
+    def differences(cumulative: NDArray[np.uint64]) -> Floats:
+        table = cumulative[keep].astype(np.int64)[:, order]
+        summed = np.add.reduceat(table, first, axis=1)
+        return np.maximum(np.diff(summed, axis=0, prepend=0), 0).astype(np.float64)
+
+    return Spans(
+        names=names,
+        end_ns=end_ns.astype(np.float64),
+        span_ns=np.diff(end_ns, prepend=0).astype(np.float64),
+        own_ns=differences(windows.own_ns),
+        calls=differences(windows.calls),
+    )
+
+
+def work_done(capture: Capture, process: Process, thread: Thread, end_ns: Floats, counter: str) -> Floats:
+    """A progress counter of all threads added up, at moments `end_ns` after the start of `thread`.
+
+    Between the windows of another thread its counter is taken to rise evenly. Processes of one
+    host share the monotonic clock; with several hosts the real time decides.
+    """
+    several_hosts = len({p.host for p in capture.processes}) > 1
+    total = np.zeros(len(end_ns))
+    for other in capture.processes:
+        # What must be added to a time of the other process to have it on this process's clock.
+        shift = 0
+        if several_hosts:
+            shift = (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
+        for worker in other.threads:
+            final = float(getattr(worker.progress, counter))
+            if final == 0:
+                continue
+            at = worker.windows.time_ns.astype(np.float64)
+            values = worker.windows.progress[counter].astype(np.float64) if len(at) else at
+            at = np.concatenate([[worker.start_ns], at, [max(worker.end_ns, at[-1] if len(at) else 0)]])
+            values = np.concatenate([[0.0], values, [final]])
+            total += np.interp(end_ns + thread.start_ns - shift, at, values)
+    return total

@@ -1,0 +1,151 @@
+"""Begins to record a process that `hotloop run` started, or one of its children; can be undone."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument.gaps import gap_namer
+from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.patch import Patch, Patches
+from hotloop.measure.profiler import CAPTURE_VARIABLE, default
+
+RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: what `hotloop run` was asked for
+CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for all that the script's own process starts
+SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2
+
+# module -> the function of ours that patches it, as "module:function" in hotloop.instrument
+LIBRARIES = {
+    "gymnasium.core": "gymnasium:patch_core",
+    "gymnasium.vector.vector_env": "gymnasium:patch_vector",
+    "gymnasium.vector.async_vector_env": "gymnasium:patch_async",
+    "torch": "torch:patch_torch",
+    "torch.utils.data.dataloader": "torch:patch_data",
+    "multiprocessing.connection": "waiting:patch_connection",
+    "multiprocessing.queues": "waiting:patch_queues",
+    "queue": "waiting:patch_queue",
+    "stable_baselines3.common.vec_env.base_vec_env": "stable_baselines3:patch_vec_env",
+    "stable_baselines3.common.vec_env.subproc_vec_env": "stable_baselines3:patch_subprocesses",
+    "stable_baselines3.common.base_class": "stable_baselines3:patch_algorithms",
+    "stable_baselines3.common.policies": "stable_baselines3:patch_policies",
+    "stable_baselines3.common.buffers": "stable_baselines3:patch_buffers",
+    "stable_baselines3.common.callbacks": "stable_baselines3:patch_callbacks",
+    "stable_baselines3.common.evaluation": "stable_baselines3:patch_evaluation",
+    "stable_baselines3.common.logger": "stable_baselines3:patch_logger",
+    "sb3_contrib.common.maskable.evaluation": "stable_baselines3:patch_evaluation",
+    "sb3_contrib.ars.ars": "stable_baselines3:patch_random_search",
+    "tensordict": "torchrl:patch_tensordict",
+    "tensordict.nn": "torchrl:patch_modules",
+    "torchrl.envs.common": "torchrl:patch_envs",
+    "torchrl.envs.utils": "torchrl:patch_env_utils",
+    "torchrl.envs.batched_envs": "torchrl:patch_batched_envs",
+    "torchrl.collectors": "torchrl:patch_collectors",
+    "torchrl.data.replay_buffers.replay_buffers": "torchrl:patch_replay",
+    "torchrl.objectives.value.advantages": "torchrl:patch_values",
+    "torchrl.objectives.common": "torchrl:patch_losses",
+    "torch.utils.tensorboard.writer": "loggers:patch_tensorboard",
+    "tensorboardX.writer": "loggers:patch_tensorboard",
+    "wandb.sdk.wandb_run": "loggers:patch_wandb_run",
+    "csv": "loggers:patch_csv",
+    "json": "loggers:patch_json",
+}
+# Imports that take long enough to be worth a region.
+SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl",
+                "tensordict", "ray", "jax", "matplotlib", "pandas", "tensorboard", "wandb")  # fmt: skip
+
+
+class Instrument:
+    """Everything put into this process, so that it can be taken out again."""
+
+    def __init__(self, options: dict[str, Any] | None = None):
+        self.options = options or {}
+        self.patches = Patches()
+        self.failures: list[str] = []
+        after: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(SLOW_IMPORTS, lambda module: None)
+        after |= {name: self._patcher(target) for name, target in LIBRARIES.items()}
+        self.hook = ImportHook(after, around=_import_region)
+        self._undo: list[Callable[[], object]] = []
+
+    def _patcher(self, target: str) -> Callable[[ModuleType], None]:
+        def patch(module: ModuleType) -> None:
+            ours, _, function = target.partition(":")
+            try:
+                getattr(importlib.import_module(f"hotloop.instrument.{ours}"), function)(module, self.patches)
+            except Exception as error:  # a library that has changed: the script must run all the same
+                self.failures.append(f"{module.__name__} is not instrumented ({error!r})")
+
+        return patch
+
+    def install(self) -> None:
+        """Wrap what is imported already, and the rest when it is imported."""
+        from hotloop.instrument.waiting import watch_collector
+
+        default.recorder.name_gap = gap_namer(default.profile)
+        default.recorder.switches |= SWITCH_SEGMENT
+        default.recorder.locate = True
+        self.hook.install()
+        self._undo.append(watch_collector())
+
+    def remove(self) -> list[Patch]:
+        """Take everything out; returns the patches somebody else has patched over."""
+        self.hook.remove()
+        for undo in reversed(self._undo):
+            with contextlib.suppress(Exception):
+                undo()
+        self._undo.clear()
+        default.recorder.switches &= ~SWITCH_SEGMENT
+        default.recorder.locate = False
+        return self.patches.undo()
+
+
+def _import_region(name: str) -> Any:
+    region = default.profile("import", "other")
+    return contextlib.nullcontext() if region.is_open() else region
+
+
+current: Instrument | None = None
+
+
+def begin() -> Instrument:
+    """Join the capture and instrument this process; called once, at start-up."""
+    global current
+    options = json.loads(os.environ.get(RUN_VARIABLE) or "{}")
+    first = CHILD_VARIABLE not in os.environ
+    os.environ[CHILD_VARIABLE] = "1"
+    if not default.is_recording:
+        default.start(os.environ[CAPTURE_VARIABLE], join=True)
+    if options.get("timeline"):
+        default.recorder.switches |= SWITCH_TIMELINE
+    current = Instrument(options)
+    current.install()
+    if default.folder is not None:
+        from hotloop.instrument.lines import LineSampler
+
+        sampler = LineSampler(default.recorder, default.folder / "lines")
+        sampler.start()
+        atexit.register(sampler.stop)
+        if first:
+            _add_extras(options, current)
+    return current
+
+
+def _add_extras(options: dict[str, Any], instrument: Instrument) -> None:
+    """In the script's own process: what was asked for beside regions."""
+    from hotloop.instrument import extra
+
+    folder = default.folder
+    assert folder is not None
+    if options.get("torch_profile"):
+
+        def profile_torch(torch: ModuleType) -> None:
+            atexit.register(extra.profile_torch(torch, folder))
+
+        instrument.hook.also("torch", profile_torch)
+    if options.get("detailed"):
+        atexit.register(extra.profile_functions(folder))

@@ -1,0 +1,62 @@
+"""Gymnasium: `env_step`, `env_reset` and `env_render`, below them each wrapper's own share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument import counting
+from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.measure.profiler import default
+
+_OUTER = {
+    "step": default.profile("env_step"),
+    "reset": default.profile("env_reset"),
+    "render": default.profile("env_render"),
+}
+
+
+def patch_core(module: ModuleType, into: Patches) -> None:
+    """`gymnasium.core`: every class derived from `Env`, now and later."""
+    after = {"step": counting.single_step, "reset": counting.single_reset}
+    into.apply([follow_subclasses(module.Env, functools.partial(_methods, after=after), into)])
+
+
+def patch_vector(module: ModuleType, into: Patches) -> None:
+    """`gymnasium.vector.vector_env`: every class derived from `VectorEnv`, now and later."""
+    after = {"step": _vector_step, "reset": counting.forget_rows}
+    into.apply([follow_subclasses(module.VectorEnv, functools.partial(_methods, after=after), into)])
+
+
+def patch_async(module: ModuleType, into: Patches) -> None:
+    """`gymnasium.vector.async_vector_env`: waiting for workers; workers do not count steps."""
+    wait = default.profile("ipc_wait", "wait")
+    into.apply([Patch(module.AsyncVectorEnv, "step_wait", lambda f: wait.wrap(f, alone=(wait,)))])
+
+    def silent(worker: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            counting.stop_counting()
+            return worker(*args, **kwargs)
+
+        return run
+
+    into.apply([Patch(module, "_async_worker", silent)])
+
+
+def _methods(cls: type, after: dict[str, Any]) -> Iterable[Patch]:
+    """Patches of the methods a class defines itself."""
+    for name, outer in _OUTER.items():
+        if callable(vars(cls).get(name)) and not getattr(vars(cls)[name], "__isabstractmethod__", False):
+            region = default.profile(f"{cls.__name__}.{name}")
+            yield Patch(cls, name, functools.partial(region.wrap, outer=outer, after=after.get(name)))
+
+
+def _vector_step(env: Any, result: Any) -> None:
+    if not counting.counting or counting._evaluate.is_open():
+        return
+    _, rewards, terminated, truncated, _ = result
+    mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
+    next_step = getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")
+    counting.rows_of(env, next_step).add(rewards, terminated | truncated)

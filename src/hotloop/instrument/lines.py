@@ -1,0 +1,66 @@
+"""Source lines for the time in no library call: a slow sampler of the main thread, outside all regions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hotloop._util.files import write_atomically
+from hotloop.measure.regions import user_line
+
+INTERVAL_S = 0.02
+SAVE_INTERVAL_S = 2.0
+
+
+class LineSampler:
+    """Counts the line of the user's code the main thread is at, whenever no region is open."""
+
+    def __init__(self, recorder: Any, folder: Path):
+        self._recorder = recorder
+        self._folder = folder
+        self._thread = threading.Thread(target=self._run, name="hotloop lines", daemon=True)
+        self._stop = threading.Event()
+        self._main = threading.main_thread()
+        self._counts: Counter[str] = Counter()
+        self._samples = 0
+        self._start_ns = time.monotonic_ns()
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and save what was counted."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._save()
+
+    def _run(self) -> None:
+        saved = time.monotonic()
+        while not self._stop.wait(INTERVAL_S):
+            self._samples += 1
+            if self._recorder.open_depth(self._main.native_id) == 0:
+                frame = sys._current_frames().get(self._main.ident or 0)
+                if frame is not None:
+                    innermost = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                    self._counts[user_line(frame) or innermost] += 1
+            if time.monotonic() - saved > SAVE_INTERVAL_S:
+                saved = time.monotonic()
+                self._save()
+
+    def _save(self) -> None:
+        if not self._samples:
+            return
+        data = {"pid": os.getpid(), "samples": self._samples, "lines": dict(self._counts.most_common(200))}
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"{os.uname().nodename}-{os.getpid()}-{self._start_ns}.json"
+            write_atomically(self._folder / name, json.dumps(data))

@@ -1,0 +1,114 @@
+"""A patch replaces one attribute, remembers what was there, and puts exactly that back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_ABSENT = object()
+Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Patch:
+    """One attribute of a class, module or object, replaced by what `make` makes of it."""
+
+    def __init__(self, owner: Any, name: str, make: Maker):
+        self.owner = owner
+        self.name = name
+        self._make = make
+        self._was: Any = _ABSENT
+        self._ours: Any = _ABSENT
+
+    def __repr__(self) -> str:
+        return f"Patch({getattr(self.owner, '__qualname__', self.owner)!r}, {self.name!r})"
+
+    def apply(self) -> None:
+        """Replace it; a static or class method stays one."""
+        self._was = vars(self.owner).get(self.name, _ABSENT)
+        raw = getattr(self.owner, self.name) if self._was is _ABSENT else self._was
+        function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
+        wrapper: Any = functools.update_wrapper(self._make(function), function)
+        self._ours = type(raw)(wrapper) if isinstance(raw, (staticmethod, classmethod)) else wrapper
+        setattr(self.owner, self.name, self._ours)
+
+    def undo(self) -> bool:
+        """Put back what was there; False when somebody else has replaced it since: then it stays."""
+        if self._ours is _ABSENT:
+            return True
+        if vars(self.owner).get(self.name, _ABSENT) is not self._ours:
+            return False
+        if self._was is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self._was)
+        self._ours = _ABSENT
+        return True
+
+
+class Patches:
+    """Many patches, undone in reverse."""
+
+    def __init__(self) -> None:
+        self._applied: list[Patch] = []
+
+    def __len__(self) -> int:
+        return len(self._applied)
+
+    def apply(self, patches: Iterable[Patch]) -> None:
+        """Apply each; one that cannot be applied (a moved name) is left out."""
+        for patch in patches:
+            try:
+                patch.apply()
+            except (AttributeError, TypeError):
+                continue
+            self._applied.append(patch)
+
+    def undo(self) -> list[Patch]:
+        """Put everything back; returns the patches somebody else has patched over."""
+        stuck = [patch for patch in reversed(self._applied) if not patch.undo()]
+        self._applied.clear()
+        return stuck
+
+
+def follow_subclasses(base: type, patches_of: Callable[[type], Iterable[Patch]], into: Patches) -> Patch:
+    """Patch `base`, all its subclasses now, and every one that is made later.
+
+    Returns the patch of `__init_subclass__` that watches for later ones; apply it last.
+    """
+    seen: set[type] = set()
+
+    def visit(cls: type) -> None:
+        if cls not in seen:
+            seen.add(cls)
+            into.apply(patches_of(cls))
+            below: list[type] = cls.__subclasses__()
+            for derived in below:
+                visit(derived)
+
+    visit(base)
+
+    return _SubclassPatch(base, visit)
+
+
+class _SubclassPatch(Patch):
+    """Watches `__init_subclass__`, which is a class method even when written without saying so."""
+
+    def __init__(self, owner: type, visit: Callable[[type], None]):
+        super().__init__(owner, "__init_subclass__", lambda function: function)
+        self._visit = visit
+
+    def apply(self) -> None:
+        """Run what was there, then visit the new class."""
+        self._was = vars(self.owner).get(self.name, _ABSENT)
+        before = self._was.__func__ if self._was is not _ABSENT else None
+
+        def made(cls: Any, /, **words: Any) -> None:
+            if before is not None:
+                before(cls, **words)
+            else:
+                super(self.owner, cls).__init_subclass__(**words)
+            self._visit(cls)
+
+        self._ours = classmethod(made)
+        setattr(self.owner, self.name, self._ours)

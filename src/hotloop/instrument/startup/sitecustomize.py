@@ -1,0 +1,47 @@
+"""Python imports this at start-up because `hotloop run` put its folder first on PYTHONPATH.
+
+It gives way to the user's own sitecustomize, then begins to record. Whatever goes wrong here must
+not keep the user's program from running.
+"""
+
+import os
+import sys
+
+
+def _users_own() -> None:
+    """Import the sitecustomize that would have been found without us."""
+    import importlib.machinery
+    import importlib.util
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _begin() -> None:
+    try:
+        from hotloop.instrument.begin import begin
+    except ImportError:
+        sys.path.append(os.environ.get("HOTLOOP_HOME", ""))
+        try:
+            from hotloop.instrument.begin import begin
+        except ImportError as missing:
+            print(f"hotloop: {sys.executable} is not recorded: {missing}", file=sys.stderr)
+            return
+        finally:
+            sys.path.remove(os.environ.get("HOTLOOP_HOME", ""))
+    try:
+        begin()
+    except Exception as error:
+        print(f"hotloop: this process is not recorded: {error!r}", file=sys.stderr)
+
+
+try:
+    _users_own()
+finally:
+    if os.environ.get("HOTLOOP_RUN"):
+        _begin()

@@ -1,0 +1,102 @@
+"""PyTorch: forward passes told apart by gradient mode, backward, optimizer, transfers, data loading."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument.patch import Patch, Patches
+from hotloop.measure.profiler import default
+
+_profile = default.profile
+policy_forward = _profile("policy_forward")
+learner_forward = _profile("learner_forward")
+policy_value = _profile("policy_value", "policy")
+backward = _profile("backward")
+optimizer_step = _profile("optimizer_step")
+zero_grad = _profile("zero_grad", "optimizer")
+clip_grad_norm = _profile("clip_grad_norm", "optimizer")
+transfer = _profile("transfer")
+checkpoint = _profile("checkpoint")
+data_load = _profile("data_load")
+TRANSFERS = ("item", "cpu", "to", "cuda", "numpy", "tolist")
+
+
+def patch_torch(torch: ModuleType, into: Patches) -> None:
+    """`torch` itself, once all of it is imported."""
+    if json.loads(os.environ.get("HOTLOOP_RUN") or "{}").get("modules"):
+        into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
+    forward = (policy_forward, learner_forward, policy_value, optimizer_step)
+    into.apply(
+        [
+            Patch(
+                torch.nn.Module,
+                "__call__",
+                lambda f: learner_forward.wrap(
+                    f, alone=forward, choose=torch.is_grad_enabled, otherwise=policy_forward
+                ),
+            ),
+            Patch(torch.Tensor, "backward", lambda f: backward.wrap(f, alone=(backward,))),
+            Patch(torch.autograd, "backward", lambda f: backward.wrap(f, alone=(backward,))),
+            Patch(torch.autograd, "grad", lambda f: backward.wrap(f, alone=(backward,))),
+            Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, alone=(zero_grad,))),
+            Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),
+            Patch(torch.nn.utils, "clip_grad_value_", lambda f: clip_grad_norm.wrap(f)),
+            Patch(torch, "save", lambda f: checkpoint.wrap(f, alone=(checkpoint,))),
+            *(
+                Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=(transfer, *forward)))
+                for name in TRANSFERS
+            ),
+            _OptimizerSteps(torch.optim.Optimizer),
+        ]
+    )
+
+
+def patch_data(module: ModuleType, into: Patches) -> None:
+    """`torch.utils.data.dataloader`: the time a loop waits for its next batch."""
+    into.apply(
+        [Patch(module._BaseDataLoaderIter, "__next__", lambda f: data_load.wrap(f, alone=(data_load,)))]
+    )
+
+
+def _each_module(call: Any) -> Any:
+    """Every module's call under its class's name, below the outermost."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _profile(type(self).__name__):
+            return call(self, *args, **kwargs)
+
+    return __call__
+
+
+def _count_update(optimizer: Any, result: Any) -> None:
+    default.progress(updates=1)
+
+
+class _OptimizerSteps(Patch):
+    """Every optimizer's `step`: torch itself wraps it when the first one of a class is made."""
+
+    def __init__(self, base: type):
+        super().__init__(base, "profile_hook_step", self._hooked)
+
+    def _hooked(self, original: Any) -> Any:
+        def profile_hook_step(step: Any) -> Any:
+            hooked = original(step)
+            wrapper = optimizer_step.wrap(hooked, alone=(optimizer_step,), after=_count_update)
+            return functools.update_wrapper(wrapper, hooked)
+
+        return profile_hook_step
+
+    def undo(self) -> bool:
+        """Put back the factory and what it has wrapped meanwhile."""
+        todo = [self.owner]
+        while todo:
+            cls = todo.pop()
+            todo += cls.__subclasses__()
+            step = vars(cls).get("step")
+            if type(step).__name__ == "profiled" or getattr(step, "__module__", "") == "hotloop":
+                cls.step = step.__wrapped__
+        return super().undo()

@@ -1,0 +1,190 @@
+"""The best this computer can do, measured once and remembered: copying, matrix products, wake-ups, steps.
+
+Each measurement takes some tens of milliseconds and keeps the best of several tries: a limit is
+what nothing can beat, so noise may only make it too slow, and more tries only make it truer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hotloop._util.files import write_atomically
+from hotloop.machine.facts import cores_granted, cpu_name
+
+VERSION = 1  # of the way these are measured; older figures are measured again
+NAMES = (
+    "copy_bytes_per_s",
+    "copy_large_bytes_per_s",
+    "matmul_flops_per_s",
+    "wakeup_ns",
+    "empty_step_ns",
+)
+BUDGET_S = 0.03  # for each measurement, set-up apart
+_SMALL_BYTES = (16 << 10, 128 << 10, 1 << 20)  # where copies are fastest differs from CPU to CPU
+_LARGE_BYTES = 48 << 20
+_MATRIX_SIZES = (256, 768)
+
+Clock = Callable[[], int]
+
+
+def limits(*, refresh: bool = False, file: Path | None = None) -> dict[str, float]:
+    """This computer's limits, from the cache when it holds them for this CPU and these versions.
+
+    Keys are `NAMES`. A cache that cannot be read or written is no error: they are measured again.
+    """
+    file = file or cache_file()
+    remembered = _read(file)
+    key = machine_key()
+    if not refresh and key in remembered:
+        return remembered[key]
+    remembered[key] = measure()
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(remembered, indent=1, sort_keys=True) + "\n")
+    return remembered[key]
+
+
+def known() -> dict[str, float] | None:
+    """This computer's limits if they were measured before; takes no time."""
+    return _read(cache_file()).get(machine_key())
+
+
+def cache_file() -> Path:
+    """`$XDG_CACHE_HOME/hotloop/limits.json`, by default below ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules: a relative path is to be ignored.
+    folder = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return folder / "hotloop" / "limits.json"
+
+
+def machine_key() -> str:
+    """What the figures depend on: processor, cores granted, thread settings, versions."""
+    from importlib import metadata
+
+    threads = ",".join(
+        f"{k}={os.environ[k]}" for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if k in os.environ
+    )
+    parts = (
+        f"v{VERSION}",
+        cpu_name(),
+        f"{cores_granted():g} cores",
+        f"python {platform.python_version()}",
+        f"numpy {metadata.version('numpy')}",
+        threads or "threads not set",
+    )
+    return "; ".join(parts)
+
+
+def _read(file: Path) -> dict[str, dict[str, float]]:
+    """Entries of the cache that are whole; an empty dict for a missing or broken file."""
+    try:
+        data: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in data.items() if _is_whole(v)} if isinstance(data, dict) else {}
+
+
+def _is_whole(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and set(entry) == set(NAMES)
+        and all(isinstance(v, (int, float)) and not isinstance(v, bool) and v > 0 for v in entry.values())
+    )
+
+
+def measure(clock: Clock = time.perf_counter_ns) -> dict[str, float]:
+    """Measure every limit now; about a fifth of a second."""
+    return {
+        "copy_bytes_per_s": max(copy_bytes_per_s(size, clock) for size in _SMALL_BYTES),
+        "copy_large_bytes_per_s": copy_bytes_per_s(_LARGE_BYTES, clock),
+        "matmul_flops_per_s": max(matmul_flops_per_s(size, clock) for size in _MATRIX_SIZES),
+        "wakeup_ns": wakeup_ns(clock=clock),
+        "empty_step_ns": empty_step_ns(clock=clock),
+    }
+
+
+def best_ns(once: Callable[[], object], clock: Clock, budget_s: float = BUDGET_S) -> int:
+    """Shortest of as many runs of `once` as fit into the budget, at least three."""
+    best, stop, runs = 1 << 62, clock() + int(budget_s * 1e9), 0
+    while runs < 3 or clock() < stop:
+        start = clock()
+        once()
+        best = min(best, clock() - start)
+        runs += 1
+    return max(best, 1)
+
+
+def copy_bytes_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
+    """Bytes copied in a second, in blocks of `size` (each byte read once and written once)."""
+    import numpy as np
+
+    source, target = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
+    repeat = max((1 << 20) // size, 1)  # so that the clock's own cost does not show
+
+    def copy() -> None:
+        for _ in range(repeat):
+            np.copyto(target, source)
+
+    return size * repeat / best_ns(copy, clock, BUDGET_S / len(_SMALL_BYTES)) * 1e9
+
+
+def matmul_flops_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
+    """Floating point operations in a second of a float32 product of two [size, size] matrices."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((size, size), dtype=np.float32) for _ in range(2))
+    out = np.empty_like(a)
+    return 2.0 * size**3 / best_ns(lambda: np.matmul(a, b, out=out), clock, BUDGET_S / 2) * 1e9
+
+
+def wakeup_ns(trips: int = 100, clock: Clock = time.perf_counter_ns) -> float:
+    """Round trip between two threads that each sleep until the other writes into its pipe."""
+    ping_out, ping_in = os.pipe()
+    pong_out, pong_in = os.pipe()
+
+    def answer() -> None:
+        while os.read(ping_out, 1) == b"p":
+            os.write(pong_in, b"p")
+
+    def trip() -> None:
+        os.write(ping_in, b"p")
+        os.read(pong_out, 1)
+
+    thread = threading.Thread(target=answer, name="hotloop-limits", daemon=True)
+    thread.start()
+    try:
+        return float(min(best_ns(trip, clock, BUDGET_S / trips) for _ in range(trips)))
+    finally:
+        os.write(ping_in, b"q")
+        thread.join()
+        for end in (ping_out, ping_in, pong_out, pong_in):
+            os.close(end)
+
+
+class _EmptyEnv:
+    """An environment that does nothing: what is left is the loop and the call."""
+
+    observation = 0
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return self.observation, 0.0, False, False, {}
+
+
+def empty_step_ns(steps: int = 2000, clock: Clock = time.perf_counter_ns) -> float:
+    """One turn of a Python loop that steps an environment which does nothing."""
+    env = _EmptyEnv()
+
+    def loop() -> None:
+        for action in range(steps):
+            env.step(action)
+
+    return best_ns(loop, clock) / steps

@@ -1,0 +1,48 @@
+"""What is known when a recording begins: the contents of a new capture.json."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hotloop.capture.store import FORMAT_VERSION
+from hotloop.machine import facts, limits
+from hotloop.measure import core
+
+
+def new_facts(
+    *,
+    command: list[str] | None = None,
+    core_name: core.CoreName = "auto",
+    device_name: str | None = None,
+    injected_clock: bool = False,
+    config: dict[str, Any] | None = None,
+    seeds: dict[str, int] | None = None,
+) -> dict[str, Any]:
+    """Facts about the run and the machine; the end and the exit status are not known yet."""
+    from hotloop import __version__
+
+    return {
+        "format_version": FORMAT_VERSION,
+        "hotloop_version": __version__,
+        "command": command or list(sys.orig_argv),
+        "working_folder": os.getcwd(),
+        "config": config or {},
+        "seeds": seeds or {},
+        "started_at_ns": time.time_ns(),
+        "ended_at_ns": None,
+        "exit_status": None,
+        "pid": os.getpid(),
+        "machine": facts.facts(),
+        "limits": limits.known(),
+        "versions": facts.library_versions(),
+        "git_hash": facts.git_hash(Path.cwd()),
+        "clock": "injected" if injected_clock else "monotonic",
+        "core": "compiled" if core.pick(core_name) is core.compiled else "python",
+        "region_cost_ns": core.region_cost_ns(core_name),
+        "device": device_name,
+        "device_policy": "events, queried, never synchronised" if device_name is not None else None,
+    }

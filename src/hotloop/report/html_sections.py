@@ -1,0 +1,249 @@
+"""The page's first half: headline, advice, where the time goes, the charts; and the commands at its end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable
+
+from hotloop._util.units import count, duration, percent
+from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Recommendation
+from hotloop.report import markup as m
+from hotloop.report.palette import colour_of
+from hotloop.report.text import NOT_WORTH, gain, rate_text, score_terms, seconds, sentence, split_command
+
+MOST_ROWS = 300
+TIMES = "×"
+CONTENTS = {
+    "advice": "What to do",
+    "time": "Where the time goes",
+    "bottlenecks": "Bottlenecks",
+    "tree": "The tree",
+    "over-time": "Over time",
+    "growth": "Growth",
+    "threads": "Threads",
+    "light": "Speed of light",
+    "all-regions": "All regions",
+    "machine": "Machine",
+    "reproduce": "Reproduce",
+}
+
+
+def hero(findings: Findings, present: list[str]) -> str:
+    """The headline, the run's figures, the table of contents."""
+    figures = [("Wall time", duration(findings.wall_ns), "")]
+    for label, number, rate in (
+        ("Env steps", findings.env_steps, findings.env_steps_per_s),
+        ("Updates", findings.updates, findings.updates_per_s),
+    ):
+        if rate is not None:
+            value = rate_text(rate).removesuffix("/s")
+            figures.append((f"{label} per second", value, f"<small>{count(number)} in all</small>"))
+        elif number:
+            figures.append((label, count(number), ""))
+    if findings.episodes:
+        figures.append(("Episodes", count(findings.episodes), ""))
+    if findings.mean_return is not None:
+        figures.append(("Mean return", f"{findings.mean_return:.4g}", ""))
+    listed = "".join(f"<div><dt>{name}</dt><dd>{value}{more}</dd></div>" for name, value, more in figures)
+    links = "".join(f'<li><a href="#{key}">{CONTENTS[key]}</a></li>' for key in present)
+    return (
+        f'<div class="hero"><h1>{m.text(findings.headline, 1000)}</h1><dl class="figures">{listed}</dl>'
+        f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav></div>'
+    )
+
+
+def advice(findings: Findings) -> str:
+    """One card for each recommendation; what is not worth optimising is said below them."""
+    worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier != NOT_WORTH]
+    idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
+    most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
+    lead = "Best first. A gain is how many times as fast the whole run would be, with its 95 % interval."
+    body = "".join(f"<li>{card(n, r, most)}</li>" for n, r in worth)
+    if body:
+        body = f'<ol class="cards">{body}</ol>'
+    else:
+        lead = "No rule found anything worth changing in this capture."
+    if idle:
+        listed = "".join(f"<li>{not_worth(r)}</li>" for r in idle)
+        body += f'<h3 class="more">Not worth optimising</h3><ul class="asides">{listed}</ul>'
+    return m.section("advice", CONTENTS["advice"], lead, body)
+
+
+def not_worth(r: Recommendation) -> str:
+    """Advice to leave something alone."""
+    known = f" (predicted {gain(r.gain, TIMES)})" if r.gain else ""
+    return f"{m.prose(r.title)}{known}. {m.prose(r.advice)}"
+
+
+def card(number: int, r: Recommendation, most: float) -> str:
+    """One recommendation; `most` is where the scale of its interval ends."""
+    if r.gain is None:
+        predicted = '<strong class="unknown">Gain unknown until tested</strong>'
+    else:
+        value, interval = gain(r.gain, TIMES).split(" ", 1)
+        said = f'<span class="muted small">predicted {interval}</span>'
+        predicted = f"<strong>{value}</strong>{said}{m.whisker(r.gain, most)}"
+    chips = (
+        f'<span class="chip {"high" if r.tier == "high" else ""}">{r.tier} impact</span>'
+        f'<span class="chip">{r.effort} of work</span>'
+        f'<span class="chip">{"same results" if r.safety == "safe" else "may change learning"}</span>'
+    )
+    evidence = "".join(f"<li>{m.prose(found, 600)}</li>" for found in r.evidence)
+    where = f' <span class="muted">at <code>{m.text(r.site, 120)}</code></span>' if r.site else ""
+    change = f"<dt>Change</dt><dd><code>{m.text(r.how_to_change, 600)}</code>{where}</dd>"
+    test = f"<dt>Test it</dt><dd>{tested(r.prove_command)}</dd>" if r.prove_command else ""
+    return (
+        f'<article class="card" aria-labelledby="advice-{number}"><div><h3 id="advice-{number}">'
+        f'<span class="rank">{number}</span><span>{m.prose(r.title)}</span></h3>'
+        f'<p class="chips">{chips}</p></div><div class="gain">{predicted}</div>'
+        f'<div class="body"><ul>{evidence}</ul><p>{m.prose(r.advice, 800)}</p></div>'
+        f'<dl class="pairs test">{change}{test}</dl></article>'
+    )
+
+
+def tested(prove_command: str) -> str:
+    """How to test it: what to do by hand first, then the command to copy."""
+    first, command = split_command(prove_command)
+    return (f"{m.text(first)}:" if first else "") + m.copy(command)
+
+
+def time(findings: Findings) -> str:
+    """The exclusive-time bar, unattributed and our own cost included, and its table."""
+    loop, everything = findings.breakdown, findings.all_threads
+    lead = f"Each moment counts once, for the innermost region. {m.text(sentence(findings.basis))}"
+    body = m.panel(stacked(loop), shares(loop, "Own time by category"), own_cost(loop))
+    if len(findings.utilisation) > 1:
+        inner = m.panel(stacked(everything), shares(everything, "Own time by category, all threads added up"))
+        title = f"All threads together: {m.text(everything.label)}"
+        body += f"<details><summary>{title}</summary>{inner}</details>"
+    return m.section("time", CONTENTS["time"], lead, body)
+
+
+def stacked(found: Breakdown) -> str:
+    """All categories in one bar."""
+    parts = [(c.category, c.share, colour_of(c.category)) for c in found.categories]
+    said = ", ".join(f"{c.category} {percent(c.share)}" for c in found.categories)
+    return m.stack(parts, f"Share of time: {said}")
+
+
+def shares(found: Breakdown, caption: str) -> str:
+    """The same as a table."""
+    largest = max((c.share for c in found.categories), default=0.0) or 1.0
+    rows = (
+        m.row(
+            m.category(c.category),
+            m.cell(seconds(c.own_ns, found.wall_ns)),
+            m.cell(percent(c.share)),
+            f'<td class="wide">{m.track(c.share / largest, colour_of(c.category))}</td>',
+            m.optional(count(c.calls) if c.calls else ""),
+        )
+        for c in found.categories
+    )
+    return m.table(caption, ("category", "#own time", "#share", "", "#calls*"), rows)
+
+
+def own_cost(found: Breakdown) -> str:
+    """What hotloop itself cost, or that it is not known."""
+    said = "What hotloop itself cost was not calibrated in this capture."
+    if found.hotloop_ns is not None:
+        cost = f"{duration(found.hotloop_ns)} of {duration(found.wall_ns)}"
+        said = f"hotloop itself cost {cost}: its calls times the calibrated cost of one."
+    return f'<p class="muted small">{said} Unattributed time lies in no region.</p>'
+
+
+def bottlenecks(findings: Findings) -> str:
+    """Score and its terms, and the gain if twice as fast."""
+    found = findings.bottlenecks
+    terms = list(dict.fromkeys(term for b in found for term in b.score_terms))
+    most = max([b.gain_if_twice_as_fast.high for b in found if b.gain_if_twice_as_fast] + [1.1])
+    heads = (
+        "region",
+        "category*",
+        "#share",
+        "#score*",
+        *(f"#{t}*" for t in score_terms(findings)),
+        "#gain if twice as fast",
+    )
+    rows = (bottleneck(b, terms, most) for b in found[:MOST_ROWS])
+    lead = (
+        f"The score weighs {m.text(', '.join(score_terms(findings)))}, each scaled to 0..1." if terms else ""
+    )
+    table = m.table("Regions by what speeding them up would gain", heads, rows)
+    return m.section("bottlenecks", CONTENTS["bottlenecks"], lead, m.panel(table))
+
+
+def bottleneck(b: Bottleneck, terms: list[str], most: float) -> str:
+    """One row of the bottlenecks' table."""
+    known = b.gain_if_twice_as_fast
+    drawn = f"{gain(known, TIMES)}{m.whisker(known, most)}" if known else "no interval, so no gain"
+    scaled = [f"{b.score_terms[t]:.2f}" if t in b.score_terms else "-" for t in terms]
+    return m.row(
+        m.name(b.name, m.text(b.site, 60) if b.site else ""),
+        f'<td class="optional">{m.category(b.category)}</td>',
+        m.cell(percent(b.share)),
+        m.optional(f"{b.score:.2f}"),
+        *(m.optional(term) for term in scaled),
+        m.cell(drawn, None, "loose"),
+    )
+
+
+def tree(choices: list[tuple[str, str]], levels: int, left_out: int) -> str:
+    """Place for the icicle, with a list that zooms by keyboard."""
+    options = "".join(f'<option value="{key}">{m.text(label, 70)}</option>' for key, label in choices)
+    tall = min(5 + 3.4 * levels, 34)
+    note = f" The {count(left_out)} smallest nodes are not drawn." if left_out else ""
+    said = (
+        "Icicle of the regions by time, each below its caller; the table of all regions has the same figures"
+    )
+    body = m.panel(
+        '<div class="tools"><label>Zoom to <select id="zoom"><option value="root">all threads</option>',
+        f'{options}</select></label><button type="button" id="whole">Whole tree</button></div>',
+        f'<div id="icicle" class="chart" role="img" style="height:{tall:.1f}rem" aria-label="{said}"></div>',
+    )
+    lead = (
+        "Width is time, callers on top. A caller with next to no time of its own is grey. "
+        f"Click a region to zoom in, the bar on top to go back.{note}"
+    )
+    return m.section("tree", CONTENTS["tree"], lead, body)
+
+
+def over_time(findings: Findings, categories: list[str]) -> str:
+    """Place for throughput and shares over time, and their figures as a table."""
+    course, named = findings.course, categories[:6]
+    columns: list[tuple[str, tuple[float, ...], Callable[[float | None], str]]] = []
+    if course.get("env_steps_per_s"):
+        columns.append(("env steps/s", course["env_steps_per_s"], count))
+    columns += [(c, course[f"share:{c}"], percent) for c in named]
+    rows = (
+        m.row(duration(1e9 * at), *(m.cell(shown(known(values[i]))) for _, values, shown in columns))
+        for i, at in enumerate(course["time_s"])
+    )
+    heads = ("time", *(f"#{name}" for name, _, _ in columns))
+    said = "Throughput and shares of time over the run; the figures follow as a table"
+    legend = "".join(f"<li>{m.category(c)}</li>" for c in categories)
+    figures = m.table("Throughput and the largest shares over time", heads, rows)
+    body = m.panel(
+        f'<div id="course" class="chart" role="img" aria-label="{said}"></div>',
+        f'<ul class="legend">{legend}</ul><details><summary>The figures</summary>{figures}</details>',
+    )
+    lead = "Throughput, and what the time went to, window by window."
+    return m.section("over-time", CONTENTS["over-time"], lead, body)
+
+
+def known(value: float) -> float | None:
+    """None for a window in which the value was not measured."""
+    return value if math.isfinite(value) else None
+
+
+def reproduce(findings: Findings, capture: str) -> str:
+    """The commands that lead to this page, and to the proof."""
+    name = shlex.quote(capture) if capture else "CAPTURE"
+    pairs = [("The run", shlex.join(findings.command))] if findings.command else []
+    pairs.append(("This page", f"hotloop report {name} -o report.html"))
+    pairs.append(("All figures", f"hotloop report {name} -o report.json"))
+    best = next((r for r in findings.recommendations if r.tier != NOT_WORTH and r.prove_command), None)
+    if best is not None:
+        pairs.append(("Next", best.prove_command))
+    listed = "".join(f"<dt>{label}</dt><dd>{tested(command)}</dd>" for label, command in pairs)
+    return m.section("reproduce", CONTENTS["reproduce"], "", m.panel(f'<dl class="pairs">{listed}</dl>'))

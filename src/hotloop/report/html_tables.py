@@ -1,0 +1,169 @@
+"""The page's second half: growth, threads, speed of light, all regions, the machine."""
+
+from __future__ import annotations
+
+from hotloop._util.units import count, duration, percent, size
+from hotloop.analysis.findings import Findings, Growth, RegionFinding, RegionGrowth, ThreadUse
+from hotloop.report import markup as m
+from hotloop.report.html_sections import CONTENTS, MOST_ROWS, TIMES
+from hotloop.report.palette import colour_of
+from hotloop.report.text import forecast_text, machine_parts, nature, parts_of, slope, thread_sentences
+
+USES = {"busy": colour_of("policy"), "waiting": colour_of("wait"), "idle": colour_of("unattributed")}
+
+
+def growth(findings: Findings) -> str:
+    """Learning first, then defects; the forecast."""
+    body = grown(findings.growth) if findings.growth is not None else ""
+    if findings.forecast is not None:
+        body += m.panel(f"<p>{forecast_text(findings.forecast)}</p>")
+    lead = "An early against a late stretch of the same run."
+    return m.section("growth", CONTENTS["growth"], lead, body)
+
+
+def grown(found: Growth) -> str:
+    """The sentence, the factors of the excess, and the regions."""
+    factors = (
+        m.row(
+            f.factor,
+            m.cell(f"{f.ratio:.2f}{TIMES}"),
+            f"<td>{nature(f)}</td>",
+        )
+        for f in found.factors
+    )
+    caption = (
+        f"Time per {found.per}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
+        f"{found.excess:.2f} times as long, which is the product of"
+    )
+    parts = [
+        f"<p>{m.prose(found.says, 1000)}</p>",
+        m.table(caption, ("factor", "#ratio", "what it is"), factors),
+    ]
+    if found.regions:
+        heads = ("region", "#early*", "#late", "#exponent", "verdict")
+        rows = (region_growth(r) for r in found.regions[:MOST_ROWS])
+        caption = "Cost of one call, early and late; it grows as work to the power of the exponent"
+        parts += ['<h3 class="more">Region by region</h3>', m.table(caption, heads, rows)]
+    return m.panel(*parts)
+
+
+def region_growth(r: RegionGrowth) -> str:
+    """One row of the growth table."""
+    return m.row(
+        m.name(r.name),
+        m.optional(duration(r.early_ns)),
+        m.cell(duration(r.late_ns)),
+        m.cell(slope(r.exponent), None, "loose"),
+        f"<td>{'<strong>growing</strong>' if r.flagged else 'steady'}</td>",
+    )
+
+
+def threads(findings: Findings) -> str:
+    """Busy, waiting and idle for each thread, by process."""
+    rows, before = [], None
+    for use in findings.utilisation[:MOST_ROWS]:
+        if use.process != before:
+            process = m.text(use.process, 90)
+            rows.append(f'<tr class="group"><th scope="rowgroup" colspan="6">{process}</th></tr>')
+        before = use.process
+        rows.append(thread(use))
+    left = len(findings.utilisation) - MOST_ROWS
+    note = f" These are the first {MOST_ROWS}; {count(left)} more are in the JSON report." if left > 0 else ""
+    legend = "".join(
+        f'<li><span class="swatch" style="background:{colour}"></span>{use}</li>'
+        for use, colour in USES.items()
+    )
+    heads = ("thread", "", "#busy", "#waiting", "#idle*", "#wall*")
+    table = m.table("Busy, waiting and idle by process", heads, rows)
+    lead = f"Waiting: in queues, locks, for the device. Idle: off the CPU and outside every region.{note}"
+    said = "".join(f"<p>{m.text(sentence, 600)}</p>" for sentence in thread_sentences(findings))
+    body = m.panel(said, table, f'<ul class="legend">{legend}</ul>')
+    return m.section("threads", CONTENTS["threads"], lead, body)
+
+
+def thread(use: ThreadUse) -> str:
+    """One row of the threads' table."""
+    known = dict(zip(USES, parts_of(use), strict=True))
+    parts = [(name, share or 0.0, USES[name]) for name, share in known.items()]
+    parts.append(("", max(1 - sum(share for _, share, _ in parts), 0.0), "#ffffff00"))
+    said = ", ".join(f"{name} {percent(share)}" for name, share in known.items())
+    stuck = ""
+    if use.stuck_in is not None:
+        stuck = f"inside {m.text(use.stuck_in, 60)} for {duration(use.stuck_for_ns)}"
+    return m.row(
+        m.name(use.thread, stuck, 40),
+        f'<td class="wide">{m.stack(parts, said, slim=True)}</td>',
+        m.cell(percent(known["busy"])),
+        m.cell(percent(known["waiting"])),
+        m.optional(percent(known["idle"])),
+        m.optional(duration(use.wall_ns)),
+    )
+
+
+def light(findings: Findings) -> str:
+    """How far each phase is from the best this machine could do."""
+    rows = (
+        m.row(
+            m.name(r.name),
+            f"<td>{m.text(r.limit, 60)}</td>",
+            m.optional(duration(r.measured_ns)),
+            m.optional(duration(r.limit_ns)),
+            m.cell(f"<strong>{r.ratio:.1f}{TIMES}</strong>"),
+        )
+        for r in findings.light[:MOST_ROWS]
+    )
+    heads = ("phase", "limited by", "#measured*", "#limit*", "#away")
+    table = m.table("Measured time against the limit of this machine", heads, rows)
+    lead = f"The best this machine could do, measured. Close to 1{TIMES}: nothing to gain there."
+    return m.section("light", CONTENTS["light"], lead, m.panel(table))
+
+
+def all_regions(findings: Findings) -> str:
+    """The sortable, filterable table."""
+    shown = findings.regions[:MOST_ROWS]
+    left = len(findings.regions) - len(shown)
+    names = sorted({r.category for r in shown})
+    options = "".join(f'<option value="{m.text(c, 60)}">{m.text(c, 40)}</option>' for c in names)
+    figures = ("#calls*", "#total*", "#own", "#share", "#mean*", "#p50*", "#p99*", "#memory*")
+    rows = (region(r) for r in shown)
+    body = m.panel(
+        '<div class="tools" role="search"><label>Filter <input id="filter" type="search" ',
+        'placeholder="name, path or file" autocomplete="off"></label>',
+        f'<label>Category <select id="only"><option value="">all</option>{options}</select></label>',
+        '<span id="shown" class="muted small" role="status"></span></div>',
+        m.table("All regions, most own time first", ("region", "category*", *figures), rows, "regions"),
+    )
+    note = f" The {count(left)} smallest are in the JSON report only." if left > 0 else ""
+    lead = f"Own time is time while innermost; total includes what it calls. Click a heading to sort.{note}"
+    return m.section("all-regions", CONTENTS["all-regions"], lead, body)
+
+
+def region(r: RegionFinding) -> str:
+    """One row of the table of all regions."""
+    above = " › ".join(part or '""' for part in r.path[:-1])
+    notes = [m.text(above, 100)] if above else []
+    notes += [m.text(r.site, 80)] if r.site else []
+    notes += ["closed out of order"] if r.out_of_order else []
+    made = m.row(
+        m.name(r.name, " · ".join(notes), 120),
+        f'<td class="optional">{m.category(r.category)}</td>',
+        m.optional(count(r.calls), r.calls),
+        m.optional(duration(r.total_ns), r.total_ns),
+        m.cell(duration(r.own_ns), r.own_ns),
+        m.cell(percent(r.share), r.share),
+        *(m.optional(duration(ns), ns) for ns in (r.mean_ns, r.p50_ns, r.p99_ns)),
+        m.optional(size(r.rss_growth_bytes), r.rss_growth_bytes),
+    )
+    return made.replace("<tr>", f'<tr data-category="{m.text(r.category, 60)}">', 1)
+
+
+def machine(findings: Findings) -> str:
+    """The machine badge, what could not be measured, and warnings."""
+    chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
+    parts = [f'<p class="chips">{chips}</p>'] if chips else []
+    lists = (("What could not be measured", findings.not_measured), ("Warnings", findings.warnings))
+    for title, sentences in lists:
+        if sentences:
+            listed = "".join(f"<li>{m.text(s, 600)}</li>" for s in sentences)
+            parts.append(f'<h3 class="more">{title}</h3><ul class="notes">{listed}</ul>')
+    return m.section("machine", CONTENTS["machine"], "", m.panel(*parts) if parts else "")

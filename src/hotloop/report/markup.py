@@ -1,0 +1,149 @@
+"""Small pieces of HTML. Everything foreign goes through `text`, which makes it harmless."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from hotloop.analysis.findings import Estimate
+from hotloop.report.names import shown
+from hotloop.report.palette import colour_of
+from hotloop.report.text import gain
+
+LONGEST = 400  # characters of a foreign text that are shown
+
+
+def text(foreign: str, width: int = LONGEST) -> str:
+    """Any text as HTML text or attribute value: escaped, on one line, not longer than `width`."""
+    return html.escape(shown(foreign, width), quote=True)
+
+
+def prose(foreign: str, width: int = LONGEST) -> str:
+    """Sentences from analysis, in which `backticks` mark names."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(foreign, width))
+
+
+def cell(content: str, value: float | None = None, kind: str = "") -> str:
+    """A cell of figures; `value` is what sorting goes by, empty when unknown; `kind` adds classes."""
+    raw = "" if value is None else f"{value:.9g}"
+    return f'<td class="num {kind}" data-value="{raw}">{content}</td>'
+
+
+def optional(content: str, value: float | None = None) -> str:
+    """A cell of figures that narrow screens leave out."""
+    return cell(content, value, "optional")
+
+
+def row(head: str, *cells: str) -> str:
+    """A row with its heading, both already HTML."""
+    return f'<tr><th scope="row">{head}</th>{"".join(cells)}</tr>'
+
+
+def name(foreign: str, below: str = "", width: int = 90) -> str:
+    """A region's name, with a line of small print below it that is already HTML."""
+    small = f'<span class="path">{below}</span>' if below else ""
+    return f'<span class="name">{text(foreign, width)}</span>{small}'
+
+
+def panel(*parts: str) -> str:
+    """A framed box."""
+    return f'<div class="panel">{"".join(parts)}</div>'
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[str], identifier: str = "") -> str:
+    """A table that scrolls by itself when it must; heads starting with `#` are columns of figures.
+
+    A head ending in `*` names a column that narrow screens leave out. With an identifier the heads sort.
+    """
+    made = "".join(_head(head, bool(identifier)) for head in heads)
+    named = f' id="{identifier}"' if identifier else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f"<table{named}><caption>{text(caption)}</caption><thead><tr>{made}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _head(head: str, sorts: bool) -> str:
+    classes = " ".join(
+        (["num"] if head.startswith("#") else []) + (["optional"] if head.endswith("*") else [])
+    )
+    label = text(head.strip("#*")) if head.strip("#*") else '<span class="hidden-text">drawn</span>'
+    inside = f'<button type="button">{label}</button>' if sorts else label
+    return f'<th scope="col" class="{classes}"{" aria-sort=none" if sorts else ""}>{inside}</th>'
+
+
+def category(name: str) -> str:
+    """A category's colour and name."""
+    swatch = f'<span class="swatch" style="background:{colour_of(name)}" aria-hidden="true"></span>'
+    return f'<span class="kind">{swatch}{text(name, 40)}</span>'
+
+
+def track(share: float, colour: str) -> str:
+    """A bar for 0..1, for eyes only: the figure stands beside it."""
+    return (
+        f'<span class="track" aria-hidden="true">'
+        f'<span style="width:{_percent(share)};background:{colour}"></span></span>'
+    )
+
+
+def stack(parts: Sequence[tuple[str, float, str]], label: str, slim: bool = False) -> str:
+    """Shares side by side as (name, share, colour), named where there is room; `label` says it in words."""
+    made = []
+    for name, share, colour in parts:
+        if share <= 0:
+            continue
+        wide = not slim and share * 95 > 3 + len(name)
+        inside = text(name, 30) if wide else ""
+        striped = " striped" if name in ("unattributed", "idle", "unknown") else ""
+        style = f"flex:{share:.5f} 1 0;background-color:{colour};color:{ink_on(colour)}"
+        made.append(
+            f'<span class="{"" if wide else "thin"}{striped}" style="{style}" '
+            f'title="{text(name, 60)} {100 * share:.1f} %">{inside}</span>'
+        )
+    kind = "stack slim" if slim else "stack"
+    return f'<div class="{kind}" role="img" aria-label="{text(label)}">{"".join(made)}</div>'
+
+
+def whisker(found: Estimate, most: float) -> str:
+    """An interval on a line from 1 (no gain) to `most`."""
+
+    def at(value: float) -> float:
+        return 4 + 192 * min(max((value - 1) / max(most - 1, 1e-9), 0.0), 1.0)
+
+    return (
+        f'<svg class="whisker" viewBox="0 0 200 14" role="img" '
+        f'aria-label="{gain(found)} on a scale from 1 to {most:.2f}">'
+        f'<line x1="4" x2="196" y1="7" y2="7"/>'
+        f'<line class="reach" x1="{at(found.low):.1f}" x2="{at(found.high):.1f}" y1="7" y2="7"/>'
+        f'<circle cx="{at(found.value):.1f}" cy="7" r="5"/></svg>'
+    )
+
+
+def copy(command: str) -> str:
+    """A command with a button that copies it."""
+    return (
+        f'<div class="copy"><code>{text(command, 2000)}</code>'
+        '<button type="button" hidden aria-label="Copy this command">Copy</button></div>'
+    )
+
+
+def section(identifier: str, title: str, lead: str, body: str) -> str:
+    """A landmark with its heading; `lead` is already HTML."""
+    intro = f"<p>{lead}</p>" if lead else ""
+    return (
+        f'<section id="{identifier}" aria-labelledby="{identifier}-title">'
+        f'<h2 id="{identifier}-title">{title}</h2>{intro}{body}</section>'
+    )
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on a colour (relative luminance as in WCAG)."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return "#111111" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#ffffff"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"

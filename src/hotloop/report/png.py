@@ -1,0 +1,252 @@
+"""One picture of the findings: time by operation, calls against time per call, categories, memory.
+
+Drawn with matplotlib's object interface on an Agg canvas: no pyplot, no window, no state left behind.
+Names are hostile text, so nothing here is read as markup.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+import warnings
+from typing import Any
+
+from hotloop._util.extras import need
+from hotloop._util.units import count, duration, percent, size
+from hotloop.analysis.findings import Findings, RegionFinding
+from hotloop.report.names import shown
+from hotloop.report.palette import colour_of
+
+BARS = 12  # operations and categories shown
+LABELS = 6  # points of the scatter that carry their name
+INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "text.parse_math": False,
+    "text.usetex": False,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": FAINT,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+}
+
+
+def png_bytes(findings: Findings) -> bytes:
+    """The picture as the bytes of a PNG file; needs matplotlib (the extra `report`)."""
+    matplotlib = need("matplotlib", "report")
+    figures = need("matplotlib.figure", "report")
+    agg = need("matplotlib.backends.backend_agg", "report")
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+        figure = figures.Figure(figsize=(13, 9), dpi=110, facecolor="white", layout="none")
+        agg.FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(
+            2,
+            2,
+            left=0.17,
+            right=0.97,
+            top=0.84,
+            bottom=0.085,
+            hspace=0.36,
+            wspace=0.34,
+            height_ratios=(1.15, 1),
+        )
+        _heading(figure, findings)
+        _operations(figure.add_subplot(grid[0, 0]), findings)
+        _calls(figure.add_subplot(grid[0, 1]), findings)
+        _categories(figure.add_subplot(grid[1, 0]), findings)
+        _memory(figure.add_subplot(grid[1, 1]), findings)
+        target = io.BytesIO()
+        figure.savefig(target, format="png", metadata={"Software": "hotloop"})
+    return target.getvalue()
+
+
+def _heading(figure: Any, findings: Findings) -> None:
+    headline = textwrap.wrap(shown(findings.headline), 92)[:2]
+    figure.text(0.025, 0.965, "\n".join(headline), fontsize=14, fontweight="bold", va="top", linespacing=1.25)
+    facts = [f"wall {duration(findings.wall_ns)}"]
+    if findings.env_steps:
+        facts.append(f"{count(findings.env_steps)} env steps")
+    if findings.env_steps_per_s is not None:
+        facts.append(f"{_rate(findings.env_steps_per_s)} env steps/s")
+    if findings.updates:
+        facts.append(f"{count(findings.updates)} updates")
+    facts.append(f"shares: {shown(findings.basis.removeprefix('shares of '), 90)}")
+    at = 0.925 if len(headline) == 1 else 0.893
+    figure.text(0.025, at, "   ·   ".join(facts), fontsize=9, color=FAINT, va="top")
+    command = shown(" ".join(findings.command), 100) if findings.command else ""
+    cpu = findings.machine.get("cpu")
+    machine = f"{shown(str(cpu), 60)}, {findings.machine.get('cores_granted', '?')} cores" if cpu else ""
+    figure.text(
+        0.025, 0.018, "   ·   ".join(t for t in ("hotloop", command, machine) if t), fontsize=8, color=FAINT
+    )
+
+
+def _rate(per_s: float) -> str:
+    return count(per_s) if per_s >= 100 else f"{per_s:.3g}"
+
+
+def _operations(axes: Any, findings: Findings) -> None:
+    rows = [row for row in findings.regions if row.own_ns > 0][:BARS]
+    axes.set_title("Time by operation: own time, all threads")
+    _bars(
+        axes,
+        [_label(row, rows) for row in rows],
+        [row.own_ns / 1e9 for row in rows],
+        [colour_of(row.category) for row in rows],
+        [f"{duration(row.own_ns)}   {percent(row.share)}" for row in rows],
+    )
+
+
+def _label(row: RegionFinding, rows: list[RegionFinding]) -> str:
+    """The name, with its parent's where two rows have the same one."""
+    twins = sum(other.name == row.name for other in rows) > 1
+    return shown(" > ".join(row.path[-2:]) if twins else row.name, 26)
+
+
+def _categories(axes: Any, findings: Findings) -> None:
+    rows = [row for row in findings.breakdown.categories if row.own_ns > 0][:BARS]
+    axes.set_title(f"Time by category: {shown(findings.breakdown.label, 44)}")
+    _bars(
+        axes,
+        [shown(row.category, 26) for row in rows],
+        [row.own_ns / 1e9 for row in rows],
+        [colour_of(row.category) for row in rows],
+        [f"{duration(row.own_ns)}   {percent(row.share)}" for row in rows],
+    )
+
+
+def _bars(axes: Any, names: list[str], seconds: list[float], colours: list[str], notes: list[str]) -> None:
+    if not names:
+        _nothing(axes, "no time was recorded in any region")
+        return
+    places = range(len(names))
+    axes.barh(places, seconds, color=colours, height=0.72)
+    axes.set_yticks(places, names, color=INK)
+    axes.invert_yaxis()
+    longest = max(seconds)
+    axes.set_xlim(0, longest * 1.42)
+    for place, value, note in zip(places, seconds, notes, strict=True):
+        axes.text(value + longest * 0.015, place, note, va="center", fontsize=8, color=FAINT)
+    axes.set_ylim(max(len(names), 5) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    axes.set_xlabel("seconds")
+
+
+def _calls(axes: Any, findings: Findings) -> None:
+    axes.set_title("Calls against time per call")
+    points = [(r, r.mean_ns / 1e9) for r in findings.regions if r.calls and r.mean_ns and r.mean_ns > 0]
+    if not points:
+        _nothing(axes, "no call was completed")
+        return
+    largest = max(row.own_ns for row, _ in points) or 1
+    for row, mean_s in reversed(points):
+        area = 24 + 520 * max(row.own_ns, 0) / largest
+        axes.scatter(
+            row.calls,
+            mean_s,
+            s=area,
+            color=colour_of(row.category),
+            alpha=0.8,
+            linewidths=0.8,
+            edgecolors="white",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(*_decades([float(row.calls) for row, _ in points]))
+    axes.set_ylim(*_decades([mean_s for _, mean_s in points]))
+    _names_of_points(axes, points[:LABELS])
+    axes.yaxis.set_major_formatter(lambda value, _: duration(value * 1e9))
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.minorticks_off()
+    axes.grid(which="major")
+    axes.set_xlabel("calls")
+    axes.set_ylabel("mean time of a call, children included")
+    axes.text(1.0, 1.02, "area: own time", transform=axes.transAxes, fontsize=8, color=FAINT, ha="right")
+
+
+def _decades(values: list[float]) -> tuple[float, float]:
+    """Limits at powers of ten with some room beside the outermost values."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    return 10.0 ** math.floor(low - 0.2), 10.0 ** math.ceil(high + 0.2)
+
+
+def _short(number: float) -> str:
+    """Powers of ten for an axis: 1, 10, 100, 1k, 10k, ... ; nothing below one call."""
+    for unit, word in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
+        if number >= unit:
+            return f"{number / unit:g}{word}"
+    return ""
+
+
+def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]]) -> None:
+    """Names right of their points, or left of those in the right half; crowded ones move down."""
+    effects = need("matplotlib.patheffects", "report")
+    taken: list[tuple[float, float]] = []
+    middle = axes.transAxes.transform((0.5, 0.5))[0]
+    for row, mean_s in points:
+        x, y = axes.transData.transform((row.calls, mean_s))
+        at = y
+        while any(abs(at - other) < 15 and abs(x - beside) < 180 for beside, other in taken):
+            at -= 15
+        taken.append((x, at))
+        left = x < middle
+        axes.annotate(
+            shown(row.name, 24),
+            (row.calls, mean_s),
+            xytext=(11 if left else -11, (at - y) * 72 / axes.figure.dpi),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            va="center",
+            fontsize=8,
+            path_effects=[effects.withStroke(linewidth=2.5, foreground="white")],
+        )
+
+
+def _memory(axes: Any, findings: Findings) -> None:
+    axes.set_title("Memory")
+    time_s, rss = findings.course.get("time_s", ()), findings.course.get("rss_bytes", ())
+    if len(time_s) == len(rss) and len(rss) > 1 and max(rss) > 0:
+        axes.fill_between(time_s, rss, color=colour_of("environment"), alpha=0.16, linewidth=0)
+        axes.plot(time_s, rss, color=colour_of("environment"), linewidth=1.8)
+        step = 2 ** max(int(max(rss)).bit_length() - 3, 0)  # four to eight lines, at round sizes
+        axes.set_yticks([step * line for line in range(int(max(rss) * 1.15 / step) + 1)])
+        axes.set_ylim(0, max(rss) * 1.15)
+        axes.set_xlim(min(time_s), max(time_s))
+        axes.yaxis.set_major_formatter(lambda value, _: size(value) if value else "0")
+        axes.set_xlabel("seconds since the start")
+        axes.set_ylabel("resident memory")
+        axes.grid()
+        return
+    grown = [row for row in findings.regions if row.rss_growth_bytes]
+    grown = sorted(grown, key=lambda row: -abs(row.rss_growth_bytes or 0))[:BARS]
+    if not grown:
+        _nothing(axes, "memory was not measured in this capture")
+        return
+    names = [_label(row, grown) for row in grown]
+    axes.barh(range(len(grown)), [row.rss_growth_bytes for row in grown], color=colour_of("environment"))
+    axes.set_yticks(range(len(grown)), names, color=INK)
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda value, _: size(value))
+    axes.set_xlabel("growth of resident memory inside the region")
+    axes.grid(axis="x")
+
+
+def _nothing(axes: Any, why: str) -> None:
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=FAINT)
+    axes.set_axis_off()

@@ -1,0 +1,348 @@
+"""The report as plain text: what `hotloop report CAPTURE` prints and `-o report.txt` writes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from hotloop._util.units import count, duration, percent, size
+from hotloop.analysis.findings import (
+    Breakdown,
+    Estimate,
+    Findings,
+    Forecast,
+    Growth,
+    GrowthFactor,
+    Recommendation,
+    ThreadUse,
+)
+from hotloop.report.lines import Pen, table
+from hotloop.report.names import columns
+from hotloop.report.palette import colour_of
+
+MOST_BOTTLENECKS = 6
+MOST_RECOMMENDATIONS = 6
+MOST_THREADS = 12
+MOST_GROWTH = 6
+MOST_LINES = 6
+NOT_WORTH = "not worth optimising"
+
+
+def terminal(
+    findings: Findings, width: int = 80, colour: bool = False, unicode: bool = True, capture: str = ""
+) -> str:
+    """The whole report for a terminal, a pipe or a text file, ending in the next useful command.
+
+    `unicode` False keeps to ASCII. `capture` is the name to use in the commands shown. Lines are at
+    most `width` columns wide (60 at least), but for single words of commands longer than that.
+    """
+    pen = Pen(max(width, 60), colour, unicode)
+    sections = [
+        headline(findings, pen),
+        breakdown(findings.breakdown, findings.basis, pen),
+        source_lines(findings, pen),
+        bottlenecks(findings, pen),
+        recommendations(findings.recommendations, pen),
+        growth(findings, pen),
+        utilisation(findings, pen),
+        light(findings, pen),
+        machine(findings, pen),
+        unmeasured(findings, pen),
+        next_command(findings, pen, capture),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def headline(findings: Findings, pen: Pen) -> str:
+    """The one sentence, and the run's figures below it."""
+    lines = [pen.paint(line, "bold") for line in pen.wrap(findings.headline).split("\n")]
+    lines.append("")
+    if findings.command:
+        lines.append(pen.command(shlex.join(findings.command), "  "))
+    figures = [f"{duration(findings.wall_ns)} wall"]
+    for number, rate, word in (
+        (findings.env_steps, findings.env_steps_per_s, "env steps"),
+        (findings.updates, findings.updates_per_s, "updates"),
+        (findings.episodes, None, "episodes"),
+    ):
+        if number:
+            figures.append(f"{count(number)} {word}" + (f" ({rate_text(rate)})" if rate is not None else ""))
+    if findings.mean_return is not None:
+        figures.append(f"mean return {findings.mean_return:.4g}")
+    lines.append(pen.wrap(", ".join(figures), "  "))
+    return "\n".join(lines)
+
+
+def breakdown(found: Breakdown, basis: str, pen: Pen) -> str:
+    """Seconds, percent and a bar for each category."""
+    lines = [pen.heading("Where the time goes", found.label)]
+    rows = [(c.category, seconds(c.own_ns, found.wall_ns), percent(c.share)) for c in found.categories]
+    if rows:
+        drawn = table(pen, rows, spare=12)
+        room = pen.width - max(columns(line) for line in drawn) - 2
+        largest = max(c.share for c in found.categories) or 1.0
+        for line, part in zip(drawn, found.categories, strict=True):
+            lines.append(f"{line}  {pen.bar(part.share / largest, room, colour_of(part.category))}".rstrip())
+    if found.hotloop_ns is None:
+        lines.append(pen.wrap("hotloop's own cost was not calibrated in this capture.", "  "))
+    lines.append(pen.dim(pen.wrap(sentence(basis), "  ")))
+    return "\n".join(lines)
+
+
+def sentence(words: str) -> str:
+    """Words as a sentence: a capital at the start, a full stop at the end."""
+    return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
+
+
+def source_lines(findings: Findings, pen: Pen) -> str:
+    """Lines of the script itself that were seen while no library call was running."""
+    if not findings.lines:
+        return ""
+    rows = [(line.site, percent(line.share)) for line in findings.lines[:MOST_LINES]]
+    drawn = table(pen, rows)
+    return "\n".join([pen.heading("Lines of the script itself", "sampled outside library calls"), *drawn])
+
+
+def bottlenecks(findings: Findings, pen: Pen) -> str:
+    """Score, share, and the gain if the region were twice as fast."""
+    if not findings.bottlenecks:
+        return ""
+    rows = [("region", "score", "share", "calls", "gain if twice as fast")]
+    for b in findings.bottlenecks[:MOST_BOTTLENECKS]:
+        known = gain(b.gain_if_twice_as_fast) or "no interval"
+        rows.append((b.name, f"{b.score:.2f}", percent(b.share), count(b.calls), known))
+    lines = [pen.heading("Top bottlenecks"), *table(pen, rows)]
+    lines[1] = pen.paint(lines[1], "dim")
+    terms = score_terms(findings)
+    more = len(findings.bottlenecks) - MOST_BOTTLENECKS
+    if terms:
+        said = f"The score weighs {', '.join(terms)}; a gain is for the whole run."
+        lines.append(pen.dim(pen.wrap(said, "  ")))
+    if more > 0:
+        lines.append(f"  {more} more in the HTML report.")
+    return "\n".join(lines)
+
+
+def score_terms(findings: Findings) -> list[str]:
+    """What the score was made of in this capture, in words."""
+    terms = dict.fromkeys(term for b in findings.bottlenecks for term in b.score_terms)
+    return [term.replace("_", " ") for term in terms]
+
+
+def recommendations(found: tuple[Recommendation, ...], pen: Pen) -> str:
+    """Ranked advice, each with its evidence, the change and the command that tests it."""
+    if not found:
+        return f"{pen.heading('What to do')}\n  No rule found anything to change in this capture."
+    worth = [(n, r) for n, r in enumerate(found, 1) if r.tier != NOT_WORTH]
+    lines = [pen.heading("What to do", "best first")]
+    if not worth:
+        lines.append("  Nothing here is worth optimising.")
+    blocks = [recommendation(n, r, pen) for n, r in worth[:MOST_RECOMMENDATIONS]]
+    if blocks:
+        lines.append("\n\n".join(blocks))
+    if len(worth) > MOST_RECOMMENDATIONS:
+        lines.append(f"\n  {len(worth) - MOST_RECOMMENDATIONS} more in the HTML report.")
+    idle = [r for r in found if r.tier == NOT_WORTH]
+    if idle:
+        lines.append("\n  Not worth optimising:")
+        for r in idle:
+            known = f" (predicted {gain(r.gain)})" if r.gain else ""
+            lines.append(pen.wrap(f"{r.title}{known}. {r.advice}", "    ", "      "))
+    return "\n".join(lines)
+
+
+def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:
+    """One piece of advice."""
+    safety = "same results" if advice.safety == "safe" else "may change learning"
+    predicted = f"predicted {gain(advice.gain)}" if advice.gain else "gain unknown until tested"
+    title = pen.wrap(advice.title, f"  {number}. ", "     ").split("\n")
+    lines = [pen.paint(line, "bold") for line in title]
+    facts = f"{predicted}; {advice.tier} impact, {advice.effort} of work, {safety}"
+    lines.append(pen.wrap(facts, "     "))
+    for evidence in advice.evidence:
+        lines.append(pen.wrap(evidence, "     - ", "       "))
+    if advice.advice:
+        lines.append(pen.wrap(advice.advice, "     "))
+    where = f" (at {advice.site})" if advice.site else ""
+    lines.append(pen.wrap(f"{advice.how_to_change}{where}", "     change: "))
+    if advice.prove_command:
+        first, command = split_command(advice.prove_command)
+        if first:
+            lines += [pen.wrap(f"{first}:", "     test:   "), pen.command(command, " " * 13)]
+        else:
+            lines.append(pen.command(command, "     test:   "))
+    return "\n".join(lines)
+
+
+def split_command(text: str) -> tuple[str, str]:
+    """What to do first, "" for nothing, and the command: `make the change, then run: python ...`."""
+    found = re.fullmatch(r"([A-Za-z ,]+): (.+)", text, re.DOTALL)
+    return (found[1], found[2]) if found else ("", text)
+
+
+def growth(findings: Findings, pen: Pen) -> str:
+    """First what is learning, then what is a defect; the forecast of a run still going."""
+    lines: list[str] = []
+    if findings.growth is not None:
+        lines += growth_lines(findings.growth, pen)
+    if findings.forecast is not None:
+        plan = findings.forecast
+        lines += ["", pen.wrap(forecast_text(plan), "  ")] if lines else [pen.wrap(forecast_text(plan), "  ")]
+    return "\n".join([pen.heading("Growth"), *lines]) if lines else ""
+
+
+def forecast_text(plan: Forecast) -> str:
+    """When the run will be done, as a sentence."""
+    left = plan.remaining_s
+    value, low, high = (duration(1e9 * s) for s in (left.value, left.low, left.high))
+    return (
+        f"{count(plan.done_env_steps)} of {count(plan.goal_env_steps)} env steps done; "
+        f"if it goes on like this, {value} to go [{low}, {high}]."
+    )
+
+
+def growth_lines(found: Growth, pen: Pen) -> list[str]:
+    """The excess, its factors, and the regions whose calls got slower."""
+    lines = [
+        pen.wrap(
+            f"Time per {found.per}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
+            f"{found.excess:.2f} times as long.",
+            "  ",
+        ),
+        pen.wrap(found.says, "  "),
+    ]
+    for f in found.factors:
+        lines.append(f"  {f.factor:<20}{f.ratio:>7.2f}x  {nature(f)}")
+    if found.regions:
+        rows = [("cost per call", "early", "late", "exponent", "")]
+        for r in found.regions[:MOST_GROWTH]:
+            grows = "growing" if r.flagged else ""
+            rows.append((r.name, duration(r.early_ns), duration(r.late_ns), slope(r.exponent), grows))
+        drawn = table(pen, rows)
+        lines += ["", pen.paint(drawn[0], "dim"), *drawn[1:]]
+    return lines
+
+
+def nature(factor: GrowthFactor) -> str:
+    """What a factor of the growth is."""
+    if factor.factor != "cost per call":
+        return "learning or a setting"
+    if factor.is_defect and factor.ratio > 1:
+        return "defect"
+    return "the machine, or noise" if factor.ratio > 1 else "no defect"
+
+
+def slope(found: Estimate) -> str:
+    """An exponent with its interval, without negative zeros."""
+    value, low, high = (f"{x:.2f}".replace("-0.00", "0.00") for x in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]"
+
+
+def utilisation(findings: Findings, pen: Pen) -> str:
+    """Busy, waiting and idle for each thread, when there is more than one; who waits for whom."""
+    found = findings.utilisation
+    if len(found) < 2:
+        return ""
+    rows, stuck = [("thread", "wall", "busy", "waiting", "idle")], []
+    for use in found[:MOST_THREADS]:
+        busy, waiting, idle = (percent(share) for share in parts_of(use))
+        rows.append((f"{use.process} {use.thread}", duration(use.wall_ns), busy, waiting, idle))
+        if use.stuck_in is not None:
+            inside = f"{use.process}, {use.thread}: inside {use.stuck_in} for {duration(use.stuck_for_ns)}"
+            stuck.append(pen.wrap(f"{inside} when the capture was read.", "  "))
+    drawn = table(pen, rows)
+    lines = [pen.heading("Threads"), pen.paint(drawn[0], "dim"), *drawn[1:], *stuck]
+    if len(found) > MOST_THREADS:
+        lines.append(f"  {len(found) - MOST_THREADS} more in the HTML report.")
+    lines += [pen.wrap(said, "  ") for said in thread_sentences(findings)]
+    return "\n".join(lines)
+
+
+def thread_sentences(findings: Findings) -> list[str]:
+    """Who waits for whom, and whether there are more compute threads than cores."""
+    return [found.says for found in (findings.waits, findings.oversubscription) if found is not None]
+
+
+def parts_of(use: ThreadUse) -> tuple[float | None, float | None, float | None]:
+    """Busy, waiting and idle as shares of the thread's wall time."""
+    wall = use.wall_ns
+    if not wall:
+        return None, None, None
+    return use.busy_ns / wall, use.waiting_ns / wall, None if use.idle_ns is None else use.idle_ns / wall
+
+
+def light(findings: Findings, pen: Pen) -> str:
+    """How far each phase is from the best this machine could do."""
+    if not findings.light:
+        return ""
+    rows = [("phase", "measured", "limit", "away", "limited by")]
+    for r in findings.light:
+        limit = pen.clean(r.limit, 20)
+        rows.append((r.name, duration(r.measured_ns), duration(r.limit_ns), f"{r.ratio:.1f}x", limit))
+    drawn = table(pen, rows)
+    return "\n".join([pen.heading("Speed of light"), pen.paint(drawn[0], "dim"), *drawn[1:]])
+
+
+def machine(findings: Findings, pen: Pen) -> str:
+    """One line on the computer and the libraries."""
+    parts = machine_parts(findings)
+    return f"{pen.heading('Machine')}\n{pen.wrap(', '.join(parts), '  ')}" if parts else ""
+
+
+def machine_parts(findings: Findings) -> list[str]:
+    """What is known of the computer, in a fixed order."""
+    facts, parts = findings.machine, []
+    if facts.get("cpu"):
+        parts.append(str(facts["cpu"]))
+    if facts.get("cores_granted") is not None:
+        present = facts.get("cores_present")
+        of = f" of {present}" if present is not None else ""
+        parts.append(f"{facts['cores_granted']:g}{of} cores granted")
+    if facts.get("memory_bytes") is not None:
+        parts.append(f"{size(facts['memory_bytes'])} of memory")
+    if facts.get("load_1min") is not None:
+        parts.append(f"load {facts['load_1min']:.2f} at the start")
+    return parts + [f"{name} {version}" for name, version in findings.versions.items()]
+
+
+def unmeasured(findings: Findings, pen: Pen) -> str:
+    """What could not be measured, and what to know about this capture."""
+    blocks = []
+    for title, sentences in (("Not measured", findings.not_measured), ("Warnings", findings.warnings)):
+        if sentences:
+            blocks.append("\n".join([pen.heading(title), *(pen.wrap(s, "  - ", "    ") for s in sentences)]))
+    return "\n\n".join(blocks)
+
+
+def next_command(findings: Findings, pen: Pen, capture: str) -> str:
+    """What to type next: test the best advice, or look at the page."""
+    page = f"hotloop report {shlex.quote(capture) + ' ' if capture else ''}-o report.html"
+    lines = [pen.heading("Next")]
+    best = next((r for r in findings.recommendations if r.tier != NOT_WORTH and r.prove_command), None)
+    if best is not None:
+        first, command = split_command(best.prove_command)
+        said = f"# test the first advice{': ' + first if first else ''}"
+        lines += [pen.dim(pen.wrap(said, "  ", "  # ")), pen.command(command, "  ")]
+        lines.append(pen.dim("  # look closer"))
+    lines.append(pen.command(page, "  "))
+    return "\n".join(lines)
+
+
+def seconds(own_ns: int, wall_ns: int) -> str:
+    """Seconds with as many digits as the whole deserves."""
+    digits = 1 if wall_ns >= 100e9 else 2 if wall_ns >= 10e9 else 3 if wall_ns >= 1e8 else 6
+    return f"{own_ns / 1e9:,.{digits}f} s"
+
+
+def gain(estimate: Estimate | None, times: str = "x") -> str:
+    """`1.38x [1.34, 1.42]`; empty when there is none."""
+    if estimate is None:
+        return ""
+    digits = 3 if estimate.high - estimate.low < 0.02 else 2
+    value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value}{times} [{low}, {high}]"
+
+
+def rate_text(per_s: float) -> str:
+    """`6,003/s`, with digits where the rate is small."""
+    return f"{per_s:,.0f}/s" if per_s >= 100 else f"{per_s:.3g}/s"

@@ -1,0 +1,48 @@
+"""Times as a noisy machine gives them: drift that neighbours share, outliers, a planted difference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How the log of a run's time scatters."""
+
+    sd: float
+    neighbours: float = 0.0  # correlation of one run with the next
+    outliers: float = 0.0  # share of runs that take 1 + an exponential time longer (in logs)
+
+
+QUIET = Noise(0.02)
+NOISY = Noise(0.10, neighbours=0.8)
+VERY_NOISY = Noise(0.36, neighbours=0.8, outliers=0.05)
+
+
+def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -> NDArray[np.float64]:
+    """Logs of run times around 0 in the order of the runs, [repeats, runs]."""
+    fresh = rng.standard_normal((repeats, runs))
+    fresh[:, 1:] *= math.sqrt(1 - noise.neighbours**2)
+    drift = fresh
+    for run in range(1, runs):
+        drift[:, run] += noise.neighbours * drift[:, run - 1]
+    struck = rng.random((repeats, runs)) < noise.outliers
+    return noise.sd * drift + np.where(struck, rng.exponential(1.0, (repeats, runs)), 0.0)
+
+
+def paired_times(
+    rng: np.random.Generator, repeats: int, pairs: int, noise: Noise, change: float = 0.0, variants: int = 1
+) -> NDArray[np.float64]:
+    """Times [repeats, pairs, 1 + variants]: A, then the variants, each `change` longer than A.
+
+    Within a pair (or a block) the order of the runs is random.
+    """
+    arms = 1 + variants
+    logs = log_times(rng, repeats, pairs * arms, noise).reshape(repeats, pairs, arms)
+    logs = rng.permuted(logs, axis=2)
+    logs[:, :, 1:] += math.log1p(change)
+    return np.asarray(np.exp(logs))

@@ -1,0 +1,348 @@
+"""Runs with a known defect, as captures: what rules are tested with.
+
+Every function in `DEFECTS` returns a capture and the name of the rule that must come out first.
+`hotloop.testing.clean` has runs without one.
+Region names are mixed on purpose: hotloop's own, and names as people choose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hotloop.capture.model import Capture
+from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
+
+US, MS = 1e3, 1e6  # ns
+GIB = 1 << 30
+TORCH: dict[str, Any] = {"versions": {"torch": "2.5.0"}, "machine": {"threads_env": {"OMP_NUM_THREADS": "1"}}}
+
+Planted = tuple[Capture, str]
+
+
+def collect(turns: int, policy_us: float = 120.0, env_us: float = 400.0) -> dict[str, Spec]:
+    """A healthy loop: one policy call and one step of all envs in each turn."""
+    return {
+        "policy_forward": Spec(turns, policy_us * US, site="train.py:40"),
+        "env_step": Spec(turns, env_us * US, site="train.py:42"),
+    }
+
+
+def learn(updates: int, scale: float = 1.0) -> dict[str, Spec]:
+    """A healthy learner, about 3 ms for an update."""
+    return {
+        "learner_forward": Spec(updates, 0.8 * MS * scale, site="train.py:60"),
+        "loss": Spec(updates, 0.2 * MS * scale),
+        "backward": Spec(updates, 1.4 * MS * scale),
+        "optimizer_step": Spec(updates, 0.6 * MS * scale),
+    }
+
+
+# -- items one by one ----------------------------------------------------------------------------
+
+
+def replay_push_for_each_env() -> Planted:
+    """64 envs step at once; each of their transitions is pushed alone."""
+    push = {"replay_push": Spec(64 * 1000, 12 * US, site="train.py:50")}
+    loop = {**collect(1000), **push, **learn(100)}
+    return make_capture(loop, env_steps=64 * 1000, updates=100), "replay-item-by-item"
+
+
+def memory_store_for_each_env() -> Planted:
+    """The same under names of somebody's own, nested in a loop region."""
+    inner = {
+        "think": Spec(500, 200 * US),
+        "world": Spec(500, 500 * US),
+        "memory_store": Spec(16 * 500, 60 * US, site="agent.py:77"),
+    }
+    loop = {"iteration": Spec(500, 5 * US, inner)}
+    return make_capture(loop, env_steps=16 * 500), "replay-item-by-item"
+
+
+def features_for_each_env() -> Planted:
+    """A feature is computed env by env in a Python loop."""
+    loop = {**collect(800), "flood_fill": Spec(32 * 800, 40 * US, site="features.py:9"), **learn(80)}
+    return make_capture(loop, env_steps=32 * 800, updates=80), "per-item-calls"
+
+
+def batch_of_samples_one_by_one() -> Planted:
+    """Each update fetches 64 samples one by one."""
+    work = Spec(500, 3 * MS, {"pick_one": Spec(64 * 500, 90 * US, site="buffer.py:31")})
+    loop = {**collect(2000), "improve": work}
+    return make_capture(loop, env_steps=8 * 2000, updates=500), "batch-item-by-item"
+
+
+# -- learner -------------------------------------------------------------------------------------
+
+
+def updates_for_a_quarter_of_256_envs() -> Planted:
+    """64 updates in each turn of 256 envs."""
+    loop = {**collect(100), "replay_sample": Spec(6400, 150 * US), **learn(6400)}
+    return make_capture(loop, env_steps=256 * 100, updates=6400), "too-many-updates"
+
+
+def three_updates_for_each_step() -> Planted:
+    """One env, three updates after each step, names of somebody's own."""
+    work = Spec(3000, 0.1 * MS, {"q_forward": Spec(3000, 0.4 * MS), "backprop": Spec(3000, 0.6 * MS)})
+    loop = {"choose_action": Spec(1000, 90 * US), "env": Spec(1000, 60 * US), "fit": work}
+    return make_capture(loop, env_steps=1000, updates=3000), "too-many-updates"
+
+
+def observations_moved_one_by_one() -> Planted:
+    """128 small transfers in each turn."""
+    moves = {"transfer": Spec(128 * 300, 25 * US, bytes_moved=512.0, site="train.py:33")}
+    return make_capture({**collect(300), **moves}, env_steps=128 * 300), "transfers-one-by-one"
+
+
+def loss_item_in_every_update() -> Planted:
+    """`.item()` after each update makes the program wait for the device."""
+    learner = {
+        "learner_forward": Spec(2000, 0.2 * MS, device_ns=0.9 * MS),
+        "backward": Spec(2000, 0.3 * MS, device_ns=1.8 * MS),
+        "loss_item": Spec(2000, 2.4 * MS, category="wait", site="train.py:71"),
+    }
+    facts = {**TORCH, "device": "cuda:0"}
+    loop = {**collect(2000), **learner}
+    return make_capture(loop, env_steps=16 * 2000, updates=2000, facts=facts), "synchronising-calls"
+
+
+# -- policy --------------------------------------------------------------------------------------
+
+
+def policy_asked_env_by_env() -> Planted:
+    """16 envs step at once, the policy is asked 16 times."""
+    loop = {
+        "select_action": Spec(16 * 500, 110 * US, site="agent.py:12"),
+        "vec_env_step": Spec(500, 900 * US),
+        **learn(50),
+    }
+    return make_capture(loop, env_steps=16 * 500, updates=50, facts=TORCH), "policy-one-by-one"
+
+
+def one_env_for_each_policy_call() -> Planted:
+    """A cheap env, a network asked for one observation at a time."""
+    loop = {
+        "policy_forward": Spec(4000, 180 * US, site="train.py:40"),
+        "env_step": Spec(4000, 30 * US),
+        **learn(120),
+    }
+    return make_capture(loop, env_steps=4000, updates=120, facts=TORCH), "too-few-envs"
+
+
+def policy_as_dear_as_a_batch() -> Planted:
+    """A policy call for 8 envs costs more than the learner's forward on a batch."""
+    loop = {
+        "get_action": Spec(1500, 900 * US, site="agent.py:20"),
+        "env_step": Spec(1500, 500 * US),
+        **learn(700),
+    }
+    return make_capture(loop, env_steps=8 * 1500, updates=700, facts=TORCH), "policy-without-inference-mode"
+
+
+# -- workers -------------------------------------------------------------------------------------
+
+
+def cheap_envs_in_processes() -> Planted:
+    """Four processes step envs that take 10 us; asking them takes 300."""
+    worker = ThreadSpec({"env_step": Spec(3000, 10 * US)}, cpu=0.1)
+    loop = {
+        "policy_forward": Spec(3000, 80 * US),
+        "ipc_send": Spec(3000, 60 * US),
+        "ipc_wait": Spec(3000, 240 * US, site="vec.py:88"),
+    }
+    processes = [ProcessSpec([worker], label=f"env-{i}") for i in range(4)]
+    capture = make_capture(loop, env_steps=4 * 3000, processes=processes, facts=TORCH, cpu=0.4)
+    return capture, "env-workers-cost-more-than-work"
+
+
+def dear_envs_one_after_another() -> Planted:
+    """An env step takes 2 ms, eight of them in turn, seven cores idle."""
+    loop = {
+        "policy_forward": Spec(400, 300 * US),
+        "env_step": Spec(400, 16 * MS, site="train.py:42"),
+        **learn(60),
+    }
+    return make_capture(loop, env_steps=8 * 400, updates=60, facts=TORCH), "envs-one-after-another"
+
+
+def loader_processes_for_small_data() -> Planted:
+    """The first batch of every epoch waits 150 ms for loader processes to start."""
+    loop = {
+        "next_batch": Spec(30 * 20, 90 * US, pauses=(30, 150 * MS), site="clone.py:15"),
+        "learner_forward": Spec(600, 0.6 * MS),
+        "backward": Spec(600, 0.9 * MS),
+        "optimizer_step": Spec(600, 0.4 * MS),
+    }
+    return make_capture(loop, updates=600, facts=TORCH), "loader-workers-on-small-data"
+
+
+def loaders_slower_than_loading() -> Planted:
+    """Waiting for loader processes takes longer than all the loading they do."""
+    worker = ThreadSpec({"data_load": Spec(400, 100 * US)}, cpu=0.1)
+    loop = {
+        "data_load": Spec(800, 1.5 * MS, site="clone.py:15"),
+        "forward": Spec(800, 0.6 * MS),
+        "backward": Spec(800, MS),
+    }
+    processes = [ProcessSpec([worker], label=f"loader-{i}") for i in range(2)]
+    return make_capture(loop, updates=800, processes=processes, facts=TORCH), "loader-workers-on-small-data"
+
+
+def eight_threads_in_each_of_eight_processes() -> Planted:
+    """Nine processes with eight threads each on eight cores; the learner gets a core half of the time."""
+    worker = ThreadSpec(
+        {"env_step": Spec(2000, MS), "policy_forward": Spec(2000, MS)}, cpu=0.5, env_steps=2000
+    )
+    processes = [ProcessSpec([worker], label=f"collector-{i}") for i in range(8)]
+    facts = {"versions": {"torch": "2.5.0"}, "machine": {"threads_env": {}}}
+    capture = make_capture(learn(1400), updates=1400, processes=processes, facts=facts, cpu=0.5)
+    return capture, "thread-oversubscription"
+
+
+def learner_without_experience() -> Planted:
+    """The learner waits half of the time for two busy collectors; five cores are free."""
+    collector = ThreadSpec(
+        {"env_step": Spec(3000, 1.4 * MS), "policy_forward": Spec(3000, 0.5 * MS)}, env_steps=3000
+    )
+    processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(2)]
+    loop = {"queue_get_wait": Spec(900, 3.3 * MS, site="learner.py:18"), **learn(900)}
+    capture = make_capture(loop, updates=900, processes=processes, facts=TORCH, cpu=0.5)
+    return capture, "starved-learner"
+
+
+def collectors_at_one_lock() -> Planted:
+    """Four collectors queue for one lock around the shared buffer."""
+    work = {"env_step": Spec(2000, 0.8 * MS), "lock_wait": Spec(2000, 1.0 * MS, site="shared.py:25")}
+    collector = ThreadSpec(work, env_steps=2000)
+    processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(4)]
+    loop = {"lock_wait": Spec(1000, 0.7 * MS, site="shared.py:25"), **learn(1000)}
+    return make_capture(loop, updates=1000, processes=processes, facts=TORCH), "lock-wait"
+
+
+# -- jobs beside training ------------------------------------------------------------------------
+
+
+def log_line_in_every_turn() -> Planted:
+    """Writing a line after each turn takes a third of the time."""
+    loop = {**collect(2000), "write_metrics": Spec(2000, 450 * US, site="train.py:90"), **learn(60)}
+    return make_capture(loop, env_steps=8 * 2000, updates=60), "logging-too-often"
+
+
+def evaluation_every_100_turns() -> Planted:
+    """Evaluation takes as long as training."""
+    test = Spec(20, 0, {"eval_episode": Spec(200, 6 * MS)}, category="evaluation", site="train.py:101")
+    return make_capture({**collect(2000), "test": test}, env_steps=8 * 2000), "evaluation-too-often"
+
+
+def evaluation_without_its_name() -> Planted:
+    """A region that plays episodes of its own, called nothing in particular."""
+    play = Spec(15, 0, {"act": Spec(9000, 60 * US), "env_step": Spec(9000, 50 * US)}, site="train.py:101")
+    loop = {"act": Spec(6000, 60 * US), "env_step": Spec(6000, 50 * US), "how_good": play}
+    return make_capture(loop, env_steps=8 * 6000), "evaluation-too-often"
+
+
+def checkpoint_every_second() -> Planted:
+    """The whole buffer is saved again and again."""
+    loop = {**collect(2000), "save_all": Spec(25, 20 * MS, site="train.py:110")}
+    return make_capture(loop, env_steps=8 * 2000), "checkpoint-too-often"
+
+
+def resets_that_build_everything() -> Planted:
+    """A reset costs as much as a hundred steps."""
+    loop = {**collect(3000, env_us=150), "env_reset": Spec(100, 12 * MS, site="env.py:30"), **learn(40)}
+    return make_capture(loop, env_steps=4 * 3000, updates=40, episodes=100), "costly-resets"
+
+
+# -- pictures ------------------------------------------------------------------------------------
+
+
+def board_drawn_piece_by_piece() -> Planted:
+    """An RGB observation is drawn in Python at each step."""
+    pieces = {
+        "env_rgb_draw_grid": Spec(1500, 700 * US),
+        "env_rgb_draw_walls": Spec(1500, 500 * US),
+        "env_rgb_draw_robots": Spec(1500, 300 * US),
+    }
+    step = Spec(1500, 90 * US, {"env_rgb_rendering": Spec(1500, 50 * US, pieces, site="board.py:60")})
+    loop = {"policy_forward": Spec(1500, 250 * US), "env_step": step, **learn(100)}
+    return make_capture(loop, env_steps=1500, updates=100, facts=TORCH), "rendering-in-python"
+
+
+def picture_shrunk_at_each_step() -> Planted:
+    """A large picture is drawn fast and shrunk slowly."""
+    step = Spec(2000, 200 * US, {"shrink_frame": Spec(2000, 1.1 * MS, site="wrappers.py:14")})
+    loop = {"policy_forward": Spec(2000, 200 * US), "env_step": step, **learn(100)}
+    return make_capture(loop, env_steps=2000, updates=100, facts=TORCH), "resizing"
+
+
+# -- growth and memory ---------------------------------------------------------------------------
+
+
+def list_buffer_that_slows_down() -> Planted:
+    """Sampling from a list costs more the longer it is."""
+    loop = {
+        **collect(3000),
+        "draw_batch": Spec(750, 3 * MS, growth=0.9, site="buffer.py:22"),
+        **learn(750, 0.3),
+    }
+    return make_capture(loop, env_steps=8 * 3000, updates=750), "growing-cost"
+
+
+def log_that_is_rewritten() -> Planted:
+    """The log is averaged as a whole at each of its rare lines, while episodes get longer, too."""
+    loop = {**collect(4000), "log": Spec(150, 16 * MS, growth=1.0, site="train.py:95")}
+    capture = make_capture(loop, env_steps=8 * 4000, episodes=300, length_growth=0.5)
+    return capture, "growing-cost"
+
+
+def collector_pauses_everywhere() -> Planted:
+    """Pauses of 60 ms hit every region now and then, on the CPU."""
+    loop = {
+        "choose": Spec(3000, 100 * US, pauses=(5, 60 * MS)),
+        "world": Spec(3000, 150 * US, pauses=(6, 70 * MS)),
+        "keep": Spec(3000, 40 * US, pauses=(4, 65 * MS)),
+        "fit": Spec(300, 800 * US, pauses=(3, 60 * MS)),
+    }
+    return make_capture(loop, env_steps=3000, updates=300), "garbage-collection-pauses"
+
+
+def buffer_larger_than_memory() -> Planted:
+    """2 GiB after a fiftieth of the goal, growing all the time, with 16 GiB in all."""
+    facts = {"config": {"total_timesteps": 50 * 16_000}}
+    push = {"replay_push": Spec(2000, 20 * US, rss_growth_bytes=int(1.9 * GIB), site="buffer.py:8")}
+    loop = {**collect(2000), **push, **learn(100)}
+    capture = make_capture(loop, env_steps=16_000, updates=100, rss=(GIB // 8, 2 * GIB), facts=facts)
+    return capture, "memory-will-not-fit"
+
+
+DEFECTS: tuple[Callable[[], Planted], ...] = (
+    replay_push_for_each_env,
+    memory_store_for_each_env,
+    features_for_each_env,
+    batch_of_samples_one_by_one,
+    updates_for_a_quarter_of_256_envs,
+    three_updates_for_each_step,
+    observations_moved_one_by_one,
+    loss_item_in_every_update,
+    policy_asked_env_by_env,
+    one_env_for_each_policy_call,
+    policy_as_dear_as_a_batch,
+    cheap_envs_in_processes,
+    dear_envs_one_after_another,
+    loader_processes_for_small_data,
+    loaders_slower_than_loading,
+    eight_threads_in_each_of_eight_processes,
+    learner_without_experience,
+    collectors_at_one_lock,
+    log_line_in_every_turn,
+    evaluation_every_100_turns,
+    evaluation_without_its_name,
+    checkpoint_every_second,
+    resets_that_build_everything,
+    board_drawn_piece_by_piece,
+    picture_shrunk_at_each_step,
+    list_buffer_that_slows_down,
+    log_that_is_rewritten,
+    collector_pauses_everywhere,
+    buffer_larger_than_memory,
+)

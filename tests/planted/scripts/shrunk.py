@@ -1,0 +1,24 @@
+"""Defect: a picture four times too large is made and shrunk at every step."""
+
+import time
+
+import numpy as np
+
+from hotloop import profile, progress
+
+rng = np.random.default_rng(0)
+weights = rng.normal(size=(84 * 84, 4)) * 0.01
+background = rng.integers(0, 255, (336, 336), dtype=np.uint8)
+
+until = time.perf_counter() + 1.0
+place = 0
+while time.perf_counter() < until:
+    with profile("game"):
+        place = (place + 7) % 300
+        picture = background.copy()
+        picture[place : place + 20, place : place + 20] = 255
+    with profile("shrink"):
+        small = picture.astype(np.float64).reshape(84, 4, 84, 4).mean(axis=(1, 3)).astype(np.uint8)
+    with profile("brain"):
+        move = int((small.ravel() / 255.0 @ weights).argmax())
+    progress(env_steps=1)

@@ -1,0 +1,178 @@
+"""Growth: the decomposition is exact, planted exponents come out, flat runs are not flagged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.analysis.explain import measured
+from hotloop.analysis.findings import Findings
+from hotloop.analysis.growth import Course, Stretch, decompose, forecast, growth, log_mean
+from hotloop.analysis.windows import Spans
+from hotloop.testing.captures import Spec, make_capture
+
+# time and calls of a region in a stretch: nothing at all, calls too short to time, open all along, usual
+cells = (
+    st.just((0.0, 0.0))
+    | st.tuples(st.just(0.0), st.integers(1, 100).map(float))
+    | st.tuples(st.floats(1.0, 1e12), st.just(0.0))
+    | st.tuples(st.floats(1.0, 1e12), st.integers(1, 10**9).map(float))
+)
+
+
+@given(
+    st.lists(st.tuples(cells, cells), min_size=1, max_size=8),
+    st.tuples(st.floats(1, 1e6), st.floats(1, 1e6)),
+    st.tuples(st.floats(1, 1e6), st.floats(1, 1e6)),
+)
+def test_the_product_of_the_factors_is_the_excess(
+    regions: list[tuple[tuple[float, float], tuple[float, float]]],
+    units: tuple[float, float],
+    steps: tuple[float, float],
+) -> None:
+    stretches = []
+    for at in (0, 1):
+        # some time in no region, so that both stretches have a length
+        own = np.array([r[at][0] for r in regions] + [10.0])
+        calls = np.array([r[at][1] for r in regions] + [0.0])
+        stretches.append(Stretch(units[at], steps[at], calls, own))
+    early, late = stretches
+    ratios = decompose(early, late)
+    excess = (late.own_ns.sum() / late.units) / (early.own_ns.sum() / early.units)
+    assert math.prod(ratios.values()) == pytest.approx(excess, rel=1e-9)
+
+
+def stretch(units: float, steps: float, *regions: tuple[float, float]) -> Stretch:
+    return Stretch(units, steps, np.array([r[1] for r in regions]), np.array([r[0] for r in regions]))
+
+
+def test_each_factor_alone_takes_all_of_the_excess() -> None:
+    early = stretch(10, 100, (1000.0, 100.0), (500.0, 50.0))
+    longer = decompose(early, stretch(10, 300, (3000.0, 300.0), (1500.0, 150.0)))
+    assert longer == pytest.approx({"steps per episode": 3.0, "calls per step": 1.0, "cost per call": 1.0})
+    more = decompose(early, stretch(10, 100, (3000.0, 300.0), (1500.0, 150.0)))
+    assert more == pytest.approx({"steps per episode": 1.0, "calls per step": 3.0, "cost per call": 1.0})
+    slower = decompose(early, stretch(10, 100, (3000.0, 100.0), (1500.0, 50.0)))
+    assert slower == pytest.approx({"steps per episode": 1.0, "calls per step": 1.0, "cost per call": 3.0})
+
+
+def test_a_region_that_appears_later_counts_as_more_calls() -> None:
+    found = decompose(
+        stretch(10, 100, (1000.0, 100.0), (0.0, 0.0)), stretch(10, 100, (1000.0, 100.0), (1000.0, 10.0))
+    )
+    assert found == pytest.approx({"steps per episode": 1.0, "calls per step": 2.0, "cost per call": 1.0})
+
+
+def test_the_limit_for_no_time_is_what_a_very_small_time_tends_to() -> None:
+    late = stretch(10, 100, (1000.0, 100.0), (1000.0, 10.0))
+    none = decompose(stretch(10, 100, (1000.0, 100.0), (0.0, 0.0)), late)
+    little = decompose(stretch(10, 100, (1000.0, 100.0), (1e-250, 1e-251)), late)
+    assert little == pytest.approx(none, rel=1e-2)
+
+
+def test_logarithmic_mean() -> None:
+    a, b = np.array([2.0, 3.0, 1.0 + 1e-13, 1e-9]), np.array([1.0, 3.0, 1.0, 1e9])
+    assert log_mean(a, b)[:2] == pytest.approx([1 / math.log(2), 3.0])
+    assert log_mean(a, b)[2] == pytest.approx(1.0, rel=1e-12)
+    assert log_mean(a, b)[3] == pytest.approx(1e9 / math.log(1e18))
+
+
+def grown(regions: dict[str, Spec], **options: object) -> Findings:
+    return measured(make_capture(regions, **{"env_steps": 20_000, "episodes": 400, "windows": 60, **options}))
+
+
+@pytest.mark.parametrize("exponent", [0.4, 0.8, 1.5])
+def test_a_planted_exponent_is_recovered_and_flagged(exponent: float) -> None:
+    found = grown({"store": Spec(20_000, 20_000, growth=exponent), "env_step": Spec(20_000, 20_000)}).growth
+    assert found is not None
+    first, second = found.regions
+    assert first.name == "store" and first.flagged
+    assert first.exponent.value == pytest.approx(exponent, abs=0.05)
+    assert first.exponent.low <= exponent <= first.exponent.high
+    assert first.late_ns > first.early_ns
+    assert not second.flagged and second.exponent.value == pytest.approx(0, abs=0.05)
+    assert "store got slower" in found.says
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
+def test_a_flat_run_is_not_flagged(seed: int, noise: float) -> None:
+    regions = {"env_step": Spec(20_000, 20_000), "act": Spec(20_000, 5000), "loss": Spec(100, 50_000)}
+    found = grown(regions, seed=seed, noise=noise).growth
+    assert found is not None
+    assert not any(r.flagged for r in found.regions)
+    assert "defect" not in found.says
+
+
+def test_longer_episodes_are_learning_not_a_defect() -> None:
+    found = grown({"env_step": Spec(20_000, 20_000)}, length_growth=1.0).growth
+    assert found is not None and found.per == "episode"
+    by_name = {f.factor: f for f in found.factors}
+    assert by_name["steps per episode"].ratio > 2
+    assert by_name["cost per call"].ratio == pytest.approx(1, abs=0.1)
+    assert [f.is_defect for f in found.factors] == [False, False, False]
+    assert math.prod(f.ratio for f in found.factors) == pytest.approx(found.excess, rel=1e-9)
+    assert found.excess == pytest.approx(found.late_ns / found.early_ns)
+    assert "which is learning" in found.says and not any(r.flagged for r in found.regions)
+
+
+def test_learning_is_said_before_the_defect() -> None:
+    says = grown(
+        {"store": Spec(20_000, 20_000, growth=1.0), "updates": Spec(20_000, 1000, calls_growth=1.0)},
+        length_growth=1.0,
+    ).growth.says  # type: ignore[union-attr]
+    assert says.index("learning") < says.index("setting") < says.index("defect")
+
+
+def test_without_enough_episodes_time_is_taken_per_env_step() -> None:
+    found = grown({"store": Spec(20_000, 20_000, growth=1.0)}, episodes=3).growth
+    assert found is not None and found.per == "env step"
+    assert [f.factor for f in found.factors] == ["calls per step", "cost per call"]
+    assert math.prod(f.ratio for f in found.factors) == pytest.approx(found.excess, rel=1e-9)
+
+
+def test_too_little_to_go_by_gives_none_and_the_reason() -> None:
+    few = grown({"env_step": Spec(20_000, 20_000)}, windows=5)
+    assert few.growth is None and any("5 windows" in reason for reason in few.not_measured)
+    silent = grown({"env_step": Spec(20_000, 20_000)}, env_steps=0)
+    assert silent.growth is None and any("growth: no env steps" in r for r in silent.not_measured)
+
+
+def course(exponent: float, noise: float = 0.05, windows: int = 60, seed: int = 0) -> Course:
+    """Time per env step = 1000 ns x (env steps done)^exponent, up to 6000 env steps."""
+    steps = np.linspace(0, 6000, windows + 1)
+    elapsed = 1000 * steps ** (1 + exponent) / (1 + exponent)
+    span = np.diff(elapsed) * np.random.default_rng(seed).lognormal(0, noise, windows)
+    own = span[:, None]
+    return Course(Spans(("x",), np.cumsum(span), span, own, np.ones_like(own)), steps[1:], np.zeros(windows))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_the_forecast_holds_the_true_time_left(exponent: float) -> None:
+    found, reason = forecast(course(exponent), 12_000, 6000)
+    power = 1 + exponent
+    true_s = 1000 * (12_000**power - 6000**power) / power / 1e9
+    assert found is not None and not reason
+    assert found.remaining_s.value == pytest.approx(true_s, rel=0.1)
+    assert found.remaining_s.low <= found.remaining_s.value <= found.remaining_s.high
+    assert found.remaining_s.low < true_s * 1.02 and found.remaining_s.high > true_s * 0.98
+    naive_s = float(course(exponent).spans.span_ns.sum()) / 1e9
+    if exponent == 1.0:
+        assert found.remaining_s.low > 1.5 * naive_s
+
+
+def test_no_forecast_for_a_goal_reached_or_too_few_windows() -> None:
+    assert forecast(course(0.5), 6000, 6000)[1].startswith("forecast: the goal of 6000 env steps is reached")
+    found, reason = forecast(course(0.5, windows=6), 12_000, 6000)
+    assert found is None and "fewer than 8 windows" in reason
+
+
+def test_an_empty_course_has_no_growth() -> None:
+    none = np.zeros((0, 1))
+    empty = Course(Spans(("",), np.zeros(0), np.zeros(0), none, none), np.zeros(0), np.zeros(0))
+    assert growth(empty)[0] is None
+    assert forecast(empty, 10, 5)[0] is None

@@ -1,0 +1,179 @@
+"""Patches remember what they replaced; taking everything out leaves no trace."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import multiprocessing.connection
+import pickle
+import queue
+import sys
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from hotloop.instrument.begin import Instrument
+from hotloop.instrument.gaps import describe_gap
+from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+
+
+class Base:
+    def method(self) -> str:
+        return "base"
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+    @classmethod
+    def made(cls) -> str:
+        return cls.__name__
+
+
+class Derived(Base):
+    pass
+
+
+def loud(function: Any) -> Any:
+    return lambda *args, **kwargs: function(*args, **kwargs).upper()
+
+
+@pytest.mark.parametrize("name", ["method", "static", "made"])
+def test_a_patch_puts_back_exactly_what_was_there(name: str) -> None:
+    before = vars(Base)[name]
+    patch = Patch(Base, name, loud)
+    patch.apply()
+    assert getattr(Base(), name)() == getattr(Base(), name)().upper()
+    assert patch.undo()
+    assert vars(Base)[name] is before
+
+
+def test_an_inherited_attribute_is_removed_again() -> None:
+    patch = Patch(Derived, "method", loud)
+    patch.apply()
+    assert Derived().method() == "BASE" and Base().method() == "base"
+    patch.undo()
+    assert "method" not in vars(Derived)
+
+
+def test_what_somebody_else_patched_over_stays() -> None:
+    patches = Patches()
+    patches.apply([Patch(Base, "method", loud)])
+    ours = Base.method
+    Base.method = lambda self: "theirs"  # type: ignore[method-assign]
+    (stuck,) = patches.undo()
+    assert stuck.name == "method" and Base().method() == "theirs"
+    Base.method = ours.__wrapped__  # type: ignore[attr-defined,method-assign]
+
+
+def test_a_name_that_does_not_exist_is_left_out() -> None:
+    patches = Patches()
+    patches.apply([Patch(Base, "no_such_method", loud), Patch(Base, "method", loud)])
+    assert len(patches) == 1
+    patches.undo()
+
+
+def test_later_subclasses_are_patched_and_the_watch_ends() -> None:
+    class Root:
+        def step(self) -> str:
+            return "root"
+
+    patches = Patches()
+    watch = follow_subclasses(
+        Root, lambda cls: [Patch(cls, "step", loud)] if "step" in vars(cls) else [], patches
+    )
+    patches.apply([watch])
+
+    class Later(Root):
+        def step(self) -> str:
+            return "later"
+
+    assert (Root().step(), Later().step()) == ("ROOT", "LATER")
+    assert patches.undo() == []
+    assert (Root().step(), Later().step()) == ("root", "later")
+    assert "__init_subclass__" not in vars(Root)
+
+
+def test_the_import_hook_acts_after_the_import_and_only_once(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "fresh_module.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen = []
+    hook = ImportHook({"fresh_module": lambda module: seen.append(module.value)})
+    hook.install()
+    try:
+        import fresh_module  # type: ignore[import-not-found]
+
+        assert seen == [1]
+        assert "Loader" in type(fresh_module.__loader__).__name__
+        assert type(fresh_module.__loader__).__module__ != "hotloop.instrument.imports"
+        assert fresh_module.__spec__.loader is fresh_module.__loader__
+    finally:
+        hook.remove()
+        sys.modules.pop("fresh_module", None)
+    assert hook not in sys.meta_path
+
+
+def snapshot() -> dict[Any, Any]:
+    """The attributes of every class and module that is patched."""
+    owners: list[Any] = [
+        torch, torch.nn.Module, torch.Tensor, torch.autograd, torch.nn.utils, torch.optim.Optimizer,
+        torch.optim.Adam, gymnasium.Env, gymnasium.Wrapper, gymnasium.vector.VectorEnv,
+        gymnasium.vector.SyncVectorEnv, gymnasium.wrappers.TimeLimit, multiprocessing.connection.Connection,
+        queue.Queue,
+    ]  # fmt: skip
+    found = {(owner, name): value for owner in owners for name, value in vars(owner).items()}
+    return found | {"callbacks": list(gc.callbacks), "meta_path": list(sys.meta_path)}
+
+
+def test_taken_out_again_it_leaves_no_trace() -> None:
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # torch wraps `step` at the first one
+    before = snapshot()
+    instrument = Instrument()
+    instrument.install()
+    try:
+        assert instrument.failures == []
+        assert snapshot() != before
+        changed = torch.nn.Module.__call__
+        assert inspect.signature(changed) == inspect.signature(before[torch.nn.Module, "__call__"])
+        assert changed.__doc__ == before[torch.nn.Module, "__call__"].__doc__
+        env = gymnasium.make("CartPole-v1")
+        assert isinstance(env, gymnasium.Env)
+        assert pickle.loads(pickle.dumps(gymnasium.spaces.Discrete(3))) == gymnasium.spaces.Discrete(3)
+        assert str(inspect.signature(type(env.unwrapped).step)) == "(self, action)"
+
+        class Own(torch.optim.SGD):
+            pass
+
+        weight = torch.ones(1, requires_grad=True)
+        optimizer = Own([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        assert weight.item() == pytest.approx(0.9)
+    finally:
+        stuck = instrument.remove()
+    assert stuck == []
+    after = snapshot()
+    assert {
+        key for key in before if before[key] is not after.get(key) and before[key] != after.get(key)
+    } == set()
+    assert set(after) == set(before)
+    assert type(vars(Own).get("step")).__name__ != "profiled"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name", "category"),
+    [
+        ("policy_forward", "env_step", "between policy_forward and env_step", "policy"),
+        ("env_step", "policy_forward", "between env_step and policy_forward", "other"),
+        ("learner_forward", "backward", "between learner_forward and backward", "loss"),
+        ("transfer", "backward", "before backward", "loss"),
+        ("learner_forward", "transfer", "after learner_forward", "loss"),
+        ("env_step", "backward", "between env_step and backward", "other"),
+        ("gc_pause", "transfer", "between minor calls", "other"),
+    ],
+)
+def test_gaps_are_named_by_their_neighbours(before: str, after: str, name: str, category: str) -> None:
+    assert describe_gap(before, after) == (name, category)

@@ -1,0 +1,350 @@
+"""The engine: order, tiers, rules of other people, intervals; and the view that rules have of a run."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from hotloop.analysis.explain import explain, measured
+from hotloop.analysis.findings import Estimate, Recommendation
+from hotloop.analysis.recommend import RuleWarning, recommend, worth
+from hotloop.analysis.rules import BUILT_IN
+from hotloop.analysis.rules.advice import tier_of
+from hotloop.analysis.rules.run import Run, look_at, near, tail
+from hotloop.capture.model import Capture
+from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
+from hotloop.testing.planted import collect, learn
+from hotloop.workflows.rules import load_rules
+
+US, MS = 1e3, 1e6
+
+
+def advice(rule: str = "mine", **changes: Any) -> Recommendation:
+    made = Recommendation(
+        rule=rule,
+        title="t",
+        evidence=("1",),
+        advice="a",
+        gain=Estimate(1.5, 1.4, 1.6),
+        tier="high",
+        effort="minutes",
+        safety="safe",
+        provable_by="hand",
+        how_to_change="h",
+        site="",
+        region="",
+        plan={},
+        prove_command="c",
+    )
+    return replace(made, **changes)
+
+
+def some_capture(**changes: Any) -> Capture:
+    return make_capture({**collect(1000), **learn(100)}, env_steps=8000, updates=100, **changes)
+
+
+def look(capture: Capture) -> Run:
+    run = look_at(capture, measured(capture))
+    assert run is not None
+    return run
+
+
+def rules_of(capture: Capture) -> list[str]:
+    return [one.rule for one in explain(capture).recommendations]
+
+
+# -- order and tiers -----------------------------------------------------------------------------
+
+
+def test_best_first_by_gain_confidence_and_effort() -> None:
+    large = advice("large", gain=Estimate(2.0, 1.9, 2.1))
+    unsure = advice("unsure", gain=Estimate(2.0, 1.01, 4.0))
+    long = advice("long", gain=Estimate(2.0, 1.9, 2.1), effort="days")
+    small = advice("small", gain=Estimate(1.1, 1.09, 1.11))
+    never = advice("never", gain=Estimate(1.01, 1.0, 1.02), tier="not worth optimising")
+    unknown = advice("unknown", gain=None, tier="medium")
+    given = [never, small, unsure, unknown, long, large]
+    capture = some_capture()
+    found = recommend(capture, measured(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
+    assert [one.rule for one in found] == ["large", "long", "small", "unsure", "unknown", "never"]
+    assert worth(large) > worth(long) > worth(unknown) > 0
+
+
+def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:
+    capture = some_capture()
+    given = [
+        advice("a", tier="not worth optimising", gain=Estimate(3, 2, 4)),
+        advice("b", gain=None, tier="low"),
+    ]
+    found = recommend(capture, measured(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
+    assert [one.rule for one in found] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "tier"),
+    [
+        (Estimate(1.5, 1.3, 1.8), "high"),
+        (Estimate(1.5, 1.03, 3.0), "medium"),  # large, but it may be small
+        (Estimate(1.5, 1.0, 3.0), "low"),  # it may be nothing
+        (Estimate(1.1, 1.08, 1.12), "medium"),
+        (Estimate(1.05, 1.04, 1.06), "low"),
+        (Estimate(1.01, 1.0, 1.02), "not worth optimising"),
+    ],
+)
+def test_tiers(gain: Estimate, tier: str) -> None:
+    assert tier_of(gain) == tier
+
+
+def test_what_is_not_worth_optimising_is_said_aloud() -> None:
+    loop = {**collect(1000), "tidy_up": Spec(1000, 2 * US), **learn(100)}
+    last = explain(make_capture(loop, env_steps=8000, updates=100)).recommendations[-1]
+    assert last.tier == "not worth optimising" and "`tidy_up`" in last.title
+    assert last.gain is not None and last.gain.high < 1.02
+
+
+# -- rules of other people -----------------------------------------------------------------------
+
+
+def test_a_list_of_rules_takes_the_place_of_ours() -> None:
+    capture = some_capture()
+    assert [one.rule for one in explain(capture, rules=[lambda run: advice()]).recommendations] == ["mine"]
+    assert explain(capture, rules=[]).recommendations == ()
+
+
+def broken(run: Run) -> Recommendation | None:
+    raise ZeroDivisionError("oh")
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (broken, r"broken failed \(ZeroDivisionError\('oh'\)\)"),
+        (lambda run: "speed up!", "returned str"),
+        (lambda run: advice(tier="great"), "tier 'great' is none of high, medium"),
+        (lambda run: advice(effort="weeks"), "effort 'weeks' is none of minutes"),
+        (lambda run: advice(gain=Estimate(2.0, 1.1, 1.2)), "outside its own interval"),
+    ],
+)
+def test_a_broken_rule_costs_a_warning_and_the_others_are_asked(rule: Any, says: str) -> None:
+    capture = some_capture()
+    with pytest.warns(RuleWarning, match=says):
+        found = recommend(capture, measured(capture), [rule, lambda run: advice()])
+    assert [one.rule for one in found] == ["mine"]
+
+
+def offered(value: str, name: str = "other") -> metadata.EntryPoint:
+    return metadata.EntryPoint(name=name, value=value, group="hotloop.rules")
+
+
+def test_rules_of_installed_packages_are_added() -> None:
+    found = load_rules([offered(f"{__name__}:broken"), offered(f"{__name__}:MORE_RULES", "more")])
+    assert found[: len(BUILT_IN)] == BUILT_IN
+    assert found[len(BUILT_IN) :] == (*MORE_RULES, broken)  # by the names of the entry points
+
+
+MORE_RULES = [near]
+
+
+@pytest.mark.parametrize("value", ["no_such_module:rules", f"{__name__}:US", f"{__name__}:NOT_RULES"])
+def test_rules_that_cannot_be_loaded_cost_a_warning(value: str) -> None:
+    with pytest.warns(RuleWarning, match="cannot be loaded"):
+        assert load_rules([offered(value)]) == BUILT_IN
+
+
+NOT_RULES = [3, 4]
+
+
+def test_without_packages_there_are_the_built_in_rules() -> None:
+    assert load_rules([]) == BUILT_IN
+    assert len(BUILT_IN) >= 15
+
+
+# -- gains ---------------------------------------------------------------------------------------
+
+
+def test_no_gain_without_an_interval() -> None:
+    push = {"replay_push": Spec(64 * 1000, 12 * US)}
+    few = make_capture({**collect(1000), **push}, env_steps=64 * 1000, windows=5)
+    first = explain(few).recommendations[0]
+    assert first.rule == "replay-item-by-item" and first.gain is None
+    assert "The gain cannot be predicted from this capture." in first.evidence
+
+
+def test_gain_is_amdahls_law_on_the_share() -> None:
+    run = look(some_capture(facts={"region_cost_ns": 0.0}, noise=0.2))
+    env = next(row for row in run.rows if row.name == "env_step")
+    gain = run.gain([env], 0.5)
+    assert gain is not None and gain.value == pytest.approx(1 / (1 - 0.5 * env.share))
+    assert gain.low < gain.value < gain.high
+    wider = run.gain([env], (0.25, 0.75))
+    assert wider is not None and wider.low < gain.low and wider.high > gain.high
+
+
+def test_our_own_cost_is_no_gain() -> None:
+    loop = {"act": Spec(1000, 500 * US), "env_step": Spec(1000, 500 * US), "push": Spec(64_000, 2 * US)}
+    cheap, dear = (
+        look(make_capture(loop, env_steps=64_000, facts={"region_cost_ns": cost})) for cost in (0.0, 1500.0)
+    )
+    shares = [next(row.share for row in run.rows if row.name == "push") for run in (cheap, dear)]
+    # Half of what a region costs falls into it: 0.75 of its 2 us.
+    assert shares[1] == pytest.approx(shares[0] * 1.25 / 2.0, rel=1e-3)
+
+
+def test_a_pipeline_is_as_fast_as_its_slowest_worker() -> None:
+    busy = ThreadSpec({"env_step": Spec(1000, 0.9 * MS)}, env_steps=1000)
+    loop = {"learner_forward": Spec(1000, 0.5 * MS), "backward": Spec(1000, 0.45 * MS)}
+    alone = look(make_capture(loop, updates=1000))
+    beside = look(make_capture(loop, updates=1000, processes=[ProcessSpec([busy])]))
+    gains = [run.gain(run.rows[1:2], 0.9) for run in (alone, beside)]
+    assert beside.is_pipeline and not alone.is_pipeline
+    assert gains[0] is not None and gains[0].value > 1.6
+    assert gains[1] is not None and gains[1].value < 1.15
+
+
+# -- what a rule sees ----------------------------------------------------------------------------
+
+
+def test_turns_of_the_loop_are_seen_with_envs_stepped_in_turn_or_together() -> None:
+    together = look(make_capture({"act": Spec(100, MS), "env_step": Spec(100, MS)}, env_steps=1600))
+    in_turn = look(make_capture({"act": Spec(100, MS), "env_step": Spec(1600, MS)}, env_steps=1600))
+    unnamed = look(
+        make_capture({"x": Spec(100, MS), "y": Spec(100, MS), "z": Spec(1600, US)}, env_steps=1600)
+    )
+    assert together.envs == in_turn.envs == unnamed.envs == 16.0
+
+
+def test_env_steps_are_counted_when_nobody_reports_them() -> None:
+    run = look(make_capture({"act": Spec(100, MS), "env_step": Spec(100, MS)}))
+    assert run.env_steps == 100 and run.envs == 1.0
+
+
+def test_tail_of_a_histogram() -> None:
+    node = make_capture({"act": Spec(1000, 1e4, pauses=(5, 6e7))}).tree.children[0]
+    count, total_ns = tail(node, 1e6)
+    assert count == 5 and total_ns == pytest.approx(5 * 6e7, rel=0.2)
+
+
+def test_a_capture_with_nothing_in_it_gets_no_advice() -> None:
+    empty = Capture(None, {}, ())
+    assert explain(empty).recommendations == ()
+
+
+def test_ten_thousand_regions_take_seconds_not_minutes() -> None:
+    parts = {f"part{i}": Spec(100 + i, 1e4) for i in range(100)}
+    loop = {"learn": Spec(100, 1e6, {f"group{i}": Spec(100, 1e4, parts) for i in range(100)})}
+    capture = make_capture(loop, env_steps=100, updates=100)
+    findings = measured(capture)
+    start = time.monotonic()  # the real clock: anything quadratic takes a minute here, all else a second
+    recommend(capture, findings)
+    assert time.monotonic() - start < 10
+
+
+# -- near misses: what looks like a defect and is none -------------------------------------------
+
+
+def test_one_push_for_one_env_is_no_defect() -> None:
+    loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
+    assert "replay-item-by-item" not in rules_of(make_capture(loop, env_steps=1000, updates=200))
+
+
+def test_one_push_for_all_envs_is_no_defect() -> None:
+    loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
+    assert "replay-item-by-item" not in rules_of(make_capture(loop, env_steps=64_000, updates=200))
+
+
+def test_many_minibatches_after_a_rollout_are_no_defect() -> None:
+    loop = {**collect(300), "advantage": Spec(3, MS), **learn(960)}
+    assert "too-many-updates" not in rules_of(make_capture(loop, env_steps=64 * 300, updates=960))
+
+
+def test_steps_of_a_rollout_are_not_a_batch_taken_item_by_item() -> None:
+    loop = {**collect(6400), "note": Spec(6400, 300 * US), "advantage": Spec(10, MS), **learn(100)}
+    assert "batch-item-by-item" not in rules_of(make_capture(loop, env_steps=6400, updates=100))
+
+
+def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
+    worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)})
+    processes = [ProcessSpec([worker]) for _ in range(4)]
+    loop = {"act": Spec(1000, 100 * US), "ipc_wait": Spec(1000, 2.2 * MS)}
+    found = rules_of(make_capture(loop, env_steps=4000, processes=processes))
+    assert "env-workers-cost-more-than-work" not in found
+
+
+def test_pauses_while_another_program_has_the_core_are_not_the_collectors() -> None:
+    loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
+    on_cpu, off_cpu = (make_capture(loop, env_steps=3000, cpu=cpu) for cpu in (1.0, 0.4))
+    assert "garbage-collection-pauses" in rules_of(on_cpu)
+    assert "garbage-collection-pauses" not in rules_of(off_cpu)
+
+
+def test_memory_that_levels_off_fits() -> None:
+    facts = {"config": {"total_timesteps": 800_000}}
+    full = make_capture(collect(2000), env_steps=16_000, rss=(2 << 30, 2 << 30), facts=facts)
+    grows = make_capture(collect(2000), env_steps=16_000, rss=(1 << 28, 2 << 30), facts=facts)
+    assert "memory-will-not-fit" not in rules_of(full)
+    assert "memory-will-not-fit" in rules_of(grows)
+
+
+def test_one_thread_each_is_no_oversubscription() -> None:
+    worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)}, cpu=0.6)
+    processes = [ProcessSpec([worker]) for _ in range(8)]
+    for limit, expected in (({"OMP_NUM_THREADS": "1"}, False), ({}, True)):
+        facts = {"machine": {"threads_env": limit}}
+        capture = make_capture(learn(700), updates=700, processes=processes, facts=facts, cpu=0.6)
+        assert ("thread-oversubscription" in rules_of(capture)) == expected
+
+
+def test_learning_makes_episodes_longer_and_nothing_grows() -> None:
+    capture = make_capture(collect(4000), env_steps=32_000, episodes=300, length_growth=1.0)
+    assert "growing-cost" not in rules_of(capture)
+
+
+# -- what is said without a gain -----------------------------------------------------------------
+
+
+def test_mostly_unnamed_time_is_said() -> None:
+    found = {one.rule: one for one in explain(some_capture(unattributed=0.6)).recommendations}
+    assert found["mostly-unnamed"].tier == "low" and "60.0 %" in found["mostly-unnamed"].title
+    assert "mostly-unnamed" not in rules_of(some_capture())
+
+
+def test_regions_that_cost_more_than_they_show_are_said() -> None:
+    loop = {**collect(1000), "tick": Spec(400_000, 1.5 * US, site="env.py:3")}
+    found = {
+        one.rule: one for one in explain(make_capture(loop, facts={"region_cost_ns": 300.0})).recommendations
+    }
+    assert found["costly-regions"].region == "tick" and found["costly-regions"].gain is None
+    assert "costly-regions" not in rules_of(make_capture(loop, facts={"region_cost_ns": 5.0}))
+
+
+def test_one_thread_is_worth_a_try_for_small_networks_without_a_limit() -> None:
+    torch = {"versions": {"torch": "2.5.0"}}
+    assert "try-one-thread" in rules_of(some_capture(facts=torch))
+    limited = {**torch, "machine": {"threads_env": {"OMP_NUM_THREADS": "1"}}}
+    assert "try-one-thread" not in rules_of(some_capture(facts=limited))
+    assert "try-one-thread" not in rules_of(some_capture())
+
+
+# -- testing it today ----------------------------------------------------------------------------
+
+
+def test_an_environment_variable_can_be_tried_as_printed(tmp_path: Any) -> None:
+    worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)}, cpu=0.6)
+    program = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['HOTLOOP_CAPTURE'])"
+    facts = {"command": ["python3", "-c", program]}
+    capture = make_capture(
+        learn(700), updates=700, processes=[ProcessSpec([worker])] * 8, facts=facts, cpu=0.6
+    )
+    found = next(one for one in explain(capture).recommendations if one.rule == "thread-oversubscription")
+    assert found.provable_by == "environment"
+    assert found.plan["variants"][1]["environment"] == {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        found.prove_command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    threads, folder = done.stdout.split()
+    assert threads == "1" and folder.startswith("hotloop-runs/after-")
