@@ -112,7 +112,8 @@ def test_longer_episodes_are_learning_not_a_defect() -> None:
     found = grown({"env_step": Spec(20_000, 20_000)}, length_growth=1.0).growth
     assert found is not None and found.per == "episode"
     by_name = {f.factor: f for f in found.factors}
-    assert by_name["steps per episode"].ratio > 2
+    (longer,) = {f.ratio for f in found.factors if f.factor == "steps per episode"}
+    assert longer > 2
     assert by_name["cost per call"].ratio == pytest.approx(1, abs=0.1)
     assert [f.is_defect for f in found.factors] == [False, False, False]
     assert math.prod(f.ratio for f in found.factors) == pytest.approx(found.excess, rel=1e-9)
@@ -176,3 +177,15 @@ def test_an_empty_course_has_no_growth() -> None:
     empty = Course(Spans(("",), np.zeros(0), np.zeros(0), none, none), np.zeros(0), np.zeros(0))
     assert growth(empty)[0] is None
     assert forecast(empty, 10, 5)[0] is None
+
+
+def test_a_factor_common_to_all_regions_comes_out_as_itself() -> None:
+    """4x the steps in each episode is 4.00x, though one region also got 3x dearer."""
+    calls, steps = np.array([1000.0, 500.0, 20.0]), 1000.0
+    early = Stretch(units=100.0, env_steps=steps, calls=calls, own_ns=calls * [10.0, 50.0, 900.0])
+    late = Stretch(units=25.0, env_steps=steps, calls=calls, own_ns=calls * [10.0, 150.0, 900.0])
+    ratios = decompose(early, late)
+    assert ratios["steps per episode"] == pytest.approx(4.0, rel=1e-12)
+    assert ratios["calls per step"] == pytest.approx(1.0, rel=1e-12)
+    excess = (late.own_ns.sum() / 25.0) / (early.own_ns.sum() / 100.0)
+    assert math.prod(ratios.values()) == pytest.approx(excess, rel=1e-12)

@@ -44,6 +44,7 @@ LIBRARIES = {
     "tensordict.nn": "torchrl:patch_modules",
     "torchrl.envs.common": "torchrl:patch_envs",
     "torchrl.envs.utils": "torchrl:patch_env_utils",
+    "torchrl.envs.env_creator": "torchrl:patch_env_creator",
     "torchrl.envs.batched_envs": "torchrl:patch_batched_envs",
     "torchrl.collectors": "torchrl:patch_collectors",
     "torchrl.data.replay_buffers.replay_buffers": "torchrl:patch_replay",
@@ -149,3 +150,7 @@ def _add_extras(options: dict[str, Any], instrument: Instrument) -> None:
         instrument.hook.also("torch", profile_torch)
     if options.get("detailed"):
         atexit.register(extra.profile_functions(folder))
+    if options.get("trial"):
+        from hotloop.instrument.trial import begin_trial
+
+        begin_trial(options["trial"], folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hotloop.instrument.acting import env_stepped
 from hotloop.measure.profiler import default
 
 _progress = default.progress
@@ -25,6 +26,7 @@ def stop_counting() -> None:
 
 def single_step(env: Any, result: Any) -> None:
     """After the outermost `step` of one env."""
+    env_stepped()
     if not counting or _evaluate.is_open():
         return
     _, reward, terminated, truncated, _ = result
@@ -58,6 +60,7 @@ class _Rows:
 
     def add(self, rewards: Any, ended: Any) -> None:
         """One step of all rows."""
+        env_stepped()
         steps = len(self.returns)
         if self.resets_cost_a_step:
             waiting = int(self.only_reset.sum())

@@ -8,6 +8,7 @@ import os
 from types import ModuleType
 from typing import Any
 
+from hotloop.instrument.acting import chooser, went_backward
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import default
 
@@ -36,11 +37,15 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
                 torch.nn.Module,
                 "__call__",
                 lambda f: learner_forward.wrap(
-                    f, alone=forward, choose=torch.is_grad_enabled, otherwise=policy_forward
+                    f, alone=forward, choose=chooser(torch.is_grad_enabled), otherwise=policy_forward
                 ),
             ),
-            Patch(torch.Tensor, "backward", lambda f: backward.wrap(f, alone=(backward,))),
-            Patch(torch.autograd, "backward", lambda f: backward.wrap(f, alone=(backward,))),
+            Patch(
+                torch.Tensor, "backward", lambda f: backward.wrap(f, alone=(backward,), after=went_backward)
+            ),
+            Patch(
+                torch.autograd, "backward", lambda f: backward.wrap(f, alone=(backward,), after=went_backward)
+            ),
             Patch(torch.autograd, "grad", lambda f: backward.wrap(f, alone=(backward,))),
             Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, alone=(zero_grad,))),
             Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),

@@ -11,7 +11,6 @@ thread's wall time whatever order regions are closed in.
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import threading
 import time
@@ -23,6 +22,21 @@ from typing import Any
 
 from hotloop.capture import layout
 from hotloop.measure import memory
+from hotloop.measure.arena import (
+    ARENA_AT,
+    DEPTH,
+    FRAME_WORDS,
+    LAST,
+    LAST_BUCKET,
+    OCTAVE_BASE,
+    PROGRESS,
+    PROGRESS_SLICE,
+    SEQ,
+    STACK,
+    Arena,
+    Node,
+    add_node,
+)
 from hotloop.measure.part import Part
 from hotloop.measure.regions import describe, user_site
 
@@ -30,330 +44,8 @@ KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
 SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`
 
-_ARENA_AT = {name: (32 + at) // 8 for name, at in layout.offsets("ARENA").items()}
-_SEQ, _LAST, _DEPTH = _ARENA_AT["seq"], _ARENA_AT["last_ns"], _ARENA_AT["depth"]
-_STACK, _COUNTS = _ARENA_AT["stack"], _ARENA_AT["state"]
-_FRAME_WORDS = layout.item_bytes("FRAME") // 8
-_WINDOWS_AT = 32 + layout.offsets("ARENA")["windows"]
-_WINDOW_BYTES = layout.item_bytes("WINDOW")
-_PROGRESS_AT = 32 + layout.offsets("ARENA")["progress"]
-_PROGRESS = struct.Struct("<3QdQdQdQ")
-_PROGRESS_SLICE = slice(_PROGRESS_AT, _PROGRESS_AT + _PROGRESS.size)
-_NODE_BYTES = layout.item_bytes("NODE")
-_NODE_AT = layout.offsets("NODE")
-_BLOCK_AT = layout.offsets("NODE_BLOCK")
-# Readers look at any time, and `pack_into` clears the bytes before it writes them: what they may see
-# half way is therefore packed first and then put in place in one copy.
-_HOT = struct.Struct("<6Qd")  # calls .. squares
-_NODE_WINDOW = struct.Struct("<3Q")
-_NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
-_BUCKET_WORDS = layout.BUCKETS
-_EVENT = struct.Struct("<IIQQ")
-_EVENTS_AT = layout.offsets("EVENT_BLOCK")["events"]
-_OCTAVE_BASE = layout.FIRST_OCTAVE * 4
-_LAST_BUCKET = layout.BUCKETS - 1
-
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _epochs = iter(range(1, sys.maxsize))
-
-
-class Node:
-    """A path of one thread: the figures in plain attributes, and where they go in the file."""
-
-    __slots__ = (
-        "bucket_word",
-        "buckets",
-        "bytes_view",
-        "calls",
-        "children",
-        "first",
-        "hot",
-        "index",
-        "least",
-        "most",
-        "own",
-        "parent",
-        "region",
-        "squares",
-        "start",
-        "total",
-        "window_at",
-    )
-
-    def __init__(self, number: int, parent: Node | None, region: Region | None, block: memoryview):
-        slot = number % layout.NODES_PER_BLOCK
-        self.index = number
-        self.parent = parent
-        self.region = region
-        self.children: dict[Region, Node] = {}
-        self.bytes_view = block
-        self.start = _BLOCK_AT["nodes"] + slot * _NODE_BYTES
-        self.hot = slice(self.start + _NODE_AT["calls"], self.start + _NODE_AT["calls"] + _HOT.size)
-        self.buckets = block.cast("Q")
-        self.bucket_word = _BLOCK_AT["buckets"] // 8 + slot * _BUCKET_WORDS
-        self.window_at = _BLOCK_AT["windows"] + slot * _NODE_WINDOWS_BYTES
-        self.clear()
-        struct.pack_into("<I", block, self.at("region"), region.number if region else layout.UNNAMED)
-        struct.pack_into("<I", block, self.at("parent"), parent.index if parent else layout.NO_PARENT)
-
-    def at(self, field: str) -> int:
-        """Byte offset of a field in the block."""
-        return self.start + _NODE_AT[field]
-
-    def clear(self) -> None:
-        """All figures back to zero."""
-        self.calls = self.total = self.own = self.first = self.least = self.most = 0
-        self.squares = 0.0
-        start = self.at("region")
-        site = self.read("site", "<I")
-        self.bytes_view[start + 4 : start + _NODE_BYTES] = bytes(_NODE_BYTES - 4)
-        self.write("site", site, "<I")
-        struct.pack_into(
-            "<I", self.bytes_view, self.at("parent"), self.parent.index if self.parent else layout.NO_PARENT
-        )
-        self.bytes_view[self.bucket_word * 8 : (self.bucket_word + _BUCKET_WORDS) * 8] = bytes(
-            _BUCKET_WORDS * 8
-        )
-        self.bytes_view[self.window_at : self.window_at + _NODE_WINDOWS_BYTES] = bytes(_NODE_WINDOWS_BYTES)
-
-    def save(self) -> None:
-        """Write the figures every event touches."""
-        self.bytes_view[self.hot] = _HOT.pack(
-            self.calls,
-            self.total,
-            self.own,
-            self.least,
-            self.most,
-            self.first,
-            self.squares,
-        )
-
-    def read(self, field: str, code: str = "<Q") -> Any:
-        """One of the rarely written fields."""
-        return struct.unpack_from(code, self.bytes_view, self.at(field))[0]
-
-    def write(self, field: str, value: float, code: str = "<Q") -> None:
-        """Set one of the rarely written fields."""
-        struct.pack_into(code, self.bytes_view, self.at(field), value)
-
-
-class Arena:
-    """What one thread writes."""
-
-    __slots__ = (
-        "__weakref__",
-        "cpu_start",
-        "depth",
-        "due",
-        "epoch",
-        "event_count",
-        "events",
-        "frames",
-        "interval",
-        "last",
-        "last_outermost",
-        "nodes",
-        "number",
-        "open",
-        "overflow",
-        "part",
-        "progress",
-        "recorder",
-        "seq",
-        "state",
-        "view",
-        "window_count",
-        "words",
-    )
-
-    def __init__(self, recorder: Recorder, part: Part, number: int, now: int, state: int):
-        self.recorder = recorder
-        self.part = part
-        self.number = number
-        self.view = part.block("ARENA_BLOCK", number, 0)
-        self.words = self.view.cast("Q")
-        self.seq = 0
-        self.nodes: list[Node] = []
-        self.events: memoryview | None = None
-        self.reset(now, state)
-        self.add_node(None, None)
-        self.open = [self.nodes[0]]
-        self.publish()
-
-    def reset(self, now: int, state: int) -> None:
-        """Begin to serve a thread."""
-        thread = threading.current_thread()
-        self.epoch = self.recorder.epoch
-        self.state = state
-        self.depth = self.overflow = self.window_count = self.event_count = 0
-        self.last_outermost: Region | None = None  # what ended last at depth 0, for segmenting
-        self.frames: list[tuple[Node, Region, int]] = []
-        self.open = self.nodes[:1]
-        self.interval = layout.FIRST_WINDOW_NS
-        self.last = now
-        self.cpu_start = time.thread_time_ns()
-        self.due = now + self.interval
-        self.progress: list[Any] = [0, 0, 0, 0.0, 0, 0.0, 0, 0.0, 0]
-        self.words[_ARENA_AT["start_ns"]] = now
-        self.words[_LAST] = now
-        for field in ("folded_wall_ns", "folded_cpu_ns", "cpu_ns", "event_count"):
-            self.words[_ARENA_AT[field]] = 0
-        self.words[_ARENA_AT["native_id"]] = threading.get_native_id()
-        self.words[_ARENA_AT["window_interval_ns"]] = self.interval
-        folded = state == layout.ARENA_FOLDED
-        name = b"ended threads" if folded else thread.name.encode("utf-8", "replace")[:63]
-        at = 32 + layout.offsets("ARENA")["thread_name"]
-        self.view[at : at + 64] = name + bytes(64 - len(name))
-        self.view[_PROGRESS_SLICE] = _PROGRESS.pack(*self.progress)
-        for node in self.nodes:
-            node.clear()
-
-    def publish(self, folded_threads: int | None = None) -> None:
-        """Write the small counts readers start from."""
-        if folded_threads is None:
-            folded_threads = self.words[_ARENA_AT["window_count"]] >> 32
-        self.words[_COUNTS] = self.state | len(self.nodes) << 32
-        self.words[_DEPTH] = self.depth | self.overflow << 32
-        self.words[_ARENA_AT["window_count"]] = self.window_count | folded_threads << 32
-
-    def begin(self) -> None:
-        """Readers, wait: an update is under way."""
-        self.words[_SEQ] = self.seq + 1
-
-    def end(self) -> None:
-        """The update is complete."""
-        self.seq += 2
-        self.words[_SEQ] = self.seq
-
-    def add_node(self, parent: Node | None, region: Region | None) -> Node:
-        """A new node, visible to readers once it is complete."""
-        number = len(self.nodes)
-        block = (
-            self.part.block("NODE_BLOCK", self.number, number)
-            if number % layout.NODES_PER_BLOCK == 0
-            else self.nodes[-1].bytes_view
-        )
-        node = Node(number, parent, region, block)
-        self.nodes.append(node)
-        self.words[_COUNTS] = self.state | len(self.nodes) << 32
-        return node
-
-    def child(self, parent: Node, region: Region) -> Node:
-        """The node of `region` below `parent`, made at its first use."""
-        found = parent.children.get(region)
-        if found is None:
-            found = self.recorder.make_child(self, parent, region)
-        return found
-
-    # -- events ----------------------------------------------------------------------------------
-
-    def settle(self, now: int) -> None:
-        """Give the time since the last event to the node on top."""
-        top = self.open[-1]
-        self.begin()
-        top.own += now - self.last
-        top.save()
-        self.last = self.words[_LAST] = now
-        self.end()
-
-    def close_out_of_order(self, region: Region, now: int) -> None:
-        """End the nearest open call of `region` below the top; the ones above move up."""
-        for position in range(self.depth - 1, -1, -1):
-            if self.frames[position][1] is region:
-                break
-        else:
-            return  # begun before recording, or before a fork: not ours to count
-        self.settle(now)
-        self.begin()
-        node, _, start = self.frames.pop(position)
-        self.finish(node, start, now)
-        node.write("flags", layout.NODE_OUT_OF_ORDER, "<I")
-        self.depth -= 1
-        del self.open[position + 1 :]
-        for place in range(position, self.depth):
-            _, moved, start = self.frames[place]
-            below = self.child(self.open[-1], moved)
-            below.write("flags", layout.NODE_OUT_OF_ORDER, "<I")
-            self.frames[place] = (below, moved, start)
-            self.open.append(below)
-            self.save_frame(place)
-        self.words[_DEPTH] = self.depth | self.overflow << 32
-        self.end()
-
-    def finish(self, node: Node, start: int, now: int) -> None:
-        """Count one completed call; the caller has settled own time."""
-        duration = now - start
-        if node.calls:
-            if duration < node.least:
-                node.least = duration
-            if duration > node.most:
-                node.most = duration
-            node.squares += float(duration - node.first) ** 2
-        else:
-            node.least = node.most = node.first = duration
-        node.calls += 1
-        node.total += duration
-        node.save()
-        node.buckets[node.bucket_word + layout.bucket_of(duration)] += 1
-
-    def save_frame(self, place: int) -> None:
-        """Write one frame of the open stack."""
-        node, region, start = self.frames[place]
-        at = _STACK + place * _FRAME_WORDS
-        self.words[at] = node.index | region.number << 32
-        self.words[at + 1] = start
-
-    def record_event(self, node: Node, start: int, now: int) -> None:
-        """Add a completed call to the timeline's ring."""
-        if self.events is None:
-            self.events = self.part.block("EVENT_BLOCK", self.number, 0)
-        at = _EVENTS_AT + self.event_count % layout.EVENTS_PER_BLOCK * _EVENT.size
-        _EVENT.pack_into(self.events, at, node.index, 0, start, now - start)
-        self.event_count += 1
-        self.words[_ARENA_AT["event_count"]] = self.event_count
-
-    # -- windows ---------------------------------------------------------------------------------
-
-    def take_window(self, now: int) -> None:
-        """Snapshot every node and counter; with no room left, first drop every second window."""
-        self.begin()
-        if self.window_count == layout.MAX_WINDOWS:
-            self.thin_windows()
-        at = _WINDOWS_AT + self.window_count * _WINDOW_BYTES
-        cpu_ns = time.thread_time_ns() - self.cpu_start if self.state == layout.ARENA_LIVE else 0
-        self.words[_ARENA_AT["cpu_ns"]] = cpu_ns
-        struct.pack_into("<4Q", self.view, at, now, time.time_ns(), cpu_ns, self.part.get("rss_bytes"))
-        _PROGRESS.pack_into(self.view, at + 32, *self.progress)
-        for node in self.nodes:
-            slot = node.window_at + self.window_count * _NODE_WINDOW.size
-            _NODE_WINDOW.pack_into(node.bytes_view, slot, node.calls, node.total, node.own)
-        for node, _, start in self.frames:
-            slot = node.window_at + self.window_count * _NODE_WINDOW.size + 8
-            total = struct.unpack_from("<Q", node.bytes_view, slot)[0]
-            struct.pack_into("<Q", node.bytes_view, slot, total + now - start)
-        self.window_count += 1
-        self.publish()
-        self.end()
-        cost = self.recorder.now() - now if self.recorder.clock is None else 0
-        self.due = now + max(self.interval, 1000 * cost)
-
-    def thin_windows(self) -> None:
-        """Keep the later window of each pair and double the interval."""
-        half = layout.MAX_WINDOWS // 2
-        for to in range(half):
-            source = 2 * to + 1
-            self._move(self.view, _WINDOWS_AT, _WINDOW_BYTES, source, to)
-            for node in self.nodes:
-                self._move(node.bytes_view, node.window_at, _NODE_WINDOW.size, source, to)
-        self.window_count = half
-        self.interval *= 2
-        self.words[_ARENA_AT["window_interval_ns"]] = self.interval
-
-    @staticmethod
-    def _move(view: memoryview, base: int, size: int, source: int, to: int) -> None:
-        view[base + to * size : base + (to + 1) * size] = view[
-            base + source * size : base + (source + 1) * size
-        ]
 
 
 class Region:
@@ -381,38 +73,36 @@ class Region:
             arena = recorder.attach()
             if arena is None:
                 return self
+        if arena.busy:
+            return self  # a finalizer or signal handler, in the middle of our own bookkeeping
         if arena.depth == layout.MAX_DEPTH:
             arena.overflow += 1
             return self
-        if self.device and recorder.device is not None:
-            recorder.device.enter()
-        top = arena.open[-1]
-        node = top.children.get(self) or arena.child(top, self)
-        now = recorder.now()
-        if recorder.switches & SWITCH_SEGMENT and not arena.depth and arena.last_outermost is not None:
-            recorder.credit_gap(arena, arena.last_outermost, self, now)
-        words = arena.words
-        words[_SEQ] = arena.seq + 1
-        top.own += now - arena.last
-        top.bytes_view[top.hot] = _HOT.pack(
-            top.calls,
-            top.total,
-            top.own,
-            top.least,
-            top.most,
-            top.first,
-            top.squares,
-        )
-        at = _STACK + arena.depth * _FRAME_WORDS
-        words[at] = node.index | self.number << 32
-        words[at + 1] = now
-        arena.frames.append((node, self, now))
-        arena.open.append(node)
-        arena.depth += 1
-        words[_DEPTH] = arena.depth | arena.overflow << 32
-        arena.last = words[_LAST] = now
-        arena.seq += 2
-        words[_SEQ] = arena.seq
+        arena.busy = True
+        try:
+            if self.device and recorder.device is not None:
+                recorder.device.enter()
+            top = arena.open[-1]
+            node = top.children.get(self) or arena.child(top, self)
+            now = recorder.now()
+            if recorder.switches & SWITCH_SEGMENT and not arena.depth and arena.last_outermost is not None:
+                recorder.credit_gap(arena, arena.last_outermost, self, now)
+            words = arena.words
+            words[SEQ] = arena.seq + 1
+            top.own += now - arena.last
+            top.words[top.own_word] = top.own
+            at = STACK + arena.depth * FRAME_WORDS
+            words[at] = node.index | self.number << 32
+            words[at + 1] = now
+            arena.frames.append((node, self, now))
+            arena.open.append(node)
+            arena.depth += 1
+            words[DEPTH] = arena.depth
+            arena.last = words[LAST] = now
+            arena.seq += 2
+            words[SEQ] = arena.seq
+        finally:
+            arena.busy = False
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -420,62 +110,68 @@ class Region:
         if not recorder.epoch:
             return
         now = recorder.now()
-        arena = getattr(recorder.local, "arena", None)
-        if arena is None or arena.epoch != recorder.epoch:
-            return  # begun before recording, or before a fork
+        try:
+            arena = recorder.local.arena
+        except AttributeError:
+            return  # this thread has not begun anything
+        if arena.epoch != recorder.epoch or arena.busy:
+            return  # begun before recording, before a fork, or in the middle of our own bookkeeping
         if arena.overflow:
             arena.overflow -= 1
             return
-        if not arena.depth or arena.frames[-1][1] is not self:
-            arena.close_out_of_order(self, now)
-        else:
-            words = arena.words
-            node, _, start = arena.frames.pop()
-            arena.open.pop()
-            words[_SEQ] = arena.seq + 1
-            node.own += now - arena.last
-            duration = now - start
-            if node.calls:
-                if duration < node.least:
-                    node.least = duration
-                if duration > node.most:
-                    node.most = duration
-                node.squares += float(duration - node.first) ** 2
+        arena.busy = True
+        try:
+            if not arena.depth or arena.frames[-1][1] is not self:
+                arena.close_out_of_order(self, now)
             else:
-                node.least = node.most = node.first = duration
-            node.calls += 1
-            node.total += duration
-            node.bytes_view[node.hot] = _HOT.pack(
-                node.calls,
-                node.total,
-                node.own,
-                node.least,
-                node.most,
-                node.first,
-                node.squares,
-            )
-            if duration >= 16:
-                octave = duration.bit_length() - 1
-                bucket = octave * 4 - _OCTAVE_BASE + ((duration >> (octave - 2)) & 3)
-                if bucket > _LAST_BUCKET:
-                    bucket = _LAST_BUCKET
-            else:
-                bucket = 0
-            node.buckets[node.bucket_word + bucket] += 1
-            arena.depth -= 1
-            words[_DEPTH] = arena.depth
-            arena.last = words[_LAST] = now
-            arena.seq += 2
-            words[_SEQ] = arena.seq
-            if recorder.switches:
-                if recorder.switches & SWITCH_TIMELINE:
-                    arena.record_event(node, start, now)
-                if not arena.depth:
-                    arena.last_outermost = self
-            if self.device and recorder.device is not None:
-                recorder.device.exit(node)
+                self._close_innermost(arena, now)
+        finally:
+            arena.busy = False
         if now >= arena.due:
             recorder.window(arena, now)
+
+    def _close_innermost(self, arena: Arena, now: int) -> None:
+        recorder = self.recorder
+        words = arena.words
+        node, _, start = arena.frames.pop()
+        arena.open.pop()
+        words[SEQ] = arena.seq + 1
+        node.own += now - arena.last
+        duration = now - start
+        figures, own = node.words, node.own_word  # calls, total and own time are neighbours
+        if node.calls:
+            if duration < node.least:
+                node.least = figures[own + 1] = duration
+            if duration > node.most:
+                node.most = figures[own + 2] = duration
+            away = duration - node.first
+            node.squares = node.floats[own + 4] = node.squares + float(away * away)
+        else:
+            node.least = node.most = node.first = duration
+            figures[own + 1] = figures[own + 2] = figures[own + 3] = duration
+        node.calls = figures[own - 2] = node.calls + 1
+        node.total = figures[own - 1] = node.total + duration
+        figures[own] = node.own
+        if duration >= 16:
+            octave = duration.bit_length() - 1
+            bucket = octave * 4 - OCTAVE_BASE + ((duration >> (octave - 2)) & 3)
+            if bucket > LAST_BUCKET:
+                bucket = LAST_BUCKET
+        else:
+            bucket = 0
+        figures[node.bucket_word + bucket] += 1
+        arena.depth -= 1
+        words[DEPTH] = arena.depth
+        arena.last = words[LAST] = now
+        arena.seq += 2
+        words[SEQ] = arena.seq
+        if recorder.switches:
+            if recorder.switches & SWITCH_TIMELINE:
+                arena.record_event(node, start, now)
+            if not arena.depth:
+                arena.last_outermost = self
+        if self.device and recorder.device is not None:
+            recorder.device.exit(node)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: every call of `function` is one call of this region."""
@@ -555,7 +251,7 @@ class _ThreadEnd:
         arena = self.arena
         if arena.epoch == arena.recorder.epoch and arena.state == layout.ARENA_LIVE:
             arena.settle(arena.recorder.now())
-            arena.words[_ARENA_AT["cpu_ns"]] = max(time.thread_time_ns() - arena.cpu_start, 0)
+            arena.words[ARENA_AT["cpu_ns"]] = max(time.thread_time_ns() - arena.cpu_start, 0)
             arena.state = layout.ARENA_ENDED
             arena.publish()
 
@@ -761,12 +457,12 @@ class Recorder:
             twins[node.index] = twin
             add_node(twin, node)
         words = into.words
-        words[_ARENA_AT["folded_wall_ns"]] += ended.last - ended.words[_ARENA_AT["start_ns"]]
-        words[_ARENA_AT["folded_cpu_ns"]] += ended.words[_ARENA_AT["cpu_ns"]]
+        words[ARENA_AT["folded_wall_ns"]] += ended.last - ended.words[ARENA_AT["start_ns"]]
+        words[ARENA_AT["folded_cpu_ns"]] += ended.words[ARENA_AT["cpu_ns"]]
         into.progress = [a + b for a, b in zip(into.progress, ended.progress, strict=True)]
-        into.view[_PROGRESS_SLICE] = _PROGRESS.pack(*into.progress)
-        into.last = words[_LAST] = now
-        into.publish((words[_ARENA_AT["window_count"]] >> 32) + 1)
+        into.view[PROGRESS_SLICE] = PROGRESS.pack(*into.progress)
+        into.last = words[LAST] = now
+        into.publish((words[ARENA_AT["window_count"]] >> 32) + 1)
         into.end()
         if now >= into.due:
             into.take_window(now)
@@ -808,7 +504,7 @@ class Recorder:
                 values[at] += float(mean) * weight
                 values[at + 1] += weight
         arena.begin()
-        arena.view[_PROGRESS_SLICE] = _PROGRESS.pack(*values)
+        arena.view[PROGRESS_SLICE] = PROGRESS.pack(*values)
         arena.end()
         if now >= arena.due:
             arena.settle(now)
@@ -841,13 +537,13 @@ class Recorder:
         arena.finish(node, arena.last, now)
         node.own += now - arena.last
         node.save()
-        arena.last = arena.words[_LAST] = now
+        arena.last = arena.words[LAST] = now
         arena.end()
 
     def open_depth(self, native_id: int) -> int:
         """Open regions of the thread with that native id."""
         for arena in self._arenas:
-            if arena.state == layout.ARENA_LIVE and arena.words[_ARENA_AT["native_id"]] == native_id:
+            if arena.state == layout.ARENA_LIVE and arena.words[ARENA_AT["native_id"]] == native_id:
                 return arena.depth if self.epoch else 0
         return 0
 
@@ -881,40 +577,6 @@ class Recorder:
             for node in nodes:
                 node.write("rss_peak_bytes", max(node.read("rss_peak_bytes"), level))
                 node.write("rss_samples", node.read("rss_samples") + 1)
-
-
-def add_node(into: Node, other: Node) -> None:
-    """Add the figures of one node to another's."""
-    if other.calls:
-        if into.calls:
-            into.least = min(into.least, other.least)
-            into.most = max(into.most, other.most)
-            shift = float(other.first - into.first)
-            away = float(other.total - other.calls * other.first)
-            into.squares += other.squares + 2 * shift * away + other.calls * shift * shift
-        else:
-            into.least, into.most, into.first = other.least, other.most, other.first
-            into.squares = other.squares
-    into.calls += other.calls
-    into.total += other.total
-    into.own += other.own
-    into.save()
-    for bucket in range(_BUCKET_WORDS):
-        into.buckets[into.bucket_word + bucket] += other.buckets[other.bucket_word + bucket]
-    flags = into.read("flags", "<I") | other.read("flags", "<I")
-    into.write("flags", flags, "<I")
-    for field, code in (
-        ("bytes", "<d"),
-        ("flops", "<d"),
-        ("device_ns", "<Q"),
-        ("device_calls", "<Q"),
-        ("device_growth_bytes", "<q"),
-        ("rss_growth_bytes", "<q"),
-        ("rss_samples", "<Q"),
-    ):
-        into.write(field, into.read(field, code) + other.read(field, code), code)
-    for field in ("device_peak_bytes", "rss_peak_bytes"):
-        into.write(field, max(into.read(field), other.read(field)))
 
 
 def _after_fork_in_child() -> None:

@@ -1,0 +1,52 @@
+"""Is a forward pass acting or learning? By gradient mode; with gradients on, by what follows it.
+
+Scripts that act without `no_grad` would look as if they learned all the time. So the place in the
+code a forward pass was called from is remembered until the next env step or backward pass shows what
+it was for; from then on every call from that place is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+Place = tuple[CodeType, int]
+
+_acts: dict[Place, bool] = {}  # place -> whether an env step followed
+_pending: list[Place] = []  # places called since the last env step or backward pass
+
+
+def chooser(is_grad_enabled: Callable[[], bool]) -> Callable[[], bool]:
+    """A function that says whether the forward pass that is about to run is learning."""
+
+    def is_learning() -> bool:
+        if not is_grad_enabled():
+            return False
+        frame = sys._getframe(1)  # called from the compiled wrapper: this is who calls the module
+        place = (frame.f_code, frame.f_lasti)
+        acts = _acts.get(place)
+        if acts is None and place not in _pending:
+            _pending.append(place)
+        return not acts
+
+    return is_learning
+
+
+def env_stepped() -> None:
+    """An env step ended: what was called since the one before was acting."""
+    if _pending:
+        _settle(True)
+
+
+def went_backward(tensor: Any, result: Any) -> None:
+    """A backward pass ended: what was called before it was learning."""
+    if _pending:
+        _settle(False)
+
+
+def _settle(acts: bool) -> None:
+    for place in _pending:
+        _acts.setdefault(place, acts)
+    _pending.clear()

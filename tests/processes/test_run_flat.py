@@ -1,0 +1,59 @@
+"""Scripts in one file, unmodified: exact counts, same weights, nearly all time attributed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import hotloop
+from hotloop.capture.model import Capture
+from hotloop.capture.stats import by_name
+from tests.processes.scripts import environment
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+HOTLOOP = Path(sys.executable).parent / "hotloop"
+
+
+def both_ways(tmp_path: Path, script: str, *words: str) -> Capture:
+    """Run with and without recording; the weights must be the same to the bit."""
+    command = [str(EXAMPLES / script), *words]
+    weights = []
+    for prefix in ([sys.executable], [str(HOTLOOP), "run", "--capture", "capture"]):
+        done = subprocess.run(
+            [*prefix, *command],
+            cwd=tmp_path,
+            env=environment("auto"),
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        weights.append(next(line for line in done.stdout.splitlines() if line.startswith("weights")))
+    assert weights[0] == weights[1]
+    capture = hotloop.load(tmp_path / "capture")
+    (thread,) = capture.threads
+    assert thread.unattributed_ns < 0.05 * thread.wall_ns
+    return capture
+
+
+def test_ppo_in_one_file(tmp_path: Path) -> None:
+    capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-steps", "4096")
+    calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
+    assert calls["env_step"] == 1024
+    assert calls["policy_forward"] == 1024 + 8  # one value of the last observation for each rollout
+    assert calls["learner_forward"] == calls["backward"] == calls["optimizer_step"] == 128
+    assert calls["clip_grad_norm"] == calls["zero_grad"] == 128
+    assert (capture.progress.env_steps, capture.progress.updates) == (4096, 128)
+
+
+def test_dqn_in_one_file_acts_with_gradients_on(tmp_path: Path) -> None:
+    capture = both_ways(tmp_path, "03_unmodified_dqn.py", "--total-steps", "1500")
+    calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
+    updates = 250
+    assert calls["env_step"] == capture.progress.env_steps == 1500
+    assert calls["backward"] == calls["optimizer_step"] == capture.progress.updates == updates
+    # The first forward pass of each place is taken for learning, until what follows shows better.
+    assert calls["policy_forward"] == 1500 - 1 + updates  # acting, and the target network
+    assert calls["learner_forward"] == updates + 1
+    assert capture.progress.episodes == calls["env_reset"] - 1
