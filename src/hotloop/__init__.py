@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hotloop.capture.model import Capture as Capture
     from hotloop.capture.reader import load as load
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
+    from hotloop.workflows.arm import arm as arm
+    from hotloop.workflows.existing import compare as compare
     from hotloop.workflows.record import start as start
     from hotloop.workflows.record import stop as stop
     from hotloop.workflows.record import summary as summary
@@ -26,6 +28,8 @@ progress = _default.progress
 _LAZY = {
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
+    "arm": "hotloop.workflows.arm",
+    "compare": "hotloop.workflows.existing",
     "load": "hotloop.capture.reader",
     "start": "hotloop.workflows.record",
     "stop": "hotloop.workflows.record",

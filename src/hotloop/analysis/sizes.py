@@ -13,7 +13,7 @@ def scale_runs(series: Series) -> list[ScaleRun]:
     otherwise that of the whole process.
     """
     runs = [run for run in series.runs if run.scale and run.ok and run.size is not None]
-    recorded = all(run.figures.thread_s and run.figures.startup_s is not None for run in runs)
+    recorded = all(run.figures.startup_s is not None and any(run.figures.regions_s.values()) for run in runs)
     return [_recorded(run) if recorded else ScaleRun(float(run.size or 0), run.wall_s, {}) for run in runs]
 
 
@@ -24,11 +24,11 @@ def scaling_of(series: Series) -> Scaling | None:
 
 
 def _recorded(run: Run) -> ScaleRun:
-    figures = run.figures
-    startup_s, thread_s = figures.startup_s or 0.0, figures.thread_s or 0.0
-    own = dict(figures.regions_s)
-    own[""] = max(own.get("", 0.0) - startup_s, 0.0)
-    regions = {name: RegionRun(figures.region_calls.get(name, 0), s) for name, s in own.items()}
+    own, calls = run.figures.regions_s, run.figures.region_calls
     return ScaleRun(
-        float(run.size or 0), max(thread_s - startup_s, 1e-9), regions, figures.env_steps, startup_s
+        size=float(run.size or 0),
+        wall_s=sum(own.values()),
+        regions={name: RegionRun(calls.get(name, 0), seconds) for name, seconds in own.items()},
+        env_steps=run.figures.env_steps,
+        startup_s=run.figures.startup_s,
     )

@@ -1,7 +1,8 @@
 """What one run of a series did and how fast: work counters, and times per unit of work after warm-up.
 
-Warm-up is cut off by a rule: leading windows are dropped as long as their time per unit of work lies
-outside the spread of the windows after them. Half of the run is kept in any case.
+Warm-up is cut off by a rule: windows before any work are start-up; then leading windows are dropped as
+long as their time per unit of work lies above the spread of the windows after them. Half of the
+windows with work are kept in any case.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.tree import driving_thread
-from hotloop.analysis.windows import Spans, spans_by_category, work_done
+from hotloop.analysis.windows import UNATTRIBUTED, Spans, spans_by_category, spans_by_name, work_done
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.series import Figures
 from hotloop.capture.stats import by_name
@@ -28,10 +29,10 @@ def figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
     if driving is None:
         return Figures()
     process, thread = driving
-    everywhere, stats = by_name(capture.tree), by_name(thread.root)
-    done = capture.progress
+    everywhere, done = by_name(capture.tree), capture.progress
     spans = spans_by_category(thread, resolver or Resolver())
     timed = _timed(capture, process, thread, spans) if done.env_steps or done.updates else None
+    startup_s, regions_s = _after_startup(capture, process, thread)
     return Figures(
         env_steps=done.env_steps or None,
         updates=done.updates or None,
@@ -44,31 +45,53 @@ def figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
         s_per_update=timed[1] if timed else None,
         warmup_s=timed[2] if timed else None,
         components_s=timed[3] if timed else {},
-        thread_s=thread.wall_ns / 1e9,
-        startup_s=_startup_s(spans),
-        regions_s={name: s.own_ns / 1e9 for name, s in stats.items()} | {"": thread.unattributed_ns / 1e9},
-        region_calls={name: s.calls for name, s in stats.items()},
+        startup_s=startup_s,
+        regions_s=regions_s,
+        region_calls={name: s.calls for name, s in by_name(thread.root).items()},
     )
 
 
-def _startup_s(spans: Spans) -> float | None:
-    """Time in no region before the first window, which is taken when a region ends; None without."""
-    column = spans.column("unattributed")
-    return float(spans.own_ns[0, column]) / 1e9 if len(spans) and column is not None else None
+def _after_startup(
+    capture: Capture, process: Process, thread: Thread
+) -> tuple[float | None, dict[str, float]]:
+    """Start-up in seconds, and own seconds of every region of the thread after it, "" for none.
+
+    Start-up ends with the last window before any work was done; without a count of work it is the time
+    in no region before the first window, which is taken when a region ends.
+    """
+    own_s = {name: stats.own_ns / 1e9 for name, stats in by_name(thread.root).items()}
+    own_s[UNATTRIBUTED] = thread.unattributed_ns / 1e9
+    spans = spans_by_name(thread)
+    if not len(spans):
+        return None, own_s
+    counters = [name for name in ("env_steps", "updates") if getattr(capture.progress, name)]
+    if not counters:
+        column = spans.column(UNATTRIBUTED)
+        startup_s = float(spans.own_ns[0, column]) / 1e9 if column is not None else 0.0
+        own_s[UNATTRIBUTED] = max(own_s[UNATTRIBUTED] - startup_s, 0.0)
+        return startup_s, own_s
+    done = sum(work_done(capture, process, thread, spans.end_ns, name) for name in counters)
+    idle = int(np.argmax(np.asarray(done) > 0))
+    for name, seconds in zip(spans.names, spans.own_ns[:idle].sum(axis=0) / 1e9, strict=True):
+        own_s[name] = max(own_s.get(name, 0.0) - float(seconds), 0.0)
+    return float(spans.span_ns[:idle].sum()) / 1e9, {name: s for name, s in own_s.items() if s > 0}
 
 
 def warm_up_windows(cost: Floats) -> int:
-    """How many leading windows to drop, given the time per unit of work in each (inf: none done)."""
+    """How many leading windows to drop, given the time per unit of work in each (inf: none done).
+
+    Those before any work are start-up. With few windows, the first with work goes, too: it holds the
+    end of the start-up.
+    """
     worked = np.flatnonzero(np.isfinite(cost))
     if len(worked) < LEAST_WINDOWS:
-        return 0
+        return 0 if not len(worked) else int(worked[0]) + (1 if len(worked) >= 3 else 0)
     for place, window in enumerate(worked[: len(worked) // 2]):
         later = cost[worked[place + 1 :]]
         middle = float(np.median(later))
         spread = 1.4826 * float(np.median(np.abs(later - middle)))
         if cost[window] <= middle + SPREADS * max(spread, 0.01 * middle):
-            # Windows without work right before the first steady one belong to the warm-up.
-            return int(worked[place - 1]) + 1 if place else 0
+            return int(worked[place - 1]) + 1 if place else int(worked[0])
     return int(worked[len(worked) // 2 - 1]) + 1
 
 

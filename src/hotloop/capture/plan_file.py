@@ -12,7 +12,17 @@ from typing import Any, get_args
 
 from hotloop._util.amounts import fraction, seconds
 from hotloop._util.errors import HotloopError
-from hotloop.capture.plan import BUDGET_S, LOOKS, TOLERANCE, Kind, Plan, Safety, Variant, overridden
+from hotloop.capture.plan import (
+    BUDGET_S,
+    LOOKS,
+    TOLERANCE,
+    Kind,
+    Plan,
+    Safety,
+    Variant,
+    overridden,
+    split_command,
+)
 
 
 def read_plan(file: Path) -> Plan:
@@ -43,7 +53,7 @@ def to_toml(plan: Plan) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
@@ -81,10 +91,11 @@ def from_table(data: Any) -> Plan:
     Keys: docs/lab.md. Raises HotloopError, one sentence that names the key.
     """
     table = _Table(data, "the plan")
+    variables, command = table.command("command")
     base = Variant(
         name=table.text("baseline", "as it is"),
-        command=table.words("command"),
-        environment=table.variables("environment"),
+        command=command,
+        environment=tuple((dict(table.variables("environment")) | dict(variables)).items()),
     )
     if not base.command:
         raise HotloopError('the plan has no command; add one, such as command = "python train.py".')
@@ -100,7 +111,9 @@ def from_table(data: Any) -> Plan:
     if scale is not None:
         table.add({key: scale.take(key) for key in ("sizes", "repeats") if key in scale.left})
         scale.done()
-    kind: Kind = "scale" if len(variants) == 1 else "pairs" if len(variants) == 2 else "blocks"
+    kind: Kind = "pairs" if len(variants) == 2 else "blocks"
+    if len(variants) == 1 and scale is not None:
+        kind = "scale"
     if sweeps and "suspects" not in table.data:
         kind = "sweep"
     return _plan(table, tuple(variants), kind)
@@ -135,13 +148,14 @@ def _variant(
         raise HotloopError(f'{what} has no name; add one, such as name = "one-thread".')
     entry.what = repr(name)
     overrides = entry.words("set" if "set" in entry.left else "overrides")
-    command = entry.words("command") or base
+    variables, command = entry.command("command")
+    command = command or base
     return Variant(
         name=name,
         # What `as_data` wrote holds the overrides already; what a person wrote is put together here.
         command=overridden(command, overrides) if base else command,
         overrides=overrides,
-        environment=tuple((dict(inherited) | dict(entry.variables("environment"))).items()),
+        environment=tuple((dict(inherited) | dict(variables) | dict(entry.variables("environment"))).items()),
         expected=entry.text("expected", ""),
         safety=entry.choice("safety", get_args(Safety), "safe"),
         sweep=entry.text("sweep", ""),
@@ -203,6 +217,12 @@ class _Table:
         if not isinstance(value, str):
             raise HotloopError(f"{key} of {self.what} is {value!r}; it must be text in quotes.")
         return value
+
+    def command(self, key: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+        """Variables and words."""
+        if isinstance(self.left.get(key), str):
+            return split_command(self.take(key), f"{key} of {self.what}")
+        return (), self.words(key)
 
     def words(self, key: str) -> tuple[str, ...]:
         value = self.take(key, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from typing import Any, Protocol
@@ -11,7 +12,16 @@ from hotloop._util.errors import HotloopError
 
 # verb -> what it does; hotloop/cli/<verb>.py holds `Arguments` and `run(arguments) -> int`
 VERBS = {
+    "run": "record a training script, unmodified, and explain it",
     "show": "print where the time of a capture went, as a tree",
+    "report": "explain a capture: what limits training, what would help, by how much",
+    "top": "watch a running job",
+    "diff": "set two captures side by side",
+    "compare": "run A and B in turn and say which is faster, with an interval",
+    "try": "switch safe patches on and off inside a running script and say which help",
+    "lab": "run a plan of suspects, sweeps and sizes, and rank them",
+    "scale": "fit how the time grows with the amount of work",
+    "prove": "test a recommendation: predicted against measured",
 }
 
 
@@ -36,14 +46,9 @@ def main(words: list[str] | None = None) -> int:
     name = words[0]
     if name not in VERBS:
         return complain(f"There is no verb {name!r}; there is {', '.join(VERBS)}. Try: hotloop --help")
-    import tyro
-
     verb: Verb = importlib.import_module(f"hotloop.cli.{name}")
     try:
-        arguments = tyro.cli(
-            verb.Arguments, args=words[1:], prog=f"hotloop {name}", description=verb.Arguments.__doc__
-        )
-        return verb.run(arguments)
+        return verb.run(read_arguments(verb, name, words[1:]))
     except HotloopError as error:
         return complain(str(error))
     except BrokenPipeError:  # `hotloop show | head`
@@ -51,6 +56,24 @@ def main(words: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
+    """The verb's arguments; where it sets `TAKES_COMMAND`, all after `--` is `command`, untouched.
+
+    With a function `command_starts(words)` it may also begin without `--`.
+    """
+    import tyro
+
+    own, command = words, None
+    starts = verb.command_starts(words) if hasattr(verb, "command_starts") else None
+    if starts is not None:
+        own, command = words[:starts], tuple(words[starts:])
+    elif getattr(verb, "TAKES_COMMAND", False) and "--" in words:
+        at = words.index("--")
+        own, command = words[:at], tuple(words[at + 1 :])
+    arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=verb.Arguments.__doc__)
+    return arguments if command is None else dataclasses.replace(arguments, command=command)
 
 
 def complain(sentence: str) -> int:
@@ -66,7 +89,8 @@ def usage() -> str:
         "usage: hotloop VERB [arguments]\n\n"
         "Finds the hot loop of an RL training run.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "hotloop VERB --help says more. Exit codes: 0 ok, 1 our failure, 2 usage, 130 interrupted.\n"
+        "hotloop VERB --help says more. Exit codes: 0 ok, 1 our failure, 2 usage, 3 regression and\n"
+        "4 undecided (only with --fail-if), 5 your script failed, 130 interrupted.\n"
     )
 
 

@@ -14,9 +14,11 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import size
+from hotloop.cli.series import report_series
 from hotloop.report.as_json import findings_json
 from hotloop.report.text import terminal
 from hotloop.workflows.report import Explained, check_target, explained, write_report
+from hotloop.workflows.series_report import is_series
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Print the report or write it to a file."""
+    if arguments.capture is not None and is_series(arguments.capture):
+        return report_series(arguments.capture, arguments.output, arguments.force, arguments.json)
     if arguments.output is not None:
         check_target(arguments.output, arguments.force)
     result = explained(arguments.capture, arguments.goal_env_steps)

@@ -17,11 +17,11 @@ from hotloop.workflows.show import show
 class Arguments:
     """Print the tree of a capture: calls, total, own time, share, mean, p50, p99."""
 
-    capture: tyro.conf.Positional[str | None] = None
+    capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
     """Capture folder or one-file export; the latest in hotloop-runs/ when none is named."""
     by: Literal["all", "process", "thread"] = "all"
     """Merge everything, or keep processes or threads apart."""
-    depth: int | None = None
+    depth: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Levels of the tree to print; all when not given."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print data instead of text (schema in docs/capture-format.md)."""

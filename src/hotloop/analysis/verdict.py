@@ -1,0 +1,378 @@
+"""Verdicts on paired runs: faster, slower, no difference, or undecided and what would decide it.
+
+The lab hands in pairs (time per unit of work of A and of B, the two runs of a pair side by side in
+time, their order by coin flip) and asks `decide` after each: go on, or stop with this verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop._util.errors import HotloopError
+from hotloop.analysis.findings import Estimate
+from hotloop.analysis.looks import (
+    LEAST_PAIRS,
+    RUNS,
+    Schedule,
+    noise_floor,
+    pairs_needed,
+    robust_sd,
+)
+from hotloop.analysis.signed_rank import (
+    differences,
+    hodges_lehmann,
+    rank_sum_interval,
+    signed_rank_interval,
+)
+
+TOLERANCE = 0.03  # differences smaller than this need not be told apart
+
+Word = Literal["faster", "slower", "no difference", "undecided"]
+# How the interval was made: exact signed ranks of the pairs; with 5 to 7 pairs (or at a strict level)
+# from the smallest to the largest ratio of any B to any A; exact rank sum of runs that are not paired.
+Method = Literal["signed rank", "all apart", "rank sum", "none"]
+Gate = Literal["passed", "regression", "undecided"]
+Pairs = Sequence[tuple[float, float]]  # (time of A, time of B), in the order they were run
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What can be said about B against A from the pairs so far."""
+
+    word: Word  # of B: "faster" takes less time than A
+    pairs: int
+    change: Estimate | None  # time of B / time of A - 1: -0.04 is 4 % less time; None: no interval yet
+    speed_up: Estimate | None  # time of A / time of B
+    tolerance: float
+    level: float  # chance, at most, that the interval misses at this look; 5 % over all looks
+    method: Method
+    more_pairs: int | None  # about how many more would decide; only when undecided
+    noise_sd: float | None  # robust sd of the pairs' log ratios
+    noise_floor: float | None  # the smallest difference these pairs would find in 80 %, as a fraction
+    says: str  # `faster by 4.1 % [2.0, 6.2]`
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the lab does next, and what can be said now."""
+
+    go_on: bool
+    verdict: Verdict
+    reason: str
+    next_look: int | None  # pairs at the next look; None when there is none
+
+
+@dataclass(frozen=True, slots=True)
+class VariantVerdict:
+    """One of several variants against the shared baseline; the words hold for all together (Holm)."""
+
+    name: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDecision:
+    """What the lab does next with k variants: which still need blocks."""
+
+    go_on: bool
+    variants: tuple[VariantVerdict, ...]  # in the order they were given
+    settled: tuple[str, ...]  # names that need no more runs
+    reason: str
+    next_look: int | None  # blocks at the next look
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentVerdict:
+    """One region or phase, A against B; the words hold for all components together (Holm)."""
+
+    name: str
+    verdict: Verdict
+    share_of_a: float | None  # its share of A's whole time, median over the pairs
+
+
+def decide(
+    pairs: Pairs, *, tolerance: float = TOLERANCE, schedule: Schedule = RUNS, final: bool = False
+) -> Decision:
+    """Go on or stop, after each pair.
+
+    Between looks the interval is given for the progress line, but no word is: it would be one look
+    too many. `final` says that no more pairs will come (budget used up, interrupted): then the pairs
+    are judged as they are, in place of the next look.
+    """
+    n = len(pairs)
+    found = judge(pairs, tolerance=tolerance, level=schedule.level)
+    coming = schedule.next_look(n)
+    if final or coming is None:
+        why = f"{n} pairs, the last look" if coming is None else f"no more pairs after {n}"
+        return Decision(False, found, f"stopped: {why}", None)
+    if n not in schedule.looks:
+        return Decision(True, _withheld(found), f"next look at {coming} pairs", coming)
+    if _settles(found):
+        return Decision(False, found, f"decided at {n} pairs", coming)
+    return Decision(True, _withheld(found), f"undecided at {n} pairs, next look at {coming}", coming)
+
+
+def decide_blocks(
+    blocks: Sequence[Mapping[str, float]],
+    baseline: str,
+    variants: Sequence[str],
+    *,
+    tolerance: float = TOLERANCE,
+    schedule: Schedule = RUNS,
+    final: bool = False,
+) -> BlockDecision:
+    """`decide` for k variants with one shared baseline, Holm over k.
+
+    A block is the time of each variant and of the baseline, by name. A run that failed is absent; a
+    settled variant may be left out of later blocks while the others go on. A variant without a single
+    run at a look is not waited for, but still counts in k.
+    """
+    blocks = [block for block in blocks if baseline in block]
+    named = {name: [(b[baseline], b[name]) for b in blocks if name in b] for name in variants}
+    found = holm(named, tolerance=tolerance, level=schedule.level)
+    n, coming = len(blocks), schedule.next_look(len(blocks))
+    over = final or coming is None
+    # A variant left out since an earlier look was settled there.
+    looked = {name for name in variants if over or n in schedule.looks or len(named[name]) in schedule.looks}
+    settled = tuple(name for name in variants if name in looked and _settles(found[name]))
+    rows = tuple(
+        VariantVerdict(name, found[name] if over or name in settled else _withheld(found[name]))
+        for name in variants
+    )
+    waiting = [name for name in variants if name not in settled and (named[name] or n < LEAST_PAIRS)]
+    if over:
+        why = f"{n} blocks, the last look" if coming is None else f"no more blocks after {n}"
+        return BlockDecision(False, rows, settled, f"stopped: {why}", None)
+    if not waiting:
+        return BlockDecision(False, rows, settled, f"all decided at {n} blocks", coming)
+    said = f"{len(waiting)} of {len(variants)} undecided after {n} blocks, next look at {coming}"
+    return BlockDecision(True, rows, settled, said, coming)
+
+
+def judge(pairs: Pairs, *, tolerance: float = TOLERANCE, level: float = RUNS.level) -> Verdict:
+    """What the pairs say at one look of that level, whatever their number."""
+    a, b = _logs(pairs)
+    return _verdict(len(a), _paired(a, b, level), robust_sd(b - a), tolerance, level)
+
+
+def judge_unpaired(
+    a: Sequence[float], b: Sequence[float], *, tolerance: float = TOLERANCE, level: float = 0.05
+) -> Verdict:
+    """A verdict on runs that were not made in pairs, from all ratios of a B to an A.
+
+    It holds only if nothing but the variant changed between the runs of A and those of B: with all A
+    first and all B after, a machine that drifts makes it wrong about half of the time.
+    """
+    n = min(len(a), len(b))
+    logs_a, logs_b = (_log(np.asarray(side, dtype=np.float64)) for side in (a, b))
+    found: _Interval = _NONE
+    sd = None
+    if n >= 2:
+        ends = rank_sum_interval(logs_a, logs_b, level) if n >= 3 else None
+        middle = float(np.median(differences(logs_a, logs_b)))
+        found = _Interval(middle, *ends, "rank sum") if ends else replace(_NONE, middle=middle)
+        spreads = [robust_sd(side) or 0.0 for side in (logs_a, logs_b)]
+        sd = math.hypot(*spreads)
+    return _verdict(n, found, sd, tolerance, level)
+
+
+def holm(
+    named: Mapping[str, Pairs], *, tolerance: float = TOLERANCE, level: float = RUNS.level
+) -> dict[str, Verdict]:
+    """A verdict for each name such that all `faster` and `slower` hold together at `level`.
+
+    Step down: with m names left, those whose interval at level / m excludes 0 are named, then the rest
+    is tried again. Each interval is that of its step, so by itself it holds at `level` or better. Where
+    the step's level needs more pairs than there are, the plain interval is given and no word.
+    """
+    left = list(named)
+    done: dict[str, Verdict] = {}
+    while left:
+        step = level / len(left)
+        tried = {name: judge(named[name], tolerance=tolerance, level=step) for name in left}
+        clear = [name for name, verdict in tried.items() if verdict.word in ("faster", "slower")]
+        if not clear:
+            done |= {name: _or_plain(tried[name], named[name], tolerance, level) for name in left}
+            break
+        done |= {name: tried[name] for name in clear}
+        left = [name for name in left if name not in clear]
+    return {name: done[name] for name in named}
+
+
+def judge_components(
+    named: Mapping[str, Pairs],
+    whole: Pairs,
+    *,
+    tolerance: float = TOLERANCE,
+    level: float = RUNS.level,
+) -> tuple[ComponentVerdict, ...]:
+    """Verdicts on the parts of a comparison, largest share of A first, Holm over them.
+
+    `named` has each part's times in the same pairs as `whole`. Pairs in which a part took no time in A
+    or in B are left out of that part's verdict: a ratio with nothing cannot be taken.
+    """
+    timed = {name: [p for p in pairs if p[0] > 0 and p[1] > 0] for name, pairs in named.items()}
+    found = holm(timed, tolerance=tolerance, level=level)
+    rows = []
+    for name, verdict in found.items():
+        shares = [part[0] / all_[0] for part, all_ in zip(named[name], whole, strict=False) if all_[0] > 0]
+        rows.append(ComponentVerdict(name, verdict, float(np.median(shares)) if shares else None))
+    return tuple(sorted(rows, key=lambda row: (-(row.share_of_a or 0.0), row.name)))
+
+
+def gate(verdict: Verdict, limit: float) -> Gate:
+    """`--fail-if slower:3%`: a regression is the word `slower` with an estimate that reaches the limit.
+
+    `slower` by less than the limit passes, and so does any interval below the limit; an interval that
+    reaches it without the word, or no interval at all, is undecided.
+    """
+    if verdict.change is None:
+        return "undecided"
+    if verdict.word == "slower":
+        return "regression" if verdict.change.value >= limit else "passed"
+    return "undecided" if verdict.change.high >= limit else "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Of ln(B / A)."""
+
+    middle: float
+    low: float
+    high: float
+    method: Method
+
+
+_NONE = _Interval(math.nan, -math.inf, math.inf, "none")
+
+
+def _paired(a: Floats, b: Floats, level: float) -> _Interval:
+    d = b - a
+    if len(d) < LEAST_PAIRS:
+        return _NONE
+    middle = hodges_lehmann(d)
+    ends = signed_rank_interval(d, level)
+    if ends is not None:
+        return _Interval(middle, *ends, "signed rank")
+    # The signed ranks of n pairs cannot go below 2 / 2^n: 0.06 for five. That all B lie on one side of
+    # all A has the chance 2 / C(2n, n), 0.0079 for five, and less when the machine drifts from pair to
+    # pair. Shifting B until that no longer holds gives this interval. 2 %: 0.0079 against 1/128.
+    if 2 / math.comb(2 * len(d), len(d)) <= level * 1.02:
+        return _Interval(middle, float(b.min() - a.max()), float(b.max() - a.min()), "all apart")
+    return replace(_NONE, middle=middle)
+
+
+def _verdict(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> Verdict:
+    if not 0 < tolerance < 1:
+        raise HotloopError(f"tolerance is {tolerance:g}; it must lie between 0 and 1 (0.03 means 3 %).")
+    known = math.isfinite(found.low) and math.isfinite(found.high)
+    word = _word(found, tolerance) if known else "undecided"
+    more = _more_pairs(n, found, sd, tolerance, level) if word == "undecided" else None
+    change = _estimate(found, 1.0, -1.0) if known else None
+    return Verdict(
+        word=word,
+        pairs=n,
+        change=change,
+        speed_up=_estimate(found, -1.0, 0.0) if known else None,
+        tolerance=tolerance,
+        level=level,
+        method=found.method,
+        more_pairs=more,
+        noise_sd=sd,
+        noise_floor=None if sd is None or n < LEAST_PAIRS else noise_floor(sd, n, level),
+        says=_says(word, change, tolerance, more),
+    )
+
+
+def _word(found: _Interval, tolerance: float) -> Word:
+    edge = math.log1p(tolerance)
+    if found.low > 0:
+        return "slower"
+    if found.high < 0:
+        return "faster"
+    return "no difference" if -edge < found.low and found.high < edge else "undecided"
+
+
+def _more_pairs(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> int | None:
+    """n (1.2 (h / g)^2 - 1) from a signed-rank interval; before there is one, from the noise."""
+    if n < 2 or not math.isfinite(found.middle):
+        return max(LEAST_PAIRS - n, 1)
+    size, edge = abs(found.middle), math.log1p(tolerance)
+    gap = max(size, edge - size)
+    if found.method == "signed rank":
+        half = (found.high - found.low) / 2
+        return max(math.ceil(n * (1.2 * (half / gap) ** 2 - 1)), 1)
+    return max(pairs_needed(sd or 0.0, gap, level) - n, 1)
+
+
+def _estimate(found: _Interval, sign: float, less: float) -> Estimate:
+    ends = sorted(math.exp(sign * end) + less for end in (found.low, found.high))
+    return Estimate(math.exp(sign * found.middle) + less, *ends)
+
+
+def _says(word: Word, change: Estimate | None, tolerance: float, more: int | None) -> str:
+    if change is None:
+        return f"undecided, about {more} more {'pair' if more == 1 else 'pairs'}"
+    if word == "faster":
+        return f"faster by {interval_words(Estimate(-change.value, -change.high, -change.low))}"
+    if word == "slower":
+        return f"slower by {interval_words(change)}"
+    if word == "no difference":
+        return f"no difference >= {100 * tolerance:g} %"
+    return f"undecided, about {more} more {'pair' if more == 1 else 'pairs'}"
+
+
+def interval_words(change: Estimate) -> str:
+    """`4.1 % [2.0, 6.2]`, with more digits where the interval is narrow or an end comes close to 0."""
+    wide = 100 * (change.high - change.low)
+    digits = 0 if wide >= 20 else 1 if wide >= 0.2 else 2
+    ends = [100 * abs(end) for end in (change.low, change.high)]
+    if change.low * change.high > 0:  # an interval that excludes 0 must not be shown with an end at 0
+        digits = next((d for d in range(digits, 4) if round(min(ends), d) > 0), 4)
+    return f"{_plain(change.value, digits)} % [{_plain(change.low, digits)}, {_plain(change.high, digits)}]"
+
+
+def _plain(fraction: float, digits: int) -> str:
+    """Percent without a negative zero."""
+    text = f"{100 * fraction:.{digits}f}"
+    return text if float(text) else text.removeprefix("-")
+
+
+def _or_plain(strict: Verdict, pairs: Pairs, tolerance: float, level: float) -> Verdict:
+    if strict.change is not None:
+        return strict
+    plain = judge(pairs, tolerance=tolerance, level=level)
+    return replace(strict, change=plain.change, speed_up=plain.speed_up, method=plain.method, level=level)
+
+
+def _settles(verdict: Verdict) -> bool:
+    """Whether the lab may stop here: "no difference" from so few pairs is not enough to stop."""
+    if verdict.word == "no difference":
+        return verdict.method == "signed rank"
+    return verdict.word != "undecided"
+
+
+def _withheld(verdict: Verdict) -> Verdict:
+    """The verdict between looks: the interval without a word."""
+    if verdict.word == "undecided":
+        return verdict
+    return replace(verdict, word="undecided", says="undecided until the next look")
+
+
+def _logs(pairs: Pairs) -> tuple[Floats, Floats]:
+    table = _log(np.array(pairs, dtype=np.float64).reshape(-1, 2))
+    return table[:, 0], table[:, 1]
+
+
+def _log(times: Floats) -> Floats:
+    if not np.all(np.isfinite(times) & (times > 0)):
+        wrong = times[~(np.isfinite(times) & (times > 0))][0]
+        raise HotloopError(f"a time is {wrong:g}; times must be above 0 and finite. Leave failed runs out.")
+    return np.asarray(np.log(times))

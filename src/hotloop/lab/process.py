@@ -1,0 +1,145 @@
+"""Runs one command in a fresh process group: wall and CPU time, exit code, the end of its stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+TAIL_BYTES = 4000
+GRACE_S = 3.0  # between asking a program to end and ending it
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to start."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folder: Path  # working folder
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it. Times are of the whole process, its start included."""
+
+    wall_s: float
+    cpu_s: float | None = None
+    exit_code: int | None = None
+    failure: str = ""  # one sentence when it failed
+    stderr_tail: str = ""
+
+
+def run(job: Job) -> Outcome:
+    """Start the job and wait for it; what it leaves running in its group is ended before we return.
+
+    On KeyboardInterrupt the job is ended and the interrupt goes on.
+    """
+    with tempfile.TemporaryFile() as stderr:
+        used = _children_cpu_s()
+        began = time.perf_counter()
+        try:
+            process = subprocess.Popen(
+                job.command,
+                env=job.environment,
+                cwd=job.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = f"{job.command[0]} could not be started: {error.strerror}"
+            return Outcome(time.perf_counter() - began, failure=why)
+        try:
+            with _limited(process, job.timeout_s) as limit:
+                code = process.wait()
+                wall_s = time.perf_counter() - began
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            _signal(process, signal.SIGKILL)
+        cpu_s = _children_cpu_s() - used
+        late = limit.is_set()
+        return Outcome(
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            exit_code=None if late else code,
+            failure=f"ended after {job.timeout_s:.4g} s, the time-out for one run"
+            if late
+            else failure_of(code),
+            stderr_tail=_tail(stderr),
+        )
+
+
+def failure_of(code: int) -> str:
+    """What an exit code says; "" for 0."""
+    if code >= 0:
+        return f"exit code {code}" if code else ""
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+@contextlib.contextmanager
+def _limited(process: subprocess.Popen[bytes], timeout_s: float | None) -> Iterator[threading.Event]:
+    """Ends the process at the time-out, and says so in the event.
+
+    A timer beside a plain wait: `wait(timeout)` polls, which would round the wall time to 50 ms.
+    """
+    fired = threading.Event()
+    if timeout_s is None:
+        yield fired
+        return
+
+    def end() -> None:
+        fired.set()
+        _signal(process, signal.SIGKILL)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield fired
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask, wait a little, insist."""
+    _signal(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+        return
+    _signal(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _children_cpu_s() -> float:
+    # Two runs never overlap, so what our children gained in between is this run's.
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _tail(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - TAIL_BYTES, 0))
+    return file.read().decode("utf-8", "replace").strip()

@@ -1,0 +1,228 @@
+"""A series as one HTML file that needs no network: verdicts, intervals, every run, the machine."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from string import Template
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.badge import Busy, busy
+from hotloop.analysis.experiment import Compared, Experiment, value_s
+from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.scaling import Scaling
+from hotloop.analysis.verdict import Verdict, interval_words
+from hotloop.capture.series import Series
+from hotloop.report import markup as m
+from hotloop.report.html import asset, embedded, policy
+from hotloop.report.series_charts import Dot, course, dots, intervals
+from hotloop.report.series_text import METRICS, badge_text, experiment_json, failures, work_sentences
+from hotloop.report.verdict import basis, floor_text, headline
+
+_BUSY = {
+    "load": "load",
+    "cpu_stall": "CPU pressure",
+    "memory_stall": "memory pressure",
+    "io_stall": "IO pressure",
+    "steal": "steal",
+    "throttled": "throttled",
+}
+
+
+def series_html(
+    series: Series,
+    found: Experiment,
+    table: RankedTable | None = None,
+    scaling: Scaling | None = None,
+    name: str = "",
+) -> str:
+    """The whole page. `name` is what to call the series in the commands shown."""
+    title = series.plan.name or shlex.join(series.plan.baseline.command)
+    script = asset("page.js")
+    parts = [
+        hero(series, found, table, scaling),
+        verdicts(series, found) if found.compared else "",
+        components(found) if any(row.components for row in found.compared) else "",
+        runs(series, found) if series.runs else "",
+        sizes(scaling) if scaling is not None else "",
+        machine(series, found) if series.runs else "",
+        reproduce(series, name),
+    ]
+    return Template(asset("page.html")).substitute(
+        policy=policy(script),
+        title=m.text(f"hotloop: {title}", 120),
+        style=asset("page.css"),
+        command=m.text(title, 300),
+        sections="\n".join(part for part in parts if part),
+        footer="Made by hotloop from a series of runs. This page loads nothing from anywhere.",
+        findings=embedded(experiment_json(series, found)),
+        charts=embedded({}),
+        plotly="",
+        script=script,
+    )
+
+
+def hero(series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None) -> str:
+    """The verdict in one sentence, and the figures of the series."""
+    if table is not None and len(found.compared) > 1:
+        said = table.says
+    elif found.compared:
+        row = found.compared[0]
+        said = headline(row.verdict, found.baseline.name, row.variant.name)
+    else:
+        said = scaling.says if scaling is not None else "Nothing can be said about this series yet."
+    figures = [("Runs", str(len(series.runs))), ("Time of all runs", duration(series.spent_s * 1e9))]
+    if found.compared:
+        word = "Pairs" if len(found.compared) == 1 else "Blocks"
+        figures.append((word, str(found.blocks)))
+        floors = [r.verdict.noise_floor for r in found.compared if r.verdict.noise_floor is not None]
+        if floors:
+            figures.append(("Noise floor", percent(max(floors))))
+    if series.failures:
+        figures.append(("Failed", str(len(series.failures))))
+    listed = "".join(f"<div><dt>{key}</dt><dd>{m.text(value)}</dd></div>" for key, value in figures)
+    return f'<div class="hero"><h1>{m.text(said, 1000)}</h1><dl class="figures">{listed}</dl></div>'
+
+
+def verdicts(series: Series, found: Experiment) -> str:
+    """Interval plot, and a table with the same figures."""
+    rows = [(row.variant.name, row.verdict.change) for row in found.compared]
+    heads = ["variant", "#change in time", "#speed-up", "verdict", "work", "returns", "expected*"]
+    body = [_verdict_row(row) for row in found.compared]
+    said = [f"Compared with {found.baseline.name}: {METRICS[found.metric]}."]
+    for row in found.compared:
+        said += work_sentences(row.work, row.variant.name)
+    if len(found.compared) == 1:
+        said += [basis(found.compared[0].verdict), floor_text(found.compared[0].verdict)]
+        said += [f"{name}: {verdict.says}." for name, verdict in found.compared[0].more]
+    else:
+        said.append("All `faster` and `slower` hold together (Holm).")
+    said += failures(series)
+    notes = "".join(f'<p class="small">{m.prose(sentence)}</p>' for sentence in said)
+    drawn = m.panel(intervals(rows), m.table("Verdicts", heads, body))
+    return m.section("verdicts", "Verdicts", "", drawn + notes)
+
+
+def _verdict_row(row: Compared) -> str:
+    verdict = row.verdict
+    work = "not counted" if row.work is None else "differs" if row.work else "same"
+    learning = row.learning.says if row.learning is not None else "not recorded"
+    return m.row(
+        m.name(row.variant.name, m.text(row.variant.safety)),
+        m.cell(_change(verdict), verdict.change.value if verdict.change else None),
+        m.cell(_speed_up(verdict), verdict.speed_up.value if verdict.speed_up else None),
+        f"<td>{m.text(verdict.says)}</td><td>{work}</td><td>{m.text(learning)}</td>",
+        f'<td class="optional">{m.text(row.variant.expected) if row.variant.expected else ""}</td>',
+    )
+
+
+def _change(verdict: Verdict) -> str:
+    return m.text(interval_words(verdict.change)) if verdict.change is not None else "-"
+
+
+def _speed_up(verdict: Verdict) -> str:
+    found = verdict.speed_up
+    return f"×{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found is not None else "-"
+
+
+def components(found: Experiment) -> str:
+    """A table of the parts for each variant."""
+    tables = []
+    for row in found.compared:
+        body = [
+            m.row(
+                m.category(part.name),
+                m.cell(percent(part.share_of_a), part.share_of_a),
+                m.cell(_change(part.verdict), part.verdict.change.value if part.verdict.change else None),
+                f"<td>{m.text(part.verdict.says)}</td>",
+            )
+            for part in row.components
+        ]
+        if body:
+            heads = ["part", f"#share of {found.baseline.name}", "#change in time", "verdict"]
+            tables.append(m.table(f"{row.variant.name}: parts", heads, body))
+    lead = "Own time of each category per unit of work; the words hold for all parts of a table together."
+    return m.section("components", "Components", lead, m.panel(*tables))
+
+
+def runs(series: Series, found: Experiment) -> str:
+    """Raw values in run order: drift shows here."""
+    names = [variant.name for variant in series.plan.variants]
+    shown = [run for run in series.runs if not run.scale]
+    if not shown:
+        return ""
+    unit = "time per run" if found.metric == "run" else f"time per {found.metric}"
+    points = []
+    for run in shown:
+        value = value_s(run, found.metric) if run.ok else None
+        said = duration(value * 1e9) if value is not None else run.failure
+        label = f"run {run.number}, {run.variant}: {said}"
+        points.append(Dot(run.number, names.index(run.variant), value, label))
+    body = [
+        m.row(
+            m.text(f"{run.number} {run.variant}"),
+            m.cell(str(run.block), run.block),
+            m.cell(str(run.seed), run.seed),
+            m.cell(duration(value_s(run, found.metric) * 1e9) if run.ok else "failed"),
+            m.cell(duration(run.wall_s * 1e9), run.wall_s),
+            m.cell(duration(None if run.cpu_s is None else run.cpu_s * 1e9), run.cpu_s),
+        )
+        for run in shown
+    ]
+    heads = ["run", "#block", "#seed", f"#{unit}", "#process", "#CPU time"]
+    listed = m.table("Every run in its order", heads, body)
+    details = f"<details><summary>All {len(shown)} runs as a table</summary>{listed}</details>"
+    lead = "Every run in the order it was made. No run is left out."
+    return m.section("runs", "Runs in order", lead, m.panel(dots(points, names, unit)) + details)
+
+
+def sizes(found: Scaling) -> str:
+    """What the scale check says."""
+    body = [
+        m.row(
+            m.name(region.name or "(no region)"),
+            m.cell(duration(region.small_s * 1e9), region.small_s),
+            m.cell(duration(region.large_s * 1e9), region.large_s),
+            m.cell(_exponent(region.exponent)),
+        )
+        for region in found.regions
+    ]
+    heads = ["own time", f"#n = {found.sizes[0]:,g}", f"#n = {found.sizes[-1]:,g}", "#exponent"]
+    drawn = m.panel(m.table("Own time of each region by size", heads, body)) if body else ""
+    return m.section("sizes", "Growth with size", m.text(found.says, 1000), drawn)
+
+
+def _exponent(found: object) -> str:
+    low, value, high = (getattr(found, key, None) for key in ("low", "value", "high"))
+    return "-" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def machine(series: Series, found: Experiment) -> str:
+    """The badge over time."""
+    each = [busy(run) for run in series.runs]
+    lines = [(label, values) for key, label in _BUSY.items() if (values := _course(each, key))]
+    drawn = m.panel(course(lines)) if lines else ""
+    lead = f"Median and most of all runs: {badge_text(found.badge)}. It is shown, never used to drop a run."
+    return m.section("machine", "The machine meanwhile", m.text(lead, 600), drawn)
+
+
+def _course(each: Sequence[Busy], key: str) -> list[float | None]:
+    values: list[float | None] = [getattr(one, key) for one in each]
+    shown = any(v is not None and (v > 0 or key in ("load", "cpu_stall", "steal")) for v in values)
+    return values if shown else []
+
+
+def reproduce(series: Series, name: str) -> str:
+    """Commands, and where the runs lie."""
+    place = shlex.quote(name or str(series.path or "SERIES"))
+    commands = [f"hotloop report {place}"]
+    listed = "".join(
+        m.row(m.text(v.name), f"<td><code>{m.text(_command(v.environment, v.command), 600)}</code></td>")
+        for v in series.plan.variants
+    )
+    drawn = m.panel(m.table("What was run", ["variant", "command"], [listed]))
+    return m.section("reproduce", "Reproduce", "", "".join(map(m.copy, commands)) + drawn)
+
+
+def _command(environment: tuple[tuple[str, str], ...], command: tuple[str, ...]) -> str:
+    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in environment), shlex.join(command)])

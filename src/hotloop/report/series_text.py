@@ -1,0 +1,261 @@
+"""A series as text: verdicts, work that differs, runs in their order, the machine badge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.badge import Badge, Level
+from hotloop.analysis.diff import WorkDifference
+from hotloop.analysis.experiment import Compared, Experiment, Metric, ranked, value_s
+from hotloop.analysis.findings import Estimate
+from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.scaling import Scaling
+from hotloop.analysis.verdict import Decision
+from hotloop.capture.series import Run, Series
+from hotloop.report.as_json import plain
+from hotloop.report.lines import Pen, table
+from hotloop.report.scaling import scaling_text
+from hotloop.report.verdict import (
+    progress_line,
+    ranked_markdown,
+    ranked_text,
+    verdict_markdown,
+    verdict_text,
+)
+
+SCHEMA_VERSION = 1  # of `experiment_json`
+MOST_RUNS = 60  # drawn in the terminal
+_PROCESS = "the whole process, its start included (no run recorded progress; see hotloop.progress)"
+METRICS: dict[Metric, str] = {
+    "env step": "time per env step in steady state, warm-up cut off",
+    "update": "time per update in steady state, warm-up cut off",
+    "run": _PROCESS,
+}
+
+
+def experiment_text(series: Series, found: Experiment, pen: Pen) -> str:
+    """The end of a comparison: two variants with their parts, or several as a ranked table."""
+    if len(found.compared) == 1:
+        return pair_text(series, found, pen)
+    lines = [ranked_text(ranked(found), pen, badge_text(found.badge))]
+    lines.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
+    lines += [pen.wrap(sentence, "  ") for sentence in failures(series)]
+    return "\n".join(lines)
+
+
+def investigation_text(
+    series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None, pen: Pen
+) -> str:
+    """The end of a plan: the ranked table, then what the sizes say."""
+    parts = []
+    if table is not None:
+        parts.append(ranked_text(table, pen, badge_text(found.badge)))
+        parts.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
+    parts += [pen.wrap(sentence, "  ") for sentence in failures(series)]
+    if scaling is not None:
+        parts.append(("\n" if parts else "") + scaling_text(scaling, pen))
+    return "\n".join(parts)
+
+
+def investigation_json(
+    series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None
+) -> dict[str, Any]:
+    """The end of a plan as plain values, for `--json`."""
+    data = experiment_json(series, found)
+    return {**data, "kind": "hotloop investigation", "ranked": plain(table), "scaling": plain(scaling)}
+
+
+def pair_text(series: Series, found: Experiment, pen: Pen) -> str:
+    """Two variants."""
+    row = found.compared[0]
+    cpu = next((verdict for name, verdict in row.more if name.startswith("CPU")), None)
+    a, b = found.baseline.name, row.variant.name
+    return verdict_text(
+        row.verdict,
+        pen,
+        a=a,
+        b=b,
+        cpu=cpu,
+        components=row.components,
+        notes=notes(series, found, row),
+        badge=badge_text(found.badge),
+    )
+
+
+def notes(series: Series, found: Experiment, row: Compared) -> list[str]:
+    """What else should be known about a pair: the metric, other metrics, work, learning, failures."""
+    said = [f"compared: {METRICS[found.metric]}; {medians(found, row)}."]
+    said += [f"{name}: {verdict.says}." for name, verdict in row.more if not name.startswith("CPU")]
+    said += work_sentences(row.work, row.variant.name)
+    if row.work is None and found.metric == "run":
+        said.append("work: not recorded, so it cannot be said whether both did the same.")
+    if row.work == ():
+        said.append("work: the same on both sides.")
+    if row.learning is not None:
+        said.append(f"returns: {row.learning.says}.")
+    return said + failures(series)
+
+
+def medians(found: Experiment, row: Compared) -> str:
+    """`A 1.20 ms, B 0.80 ms` per unit."""
+    sides = ((found.baseline.name, row.median_a_s), (row.variant.name, row.median_b_s))
+    return "median " + ", ".join(
+        f"{name} {duration(None if value is None else value * 1e9)}" for name, value in sides
+    )
+
+
+def work_sentences(work: Sequence[WorkDifference] | None, name: str) -> list[str]:
+    """`B did 12 % fewer updates (88 against 100).`"""
+    said = []
+    for found in work or ():
+        figures = f"({found.b:,.6g} against {found.a:,.6g})"
+        if found.ratio is None:
+            said.append(f"{name} has other {found.counter} {figures}.")
+            continue
+        more = found.ratio > 1
+        by = f"{abs(100 * (found.ratio - 1)):.0f} %"
+        if found.counter == "mean length":
+            said.append(f"{name} had {'longer' if more else 'shorter'} episodes by {by} {figures}.")
+        else:
+            said.append(f"{name} did {by} {'more' if more else 'fewer'} {found.counter} {figures}.")
+    return said
+
+
+def failures(series: Series) -> list[str]:
+    """A sentence for each variant that failed, with the end of what its last failure wrote."""
+    said = []
+    for variant in series.plan.variants:
+        runs = [run for run in series.failures if run.variant == variant.name]
+        if runs:
+            last = runs[-1].stderr_tail.strip().splitlines()[-1:] or ["nothing on stderr"]
+            said.append(
+                f"{variant.name}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} failed "
+                f"({runs[-1].failure}): {last[0]}"
+            )
+    return said
+
+
+def badge_text(badge: Badge) -> str:
+    """`load 1.3 (most 2.1), CPU pressure 12.0 % (most 31.0 %), steal 0.1 % (most 0.4 %)`."""
+    shares = (
+        ("CPU pressure", badge.cpu_stall),
+        ("memory pressure", badge.memory_stall),
+        ("IO pressure", badge.io_stall),
+        ("steal", badge.steal),
+        ("throttled", badge.throttled),
+    )
+    said = [f"load {badge.load.median:.1f} (most {badge.load.most:.1f})"] if badge.load else []
+    for name, level in shares:
+        if level is not None and (name in ("CPU pressure", "steal") or level.most > 0.001):
+            said.append(f"{name} {_level(level)}")
+    return ", ".join(said) or "not known on this system"
+
+
+def _level(level: Level) -> str:
+    return f"{percent(level.median)} (most {percent(level.most)})"
+
+
+def progress_text(found: Experiment, width: int = 80) -> str:
+    """One line while it goes on: the interval shrinking, the next look."""
+    if len(found.compared) == 1:
+        verdict = found.compared[0].verdict
+        return progress_line(Decision(found.go_on, verdict, found.reason, found.next_look), width)
+    return Pen(unicode=False).clean(f"block {found.blocks}: {found.reason}", width)
+
+
+def series_text(series: Series, found: Experiment, pen: Pen, said: str | None = None) -> str:
+    """`hotloop report SERIES`: intervals, verdicts, components, every run in its order, the badge.
+
+    `said` takes the place of the verdicts, where there is more to say than those.
+    """
+    names = ", ".join(v.name for v in series.plan.variants)
+    title = pen.heading(series.plan.name or "Series", f"{len(series.runs)} runs of {names}")
+    parts = [
+        title,
+        experiment_text(series, found, pen) if said is None else said,
+        interval_lines(found, pen),
+        run_lines(series, found, pen),
+    ]
+    parts += [pen.wrap(warning, "  ") for warning in series.warnings]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def interval_lines(found: Experiment, pen: Pen) -> str:
+    """Each variant's change as a line on one scale, `|` at no change."""
+    drawn = [(row, row.verdict.change) for row in found.compared if row.verdict.change is not None]
+    if not drawn:
+        return ""
+    reach = max(max(abs(c.low), abs(c.high)) for _, c in drawn if c is not None) * 1.05
+    width = max(min(pen.width - 34, 60), 20)
+    lines = [pen.heading("Change in time", f"from {percent(-reach)} to {percent(reach)}")]
+    for row, change in drawn:
+        if change is not None:
+            name = pen.clean(row.variant.name, 28)
+            lines.append(f"  {name:<28}  {_interval(change, reach, width)}")
+    return "\n".join(lines)
+
+
+def _interval(change: Estimate, reach: float, width: int) -> str:
+    def at(value: float) -> int:
+        return round((min(max(value / reach, -1.0), 1.0) + 1) / 2 * (width - 1))
+
+    line = ["."] * width
+    line[at(change.low) : at(change.high) + 1] = "=" * (at(change.high) - at(change.low) + 1)
+    line[at(0.0)] = "|"
+    line[at(change.value)] = "o"
+    return "".join(line)
+
+
+def run_lines(series: Series, found: Experiment, pen: Pen) -> str:
+    """Every run in its order with its value as a dot, so that drift shows; failed ones say so."""
+    runs = [run for run in series.runs if not run.scale]
+    if not runs:
+        return ""
+    shown = runs[-MOST_RUNS:]
+    good = [value_s(run, found.metric) for run in shown if run.ok]
+    most = max(good, default=1.0)
+    aside = f"the last {MOST_RUNS} of {len(runs)}" if len(shown) < len(runs) else ""
+    rows = [
+        (f"{run.number:4d} {run.variant}", duration(value_s(run, found.metric) * 1e9) if run.ok else "failed")
+        for run in shown
+    ]
+    drawn = table(pen, rows, spare=34)
+    lines = [pen.heading("Runs in order", aside)]
+    for line, run in zip(drawn, shown, strict=True):
+        dots = "" if not run.ok else " " * round(30 * value_s(run, found.metric) / most) + "o"
+        lines.append(f"{line}  {dots}".rstrip() if run.ok else f"{line}  {run.failure}")
+    return "\n".join(lines)
+
+
+def experiment_markdown(series: Series, found: Experiment, warnings: Sequence[str] = ()) -> str:
+    """The result for a pull-request comment."""
+    if len(found.compared) != 1:
+        return ranked_markdown(ranked(found))
+    row = found.compared[0]
+    return verdict_markdown(
+        row.verdict,
+        a=found.baseline.name,
+        b=row.variant.name,
+        components=row.components,
+        notes=[*notes(series, found, row), *warnings],
+        badge=badge_text(found.badge),
+    )
+
+
+def experiment_json(series: Series, found: Experiment) -> dict[str, Any]:
+    """The verdicts and every run as plain values, for `--json`."""
+    return {
+        "kind": "hotloop experiment",
+        "schema_version": SCHEMA_VERSION,
+        "series": str(series.path) if series.path is not None else None,
+        **plain(found),
+        "runs": [_run_json(run, found.metric) for run in series.runs],
+        "warnings": list(series.warnings),
+    }
+
+
+def _run_json(run: Run, metric: Metric) -> dict[str, Any]:
+    keep = ("number", "variant", "block", "position", "seed", "size", "wall_s", "cpu_s", "failure")
+    return {key: getattr(run, key) for key in keep} | {"value_s": value_s(run, metric) if run.ok else None}

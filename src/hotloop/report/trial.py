@@ -1,0 +1,121 @@
+"""The end of `hotloop try`: a verdict for each patch, and the lines to add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop._util.units import percent
+from hotloop.analysis.trial import BASELINE, How
+from hotloop.analysis.verdict import VariantVerdict, Verdict, interval_words
+from hotloop.report.as_json import plain
+from hotloop.report.lines import Pen, table
+from hotloop.report.verdict import headline
+
+# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
+#   1  first version
+SCHEMA_VERSION = 1
+
+_HOW = {
+    "cycles": "Segments are whole cycles of collecting and learning.",
+    "steps": "No update was seen: the times are of collecting alone.",
+    "updates": "No env step was seen: the times are of updates alone.",
+    "nothing": "No segment was completed.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One patch, its verdict, and how to keep it."""
+
+    name: str
+    why: str
+    line: str  # what to write
+    at: str | None  # `train.py:12`
+    says: str  # `add this line at train.py:12`
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A patch that was not tried."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TryReport:
+    """All that `hotloop try` found."""
+
+    patches: tuple[Patch, ...]  # best first
+    together: VariantVerdict | None  # the best combination, where it was tried
+    left_out: tuple[LeftOut, ...]
+    blocks: int
+    unit: str
+    how: How
+    same_share: float | None
+    seconds: float  # in segments
+    began: bool  # training was seen to begin
+
+
+def try_text(found: TryReport, pen: Pen | None = None) -> str:
+    """The table, the lines to add, the best combination, what was left out."""
+    pen = pen or Pen(unicode=False)
+    if not found.began:
+        return pen.wrap(
+            "No training was seen: no env step or update of a library hotloop knows was counted for long "
+            "enough. In a loop of your own, call hotloop.progress(env_steps=...)."
+        )
+    aside = f"{found.blocks} {'block' if found.blocks == 1 else 'blocks'}, {found.seconds:.0f} s measured"
+    lines = [pen.heading("Patches", aside), pen.wrap(_how(found), "  "), ""]
+    if found.patches:
+        rows = [("patch", f"time per {found.unit}", "verdict"), *map(_cells, found.patches)]
+        drawn = table(pen, rows)
+        lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
+    else:
+        lines.append("  No patch could be tried.")
+    for patch in found.patches:
+        if patch.verdict.word == "faster":
+            lines += ["", pen.wrap(f"{patch.name}: {patch.verdict.says}; {patch.says}:", "  ")]
+            lines += [f"      {pen.clean(line)}" for line in patch.line.split("\n")]
+            lines.append(pen.dim(pen.wrap(patch.why, "    ")))
+    lines += ["", pen.wrap(_together(found), "  ")]
+    floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
+    if floors:
+        said = f"noise floor: {percent(max(floors))} at worst; all `faster` and `slower` hold together (Holm)."
+        lines.append(pen.wrap(said, "  "))
+    lines += [pen.dim(pen.wrap(f"not tried: {o.name}: {o.reason}.", "  ", "    ")) for o in found.left_out]
+    return "\n".join(lines)
+
+
+def _cells(patch: Patch) -> tuple[str, str, str]:
+    verdict = patch.verdict
+    change = "-" if verdict.change is None else f"{interval_words(verdict.change)}"
+    return patch.name, change, verdict.word if verdict.word in ("faster", "slower") else verdict.says
+
+
+def _how(found: TryReport) -> str:
+    if found.how != "phases":
+        return _HOW[found.how]
+    share = "" if found.same_share is None else f" ({percent(found.same_share)} of the time)"
+    return (
+        "Collecting and learning alternate slowly, so they were measured apart and put together; what was "
+        f"not measured in turns{share} is taken as the same for all."
+    )
+
+
+def _together(found: TryReport) -> str:
+    faster = [patch.name for patch in found.patches if patch.verdict.word == "faster"]
+    if found.together is not None:
+        return f"Best combination: {headline(found.together.verdict, BASELINE, found.together.name)}."
+    if len(faster) > 1:
+        return "The combination of the faster ones was not tried: the script or the budget ended first."
+    if faster:
+        return f"Best combination: {faster[0]} alone."
+    return "No patch is clearly faster than the script as it is."
+
+
+def try_json(found: TryReport) -> dict[str, Any]:
+    """The same as plain values, for `--json`."""
+    return {"kind": "hotloop try", "schema_version": SCHEMA_VERSION, **plain(found)}

@@ -1,0 +1,133 @@
+"""`hotloop compare CAPTURE --baseline FILE`: what a run did against what it did before, for CI."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotloop import __version__
+from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
+from hotloop.analysis.counters import CounterChange, Counters, changes, steady_counters
+from hotloop.analysis.experiment import Metric
+from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
+from hotloop.machine.facts import facts
+from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit
+from hotloop.workflows.existing import Recorded, gather
+
+KIND, VERSION = "hotloop baseline", 1
+
+
+@dataclass(frozen=True)
+class AgainstBaseline:
+    """Exact work counters first, then time where it was asked for."""
+
+    file: str
+    counters: int  # compared
+    changes: tuple[CounterChange, ...]
+    unsteady: tuple[str, ...]  # counters that vary from run to run, left out
+    metric: Metric
+    time: Verdict | None  # None: not asked for
+    warnings: tuple[str, ...]
+
+
+def write_baseline(place: str, file: Path) -> int:
+    """Keep the counters and times of the runs at `place`; returns how many counters there are."""
+    recorded = gather(place, "A")
+    counters = _counters(recorded, place)
+    data = {
+        "kind": KIND,
+        "schema_version": VERSION,
+        "hotloop_version": __version__,
+        "command": list(recorded.command),
+        "machine": facts(),
+        "counters": counters.values,
+        "unsteady": list(counters.unsteady),
+        "times_s": _times(recorded),
+    }
+    try:
+        write_atomically(file, json.dumps(data, indent=1) + "\n")
+    except OSError as error:
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
+    return len(counters.values)
+
+
+def against_baseline(place: str, file: Path, tolerance: float, with_time: bool) -> AgainstBaseline:
+    """Hold the runs at `place` against a baseline file."""
+    data = _read(file)
+    recorded = gather(place, "B")
+    after = _counters(recorded, place)
+    before = Counters({k: float(v) for k, v in data["counters"].items()}, tuple(data["unsteady"]))
+    metric, verdict = _judged(data["times_s"], _times(recorded), tolerance)
+    warnings = []
+    if with_time:
+        warnings.append(
+            "the baseline's times were measured at another time, so they hold only on a quiet machine "
+            "that is the same one; for a verdict to rely on use --rev-a and --rev-b"
+        )
+        if data["machine"].get("cpu") != facts()["cpu"]:
+            warnings.append(f"the baseline was measured on another CPU: {data['machine'].get('cpu')}")
+    return AgainstBaseline(
+        file=str(file),
+        counters=len({*before.values, *after.values} - {*before.unsteady, *after.unsteady}),
+        changes=changes(before, after),
+        unsteady=tuple(dict.fromkeys([*before.unsteady, *after.unsteady])),
+        metric=metric,
+        time=verdict if with_time else None,
+        warnings=tuple(warnings),
+    )
+
+
+def baseline_exit_code(found: AgainstBaseline, limit: Limit | None) -> int:
+    """0, or what `--fail-if` asks for."""
+    if limit is None:
+        return 0
+    if limit.what == "work":
+        worse = [c for c in found.changes if c.change is None or abs(c.change) > limit.by]
+        return REGRESSION if worse else 0
+    word = gate(found.time, limit.by) if found.time is not None else "undecided"
+    return {"regression": REGRESSION, "undecided": UNDECIDED, "passed": 0}[word]
+
+
+def _counters(recorded: Recorded, place: str) -> Counters:
+    if not recorded.counters:
+        raise HotloopError(f"The runs in {place} recorded nothing to count; let them use hotloop.start().")
+    return steady_counters(recorded.counters)
+
+
+def _times(recorded: Recorded) -> dict[str, list[float]]:
+    runs = recorded.runs
+    found: dict[str, list[float | None]] = {
+        "env step": [r.figures.s_per_env_step for r in runs],
+        "update": [r.figures.s_per_update for r in runs],
+        "run": [r.wall_s for r in runs],
+    }
+    return {name: [v for v in values if v] for name, values in found.items() if all(values)}
+
+
+def _judged(
+    before: dict[str, list[float]], after: dict[str, list[float]], tolerance: float
+) -> tuple[Metric, Verdict]:
+    """By the finest metric both sides have."""
+    metrics: tuple[Metric, ...] = ("env step", "update", "run")
+    metric: Metric = next((m for m in metrics if before.get(m) and after.get(m)), "run")
+    return metric, judge_unpaired(before.get(metric, []), after.get(metric, []), tolerance=tolerance)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HotloopError(f"There is no baseline {file}; write it with --update.") from None
+    except (OSError, ValueError) as error:
+        raise HotloopError(f"The baseline {file} cannot be read ({error}); write it again.") from None
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise HotloopError(f"{file} is not a baseline; write one with --baseline FILE --update.")
+    if data.get("schema_version") != VERSION:
+        raise HotloopError(
+            f"{file} has baseline format {data.get('schema_version')}, this hotloop reads {VERSION}; "
+            "write it again with --update."
+        )
+    return data

@@ -1,0 +1,137 @@
+"""Comparisons of runs that exist already: captures, folders of captures, series."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hotloop._util.errors import HotloopError
+from hotloop.analysis.categories import Resolver
+from hotloop.analysis.counters import counters_of
+from hotloop.analysis.experiment import Experiment, experiment, value_s
+from hotloop.analysis.steady import figures
+from hotloop.analysis.verdict import judge_unpaired
+from hotloop.capture import series as store
+from hotloop.capture.model import Capture
+from hotloop.capture.open import open_capture
+from hotloop.capture.plan import Plan, Variant
+from hotloop.capture.series import Run, Series
+from hotloop.workflows.settings import load_settings
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A comparison of existing runs, and what is wrong with it."""
+
+    series: Series
+    found: Experiment
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Runs found at one place, first to last, with their work counters."""
+
+    runs: tuple[Run, ...]
+    counters: tuple[dict[str, float], ...]
+    command: tuple[str, ...]
+
+
+def gather(place: str, name: str) -> Recorded:
+    """Every run at `place`: a capture, a one-file export, a folder of captures, or a series.
+
+    Of a series the runs of its baseline are taken.
+    """
+    folder = Path(place)
+    if store.is_series(folder):
+        series = store.read(folder)
+        kept = series.of(series.plan.baseline.name)
+        captures = [open_capture(str(f)) for run in kept if (f := series.capture_folder(run)) is not None]
+        runs = tuple(replace(run, variant=name) for run in kept)
+        command = series.plan.baseline.command
+    else:
+        captures = [open_capture(str(file)) for file in _captures_in(folder)]
+        resolver = Resolver(load_settings().category_rules)
+        runs = tuple(_as_run(capture, name, resolver) for capture in captures)
+        command = tuple(captures[0].command) if captures else ()
+    if not runs:
+        raise HotloopError(
+            f"There is no finished run in {place}; name a capture, a folder of them, a series."
+        )
+    order = sorted(range(len(runs)), key=lambda i: runs[i].started_s)
+    counters = tuple(counters_of(capture) for capture in captures)
+    return Recorded(tuple(runs[i] for i in order), counters, command)
+
+
+def compare_existing(a: str, b: str, tolerance: float) -> Existing:
+    """The verdict on runs that exist, with a warning when they were not interleaved."""
+    sides = gather(a, "A"), gather(b, "B")
+    return judged(sides[0], sides[1], tolerance)
+
+
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], tolerance: float = 0.03) -> Experiment:
+    """The verdict on two places with captures that exist: each a capture, a folder of them or a series.
+
+    `tolerance` is the difference that does not matter, as a fraction. What is doubtful about the
+    comparison (too few runs, not interleaved) is warned about.
+    """
+    result = compare_existing(os.fspath(a), os.fspath(b), tolerance)
+    for warning in result.warnings:
+        warnings.warn(warning, stacklevel=2)
+    return result.found
+
+
+def judged(a: Recorded, b: Recorded, tolerance: float) -> Existing:
+    """Runs paired in the order they were made, or, when they were apart in time, not paired at all."""
+    plan = Plan(
+        variants=(Variant("A", a.command or ("?",)), Variant("B", b.command or ("?",))),
+        tolerance=tolerance,
+        looks=(max(min(len(a.runs), len(b.runs)), 1),),
+    )
+    runs = [replace(run, block=i) for side in (a, b) for i, run in enumerate(side.runs)]
+    runs = [replace(run, number=i) for i, run in enumerate(sorted(runs, key=lambda r: r.started_s))]
+    series = Series(None, plan, {}, tuple(runs))
+    found = experiment(series)
+    warnings = []
+    if not _interleaved(runs):
+        warnings.append(
+            "A and B were not run in turn, so a machine that got faster or slower in between looks like a "
+            "difference; to be sure: hotloop compare --a 'COMMAND' --b 'COMMAND'"
+        )
+        values = [[value_s(r, found.metric) for r in runs if r.variant == side] for side in "AB"]
+        verdict = judge_unpaired(*values, tolerance=tolerance)
+        found = replace(found, compared=(replace(found.compared[0], verdict=verdict),))
+    return Existing(series, found, tuple(warnings))
+
+
+def _interleaved(runs: list[Run]) -> bool:
+    """Whether the two runs of each pair were made one right after the other."""
+    place = {(run.variant, run.block): i for i, run in enumerate(runs)}
+    shared = [block for side, block in place if side == "A" and ("B", block) in place]
+    return len(shared) > 1 and all(abs(place["A", b] - place["B", b]) == 1 for b in shared)
+
+
+def _captures_in(folder: Path) -> list[Path]:
+    """The capture itself, or the captures and exports inside a folder."""
+    if not folder.is_dir() or (folder / "capture.json").is_file():
+        return [folder]
+    inside = sorted(file.parent for file in folder.glob("*/capture.json"))
+    return inside or sorted(folder.glob("*.json"))
+
+
+def _as_run(capture: Capture, name: str, resolver: Resolver) -> Run:
+    started_ns = min((p.start_real_ns for p in capture.processes), default=0)
+    return Run(
+        number=0,
+        variant=name,
+        block=0,
+        position=0,
+        seed=0,
+        command=tuple(capture.command),
+        started_s=started_ns / 1e9,
+        wall_s=max(capture.wall_ns, 1) / 1e9,
+        exit_code=0,
+        figures=figures(capture, resolver),
+    )

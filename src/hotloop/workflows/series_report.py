@@ -1,0 +1,91 @@
+"""`hotloop report SERIES`: reads a series, judges it, and renders it in the format asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.files import create_exclusively, write_atomically
+from hotloop.analysis.experiment import Experiment, experiment, ranked
+from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.scaling import Scaling
+from hotloop.analysis.sizes import scaling_of
+from hotloop.capture import series as store
+from hotloop.capture.series import Series
+from hotloop.report.lines import Pen
+from hotloop.workflows.lab import combination_of
+
+
+@dataclass(frozen=True)
+class SeriesReport:
+    """A series with what was found in it."""
+
+    name: str  # as the user would type it
+    series: Series
+    found: Experiment
+    table: RankedTable | None
+    scaling: Scaling | None
+
+
+def is_series(path: str | None) -> bool:
+    """Whether `path` names a series rather than a capture."""
+    return path is not None and store.is_series(Path(path))
+
+
+def series_report(path: str) -> SeriesReport:
+    """Read the series at `path` and judge it as it stands."""
+    series = store.read(Path(path))
+    found = experiment(series)
+    table = ranked(found, combination_of(series)) if found.compared else None
+    return SeriesReport(path, series, found, table, scaling_of(series))
+
+
+def text(report: SeriesReport, pen: Pen | None = None) -> str:
+    """What `hotloop report SERIES` prints."""
+    from hotloop.report.series_text import investigation_text, series_text
+
+    pen = pen or Pen()
+    if report.scaling is None and len(report.found.compared) == 1:
+        return series_text(report.series, report.found, pen)
+    said = investigation_text(report.series, report.found, report.table, report.scaling, pen)
+    return series_text(report.series, report.found, pen, said)
+
+
+def as_json(report: SeriesReport) -> str:
+    """Everything as one JSON object."""
+    from hotloop.report.series_text import investigation_json
+
+    return json.dumps(investigation_json(report.series, report.found, report.table, report.scaling)) + "\n"
+
+
+def html(report: SeriesReport) -> str:
+    """The page."""
+    from hotloop.report.series_html import series_html
+
+    combination = combination_of(report.series)
+    found = report.found
+    if combination is not None:
+        found = replace(found, compared=(*found.compared, combination))
+    return series_html(report.series, found, report.table, report.scaling, report.name)
+
+
+FORMATS: dict[str, Callable[[SeriesReport], str]] = {".html": html, ".txt": text, ".json": as_json}
+
+
+def write_series_report(report: SeriesReport, file: Path, force: bool = False) -> int:
+    """Write `file` in the format its extension names; returns its size in bytes."""
+    render = FORMATS.get(file.suffix.lower())
+    if render is None:
+        raise HotloopError(f"A series is written as {', '.join(FORMATS)}; {file.name!r} is none of these.")
+    content = render(report)
+    try:
+        if force:
+            write_atomically(file, content)
+        elif not create_exclusively(file, content):
+            raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
+    except OSError as error:
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
+    return len(content.encode())

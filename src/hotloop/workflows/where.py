@@ -1,0 +1,109 @@
+"""Where in the user's script a line goes: after the imports, or into the call that it belongs to."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MODEL_CALLS = (
+    *("Adam", "AdamW", "PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"),
+    *("TRPO", "RecurrentPPO", "MaskablePPO", "QRDQN", "TQC", "CrossQ"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What to write and where."""
+
+    text: str  # the line, with the imports it needs that the script does not have
+    at: str | None  # `train.py:12`; None: no such place was found
+    says: str  # `add this line at train.py:12`
+
+
+def script_of(command: Sequence[str]) -> Path | None:
+    """The file a command runs: its first word that is a Python file, or the module after -m."""
+    for at, word in enumerate(command):
+        if word == "-m" and at + 1 < len(command):
+            return _file_of_module(command[at + 1])
+        if word.endswith(".py") and Path(word).is_file():
+            return Path(word)
+    return None
+
+
+def _file_of_module(name: str) -> Path | None:
+    here = Path(*name.split("."))
+    for file in (here.with_suffix(".py"), here / "__main__.py"):
+        if file.is_file():
+            return file
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def addition(script: Path | None, line: str, needs: Sequence[str], place: str) -> Addition:
+    """Where `line` goes in the script; `place` is "imports", "model" or "learn"."""
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8")) if script is not None else None
+    except (OSError, SyntaxError, ValueError):
+        tree = None
+    if place == "imports":
+        missing = [need for need in needs if tree is None or not _imports(tree, need)]
+        text = "; ".join([*missing, line]) if not line.startswith("for ") else "\n".join([*missing, line])
+        if tree is None or script is None:
+            return Addition(text, None, "add this after the imports of the script")
+        at = f"{script}:{after_imports(tree)}"
+        return Addition(text, at, f"add this line at {at}")
+    names = ("learn",) if place == "learn" else MODEL_CALLS
+    call = _call(tree, names) if tree is not None else None
+    if call is None or script is None:
+        where = "training is started" if place == "learn" else "the model or optimizer is made"
+        return Addition(line, None, f"add this where {where}")
+    at = f"{script}:{call.lineno}"
+    what = "argument to the call" if not line.startswith("model =") else "line after the call"
+    return Addition(line, at, f"add this {what} at {at}")
+
+
+def after_imports(tree: ast.Module) -> int:
+    """The number of the line after the last import at the top level, or after the docstring."""
+    last = 0
+    for number, node in enumerate(tree.body):
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or (number == 0 and text):
+            last = node.end_lineno or node.lineno
+        elif isinstance(node, (ast.If, ast.Try)) and _only_imports(node):
+            last = node.end_lineno or node.lineno
+    return last + 1
+
+
+def _only_imports(node: ast.If | ast.Try) -> bool:
+    return all(isinstance(inner, (ast.Import, ast.ImportFrom)) for inner in node.body)
+
+
+def _imports(tree: ast.Module, statement: str) -> bool:
+    """Whether the script has that import under the same name."""
+    wanted = ast.dump(ast.parse(statement).body[0])
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            if any(ast.dump(ast.Import(names=[alias])) == wanted for alias in node.names):
+                return True
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                one = ast.ImportFrom(module=node.module, names=[alias], level=node.level)
+                if ast.dump(one) == wanted:
+                    return True
+    return False
+
+
+def _call(tree: ast.Module, names: Sequence[str]) -> ast.Call | None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            if name in names:
+                return node
+    return None

@@ -1,0 +1,305 @@
+"""The lab with a fake runner: order, looks, failures, budgets, interrupts, a disk that fills up."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hotloop._util.errors import CaptureError
+from hotloop.analysis.combine import best_combination
+from hotloop.analysis.experiment import decide_series, experiment
+from hotloop.capture import series as store
+from hotloop.capture.plan import Plan, Variant
+from hotloop.capture.series import Figures, Run, Series, create, read
+from hotloop.lab import conduct as lab
+from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
+from hotloop.lab.process import Job, Outcome
+from hotloop.lab.turns import only_writer
+
+NOTHING = Figures()
+
+
+@dataclass
+class FakeLab:
+    """Starts nothing: takes the time of a job from a function and writes down what it was asked."""
+
+    time_of: Callable[[Job, int], float | Outcome]
+    figures: Figures = NOTHING
+    jobs: list[Job] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    looks: int = 0
+    interrupt_at: int = -1
+
+    def start(self, job: Job) -> Outcome:
+        number = len(self.jobs)
+        self.jobs.append(job)
+        if number == self.interrupt_at:
+            raise KeyboardInterrupt
+        if self.figures != NOTHING:
+            capture = Path(job.environment["CAPTURE"])
+            capture.mkdir()
+            (capture / "capture.json").write_text("{}")
+        told = self.time_of(job, number)
+        return told if isinstance(told, Outcome) else Outcome(told, told, 0)
+
+    def ran(self, run: Run) -> None:
+        pass
+
+    def looked(self, answer: Answer, series: Series) -> None:
+        self.looks += 1
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def hands(self) -> Hands:
+        return Hands(
+            decide=decide_series,
+            watcher=self,
+            environment=lambda capture, variant: {"CAPTURE": str(capture)},
+            measure=lambda capture: self.figures,
+            start=self.start,
+            badge=lambda: {"at_s": float(len(self.jobs))},
+        )
+
+
+def plan(*names: str, **more: object) -> Plan:
+    variants = tuple(Variant(name, (name, "{seed}")) for name in names or ("A", "B"))
+    kind = "pairs" if len(variants) == 2 else "blocks"
+    return Plan(variants, **({"kind": kind, "budget_s": None} | more))  # type: ignore[arg-type]
+
+
+def run(made: Plan, fake: FakeLab, folder: Path) -> Conducted:
+    return conduct(create(folder / "series", made, {}), fake.hands())
+
+
+def twice(job: Job, number: int) -> float:
+    """B takes twice the time of A; both scatter a little."""
+    return (2.0 if job.command[0] == "B" else 1.0) * (1 + 0.001 * (number % 7))
+
+
+def test_a_clear_difference_is_decided_at_the_first_look(tmp_path: Path) -> None:
+    fake = FakeLab(twice)
+    ended = run(plan(), fake, tmp_path)
+    assert ended.ended == "decided"
+    assert len(fake.jobs) == 10 and fake.looks == 5
+    verdict = experiment(ended.series).compared[0].verdict
+    assert verdict.word == "slower"
+    assert verdict.change is not None and verdict.change.low < 1.0 < verdict.change.high
+    assert read(tmp_path / "series") == ended.series
+
+
+def test_runs_of_a_pair_share_a_seed_and_the_coin_falls_both_ways(tmp_path: Path) -> None:
+    fake = FakeLab(lambda job, number: 1.0 + 0.2 * (number % 5))
+    ended = run(plan(seeds=(11, 12)), fake, tmp_path)
+    pairs = [fake.jobs[i : i + 2] for i in range(0, len(fake.jobs), 2)]
+    assert all({job.command[0] for job in pair} == {"A", "B"} for pair in pairs)
+    assert all(len({job.command[1] for job in pair}) == 1 for pair in pairs)
+    assert [pair[0].command[1] for pair in pairs[:3]] == ["11", "12", "11"]
+    assert {pair[0].command[0] for pair in pairs} == {"A", "B"}
+    seeds = {job.environment["HOTLOOP_SEED"] for job in fake.jobs}
+    assert seeds == {job.environment["PYTHONHASHSEED"] for job in fake.jobs} == {"11", "12"}
+    assert [r.position for r in ended.series.runs[:4]] == [0, 1, 0, 1]
+
+
+def test_the_order_is_the_same_for_the_same_order_seed_and_another_for_another(tmp_path: Path) -> None:
+    orders = []
+    for place, seed in (("a", 0), ("b", 0), ("c", 1)):
+        fake = FakeLab(lambda job, number: 1.0 + 0.1 * (number % 5))
+        (tmp_path / place).mkdir()
+        run(plan("A", "B", "C", order_seed=seed), fake, tmp_path / place)
+        orders.append([job.command[0] for job in fake.jobs])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_blocks_hold_every_variant_once_and_settled_ones_are_left_out(tmp_path: Path) -> None:
+    def times(job: Job, number: int) -> float:
+        clear = {"A": 1.0, "B": 3.0, "C": 1.0}[job.command[0]]
+        noise = 0.4 * ((number * 7919) % 13 - 6) / 13 if job.command[0] == "C" else 0.001 * (number % 5)
+        return clear + noise
+
+    fake = FakeLab(times)
+    ended = run(plan("A", "B", "C", looks=(5, 8, 12, 16)), fake, tmp_path)
+    blocks: dict[int, list[str]] = {}
+    for made in ended.series.runs:
+        blocks.setdefault(made.block, []).append(made.variant)
+    assert all(len(names) == len(set(names)) and "A" in names for names in blocks.values())
+    assert set(blocks[0]) == {"A", "B", "C"}
+    assert set(blocks[max(blocks)]) == {"A", "C"}
+
+
+def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -> None:
+    fake = FakeLab(lambda job, number: 1.0 + ((number * 7919) % 101) / 100)
+    ended = run(plan(looks=(5, 8)), fake, tmp_path)
+    assert len(fake.jobs) == 16
+    assert (ended.ended, ended.says) == ("looks", "Stopped after 8 pairs, the last look.")
+    assert experiment(ended.series).compared[0].verdict.word == "undecided"
+
+
+def test_two_failures_in_a_row_end_a_variant_and_leave_the_others_alone(tmp_path: Path) -> None:
+    def times(job: Job, number: int) -> float | Outcome:
+        if job.command[0] == "C":
+            return Outcome(0.1, 0.1, 3, "exit code 3", "Traceback\nValueError: no")
+        return twice(job, number)
+
+    fake = FakeLab(times)
+    ended = run(plan("A", "B", "C"), fake, tmp_path)
+    assert ended.ended == "decided"
+    assert Counter(job.command[0] for job in fake.jobs)["C"] == 2
+    assert any("'C' failed 2 times in a row" in note for note in fake.notes)
+    found = {row.variant.name: row for row in experiment(ended.series).compared}
+    assert found["B"].verdict.word == "slower" and found["C"].failures == 2
+    assert [r.stderr_tail for r in read(tmp_path / "series").failures] == ["Traceback\nValueError: no"] * 2
+
+
+def test_one_failure_costs_its_pair_and_nothing_more(tmp_path: Path) -> None:
+    def times(job: Job, number: int) -> float | Outcome:
+        return Outcome(0.1, 0.1, 1, "exit code 1") if number == 2 else twice(job, number)
+
+    fake = FakeLab(times)
+    ended = run(plan(), fake, tmp_path)
+    assert ended.ended == "decided"
+    assert experiment(ended.series).compared[0].pairs == 5
+    assert len(fake.jobs) == 12
+
+
+def test_a_baseline_that_fails_ends_it(tmp_path: Path) -> None:
+    fake = FakeLab(lambda job, n: Outcome(0.1, None, None, "killed") if job.command[0] == "A" else 1.0)
+    ended = run(plan(), fake, tmp_path)
+    assert ended.ended == "failed" and "'A'" in ended.says
+    assert len(fake.jobs) == 4
+
+
+def test_the_budget_ends_it_before_a_pair_that_would_not_fit(tmp_path: Path) -> None:
+    fake = FakeLab(lambda job, number: 1.0 + ((number * 7919) % 101) / 1000)
+    ended = run(plan(budget_s=7.5), fake, tmp_path)
+    assert ended.ended == "budget"
+    assert len(fake.jobs) == 6
+    assert {job.timeout_s for job in fake.jobs} == {7.5}
+
+
+def test_an_interrupt_keeps_what_was_measured_and_resume_completes_it(tmp_path: Path) -> None:
+    fake = FakeLab(twice, interrupt_at=5)
+    ended = run(plan(), fake, tmp_path)
+    assert ended.ended == "interrupted"
+    kept = read(tmp_path / "series")
+    assert len(kept.runs) == 5 == len(ended.series.runs)
+    assert experiment(kept).compared[0].verdict.word == "undecided"
+    again = conduct(kept, FakeLab(twice).hands())
+    assert again.ended == "decided"
+    found = experiment(again.series).compared[0]
+    assert found.verdict.word == "slower" and found.pairs == 5
+    # The half pair of the interrupt is kept on disk, and is nobody's pair.
+    blocks = Counter(r.block for r in again.series.runs)
+    assert sorted(blocks.values()) == [1, 2, 2, 2, 2, 2]
+    assert [r.number for r in again.series.runs] == list(range(11))
+
+
+def test_a_decided_series_that_is_resumed_runs_nothing(tmp_path: Path) -> None:
+    run(plan(), FakeLab(twice), tmp_path)
+    fake = FakeLab(twice)
+    assert conduct(read(tmp_path / "series"), fake.hands()).ended == "decided"
+    assert fake.jobs == []
+
+
+def test_a_full_disk_loses_nothing_already_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    def full(series: Series, made: Run) -> Series:
+        if len(written) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(made)
+        return store.append(series, made)
+
+    monkeypatch.setattr(lab, "append", full)
+    ended = run(plan(), FakeLab(twice), tmp_path)
+    assert ended.ended == "disk" and "No space left" in ended.says
+    assert len(read(tmp_path / "series").runs) == 4
+    assert len(ended.series.runs) == 5  # the one that could not be written is judged, too
+
+
+def test_a_scale_check_runs_every_size_and_resumes_with_those_missing(tmp_path: Path) -> None:
+    made = Plan((Variant("A", ("a", "{n}")),), "scale", sizes=(10, 20, 40), repeats=2, budget_s=None)
+    fake = FakeLab(lambda job, number: float(job.command[1]), interrupt_at=4)
+    ended = run(made, fake, tmp_path)
+    assert ended.ended == "interrupted"
+    more = FakeLab(lambda job, number: float(job.command[1]))
+    ended = conduct(read(tmp_path / "series"), more.hands())
+    assert ended.ended == "scaled" and len(more.jobs) == 2
+    assert Counter(r.size for r in ended.series.runs) == {10: 2, 20: 2, 40: 2}
+    from hotloop.analysis.sizes import scaling_of
+
+    found = scaling_of(ended.series)
+    assert found is not None and found.exponent is not None and abs(found.exponent.value - 1) < 1e-9
+
+
+def test_two_labs_cannot_write_one_series(tmp_path: Path) -> None:
+    series = create(tmp_path / "series", plan(), {})
+    with only_writer(tmp_path / "series"), pytest.raises(CaptureError, match="Another hotloop"):
+        conduct(series, FakeLab(twice).hands())
+
+
+def test_time_per_env_step_is_compared_where_runs_recorded_it(tmp_path: Path) -> None:
+    fake = FakeLab(twice, Figures(env_steps=100, updates=10, s_per_env_step=0.01, s_per_update=0.1))
+    ended = run(plan(looks=(5, 8)), fake, tmp_path)
+    found = experiment(ended.series)
+    assert found.metric == "env step"
+    # Processes differ by a factor of two, env steps do not: that is the verdict.
+    assert found.compared[0].verdict.word in ("no difference", "undecided")
+    assert dict(found.compared[0].more)["whole process"].word == "slower"
+    assert found.compared[0].work == ()
+
+
+def test_work_that_differs_is_found_and_compared_per_unit(tmp_path: Path) -> None:
+    ended = run(plan(), FakeLab(twice), tmp_path)
+    a = Figures(env_steps=100, updates=100, s_per_env_step=0.01, components_s={"model": 0.008})
+    b = replace(a, updates=88, s_per_env_step=0.02, components_s={"model": 0.018})
+    runs = tuple(replace(r, figures=a if r.variant == "A" else b) for r in ended.series.runs)
+    found = experiment(replace(ended.series, runs=runs)).compared[0]
+    assert found.work is not None
+    assert [(w.counter, w.a, w.b) for w in found.work] == [("updates", 100.0, 88.0)]
+    from hotloop.report.series_text import work_sentences
+
+    assert work_sentences(found.work, "B") == ["B did 12 % fewer updates (88 against 100)."]
+    assert found.components[0].name == "model"
+    change = found.components[0].verdict.change
+    assert change is not None and abs(change.value - 1.25) < 1e-9
+
+
+def test_the_best_combination_takes_no_two_that_change_the_same_setting(tmp_path: Path) -> None:
+    def times(job: Job, number: int) -> float:
+        known = {"1": 1.0, "2": 0.5, "--quick": 1.0}
+        return known.get(job.command[-1], 2.0) + 0.001 * (number % 5)
+
+    variants = (
+        Variant("base", ("x",)),
+        Variant("lr 1", ("x", "--lr", "1"), ("lr=1",)),
+        Variant("lr 2", ("x", "--lr", "2"), ("lr=2",)),
+        Variant("quick", ("x", "--quick"), ("quick",), (("THREADS", "4"),)),
+    )
+    made = Plan(variants, "blocks", budget_s=None)
+    ended = run(made, FakeLab(times), tmp_path)
+    together = best_combination(experiment(ended.series))
+    assert together is not None
+    assert together.command == ("x", "--lr", "2", "--quick")
+    assert together.environment == (("THREADS", "4"),)
+    assert together.name == "lr 2 + quick"
+
+
+def test_the_capture_of_a_run_that_cannot_be_read_is_noted_and_the_run_counts(tmp_path: Path) -> None:
+    fake = FakeLab(twice, Figures(env_steps=1))
+
+    def broken(capture: Path) -> Figures:
+        raise CaptureError("cut short")
+
+    hands = replace(fake.hands(), measure=broken)
+    ended = conduct(create(tmp_path / "series", plan(), {}), hands)
+    assert ended.ended == "decided"
+    assert all(r.ok and "cut short" in r.note for r in ended.series.runs)
+    data = json.loads((tmp_path / "series" / "runs" / "0000" / "run.json").read_text())
+    assert data["has_capture"] and data["figures"]["env_steps"] is None

@@ -1,0 +1,93 @@
+"""A series on disk: whole after every run, readable at any time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotloop._util.errors import CaptureError
+from hotloop.capture.plan import Plan, Variant
+from hotloop.capture.series import Figures, Run, Series, append, begin_run, create, is_series, read
+
+PLAN = Plan((Variant("A", ("a",)), Variant("B", ("b",))))
+
+
+def add(series: Series, variant: str, **more: object) -> Series:
+    number, _ = begin_run(series)
+    run = Run(number, variant, number // 2, number % 2, 0, ("x", "y"), **more)  # type: ignore[arg-type]
+    return append(series, run)
+
+
+def test_every_run_comes_back_as_it_was_and_in_order(tmp_path: Path) -> None:
+    series = create(tmp_path / "s", PLAN, {"machine": {"cpu": "x"}})
+    figures = Figures(env_steps=3, s_per_env_step=0.5, components_s={"model": 0.1}, region_calls={"a": 2})
+    for i in range(12):
+        series = add(series, "AB"[i % 2], wall_s=i + 0.5, figures=figures, before={"load_1min": 0.5})
+    again = read(tmp_path / "s")
+    assert again == series
+    assert [run.number for run in again.runs] == list(range(12))
+    assert again.spent_s == sum(i + 0.5 for i in range(12))
+    assert is_series(tmp_path / "s") and not is_series(tmp_path)
+
+
+def test_a_run_that_was_cut_off_is_not_there_and_its_place_is_used_again(tmp_path: Path) -> None:
+    series = add(create(tmp_path / "s", PLAN, {}), "A")
+    number, folder = begin_run(series)
+    (folder / "capture").mkdir()
+    (folder / "capture" / "half").write_text("x")
+    assert [run.number for run in read(tmp_path / "s").runs] == [0]
+    assert begin_run(read(tmp_path / "s")) == (number, folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_broken_run_is_left_out_with_a_warning_and_never_written_over(tmp_path: Path) -> None:
+    series = add(add(create(tmp_path / "s", PLAN, {}), "A"), "B")
+    broken = tmp_path / "s" / "runs" / "0001" / "run.json"
+    broken.write_text('{"number": 1')
+    again = read(tmp_path / "s")
+    assert [run.number for run in again.runs] == [0]
+    assert "0001" in again.warnings[0]
+    assert begin_run(again)[0] == 2
+    assert broken.read_text() == '{"number": 1'
+    assert len(series.runs) == 2
+
+
+def test_an_unknown_version_is_one_sentence_that_says_what_reads_it(tmp_path: Path) -> None:
+    create(tmp_path / "s", PLAN, {"hotloop_version": "9.9"})
+    file = tmp_path / "s" / "series.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 7}))
+    with pytest.raises(
+        CaptureError, match=r"series format 7, this hotloop reads 1; .*hotloop 9\.9"
+    ) as problem:
+        read(tmp_path / "s")
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "other"}', "{"])
+def test_what_is_no_series_is_said_in_one_sentence(content: str, tmp_path: Path) -> None:
+    (tmp_path / "series.json").write_text(content)
+    with pytest.raises(CaptureError):
+        read(tmp_path)
+    with pytest.raises(CaptureError, match="no series at"):
+        read(tmp_path / "nowhere")
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    create(tmp_path / "s", PLAN, {})
+    with pytest.raises(CaptureError, match="--resume"):
+        create(tmp_path / "s", PLAN, {})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(CaptureError, match="choose another place"):
+        create(tmp_path / "mine", PLAN, {})
+
+
+def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
+    add(create(tmp_path / "s", PLAN, {}), "A")
+    file = tmp_path / "s" / "runs" / "0000" / "run.json"
+    data = json.loads(file.read_text())
+    data |= {"new": 1, "figures": data["figures"] | {"newer": 2}}
+    file.write_text(json.dumps(data))
+    assert read(tmp_path / "s").runs[0].variant == "A"
