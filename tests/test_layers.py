@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "machine": {"_util"},
     "capture": {"_util"},
     "measure": {"_util", "machine", "capture"},
-    "instrument": {"_util", "measure"},
+    "instrument": {"_util", "capture", "measure"},
     "analysis": {"_util", "capture"},
     "lab": {"_util", "machine", "capture"},
     "report": {"_util", "capture", "analysis"},
@@ -25,7 +25,7 @@ MAY_IMPORT = {
 }
 # Files at the top of the package: the front door and the two ways to run us as a program.
 TOP = {
-    "__init__": {"measure", "capture", "workflows"},
+    "__init__": {"measure", "capture", "instrument", "workflows"},
     "__main__": {"cli"},
     "analyzer": {"_util", "workflows", "report"},
 }

@@ -1,7 +1,8 @@
 """Small training scripts with a known defect, recorded for real: the defect must come out first.
 
-The scripts use names of their own and run for a second or two each. They use the real clock on a
-machine that may be busy, so a script that is not diagnosed at once is recorded one more time.
+The scripts use names of their own and do a set amount of work, a second or two, so that a busy machine
+makes them longer but not poorer in evidence. Their clock is the real one all the same: when other programs
+blur what was recorded, a script is recorded again, three times at most.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ import pytest
 import hotloop
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.whatif import LEAST_WINDOWS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCE = Path(__file__).parents[2] / "src"
@@ -38,19 +42,36 @@ DEFECTS = {  # script -> the rule that must come out first, the region it must n
     "many_objects": ("garbage-collection-pauses", None),  # any region may be hit
 }
 CLEAN = ("clean_vector", "clean_rollouts")
+RECORDINGS = 3
 
 
-def recommendations(script: str, capture: Path) -> tuple[Recommendation, ...]:
+def recorded(script: str, capture: Path) -> tuple[Recommendation, ...]:
     """Record the script in a process of its own and explain what was recorded."""
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / f"{script}.py")],
         env=os.environ | {"HOTLOOP_CAPTURE": str(capture), "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    return explain(hotloop.load(capture)).recommendations
+    loaded = hotloop.load(capture)
+    driver = driving_thread(loaded)
+    # With fewer windows no gain is predicted: nothing could come out, of a healthy script neither.
+    assert driver is not None and len(driver[1].windows) >= LEAST_WINDOWS
+    return explain(loaded).recommendations
+
+
+def recommendations(
+    script: str, folder: Path, good: Callable[[tuple[Recommendation, ...]], bool]
+) -> tuple[Recommendation, ...]:
+    """What is found in the first good recording, or in the last of three."""
+    found = recorded(script, folder / "1")
+    for again in range(2, RECORDINGS + 1):
+        if good(found):
+            break
+        found = recorded(script, folder / str(again))
+    return found
 
 
 def serious(found: tuple[Recommendation, ...]) -> list[str]:
@@ -58,15 +79,13 @@ def serious(found: tuple[Recommendation, ...]) -> list[str]:
 
 
 def test_every_script_is_in_the_tables() -> None:
-    assert {path.stem for path in SCRIPTS.glob("*.py")} == {*DEFECTS, *CLEAN}
+    assert {path.stem for path in SCRIPTS.glob("[!_]*.py")} == {*DEFECTS, *CLEAN}
 
 
 @pytest.mark.parametrize("script", DEFECTS)
 def test_the_planted_defect_comes_out_first(script: str, tmp_path: Path) -> None:
     rule, region = DEFECTS[script]
-    found = recommendations(script, tmp_path / "first")
-    if serious(found)[:1] != [rule]:
-        found = recommendations(script, tmp_path / "second")
+    found = recommendations(script, tmp_path, lambda found: serious(found)[:1] == [rule])
     assert serious(found)[:1] == [rule]
     first = found[0]
     assert first.rule == rule and first.gain is not None
@@ -76,7 +95,5 @@ def test_the_planted_defect_comes_out_first(script: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("script", CLEAN)
 def test_a_healthy_script_is_left_alone(script: str, tmp_path: Path) -> None:
-    found = recommendations(script, tmp_path / "first")
-    if serious(found):
-        found = recommendations(script, tmp_path / "second")
+    found = recommendations(script, tmp_path, lambda found: not serious(found))
     assert serious(found) == []

@@ -282,6 +282,30 @@ def test_pauses_while_another_program_has_the_core_are_not_the_collectors() -> N
     assert "garbage-collection-pauses" not in rules_of(off_cpu)
 
 
+def test_a_busy_machine_does_not_hide_the_collectors_share_of_the_cpu() -> None:
+    loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
+    busy = explain(make_capture(loop, env_steps=3000, cpu=0.7)).recommendations
+    gain = next(one.gain for one in busy if one.rule == "garbage-collection-pauses")
+    # 50 % of wall time is pauses, 30 % without a core: at least 20 of the 70 % on a core, half of it saved.
+    assert gain is not None and gain.low == pytest.approx(1 / (1 - 0.5 * 20 / 70), rel=0.03)
+
+
+def test_rare_pauses_do_not_make_a_cheap_policy_call_costly() -> None:
+    cheap = {"choose": Spec(3000, 10 * US, pauses=(30, 20 * MS)), "world": Spec(3000, 100 * US)}
+    costly = {"choose": Spec(3000, 200 * US), "world": Spec(3000, 100 * US)}
+    assert look(make_capture(cheap, env_steps=3000)).rows[0].mean_ns > 200 * US
+    assert "too-few-envs" not in rules_of(make_capture(cheap, env_steps=3000))
+    assert "too-few-envs" in rules_of(make_capture(costly, env_steps=3000))
+
+
+def test_slow_calls_everywhere_are_not_workers_being_started() -> None:
+    slow = {"next_batch": Spec(300, MS, pauses=(20, 40 * MS))}
+    alike = {"imitate": Spec(300, MS, pauses=(20, 40 * MS))}
+    alone = make_capture({**slow, "imitate": Spec(300, MS)}, updates=300)
+    assert "loader-workers-on-small-data" in rules_of(alone)
+    assert "loader-workers-on-small-data" not in rules_of(make_capture({**slow, **alike}, updates=300))
+
+
 def test_memory_that_levels_off_fits() -> None:
     facts = {"config": {"total_timesteps": 800_000}}
     full = make_capture(collect(2000), env_steps=16_000, rss=(2 << 30, 2 << 30), facts=facts)

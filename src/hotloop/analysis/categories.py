@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from hotloop.capture.model import Node
+from hotloop.capture.names import FIXED_NAMES
 
 CATEGORIES = (
     "environment",
@@ -34,35 +35,6 @@ CATEGORIES = (
 )
 
 CategoryRules = Sequence[tuple[str, str]]  # (prefix or glob, category)
-
-# The names that instrument and rl use, and S1's. A trailing * makes it a prefix.
-FIXED_NAMES: dict[str, str] = {
-    "env_step": "environment",
-    "env_reset": "environment",
-    "env_render": "rendering",
-    "env_rgb_*": "rendering",
-    "policy_forward": "policy",
-    "advantage": "advantage",
-    "replay_push": "replay",
-    "replay_sample": "replay",
-    "learner_forward": "model",
-    "loss": "loss",
-    "backward": "backward",
-    "optimizer_step": "optimizer",
-    "transfer": "transfer",
-    "ipc_send": "ipc",
-    "ipc_wait": "wait",
-    "lock_wait": "wait",
-    "weights_sync": "ipc",
-    "log": "logging",
-    "evaluate": "evaluation",
-    "checkpoint": "checkpoint",
-    "data_load": "data",
-    "disk_write": "data",
-    "convlstm_*": "model",
-    "recurrent_policy_*": "policy",
-    "hotloop_*": "hotloop",
-}
 
 # Words in names of people's own choosing; the first line with a word of the name decides, so
 # that "policy_loss" is loss, "eval_env" evaluation and "queue_wait" waiting.

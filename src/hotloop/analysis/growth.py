@@ -19,6 +19,7 @@ LEAST_EPISODES = 5  # in each of the two stretches, to speak of time per episode
 MOST_REGIONS = 50  # exponents are fitted for the names with most own time
 FLAG_EXPONENT = 0.15
 FLAG_P = 0.001
+LEAST_SHARED = 0.1  # of the time, in regions that both stretches have
 _FLAT = 0.05  # factors closer to 1 than this are not worth a word
 
 Floats = NDArray[np.float64]
@@ -111,17 +112,19 @@ def decompose(early: Stretch, late: Stretch) -> dict[Factor, float]:
     first form, they do not: steps per episode that had grown 4x showed as 3.06x.
     """
     v0, v1 = early.own_ns / early.units, late.own_ns / late.units
-    s0, s1 = v0 / v0.sum(), v1 / v1.sum()
+    both = (v0 > 0) & (v1 > 0)
+    shared = min(v0[both].sum() / v0.sum(), v1[both].sum() / v1.sum())
+    if shared > LEAST_SHARED:
+        v0, v1 = v0 / v0.sum(), v1 / v1.sum()
+        whole = log_mean(v1[both], v0[both]).sum()
+    else:  # nearly all time is in regions of one stretch only: the first form stays finite
+        whole = log_mean(np.array([v1.sum()]), np.array([v0.sum()]))[0]
     # Time without completed calls (no region at all, or one that stays open for the whole run) has
     # no cost per call: it is counted as one call for each env step.
     uncounted = ((early.own_ns > 0) & (early.calls == 0)) | ((late.own_ns > 0) & (late.calls == 0))
     c0 = np.where(uncounted, early.env_steps, early.calls)
     c1 = np.where(uncounted, late.env_steps, late.calls)
-    both = (v0 > 0) & (v1 > 0)
-    if not both.any():
-        return {"steps per episode": 1.0, "calls per step": float(v1.sum() / v0.sum()), "cost per call": 1.0}
-    whole = log_mean(s1[both], s0[both]).sum()
-    weight = log_mean(s1[both], s0[both]) / whole
+    weight = log_mean(v1[both], v0[both]) / whole
     steps = np.log((late.env_steps / late.units) / (early.env_steps / early.units))
     calls = np.log((c1[both] / late.env_steps) / (c0[both] / early.env_steps))
     cost = np.log((late.own_ns[both] / c1[both]) / (early.own_ns[both] / c0[both]))
@@ -129,7 +132,7 @@ def decompose(early: Stretch, late: Stretch) -> dict[Factor, float]:
     # belongs to the factor that is 0 there: the calls when there were none, else the cost.
     absent = ((early.calls == 0) & (v0 == 0)) | ((late.calls == 0) & (v1 == 0))
     free = ~absent & ~both
-    change = (s1 - s0) / whole
+    change = (v1 - v0) / whole
     return {
         "steps per episode": float(np.exp((weight * steps).sum())),
         "calls per step": float(np.exp((weight * calls).sum() + change[absent].sum())),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import get_args
 
 from hotloop.analysis.findings import Effort, Findings, Recommendation, Tier
@@ -39,7 +41,15 @@ def recommend(
         one = _ask(rule, run)
         if one is not None:
             found.append(one)
-    return tuple(sorted(found, key=lambda one: (one.tier == "not worth optimising", -worth(one), one.rule)))
+    found.sort(key=lambda one: (one.tier == "not worth optimising", -worth(one), one.rule))
+    return tuple(_with_proof(capture, number, one) for number, one in enumerate(found, 1))
+
+
+def _with_proof(capture: Capture, number: int, advice: Recommendation) -> Recommendation:
+    """Where a variable is all it takes and the capture lies on disk, hotloop can prove it by itself."""
+    if advice.provable_by != "environment" or capture.path is None or not advice.prove_command:
+        return advice
+    return replace(advice, prove_command=f"hotloop prove {shlex.quote(str(capture.path))} {number}")
 
 
 def worth(advice: Recommendation) -> float:

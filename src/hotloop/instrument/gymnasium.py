@@ -11,10 +11,11 @@ from hotloop.instrument import counting
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.measure.profiler import default
 
+# method -> the region around the outermost call, and the category of each class's own
 _OUTER = {
-    "step": default.profile("env_step"),
-    "reset": default.profile("env_reset"),
-    "render": default.profile("env_render"),
+    "step": (default.profile("env_step"), "environment"),
+    "reset": (default.profile("env_reset"), "environment"),
+    "render": (default.profile("env_render"), "rendering"),
 }
 
 
@@ -47,9 +48,9 @@ def patch_async(module: ModuleType, into: Patches) -> None:
 
 def _methods(cls: type, after: dict[str, Any]) -> Iterable[Patch]:
     """Patches of the methods a class defines itself."""
-    for name, outer in _OUTER.items():
+    for name, (outer, category) in _OUTER.items():
         if callable(vars(cls).get(name)) and not getattr(vars(cls)[name], "__isabstractmethod__", False):
-            region = default.profile(f"{cls.__name__}.{name}")
+            region = default.profile(f"{cls.__name__}.{name}", category)
             yield Patch(cls, name, functools.partial(region.wrap, outer=outer, after=after.get(name)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +17,44 @@ def defines(cls: type, name: str) -> bool:
     return callable(method) and not getattr(method, "__isabstractmethod__", False)
 
 
-def below(cls: type, name: str, outer: Any, after: Any = None) -> Patch:
-    """The method as a region of its own (`Class.method`), below `outer`."""
-    region = default.profile(f"{cls.__name__}.{name}")
+def below(cls: type, name: str, outer: Any, category: str, after: Any = None) -> Patch:
+    """The method as a region of its own (`Class.method`), below `outer`.
+
+    The category is said, since a class may have any word in its name.
+    """
+    region = default.profile(f"{cls.__name__}.{name}", category)
     return Patch(cls, name, lambda f: region.wrap(f, outer=outer, after=after))
 
 
 def once(owner: Any, name: str, region: Any, after: Any = None) -> Patch:
     """The method or function as `region`, but not again when it calls its like."""
     return Patch(owner, name, lambda f: region.wrap(f, alone=(region,), after=after))
+
+
+def traceable(patch: Patch, plain: Callable[..., Any] | None = None) -> Patch:
+    """The same patch for a function that `torch.compile` may trace.
+
+    It cannot look into a compiled wrapper; while it traces, it is given the function itself, or
+    `plain` when what is there is patched already.
+    """
+    make = patch._make
+    compiler: Any = sys.modules["torch"].compiler
+    # The general question costs half a microsecond more at every call.
+    is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
+
+    def make_traceable(f: Callable[..., Any]) -> Callable[..., Any]:
+        wrapper, original = make(f), plain or f
+
+        def record(*args: Any, **kwargs: Any) -> Any:  # tracing looks at what `call` refers to
+            return wrapper(*args, **kwargs)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **kwargs) if is_compiling() else record(*args, **kwargs)
+
+        return call
+
+    patch._make = make_traceable
+    return patch
 
 
 def silent(worker: Callable[..., Any]) -> Callable[..., Any]:

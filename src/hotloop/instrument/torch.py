@@ -31,6 +31,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
     if json.loads(os.environ.get("HOTLOOP_RUN") or "{}").get("modules"):
         into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
     forward = (policy_forward, learner_forward, policy_value, optimizer_step)
+    inside = (transfer, clip_grad_norm, *forward)
     into.apply(
         [
             Patch(
@@ -51,10 +52,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch.nn.utils, "clip_grad_value_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch, "save", lambda f: checkpoint.wrap(f, alone=(checkpoint,))),
-            *(
-                Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=(transfer, *forward)))
-                for name in TRANSFERS
-            ),
+            *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in TRANSFERS),
             _OptimizerSteps(torch.optim.Optimizer),
         ]
     )

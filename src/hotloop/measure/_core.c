@@ -614,13 +614,14 @@ static void thin_windows(Arena *a)
 static void take_window(Recorder *rec, Arena *a, uint64_t now)
 {
     HL_ARENA_t *f = a->file;
+    uint64_t cpu = read_clock(CLOCK_THREAD_CPUTIME_ID);
     begin_update(a);
     if (f->window_count == HL_MAX_WINDOWS) {
         thin_windows(a);
     }
     uint32_t w = f->window_count;
     HL_WINDOW_t *window = &f->windows[w];
-    f->cpu_ns = f->state == HL_ARENA_LIVE ? read_clock(CLOCK_THREAD_CPUTIME_ID) - a->cpu_start : 0;
+    f->cpu_ns = f->state == HL_ARENA_LIVE ? cpu - a->cpu_start : 0;
     window->time_ns = now;
     window->real_ns = read_clock(CLOCK_REALTIME);
     window->cpu_ns = f->cpu_ns;
@@ -637,7 +638,8 @@ static void take_window(Recorder *rec, Arena *a, uint64_t now)
     }
     f->window_count = w + 1;
     end_update(a);
-    uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_MONOTONIC) - now;
+    /* CPU time, not wall: on a busy machine the thread may lose its core right here, for milliseconds. */
+    uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_THREAD_CPUTIME_ID) - cpu;
     uint64_t pause = f->window_interval_ns > 1000 * cost ? f->window_interval_ns : 1000 * cost;
     a->due = now + pause; /* so windows cost at most a thousandth, however many nodes there are */
 }

@@ -302,11 +302,12 @@ class Arena:
 
     def take_window(self, now: int) -> None:
         """Snapshot every node and counter; with no room left, first drop every second window."""
+        cpu = time.thread_time_ns()
         self.begin()
         if self.window_count == layout.MAX_WINDOWS:
             self.thin_windows()
         at = WINDOWS_AT + self.window_count * WINDOW_BYTES
-        cpu_ns = time.thread_time_ns() - self.cpu_start if self.state == layout.ARENA_LIVE else 0
+        cpu_ns = cpu - self.cpu_start if self.state == layout.ARENA_LIVE else 0
         self.words[ARENA_AT["cpu_ns"]] = cpu_ns
         struct.pack_into("<4Q", self.view, at, now, time.time_ns(), cpu_ns, self.part.get("rss_bytes"))
         PROGRESS.pack_into(self.view, at + 32, *self.progress)
@@ -320,7 +321,8 @@ class Arena:
         self.window_count += 1
         self.publish()
         self.end()
-        cost = self.recorder.now() - now if self.recorder.clock is None else 0
+        # CPU time, not wall: on a busy machine the thread may lose its core right here, for milliseconds.
+        cost = time.thread_time_ns() - cpu if self.recorder.clock is None else 0
         self.due = now + max(self.interval, 1000 * cost)
 
     def thin_windows(self) -> None:

@@ -156,7 +156,9 @@ class Profiler:
             self.recorder.device = None  # a device's context does not survive a fork
         if child and utilities is not None:
             # multiprocessing leaves children by os._exit: its finalizers run, atexit's do not.
-            utilities.Finalize(self, _stop_if_recording, args=(self,), exitpriority=0)
+            # It forgets the ones made before its own start-up, as in a forkserver's child.
+            _close_at_end(self)
+            utilities.register_after_fork(self, _close_at_end)
         folder = self.folder / "parts" if self.folder is not None else None
         return Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
 
@@ -276,6 +278,12 @@ class Profiler:
                 except Exception as error:
                     self._warn(f"the summary failed ({error!r}); training goes on without it")
                     self.summarise_every(None)
+
+
+def _close_at_end(profiler: Profiler) -> None:
+    sys.modules["multiprocessing.util"].Finalize(
+        profiler, _stop_if_recording, args=(profiler,), exitpriority=0
+    )
 
 
 def _stop_if_recording(profiler: Profiler) -> None:

@@ -1,4 +1,4 @@
-"""Where in the user's script a line goes: after the imports, or into the call that it belongs to."""
+"""Where in the user's script a line goes: after the imports, before training, or into a call."""
 
 from __future__ import annotations
 
@@ -46,18 +46,22 @@ def _file_of_module(name: str) -> Path | None:
 
 
 def addition(script: Path | None, line: str, needs: Sequence[str], place: str) -> Addition:
-    """Where `line` goes in the script; `place` is "imports", "model" or "learn"."""
+    """Where `line` goes in the script; `place` is "imports", "training", "model" or "learn"."""
     try:
         tree = ast.parse(script.read_text(encoding="utf-8")) if script is not None else None
     except (OSError, SyntaxError, ValueError):
         tree = None
-    if place == "imports":
+    if place in ("imports", "training"):
         missing = [need for need in needs if tree is None or not _imports(tree, need)]
         text = "; ".join([*missing, line]) if not line.startswith("for ") else "\n".join([*missing, line])
-        if tree is None or script is None:
-            return Addition(text, None, "add this after the imports of the script")
-        at = f"{script}:{after_imports(tree)}"
-        return Addition(text, at, f"add this line at {at}")
+        number = None
+        if tree is not None:
+            number = after_imports(tree) if place == "imports" else before_training(tree)
+        if number is None:
+            where = "after the imports of the script" if place == "imports" else "where training begins"
+            return Addition(text, None, f"add this {where}")
+        at = f"{script}:{number}"
+        return Addition(text, at, f"add this line {'at' if place == 'imports' else 'before'} {at}")
     names = ("learn",) if place == "learn" else MODEL_CALLS
     call = _call(tree, names) if tree is not None else None
     if call is None or script is None:
@@ -72,12 +76,21 @@ def after_imports(tree: ast.Module) -> int:
     """The number of the line after the last import at the top level, or after the docstring."""
     last = 0
     for number, node in enumerate(tree.body):
-        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, (ast.Import, ast.ImportFrom)) or (number == 0 and text):
-            last = node.end_lineno or node.lineno
-        elif isinstance(node, (ast.If, ast.Try)) and _only_imports(node):
+        text = number == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        guarded = isinstance(node, (ast.If, ast.Try)) and _only_imports(node)
+        if text or guarded or isinstance(node, (ast.Import, ast.ImportFrom)):
             last = node.end_lineno or node.lineno
     return last + 1
+
+
+def before_training(tree: ast.Module) -> int | None:
+    """The line of the call of `learn`, or of the outermost loop that steps an env or an optimizer."""
+    for node in ast.walk(tree):  # the outer ones first
+        if isinstance(node, (ast.For, ast.While)) and _call(node, ("step",)) is not None:
+            return node.lineno
+        if isinstance(node, (ast.Expr, ast.Assign)) and _call(node, ("learn",)) is not None:
+            return node.lineno
+    return None
 
 
 def _only_imports(node: ast.If | ast.Try) -> bool:
@@ -99,7 +112,7 @@ def _imports(tree: ast.Module, statement: str) -> bool:
     return False
 
 
-def _call(tree: ast.Module, names: Sequence[str]) -> ast.Call | None:
+def _call(tree: ast.AST, names: Sequence[str]) -> ast.Call | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = node.func

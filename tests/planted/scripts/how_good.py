@@ -1,9 +1,8 @@
 """Defect: every 100 turns the agent is tried for as long again; the region is called nothing special."""
 
-import time
-
 import gymnasium as gym
 import numpy as np
+from _pace import turns
 
 from hotloop import profile, progress
 
@@ -23,15 +22,12 @@ def play(one, choice):
         return one.step(choice)
 
 
-turn = 0
-until = time.perf_counter() + 1.2
-while time.perf_counter() < until:
+for turn in turns(32_000):
     state, reward, terminated, truncated, _ = play(game, move(state))
     progress(env_steps=1)
     if terminated or truncated:
         state, _ = game.reset()
         progress(episodes=1)
-    turn += 1
     if turn % 100 == 0:
         with profile("how_good"):
             seen, _ = other_game.reset()

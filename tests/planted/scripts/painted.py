@@ -1,8 +1,7 @@
 """Defect: the board is painted cell by cell in Python at every step."""
 
-import time
-
 import numpy as np
+from _pace import turns
 
 from hotloop import profile, progress
 
@@ -22,8 +21,7 @@ def paint(where):
     return canvas
 
 
-until = time.perf_counter() + 1.0
-while time.perf_counter() < until:
+for _ in turns(7000):
     with profile("turn"):
         with profile("paint_board"):
             seen = paint(robot)

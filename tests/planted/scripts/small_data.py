@@ -8,12 +8,12 @@ from hotloop import profile, progress
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(640, 12), torch.randn(640, 3))
+    data = TensorDataset(torch.randn(320, 12), torch.randn(320, 3))
     network = torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
     descent = torch.optim.Adam(network.parameters())
-    for _ in range(12):
+    for _ in range(16):
         source = None
-        for _ in range(20):
+        for _ in range(10):
             with profile("next_batch"):
                 if source is None:
                     source = iter(DataLoader(data, batch_size=32, num_workers=2))

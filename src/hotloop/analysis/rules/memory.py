@@ -34,6 +34,8 @@ def garbage_collection(run: Run) -> Recommendation | None:
     ours_ns = excess_ns - run.off_cpu_ns
     if ours_ns < 0.05 * run.wall_ns:
         return None
+    # Other programs stretch pauses and work alike, so what counts is the share of the time on a core.
+    on_core = min(ours_ns / max(run.driver_busy_ns - run.off_cpu_ns, 1.0), 1.0)
     row = max(hit, key=lambda h: h[2])[0]
     pauses = sum(count for _, count, _ in hit)
     evidence = [
@@ -41,10 +43,12 @@ def garbage_collection(run: Run) -> Recommendation | None:
         f"nothing else in common ({', '.join(f'`{r.name}`' for r, _, _ in hit[:4])}).",
         f"Together they make {percent(excess_ns / run.wall_ns)} of wall time; the thread was without a core "
         f"for {percent(run.off_cpu_ns / run.wall_ns)}, so another program explains at most that much.",
-        "Assumed: between a half of the rest and 95 % of the pauses go.",
+        f"The rest is {percent(on_core)} of the busy time on a core. "
+        "Assumed: between a half of that share and 95 % of the pauses go.",
     ]
     total_ns = max(sum(r.total_ns for r, _, _ in hit), 1)
-    least, most = 0.5 * ours_ns / total_ns, 0.95 * min(excess_ns / total_ns, 1.0)
+    most = 0.95 * min(excess_ns / total_ns, 1.0)
+    least = min(0.5 * on_core * run.driver_busy_ns / total_ns, most)
     gain = run.gain([r for r, _, _ in hit], (least, most))
     return _collect_less(run, row, evidence, gain)
 

@@ -9,6 +9,7 @@ from hotloop.analysis.rules.run import Row, Run, near
 from hotloop.analysis.rules.words import CHOOSING
 
 OVERHEAD_NS = 20_000  # a call below that costs little more than the call itself
+LEAST_SHARE = 0.25  # of wall time; more envs are a change to the training itself
 LEARNS_FROM = 0.5  # a policy call this close to a learner's forward costs what a batch costs
 
 
@@ -59,8 +60,8 @@ def too_few_envs(run: Run) -> Recommendation | None:
     if not run.env_steps or run.envs > 4.5:
         return None
     for row in acting(run):
-        if row.share < 0.25 or run.per_turn(row) > 1.5 or row.mean_ns < OVERHEAD_NS:
-            continue
+        if row.share < LEAST_SHARE or run.per_turn(row) > 1.5 or row.usual_ns < OVERHEAD_NS:
+            continue  # rare long calls make a mean, but not a cost that every step pays
         target = max(8, round(4 * run.envs))
         share = 1 - run.envs / target
         evidence = [

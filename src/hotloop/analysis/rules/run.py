@@ -69,6 +69,12 @@ class Row:
         """Mean duration of a call, as recorded; 0 when no call has ended."""
         return self.node.mean_ns or 0.0
 
+    @property
+    def usual_ns(self) -> float:
+        """Median duration of a call: rare pauses and a core lost to others do not show in it."""
+        middle = self.node.percentile_ns(0.5)
+        return self.mean_ns if middle is None else middle
+
     def says(self, words: str) -> bool:
         """Whether one of these words (separated by blanks) is a part of the name."""
         pieces = {piece.lower() for piece in _PIECES.findall(self.name)}

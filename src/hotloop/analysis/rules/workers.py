@@ -102,9 +102,10 @@ def loader_workers(run: Run) -> Recommendation | None:
     for row in run.outermost(wanted):
         if row.share < 0.1:
             continue
-        middle = row.node.percentile_ns(0.5) or 0.0
-        count, slow_ns = tail(row.node, max(8 * middle, 5e6))
-        starts_up = 5 <= count <= 0.2 * row.calls and slow_ns > 0.35 * row.total_ns
+        count, slow_ns = _slow_calls(row)
+        slow = min(slow_ns / row.total_ns, 0.98)
+        noise = _slow_elsewhere(run, row)
+        starts_up = 5 <= count <= 0.2 * row.calls and slow > max(0.35, 1.5 * noise)
         helpers = [w for w in run.workers if w.work_ns("data") > 0]
         work_ns = sum(w.work_ns("data") for w in helpers)
         hands_over = bool(helpers) and work_ns < 0.7 * row.total_ns
@@ -112,14 +113,19 @@ def loader_workers(run: Run) -> Recommendation | None:
             continue
         evidence = [took(row)]
         if starts_up:
-            saved = min(slow_ns / row.total_ns, 0.98)
+            saved = 0.6 * (slow - noise), slow
             evidence.append(
-                f"{count} of {row.calls:,} calls make {percent(slow_ns / row.total_ns)} of it, at "
-                f"{duration(slow_ns / count)} each; the others take {duration(middle)}: "
+                f"{count} of {row.calls:,} calls make {percent(slow)} of it, at "
+                f"{duration(slow_ns / count)} each; the others take {duration(row.usual_ns)}: "
                 "so it looks when workers are started anew for every epoch."
             )
+            if noise > 0.05:
+                evidence.append(
+                    f"Slow calls make {percent(noise)} of the other regions, too: "
+                    "so much may come from a busy machine and stays."
+                )
         else:
-            saved = 1 - work_ns / row.total_ns
+            saved = 0.6 * (1 - work_ns / row.total_ns), 1 - work_ns / row.total_ns
             evidence.append(
                 f"All loading done by {len(helpers)} workers is {duration(work_ns)}, "
                 f"less than the {duration(row.total_ns)} spent waiting for them."
@@ -133,10 +139,27 @@ def loader_workers(run: Run) -> Recommendation | None:
             evidence,
             "DataLoader(num_workers=0), or index a tensor that holds all the data; with workers that are "
             "needed, persistent_workers=True starts them once.",
-            run.gain([row], (0.6 * saved, saved)),
+            run.gain([row], saved),
             Change("num_workers=0", effort="minutes", safety="safe", provable_by="flag"),
         )
     return None
+
+
+def _slow_calls(row: Row) -> tuple[int, float]:
+    """Calls far longer than the usual one, and their time."""
+    return tail(row.node, max(8 * row.usual_ns, 5e6))
+
+
+def _slow_elsewhere(run: Run, row: Row) -> float:
+    """Share of time in slow calls, in the driver's other regions: what a busy machine does.
+
+    Starting workers makes one region slow; a core lost to other programs makes all of them slow alike.
+    """
+    leaves = [r for r in run.rows if r.end == r.number + 1 and r.category != "wait"]
+    others = [r for r in leaves if not row.number <= r.number < row.end]
+    total_ns = sum(r.total_ns for r in others)
+    slow_ns = sum(min(_slow_calls(r)[1], r.total_ns) for r in others)
+    return slow_ns / total_ns if total_ns else 0.0
 
 
 def thread_oversubscription(run: Run) -> Recommendation | None:

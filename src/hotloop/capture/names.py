@@ -1,0 +1,32 @@
+"""The fixed names of regions and what kind of work each is: every capture speaks one language."""
+
+from __future__ import annotations
+
+# A trailing * makes it a prefix.
+FIXED_NAMES: dict[str, str] = {
+    "env_step": "environment",
+    "env_reset": "environment",
+    "env_render": "rendering",
+    "env_rgb_*": "rendering",
+    "policy_forward": "policy",
+    "advantage": "advantage",
+    "replay_push": "replay",
+    "replay_sample": "replay",
+    "learner_forward": "model",
+    "loss": "loss",
+    "backward": "backward",
+    "optimizer_step": "optimizer",
+    "transfer": "transfer",
+    "ipc_send": "ipc",
+    "ipc_wait": "wait",
+    "lock_wait": "wait",
+    "weights_sync": "ipc",
+    "log": "logging",
+    "evaluate": "evaluation",
+    "checkpoint": "checkpoint",
+    "data_load": "data",
+    "disk_write": "data",
+    "convlstm_*": "model",
+    "recurrent_policy_*": "policy",
+    "hotloop_*": "hotloop",
+}

@@ -1,0 +1,277 @@
+"""Stable-Baselines3 and sb3-contrib: rollouts, training, vector envs, policies, buffers, callbacks, logger.
+
+Each patch function is called once, when the module it is named for has been imported. Classes of
+sb3-contrib and of the user derive from the same bases, so they are followed from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument import counting
+from hotloop.instrument.acting import env_stepped
+from hotloop.instrument.methods import below, defines, once, silent, traceable
+from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.instrument.torch import (
+    checkpoint,
+    learner_forward,
+    optimizer_step,
+    policy_forward,
+    policy_value,
+)
+from hotloop.measure.decorate import decorate
+from hotloop.measure.profiler import default
+
+_profile = default.profile
+env_step = _profile("env_step")
+env_reset = _profile("env_reset")
+env_render = _profile("env_render")
+env_close = _profile("env_close", "environment")
+learn = _profile("learn", "framework")
+collect_rollouts = _profile("collect_rollouts", "framework")
+train = _profile("train", "framework")
+sample_action = _profile("sample_action", "policy")
+replay_push = _profile("replay_push")
+replay_sample = _profile("replay_sample")
+advantage = _profile("advantage")
+callback = _profile("callback", "framework")
+log = _profile("log")
+evaluate = _profile("evaluate")
+ADD_UP_AFTER = 256
+FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
+
+
+# -- vector envs ---------------------------------------------------------------------------------
+
+
+def patch_vec_env(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.vec_env.base_vec_env`: every `VecEnv`, now and later."""
+    base = module.VecEnv
+
+    def methods(cls: type) -> Iterable[Patch]:
+        if cls is base:  # the one `step` almost every class inherits: its parts carry the class's name
+            yield once(cls, "step", env_step, _count_rows)
+        elif defines(cls, "step"):
+            yield below(cls, "step", env_step, "environment", _count_rows)
+        if defines(cls, "step_async"):
+            hand_out = _profile(f"{cls.__name__}.step_async", "environment")
+            yield Patch(cls, "step_async", lambda f: hand_out.wrap(f))
+        if defines(cls, "step_wait"):
+            yield below(cls, "step_wait", env_step, "environment", _count_rows)
+        if defines(cls, "reset"):
+            yield below(cls, "reset", env_reset, "environment", _forget)
+        if defines(cls, "render"):
+            yield below(cls, "render", env_render, "rendering")
+        if defines(cls, "close"):  # the end of worker processes is waited for here
+            yield once(cls, "close", env_close)
+
+    into.apply([follow_subclasses(base, methods, into)])
+
+
+def patch_subprocesses(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.vec_env.subproc_vec_env`: workers do not count the steps they make."""
+    into.apply([Patch(module, "_worker", silent)])
+
+
+class _Rows:
+    """Episodes under way in the rows of a VecEnv, for envs without a Monitor."""
+
+    def __init__(self, count: int):
+        import numpy as np
+
+        self.returns = np.zeros(count)
+        self.lengths = np.zeros(count)
+        self.monitored = False  # a Monitor has told a return: no need to add up rewards
+        self.pending: list[list[float]] = []  # rewards of steps not added up yet
+
+    def add_up(self) -> None:
+        """Add what is pending to returns and lengths; array sums at every step would cost too much."""
+        if self.pending:
+            self.returns += [sum(rewards) for rewards in zip(*self.pending, strict=True)]
+            self.lengths += len(self.pending)
+            self.pending.clear()
+
+
+_rows: dict[int, _Rows] = {}
+
+
+def _forget(env: Any, result: Any) -> None:
+    _rows.pop(id(env), None)
+
+
+def _count_rows(env: Any, result: Any) -> None:
+    """After the outermost step: a finished row has been reset within it, so every row is a step."""
+    if not counting.counting or evaluate.is_open():
+        return
+    env_stepped()
+    _, rewards, dones, infos = result
+    width = len(dones)
+    rows = _rows.get(id(env))
+    if rows is None or len(rows.returns) != width:
+        rows = _rows[id(env)] = _Rows(width)
+    if not rows.monitored:
+        rows.pending.append(rewards.tolist())  # a copy: who asked for the step may change the array
+        if len(rows.pending) >= ADD_UP_AFTER:
+            rows.add_up()
+    ended = dones.tolist()
+    if True not in ended:
+        default.progress(env_steps=width)
+        return
+    rows.add_up()
+    finished = [row for row, done in enumerate(ended) if done]
+    told = [infos[row].get("episode") for row in finished]
+    if all(told):
+        rows.monitored = True
+        returns = [float(episode["r"]) for episode in told]
+        lengths = [float(episode["l"]) for episode in told]
+    else:
+        returns = rows.returns[finished].tolist()
+        lengths = rows.lengths[finished].tolist()
+    rows.returns[finished] = 0
+    rows.lengths[finished] = 0
+    default.progress(
+        env_steps=width,
+        episodes=len(finished),
+        episode_return=sum(returns) / len(finished),
+        episode_length=sum(lengths) / len(finished),
+    )
+
+
+# -- algorithms and policies ---------------------------------------------------------------------
+
+
+def patch_algorithms(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.base_class`: every algorithm, now and later."""
+    names = {
+        "learn": learn,
+        "collect_rollouts": collect_rollouts,
+        "train": train,
+        "_sample_action": sample_action,
+        "save": checkpoint,
+        "save_replay_buffer": checkpoint,
+    }
+
+    def methods(cls: type) -> Iterable[Patch]:
+        for name, region in names.items():
+            if defines(cls, name):
+                yield once(cls, name, region)
+
+    into.apply([follow_subclasses(module.BaseAlgorithm, methods, into)])
+
+
+def patch_policies(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.policies`: every policy and network, now and later.
+
+    Inside `train` a forward pass without gradients (a target network) belongs to the learner.
+    """
+    torch = sys.modules["torch"]
+    call = torch.nn.Module.__call__
+
+    def learning() -> bool:
+        return bool(train.is_open() or torch.is_grad_enabled())
+
+    def patch(cls: type, name: str, acting: Any, method: Callable[..., Any] | None = None) -> Patch:
+        """A forward pass: `acting` while collecting, else the learner's; below it the class's name."""
+        label = f"{cls.__name__}.{name if method is None else 'forward'}"
+        own = _profile(label, "model"), _profile(label, "policy")
+
+        def make(f: Callable[..., Any]) -> Callable[..., Any]:
+            inner = own[0].wrap(method or f, choose=learning, otherwise=own[1])
+            made: Callable[..., Any] = learner_forward.wrap(
+                inner, alone=FORWARD, choose=learning, otherwise=acting
+            )
+            return made
+
+        return traceable(Patch(cls, name, make), method)
+
+    def methods(cls: type) -> Iterable[Patch]:
+        # `__call__` on each class and not on the base alone, so that the region below has its name.
+        yield patch(cls, "__call__", policy_forward, call)
+        if hasattr(cls, "predict"):  # gradients are switched off only inside it
+            yield _predict(cls)
+        for name in ("evaluate_actions", "get_distribution", "action_log_prob", "q1_forward"):
+            if defines(cls, name):
+                yield patch(cls, name, policy_forward)
+        if defines(cls, "predict_values"):
+            yield patch(cls, "predict_values", policy_value)
+
+    into.apply([follow_subclasses(module.BaseModel, methods, into)])
+
+
+def _predict(cls: type) -> Patch:
+    """`predict` under the name of each class, inherited or not: it is always acting."""
+    asked = _profile(f"{cls.__name__}.predict", "policy")
+    inherited = not defines(cls, "predict")
+
+    def make(f: Callable[..., Any]) -> Any:
+        plain = getattr(f, "__wrapped__", f) if inherited else f
+        return asked.wrap(plain, outer=policy_forward, alone=FORWARD)
+
+    return traceable(Patch(cls, "predict", make))
+
+
+# -- buffers -------------------------------------------------------------------------------------
+
+
+def patch_buffers(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.buffers`: every buffer, now and later."""
+
+    def methods(cls: type) -> Iterable[Patch]:
+        if defines(cls, "add"):
+            yield below(cls, "add", replay_push, "replay")
+        if defines(cls, "sample"):
+            yield below(cls, "sample", replay_sample, "replay")
+        if defines(cls, "_get_samples"):
+            yield once(cls, "_get_samples", replay_sample)
+        if defines(cls, "get"):  # a generator: its first resumption also flattens the whole buffer
+            drawn = _profile(f"{cls.__name__}.get", "replay")
+            yield Patch(cls, "get", lambda f: decorate(drawn, f))
+        if defines(cls, "compute_returns_and_advantage"):
+            yield below(cls, "compute_returns_and_advantage", advantage, "advantage")
+
+    into.apply([follow_subclasses(module.BaseBuffer, methods, into)])
+
+
+# -- callbacks, logger, evaluation ---------------------------------------------------------------
+
+_HOLLOW = ("ConvertCallback", "CallbackList", "EventCallback")  # they only pass the call on
+
+
+def patch_callbacks(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.callbacks`: every callback, now and later."""
+    base = module.BaseCallback
+
+    def methods(cls: type) -> Iterable[Patch]:
+        if cls is base:
+            for name in ("on_training_start", "on_rollout_start", "on_step", "on_rollout_end"):
+                yield once(cls, name, callback)
+        elif cls.__name__ not in _HOLLOW and defines(cls, "_on_step"):
+            yield below(cls, "_on_step", callback, "framework")
+
+    into.apply([follow_subclasses(base, methods, into)])
+    patch_evaluation(module, into)  # it has a copy of the function
+
+
+def patch_evaluation(module: ModuleType, into: Patches) -> None:
+    """A module with `evaluate_policy`; what runs inside is not training and counts no steps."""
+    if not hasattr(getattr(module, "evaluate_policy", None), "__wrapped__"):
+        into.apply([once(module, "evaluate_policy", evaluate)])
+
+
+def patch_random_search(module: ModuleType, into: Patches) -> None:
+    """`sb3_contrib.ars.ars`: it trains by evaluating, so here those steps count."""
+
+    def training(f: Callable[..., Any]) -> Callable[..., Any]:
+        plain = getattr(f, "__wrapped__", f)
+        made: Callable[..., Any] = collect_rollouts.wrap(plain, alone=(collect_rollouts,))
+        return made
+
+    into.apply([Patch(module, "evaluate_policy", training)])
+
+
+def patch_logger(module: ModuleType, into: Patches) -> None:
+    """`stable_baselines3.common.logger`."""
+    into.apply([once(module.Logger, name, log) for name in ("record", "record_mean", "dump", "log")])

@@ -1,0 +1,286 @@
+"""TorchRL and tensordict: envs, collectors, step_mdp, replay, value estimators, losses, tensordict work.
+
+Work on tensordicts is the library's own and gets the category `framework`, wherever it happens but in
+a replay buffer, whose work it is. Networks are modules on tensordicts: inside a loss or a value
+estimator they belong to the learner, with or without gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument import counting
+from hotloop.instrument.acting import env_stepped
+from hotloop.instrument.methods import below, defines, once, silent, traceable
+from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.instrument.torch import learner_forward, optimizer_step, policy_forward, policy_value
+from hotloop.instrument.waiting import ipc_wait
+from hotloop.measure.decorate import decorate
+from hotloop.measure.profiler import default
+
+_profile = default.profile
+env_step = _profile("env_step")
+env_reset = _profile("env_reset")
+env_close = _profile("env_close", "environment")
+env_setup = _profile("env_setup", "environment")
+rollout = _profile("rollout", "framework")
+collect_rollouts = _profile("collect_rollouts", "framework")
+step_mdp = _profile("step_mdp", "framework")
+tensordict_work = _profile("tensordict", "framework")
+weights_sync = _profile("weights_sync")
+replay_push = _profile("replay_push")
+replay_sample = _profile("replay_sample")
+advantage = _profile("advantage")
+loss = _profile("loss")
+evaluate = _profile("evaluate")
+FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
+OPERATIONS = ("clone", "to", "select", "exclude", "update")
+
+
+def _learning() -> bool:
+    """Whether a forward pass that begins now is the learner's."""
+    if collect_rollouts.is_open() or rollout.is_open():
+        return False
+    return bool(loss.is_open() or advantage.is_open() or sys.modules["torch"].is_grad_enabled())
+
+
+def _plain_call() -> Callable[..., Any]:
+    """`Module.__call__` as torch has it, not as we have patched it."""
+    module = sys.modules["torch"].nn.Module
+    call: Callable[..., Any] = getattr(module, "_wrapped_call_impl", module.__call__)
+    return call
+
+
+# -- tensordict ----------------------------------------------------------------------------------
+
+
+def patch_tensordict(module: ModuleType, into: Patches) -> None:
+    """`tensordict`: copying, selecting, moving and stacking, outermost calls only."""
+    torch = sys.modules["torch"]
+    aside = (tensordict_work, replay_push, replay_sample)
+
+    def counted(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        region = _profile(f"TensorDict.{name}", "framework")
+        return lambda f: region.wrap(f, outer=tensordict_work, alone=aside)
+
+    todo, seen = [module.TensorDictBase], set()
+    while todo:
+        cls = todo.pop()
+        if cls not in seen:
+            seen.add(cls)
+            todo += cls.__subclasses__()
+            into.apply(traceable(Patch(cls, n, counted(n))) for n in OPERATIONS if defines(cls, n))
+    functions = sys.modules.get("tensordict._torch_func")
+    for table in ("TD_HANDLED_FUNCTIONS", "LAZY_TD_HANDLED_FUNCTIONS"):
+        for name in ("stack", "cat"):
+            entries = getattr(functions, table, {})
+            if getattr(torch, name) in entries:
+                into.apply([traceable(_Entry(entries, getattr(torch, name), counted(name)))])
+
+
+class _Entry(Patch):
+    """One value of a table of functions, replaced and put back."""
+
+    def __init__(self, table: dict[Any, Any], key: Any, make: Callable[..., Any]):
+        super().__init__(table, getattr(key, "__name__", repr(key)), make)
+        self._key = key
+
+    def apply(self) -> None:
+        """Replace it."""
+        self._was = self.owner[self._key]
+        self._ours = self._make(self._was)
+        self.owner[self._key] = self._ours
+
+    def undo(self) -> bool:
+        """Put back what was there; False when somebody else has replaced it since."""
+        if self.owner.get(self._key) is not self._ours:
+            return False
+        self.owner[self._key] = self._was
+        return True
+
+
+def patch_modules(module: ModuleType, into: Patches) -> None:
+    """`tensordict.nn`: networks that read and write tensordicts."""
+    call = _plain_call()
+
+    def forward(f: Callable[..., Any]) -> Any:
+        return learner_forward.wrap(f, alone=FORWARD, choose=_learning, otherwise=policy_forward)
+
+    into.apply(
+        [
+            traceable(Patch(module.TensorDictModuleBase, "__call__", lambda f: forward(call)), call),
+            traceable(Patch(module.ProbabilisticTensorDictSequential, "get_dist", forward)),
+        ]
+    )
+
+
+# -- envs ----------------------------------------------------------------------------------------
+
+
+def patch_envs(module: ModuleType, into: Patches) -> None:
+    """`torchrl.envs.common`: every `EnvBase`, now and later."""
+    base = module.EnvBase
+
+    def methods(cls: type) -> Iterable[Patch]:
+        if defines(cls, "step"):
+            yield once(cls, "step", env_step, _count)
+        if defines(cls, "step_and_maybe_reset"):
+            if cls is base:  # it calls `step`
+                shell = _profile("step_and_maybe_reset", "framework")
+                yield once(cls, "step_and_maybe_reset", shell)
+            else:
+                yield below(cls, "step_and_maybe_reset", env_step, "environment", _count_first)
+        if defines(cls, "reset"):
+            yield Patch(cls, "reset", lambda f: env_reset.wrap(_forgetting(f), alone=(env_reset,)))
+        if defines(cls, "rollout"):
+            yield once(cls, "rollout", rollout)
+        if defines(cls, "_step"):  # in a worker of ParallelEnv it is called without `step`
+            yield below(cls, "_step", env_step, "environment")
+        if defines(cls, "_reset"):
+            yield below(cls, "_reset", env_reset, "environment")
+        if defines(cls, "close"):
+            yield once(cls, "close", env_close)
+
+    into.apply([follow_subclasses(base, lambda cls: map(traceable, methods(cls)), into)])
+
+
+def patch_env_utils(module: ModuleType, into: Patches) -> None:
+    """`torchrl.envs.utils`: the move from one step to the next; a check of an env is not training."""
+    into.apply(
+        [
+            traceable(once(module._StepMDP, "__call__", step_mdp)),
+            traceable(once(module, "step_mdp", step_mdp)),
+            once(module, "check_env_specs", env_setup),
+        ]
+    )
+
+
+def patch_env_creator(module: ModuleType, into: Patches) -> None:
+    """`torchrl.envs.env_creator`: it makes an env, steps it once to see its data, and throws it away."""
+    into.apply([once(module.EnvCreator, "init_", env_setup), once(module, "get_env_metadata", env_setup)])
+
+
+def patch_batched_envs(module: ModuleType, into: Patches) -> None:
+    """`torchrl.envs.batched_envs`: waiting for workers; workers do not count the steps they make."""
+    into.apply([once(module.ParallelEnv, "_wait_for_workers", ipc_wait)])
+    for name in ("_run_worker_pipe_shared_mem", "_run_worker_pipe_direct"):
+        into.apply([Patch(module, name, silent)])
+
+
+_running: dict[int, list[Any]] = {}  # id of an env -> returns and lengths of its episodes so far
+
+
+def _forgetting(reset: Callable[..., Any]) -> Callable[..., Any]:
+    """A reset of everything breaks episodes off; one of some rows (`_reset`) comes after their end."""
+
+    def run(self: Any, tensordict: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if tensordict is None or "_reset" not in tensordict.keys():  # noqa: SIM118
+            _running.pop(id(self), None)
+        return reset(self, tensordict, *args, **kwargs)
+
+    return run
+
+
+def _count_first(env: Any, result: Any) -> None:
+    _count(env, result[0])
+
+
+def _count(env: Any, result: Any) -> None:
+    """After the outermost step. Values on an accelerator are not looked at: that would wait for it."""
+    if not counting.counting or evaluate.is_open() or env_setup.is_open():
+        return
+    env_stepped()
+    width = env.batch_size.numel()
+    after = result.get("next")
+    done = after.get("done", None)
+    reward = after.get("reward", None)
+    if done is None or reward is None or done.device.type != "cpu" or done.numel() != width:
+        default.progress(env_steps=width)
+        return
+    running = _running.get(id(env))
+    if running is None or running[0].shape != done.shape:
+        zeros = sys.modules["torch"].zeros(done.shape, dtype=sys.modules["torch"].float64)
+        running = _running[id(env)] = [zeros, zeros.clone()]
+    returns, lengths = running
+    returns += reward.detach().reshape(done.shape)
+    lengths += 1
+    if not done.any():
+        default.progress(env_steps=width)
+        return
+    default.progress(
+        env_steps=width,
+        episodes=int(done.sum()),
+        episode_return=float(returns[done].mean()),
+        episode_length=float(lengths[done].mean()),
+    )
+    returns[done] = 0
+    lengths[done] = 0
+
+
+# -- collectors, replay, losses ------------------------------------------------------------------
+
+
+def patch_collectors(module: ModuleType, into: Patches) -> None:
+    """`torchrl.collectors`: every collector, now and later."""
+    base = getattr(module, "BaseCollector", None) or module.DataCollectorBase
+
+    def methods(cls: type) -> Iterable[Patch]:
+        if defines(cls, "rollout"):
+            yield once(cls, "rollout", collect_rollouts)
+        if defines(cls, "iterator"):  # a generator: each resumption is one call
+            shell = _profile(f"{cls.__name__}.iterator", "framework")
+            yield Patch(cls, "iterator", functools.partial(_resumed, shell))
+        if defines(cls, "update_policy_weights_"):
+            yield once(cls, "update_policy_weights_", weights_sync)
+        if defines(cls, "shutdown"):  # the end of worker processes is waited for here
+            yield once(cls, "shutdown", _profile("collector_close", "framework"))
+
+    into.apply([follow_subclasses(base, methods, into)])
+
+
+def _resumed(region: Any, f: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator function timed at each resumption, also when a decorator hides that it is one."""
+
+    def iterator(*args: Any, **kwargs: Any) -> Any:
+        yield from f(*args, **kwargs)
+
+    return decorate(region, iterator)
+
+
+def patch_replay(module: ModuleType, into: Patches) -> None:
+    """`torchrl.data.replay_buffers.replay_buffers`: every replay buffer, now and later."""
+    regions = {"add": replay_push, "extend": replay_push, "sample": replay_sample}
+
+    def methods(cls: type) -> Iterable[Patch]:
+        for name, region in regions.items():
+            if defines(cls, name):
+                yield below(cls, name, region, "replay")
+        if defines(cls, "update_tensordict_priority"):
+            yield once(cls, "update_tensordict_priority", _profile("update_priority", "replay"))
+
+    into.apply([follow_subclasses(module.ReplayBuffer, lambda cls: map(traceable, methods(cls)), into)])
+
+
+def _as_modules(base: type, outer: Any, aside: tuple[Any, ...], into: Patches) -> None:
+    """Every class of modules derived from `base`: a call is `outer`, below it the class's name."""
+    call = _plain_call()
+
+    def methods(cls: type) -> Iterable[Patch]:
+        named = _profile(f"{cls.__name__}.forward", outer.name)
+        yield traceable(Patch(cls, "__call__", lambda f: named.wrap(call, outer=outer, alone=aside)), call)
+
+    into.apply([follow_subclasses(base, methods, into)])
+
+
+def patch_values(module: ModuleType, into: Patches) -> None:
+    """`torchrl.objectives.value.advantages`: GAE and its like; inside a loss they are part of it."""
+    _as_modules(module.ValueEstimatorBase, advantage, (advantage, loss), into)
+
+
+def patch_losses(module: ModuleType, into: Patches) -> None:
+    """`torchrl.objectives.common`: every loss module, now and later."""
+    _as_modules(module.LossModule, loss, (loss,), into)
