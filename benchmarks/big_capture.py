@@ -1,4 +1,4 @@
-"""How long does a report of a large capture take? 200 processes, 50,000 nodes, as `hotloop report` reads them.
+"""How long does a report of a large capture take? 200 processes and 50,000 nodes by default.
 
 Run: python benchmarks/big_capture.py [--processes 200] [--nodes 250]
 """
@@ -41,7 +41,8 @@ def main() -> None:
         make(folder, arguments.processes, arguments.nodes)
         size = sum(part.stat().st_size for part in (folder / "parts").iterdir())
         print(
-            f"{arguments.processes} processes, {arguments.processes * arguments.nodes} nodes, {size >> 20} MiB"
+            f"{arguments.processes} processes, {arguments.processes * arguments.nodes} nodes,"
+            f" {size >> 20} MiB"
         )
         for words in (
             ["show", str(folder)],

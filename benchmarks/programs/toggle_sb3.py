@@ -13,6 +13,7 @@ from hotloop.measure.profiler import default
 
 torch.set_num_threads(1)
 Instrument().install()
+default.start()
 model = PPO("MlpPolicy", "CartPole-v1", n_steps=256, batch_size=64, n_epochs=4, seed=0, device="cpu")
 model.learn(512)  # warm up
 chance = random.Random(1)
@@ -20,12 +21,10 @@ pairs = []
 for _ in range(int(sys.argv[1])):
     seconds = {}
     for on in chance.sample([True, False], 2):
-        if on:
-            default.start()
-        began = time.perf_counter()
+        (default.resume if on else default.pause)()
+        began, cpu = time.perf_counter(), time.thread_time()
         model.learn(256, reset_num_timesteps=False)
-        seconds[on] = time.perf_counter() - began
-        if on:
-            default.stop()
+        seconds[on] = (time.perf_counter() - began, time.thread_time() - cpu)
     pairs.append((seconds[False], seconds[True]))
+default.stop()
 print(json.dumps(pairs))

@@ -26,6 +26,10 @@ profile_function = _default.profile_function
 progress = _default.progress
 
 _LAZY = {
+    "HotloopCallback": "hotloop.instrument.helpers",
+    "Meter": "hotloop.instrument.helpers",
+    "ProfiledEnv": "hotloop.instrument.helpers",
+    "TorchRLHook": "hotloop.instrument.helpers",
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
     "arm": "hotloop.workflows.arm",

@@ -487,3 +487,23 @@ def test_more_profilers_than_slots_can_come_and_go(core: str) -> None:
         with profiler.profile("a"):
             pass
         profiler.stop()
+
+
+def test_paused_recording_costs_nothing_and_goes_on(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("before"):
+        clock.advance(10)
+    profiler.pause()
+    with profiler.profile("while paused"):
+        clock.advance(100)
+    profiler.progress(env_steps=5)
+    profiler.resume()
+    with profiler.profile("after"):
+        clock.advance(20)
+    profiler.pause()
+    clock.advance(7)
+    profiler.stop()
+    stats = profiler.stats()
+    assert {name: s.total_ns for name, s in stats.items()} == {"before": 10, "after": 20}
+    (thread,) = profiler.capture().threads
+    assert thread.unattributed_ns == 107
+    assert thread.progress.env_steps == 0

@@ -197,6 +197,21 @@ def test_a_toggle_that_cannot_be_switched_on_is_left_out_and_the_rest_goes_on() 
     assert not script.toggles["bad"].is_on
 
 
+def test_work_that_planning_itself_does_is_not_heard() -> None:
+    plans, rows = [], []
+
+    def plan() -> Any:
+        plans.append(1)
+        trial.tick(0, 1)  # as a patch that tries out an optimizer would
+        return {"x": Switch("x")}, {"toggles": [], "left_out": {}}
+
+    clock = iter(range(100))
+    trial = Trial(plan, lambda: None, rows.append, clock=lambda: float(next(clock)))
+    for _ in range(6):
+        trial.tick(8, 0)
+    assert len(plans) == 1 and rows[0] == {"toggles": [], "left_out": {}}
+
+
 def noisy(chance: random.Random, seconds: float) -> Callable[[], float]:
     return lambda: seconds * chance.lognormvariate(0, 0.2)
 

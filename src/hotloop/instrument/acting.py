@@ -15,7 +15,7 @@ from typing import Any
 Place = tuple[CodeType, int]
 
 _acts: dict[Place, bool] = {}  # place -> whether an env step followed
-_pending: list[Place] = []  # places called since the last env step or backward pass
+pending: list[Place] = []  # places called since the last env step or backward pass
 
 
 def chooser(is_grad_enabled: Callable[[], bool]) -> Callable[[], bool]:
@@ -27,8 +27,8 @@ def chooser(is_grad_enabled: Callable[[], bool]) -> Callable[[], bool]:
         frame = sys._getframe(1)  # called from the compiled wrapper: this is who calls the module
         place = (frame.f_code, frame.f_lasti)
         acts = _acts.get(place)
-        if acts is None and place not in _pending:
-            _pending.append(place)
+        if acts is None and place not in pending:
+            pending.append(place)
         return not acts
 
     return is_learning
@@ -36,17 +36,17 @@ def chooser(is_grad_enabled: Callable[[], bool]) -> Callable[[], bool]:
 
 def env_stepped() -> None:
     """An env step ended: what was called since the one before was acting."""
-    if _pending:
+    if pending:
         _settle(True)
 
 
 def went_backward(tensor: Any, result: Any) -> None:
     """A backward pass ended: what was called before it was learning."""
-    if _pending:
+    if pending:
         _settle(False)
 
 
 def _settle(acts: bool) -> None:
-    for place in _pending:
+    for place in pending:
         _acts.setdefault(place, acts)
-    _pending.clear()
+    pending.clear()

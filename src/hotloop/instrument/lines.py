@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.files import write_atomically
-from hotloop.instrument.waiting import OUR_THREAD
 from hotloop.measure.regions import user_line
 
 INTERVAL_S = 0.02
@@ -26,7 +25,7 @@ class LineSampler:
     def __init__(self, recorder: Any, folder: Path):
         self._recorder = recorder
         self._folder = folder
-        self._thread = threading.Thread(target=self._run, name=OUR_THREAD, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hotloop lines", daemon=True)
         self._stop = threading.Event()
         self._main = threading.main_thread()
         self._counts: Counter[str] = Counter()

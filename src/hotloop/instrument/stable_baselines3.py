@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import counting
-from hotloop.instrument.acting import env_stepped
+from hotloop.instrument.acting import env_stepped, pending
 from hotloop.instrument.methods import below, defines, once, silent, traceable
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.torch import (
@@ -40,6 +40,8 @@ advantage = _profile("advantage")
 callback = _profile("callback", "framework")
 log = _profile("log")
 evaluate = _profile("evaluate")
+_evaluating = evaluate.is_open
+_progress = default.progress
 ADD_UP_AFTER = 256
 FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
 
@@ -104,9 +106,10 @@ def _forget(env: Any, result: Any) -> None:
 
 def _count_rows(env: Any, result: Any) -> None:
     """After the outermost step: a finished row has been reset within it, so every row is a step."""
-    if not counting.counting or evaluate.is_open():
+    if not counting.counting or _evaluating():
         return
-    env_stepped()
+    if pending:
+        env_stepped()
     _, rewards, dones, infos = result
     width = len(dones)
     rows = _rows.get(id(env))
@@ -118,7 +121,7 @@ def _count_rows(env: Any, result: Any) -> None:
             rows.add_up()
     ended = dones.tolist()
     if True not in ended:
-        default.progress(env_steps=width)
+        _progress(env_steps=width)
         return
     rows.add_up()
     finished = [row for row, done in enumerate(ended) if done]
@@ -170,8 +173,10 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
     torch = sys.modules["torch"]
     call = torch.nn.Module.__call__
 
+    training, grad_enabled = train.is_open, torch.is_grad_enabled
+
     def learning() -> bool:
-        return bool(train.is_open() or torch.is_grad_enabled())
+        return bool(training() or grad_enabled())
 
     def patch(cls: type, name: str, acting: Any, method: Callable[..., Any] | None = None) -> Patch:
         """A forward pass: `acting` while collecting, else the learner's; below it the class's name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import default
 
-OUR_THREAD = "hotloop lines"
 ipc_wait = default.profile("ipc_wait", "wait")
 ipc_send = default.profile("ipc_send")
 queue_wait = default.profile("queue_wait", "wait")
@@ -53,12 +51,6 @@ def patch_queue(module: ModuleType, into: Patches) -> None:
 def watch_collector() -> Callable[[], None]:
     """Full garbage collections as a region; returns what ends it."""
 
-    def collecting(phase: str, info: dict[str, int]) -> None:
-        if info["generation"] == 2 and threading.current_thread().name != OUR_THREAD:
-            if phase == "start":
-                gc_pause.__enter__()
-            else:
-                gc_pause.__exit__(None, None, None)
-
-    gc.callbacks.append(collecting)
-    return lambda: gc.callbacks.remove(collecting)
+    callback = gc_pause.on_collection
+    gc.callbacks.append(callback)
+    return lambda: gc.callbacks.remove(callback)

@@ -118,7 +118,8 @@ typedef struct {
 
 struct Recorder {
     PyObject_HEAD
-    uint64_t epoch; /* 0 while off */
+    uint64_t epoch;        /* 0 while off */
+    uint64_t paused_epoch; /* the epoch to come back to; 0 when not paused */
     uint32_t switches;
     uint32_t slot;
     PyObject *clock;
@@ -866,8 +867,9 @@ static void forked_child(void)
             rec->attaching = rec->publishing = false;
             rec->calling_out = 0;
             locals[slot].calling_out = false;
-            if (rec->epoch) {
-                rec->epoch = ++last_epoch;
+            if (rec->epoch || rec->paused_epoch) {
+                uint64_t *kept = rec->epoch ? &rec->epoch : &rec->paused_epoch;
+                *kept = ++last_epoch;
                 rec->unopened = true;
             }
         }
@@ -1236,7 +1238,27 @@ static PyObject *region_is_open(Region *self, PyObject *unused)
     return PyBool_FromLong(is_open(self->recorder, self));
 }
 
+/* A callback for gc.callbacks. No Python code runs in it: the collector swallows exceptions of its
+   callbacks, so a Ctrl-C that arrived there would be lost. Threads that record nothing stay out. */
+static PyObject *region_on_collection(Region *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Recorder *rec = self->recorder;
+    if (nargs == 2 && rec->epoch && locals[rec->slot].epoch == rec->epoch && PyDict_Check(args[1])) {
+        PyObject *generation = PyDict_GetItemString(args[1], "generation");
+        if (generation != NULL && PyLong_AsLong(generation) == 2) {
+            if (PyUnicode_Check(args[0]) && PyUnicode_CompareWithASCIIString(args[0], "start") == 0) {
+                enter_region(self);
+            } else {
+                exit_region(self);
+            }
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef region_methods[] = {
+    {"on_collection", (PyCFunction)(void (*)(void))region_on_collection, METH_FASTCALL,
+     "For gc.callbacks: full collections of threads that record become calls of this region."},
     {"add", (PyCFunction)(void (*)(void))region_add, METH_FASTCALL | METH_KEYWORDS,
      "Say what the open call of this region moved (bytes=) or computed (flops=)."},
     {"is_open", (PyCFunction)region_is_open, METH_NOARGS, "Whether the calling thread is inside this region."},
@@ -1866,9 +1888,11 @@ static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
     Py_RETURN_NONE;
 }
 
+static PyObject *recorder_resume(Recorder *self, PyObject *unused);
+
 static PyObject *recorder_stop(Recorder *self, PyObject *unused)
 {
-    (void)unused;
+    Py_XDECREF(recorder_resume(self, unused));
     if (self->epoch == 0) {
         Py_RETURN_NONE;
     }
@@ -1919,6 +1943,26 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     }
     Py_DECREF(done);
     return part;
+}
+
+static PyObject *recorder_pause(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->epoch) {
+        self->paused_epoch = self->epoch;
+        self->epoch = 0;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *recorder_resume(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->paused_epoch) {
+        self->epoch = self->paused_epoch;
+        self->paused_epoch = 0;
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *recorder_sample(Recorder *self, PyObject *unused)
@@ -2254,6 +2298,8 @@ static PyMethodDef recorder_methods[] = {
     {"start", (PyCFunction)(void (*)(void))recorder_start, METH_VARARGS | METH_KEYWORDS,
      "start(open_part, sample_memory=True, lazily=False): record here and in forked children."},
     {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop; a reader counts what was open up to now."},
+    {"pause", (PyCFunction)recorder_pause, METH_NOARGS, "Record nothing until resume(); the part stays open."},
+    {"resume", (PyCFunction)recorder_resume, METH_NOARGS, "Go on after pause()."},
     {"sample", (PyCFunction)recorder_sample, METH_NOARGS, "One heartbeat and one reading of memory, now."},
     {"open_depth", (PyCFunction)recorder_open_depth, METH_O, "Open regions of the thread with that native id."},
     {"now", (PyCFunction)recorder_now, METH_NOARGS, "The clock, in nanoseconds."},

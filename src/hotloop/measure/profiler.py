@@ -119,6 +119,7 @@ class Profiler:
 
     def stop(self, exit_status: str = "stopped") -> Path | None:
         """End the recording; returns the capture folder."""
+        self.recorder.resume()
         if not self.is_recording:
             return None
         self.summarise_every(None)
@@ -137,6 +138,17 @@ class Profiler:
             os.environ[CAPTURE_VARIABLE] = self._environment
         self._update_facts(ended_at_ns=time.time_ns(), exit_status=exit_status)
         return self.folder
+
+    def pause(self) -> None:
+        """Record nothing until `resume`, at the cost of a switched-off region; nothing is closed.
+
+        Call it between regions: one that is open now would not be seen to end.
+        """
+        self.recorder.pause()
+
+    def resume(self) -> None:
+        """Go on recording after `pause`; the time in between is unattributed."""
+        self.recorder.resume()
 
     def __enter__(self) -> Profiler:
         return self if self.is_recording else self.start(self.folder)

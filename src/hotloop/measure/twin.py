@@ -187,6 +187,15 @@ class Region:
             return False
         return any(region is self for _, region, _ in arena.frames)
 
+    def on_collection(self, phase: str, info: dict[str, int]) -> None:
+        """For gc.callbacks: full collections of threads that record become calls of this region."""
+        arena = getattr(self.recorder.local, "arena", None)
+        if info["generation"] == 2 and arena is not None and arena.epoch == self.recorder.epoch:
+            if phase == "start":
+                self.__enter__()
+            else:
+                self.__exit__()
+
     def wrap(
         self,
         function: Callable[..., Any],
@@ -263,6 +272,7 @@ class Recorder:
         self.clock = clock
         self.now: Callable[[], int] = clock or time.monotonic_ns
         self.epoch = 0  # 0 while off; another number after every start and fork
+        self._paused_epoch = 0  # the one to come back to
         self.switches = 0
         self.local = threading.local()
         self.device: Any = None
@@ -369,6 +379,7 @@ class Recorder:
 
     def stop(self) -> Part | None:
         """Stop recording; a reader counts what was open up to now."""
+        self.resume()
         if not self.epoch:
             return None
         now = self.now()
@@ -389,12 +400,24 @@ class Recorder:
         part.close(now)
         return part
 
+    def pause(self) -> None:
+        """Record nothing until `resume`; the part stays open."""
+        if self.epoch:
+            self.epoch, self._paused_epoch = 0, self.epoch
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self._paused_epoch:
+            self.epoch, self._paused_epoch = self._paused_epoch, 0
+
     def after_fork(self) -> None:
         """In the child: what was recorded so far belongs to the parent."""
         self._lock = threading.RLock()
         self._sampler = None
         if self.epoch:
             self.epoch = next(_epochs)
+        elif self._paused_epoch:
+            self._paused_epoch = next(_epochs)
 
     def attach(self) -> Arena | None:
         """The calling thread's arena; in a forked child this first opens a part of its own."""

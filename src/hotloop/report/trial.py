@@ -83,7 +83,9 @@ def try_text(found: TryReport, pen: Pen | None = None) -> str:
     lines += ["", pen.wrap(_together(found), "  ")]
     floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
     if floors:
-        said = f"noise floor: {percent(max(floors))} at worst; all `faster` and `slower` hold together (Holm)."
+        said = (
+            f"noise floor: {percent(max(floors))} at worst; all `faster` and `slower` hold together (Holm)."
+        )
         lines.append(pen.wrap(said, "  "))
     lines += [pen.dim(pen.wrap(f"not tried: {o.name}: {o.reason}.", "  ", "    ")) for o in found.left_out]
     return "\n".join(lines)

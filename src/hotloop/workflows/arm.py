@@ -41,9 +41,7 @@ def arm(*names: str, segment_s: float = SEGMENT_S, seed: int = 0) -> str:
     """
     arms = _running.get(names)
     if arms is None:
-        made = Arms(
-            names, clock=time.perf_counter_ns, segment_s=segment_s, seed=seed, keep=append_to_capture
-        )
+        made = Arms(names, clock=time.perf_counter_ns, segment_s=segment_s, seed=seed, keep=append_to_capture)
         if not _running:
             atexit.register(_print_verdicts, os.getpid())
         arms = _running[names] = made

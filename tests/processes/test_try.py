@@ -1,0 +1,145 @@
+"""`hotloop try` on real scripts: a planted defect is found, the script's own results stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes.scripts import environment
+
+HOTLOOP = Path(sys.executable).parent / "hotloop"
+
+# It collects garbage "to be safe" every few steps, with many old objects to look through each time.
+CAREFUL = """
+import gc
+import sys
+import time
+import gymnasium
+
+ballast = [[i] for i in range(100_000)]
+env = gymnasium.make("CartPole-v1")
+env.reset(seed=0)
+total, began, done = 0.0, time.time(), 0
+while done < int(sys.argv[2]) and time.time() - began < float(sys.argv[1]):
+    observation, reward, terminated, truncated, info = env.step(done % 2)
+    total += float(observation[2])
+    done += 1
+    if done % 20 == 0:
+        gc.collect()
+    if terminated or truncated:
+        env.reset()
+print("total", done, total)
+"""
+
+
+ENDLESS = """
+import gymnasium
+env = gymnasium.make("CartPole-v1")
+env.reset(seed=0)
+while True:
+    if any(env.step(0)[2:4]):
+        env.reset()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    return tmp_path
+
+
+def attempt(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HOTLOOP, "try", *words],
+        cwd=folder,
+        env=environment("auto"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_planted_defect_is_found_with_the_line_that_cures_it(folder: Path) -> None:
+    words = ("--capture", "cap", "--only", "gc,env_checks", "--budget", "8s", "--stop")
+    done = attempt(folder, *words, "careful.py", "30", "100000000")
+    assert done.returncode == 0, done.stderr
+    assert "gc: faster by" in done.stdout, done.stdout
+    assert "add this line before careful.py:11:" in done.stdout  # its loop
+    assert "gc.collect(); gc.freeze(); gc.set_threshold" in done.stdout
+    assert "total" not in done.stdout  # it was ended
+    rows = [json.loads(line) for line in (folder / "cap" / "trial.jsonl").read_text().splitlines()]
+    assert [toggle["name"] for toggle in rows[0]["toggles"]] == ["gc", "env_checks"]
+    assert {tuple(row["arm"]) for row in rows if "seconds" in row} >= {(), ("gc",), ("env_checks",)}
+
+
+def test_the_script_ends_as_it_would_have_and_json_has_it_all(folder: Path) -> None:
+    (folder / "careless.py").write_text(CAREFUL.replace("gc.collect()", "pass"))  # quick, same numbers
+    plain = subprocess.run(
+        [sys.executable, "careless.py", "60", "8000"], cwd=folder, capture_output=True, text=True
+    )
+    assert plain.stdout.startswith("total 8000 ")
+    words = ("--only", "gc", "--budget", "1s", "--json", "--", sys.executable)
+    done = attempt(folder, *words, "careful.py", "60", "8000")
+    assert done.returncode == 0, done.stderr
+    assert plain.stdout.strip() in done.stderr  # same numbers to the last digit
+    found = json.loads(done.stdout)
+    assert found["kind"] == "hotloop try" and found["script"] == {"exit_code": 0, "ending": "finished"}
+    assert [patch["name"] for patch in found["patches"]] == ["gc"]
+    assert (Path(folder) / found["capture"] / "capture.json").exists()
+
+
+def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
+    (folder / "endless.py").write_text(ENDLESS)
+    child = subprocess.Popen(
+        [HOTLOOP, "try", "--capture", "cap", "--only", "gc", "endless.py"],
+        cwd=folder,
+        env=environment("auto"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    file = folder / "cap" / "trial.jsonl"
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text().count("seconds") >= 3) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "Patches" in out and "gc" in out
+    assert time.monotonic() < deadline
+
+
+def test_mistakes_get_a_sentence(folder: Path) -> None:
+    wrong = attempt(folder, "--only", "magic", "careful.py", "1", "1")
+    assert wrong.returncode == 2 and "There is no patch 'magic'; there is gc," in wrong.stderr
+    none = attempt(folder, "--budget", "soon", "careful.py", "1", "1")
+    assert none.returncode == 2 and "--budget" in none.stderr
+    (folder / "empty.py").write_text("print('nothing to train')")
+    nothing = attempt(folder, "empty.py")
+    assert nothing.returncode == 1 and "No training was seen" in nothing.stdout
+    (folder / "fails.py").write_text("raise SystemExit(7)")
+    assert attempt(folder, "fails.py").returncode == 5
+
+
+@pytest.mark.long
+def test_six_patches_or_more_are_tried_in_an_unmodified_sb3_script(folder: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    (folder / "ppo.py").write_text(
+        "from stable_baselines3 import PPO\n"
+        'model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=64, n_epochs=2, device="cpu")\n'
+        "model.learn(1_000_000)\n"
+    )
+    done = attempt(folder, "--budget", "20s", "--stop", "--json", "ppo.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    tried = [patch["name"] for patch in found["patches"] if patch["verdict"]["pairs"]]
+    assert len(tried) >= 6, found

@@ -1,0 +1,272 @@
+"""Every toggle leaves the process as it found it, changes what it says, and its line is Python that works."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.instrument.toggles import (
+    NAMES,
+    Collector,
+    EnvChecks,
+    Logging,
+    SwitchInterval,
+    Toggle,
+    all_toggles,
+)
+from tests.processes.scripts import environment
+
+torch = pytest.importorskip("torch")
+gymnasium = pytest.importorskip("gymnasium")
+
+from hotloop.instrument import toggles_torch as ours  # noqa: E402
+
+
+@pytest.fixture
+def model() -> Iterator[Any]:
+    """A network with a convolution, trained for two steps by Adam."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    train(net, optimizer, 2)
+    yield net, optimizer
+    torch.set_num_threads(threads)
+
+
+def train(net: Any, optimizer: Any, steps: int) -> None:
+    for step in range(steps):
+        images = torch.linspace(-1, 1 + step, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+        optimizer.zero_grad()
+        net(images).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+
+
+def state(net: Any, optimizer: Any) -> dict[str, Any]:
+    """Everything a toggle might touch."""
+    wrappers = gymnasium.wrappers.common
+    return {
+        "gc": (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()),
+        "switch interval": sys.getswitchinterval(),
+        "threads": torch.get_num_threads(),
+        "denormals": ours.Denormals().flushing(),
+        "validation": torch.distributions.Distribution._validate_args,
+        "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        "precision": torch.get_float32_matmul_precision(),
+        "clip": torch.nn.utils.clip_grad_norm_,
+        "steps": (vars(wrappers.PassiveEnvChecker)["step"], vars(wrappers.OrderEnforcing)["step"]),
+        "groups": [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
+        "weights": [(id(p), p.stride(), p.detach().clone().tolist()) for p in net.parameters()],
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Collector, SwitchInterval, EnvChecks, ours.Threads, ours.Denormals, ours.Validation),
+        *(ours.FusedOptimizer, ours.Anomaly, ours.ClipNorm, ours.ChannelsLast, ours.MatmulPrecision),
+    ],
+)
+def test_off_puts_back_exactly_what_was_there(kind: type[Toggle], model: Any) -> None:
+    env = gymnasium.make("CartPole-v1")
+    anomaly = kind is ours.Anomaly
+    torch.autograd.set_detect_anomaly(anomaly)
+    other, stop = None, threading.Event()
+    if kind is SwitchInterval:
+        other = threading.Thread(target=stop.wait)
+        other.start()
+    try:
+        toggle = kind()
+        assert kind is ours.MatmulPrecision or toggle.applies(), toggle.why_not()
+        before = state(*model)
+        for _ in range(3):
+            toggle.on()
+            assert state(*model) != before
+            toggle.off()
+            assert state(*model) == before
+    finally:
+        stop.set()
+        if other is not None:
+            other.join()
+        torch.autograd.set_detect_anomaly(False)
+        env.close()
+
+
+@pytest.mark.parametrize("kind", [ours.FusedOptimizer, ours.ClipNorm, ours.ChannelsLast, ours.Denormals])
+def test_training_gives_the_same_weights_up_to_rounding(kind: type[Toggle]) -> None:
+    weights = []
+    for with_toggle in (False, True):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        toggle = kind()
+        for _ in range(4):  # switched in the middle of training, as a trial does
+            if with_toggle:
+                assert toggle.applies()
+                toggle.on()
+            train(net, optimizer, 3)
+            if with_toggle:
+                toggle.off()
+            train(net, optimizer, 2)
+        weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    assert torch.allclose(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+    assert weights[0].std() > 0
+
+
+def test_fused_is_refused_where_moments_lie_in_another_order_than_weights(model: Any) -> None:
+    _, optimizer = model
+    last, fused = ours.ChannelsLast(), ours.FusedOptimizer()
+    assert last.applies() and fused.applies()
+    last.on()  # the kernel would mix up the elements
+    fused.on()
+    mine = optimizer.param_groups[0]
+    assert not mine["fused"]
+    fused.off()
+    last.off()
+    fused.on()
+    assert mine["fused"]
+    fused.off()
+    assert not mine["fused"]
+    assert fused.name in last.conflicts and last.name in fused.conflicts
+
+
+def test_env_checks_are_passed_by_and_the_steps_are_the_same() -> None:
+    results = []
+    for with_toggle in (False, True):
+        env = gymnasium.make("CartPole-v1")
+        toggle = EnvChecks()
+        assert toggle.applies()
+        if with_toggle:
+            toggle.on()
+            with pytest.raises(gymnasium.error.ResetNeeded):
+                env.step(0)  # still an error on an env that was never reset
+        env.reset(seed=0)
+        results.append([env.step(i % 2)[0].tolist() for i in range(8)])
+        if with_toggle:
+            toggle.off()
+        env.close()
+    assert results[0] == results[1]
+
+
+def test_toggles_that_would_change_nothing_say_why(model: Any) -> None:
+    torch.set_num_threads(1)
+    assert ours.Threads().why_not() == "torch uses one thread already"
+    assert SwitchInterval().why_not() == "the script has one Python thread"
+    assert ours.Anomaly().why_not() == "it is off"
+    gc.disable()
+    try:
+        assert Collector().why_not() == "the garbage collector is off already"
+    finally:
+        gc.enable()
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        assert not ours.Validation().applies()
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(True)
+
+
+def test_every_toggle_is_named_explained_and_its_line_compiles() -> None:
+    made = all_toggles()
+    assert [toggle.name for toggle in made] == list(NAMES) and len(made) >= 8
+    for toggle in made:
+        assert toggle.why.endswith(".")
+        needs = "\n".join(toggle.needs)
+        text = (
+            toggle.line
+            if toggle.place in ("imports", "training") or "model =" in toggle.line
+            else f"f({toggle.line})"
+        )
+        ast.parse(f"{needs}\n{text}")
+
+
+def test_log_rows_are_written_later_and_none_is_lost(tmp_path: Path) -> None:
+    logger = pytest.importorskip("stable_baselines3.common.logger")
+    log = logger.configure(str(tmp_path), ["csv"])
+    toggle = Logging()
+    assert toggle.applies()
+
+    def row(number: int) -> None:
+        log.record("number", number)
+        log.dump(number)
+
+    row(0)
+    dump = logger.Logger.dump
+    toggle.on()
+    row(1)
+    row(2)
+    assert (tmp_path / "progress.csv").read_text().split() == ["number", "0"]
+    toggle.off()
+    assert logger.Logger.dump is dump
+    row(3)
+    toggle.on()
+    row(4)
+    log.close()  # while it is on: what was kept comes first
+    toggle.off()
+    assert (tmp_path / "progress.csv").read_text().split() == ["number", "0", "1", "2", "3", "4"]
+
+
+SB3 = """
+import sys
+from stable_baselines3 import PPO
+{lines}
+model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, n_epochs=1, seed=0, device="cpu", {model})
+weights = lambda: sum(float(p.detach().square().sum()) for p in model.policy.parameters())
+before = weights()
+from hotloop.instrument.toggles import all_toggles
+toggles = [toggle for toggle in all_toggles() if toggle.applies()]
+print(*(toggle.name for toggle in toggles))
+if "switched" in sys.argv:
+    for toggle in toggles:
+        for _ in range(2):
+            toggle.on()
+            model.learn(64, reset_num_timesteps=False)
+            toggle.off()
+else:
+    for _ in range(2 * int(sys.argv[1])):
+        model.learn(64, reset_num_timesteps=False)
+print(weights(), before)
+"""
+
+
+def sb3(lines: str, model: str, *words: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SB3.format(lines=lines, model=model), *words],
+        env=environment("auto", OMP_NUM_THREADS="2"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_at_least_six_apply_to_an_unmodified_sb3_script_and_none_changes_what_it_learns() -> None:
+    pytest.importorskip("stable_baselines3")
+    names, weights = sb3("", "", "switched")
+    assert len(names.split()) >= 6, names
+    _, plain = sb3("", "", str(len(names.split())))
+    (switched, start), (as_it_is, same_start) = (map(float, line.split()) for line in (weights, plain))
+    assert start == same_start and as_it_is != start
+    assert abs(switched - as_it_is) < 0.01 * abs(as_it_is - start)  # of what was learned
+
+
+def test_the_lines_do_what_the_toggles_do() -> None:
+    pytest.importorskip("stable_baselines3")
+    chosen = [
+        t for t in all_toggles() if t.place in ("imports", "training") and t.name not in ("matmul_precision",)
+    ]
+    lines = "\n".join("\n".join([*toggle.needs, toggle.line]) for toggle in chosen)
+    names, _ = sb3(lines, "policy_kwargs=dict(optimizer_kwargs=dict(fused=True))", "1")
+    assert not {"gc", "env_checks", "threads", "denormals", "validation", "fused_optimizer"} & {
+        *names.split()
+    }
