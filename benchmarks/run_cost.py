@@ -53,20 +53,21 @@ def tools(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def train_seconds(command: list[str]) -> float | None:
-    """The program's own training time; None when the tool failed."""
+def train_seconds(command: list[str]) -> tuple[float, float] | None:
+    """The program's own training time, wall and CPU; None when the tool failed."""
     environment = os.environ | {"KINETO_LOG_LEVEL": "99"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("train_seconds"):
-            return float(line.split()[1])
+            words = line.split()
+            return float(words[1]), float(words[3])
     print(f"failed: {command[:3]} {done.stderr[-300:]}", file=sys.stderr)
     return None
 
 
 def side_by_side(rounds: int) -> None:
     for program, words in PROGRAMS.items():
-        seconds: dict[str, list[float]] = {}
+        seconds: dict[str, list[tuple[float, float]]] = {}
         chance = random.Random(0)
         for number in range(rounds):
             with tempfile.TemporaryDirectory() as name:
@@ -80,14 +81,17 @@ def side_by_side(rounds: int) -> None:
                     if spent is not None:
                         seconds.setdefault(tool, []).append(spent)
                     print(f"round {number + 1}/{rounds} {program}: {tool} {spent}", file=sys.stderr)
-        plain = median(seconds["plain"])
-        print(f"\n{program}: training seconds, median of {rounds} interleaved rounds (plain {plain:.2f} s)")
+        plain = [median(times) for times in zip(*seconds["plain"], strict=True)]
+        print(f"\n{program}: training time x plain, median of {rounds} interleaved rounds")
+        print(
+            f"  plain: {plain[0]:.2f} s wall, {plain[1]:.2f} s CPU of the process\n{'':<36}{'wall':>8}{'CPU':>8}"
+        )
         for tool in tools(Path()):
-            if tool in seconds:
-                spent = median(seconds[tool])
-                print(f"  {tool:<34}{spent:>8.2f} s  {spent / plain:>6.2f} x plain")
-            else:
+            if tool not in seconds:
                 print(f"  {tool:<34}  not installed or failed")
+                continue
+            ratios = [median(t) / p for t, p in zip(zip(*seconds[tool], strict=True), plain, strict=True)]
+            print(f"  {tool:<34}{ratios[0]:>8.2f}{ratios[1]:>8.2f}")
 
 
 def by_calibration() -> None:

@@ -66,7 +66,7 @@ if __name__ == "__main__":
     next_obs = torch.tensor(envs.reset(seed=args.seed)[0])
     next_done = torch.zeros(args.envs)
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for _update in range(args.total_steps // batch):
         for step in range(args.steps):
             obs[step], dones[step] = next_obs, next_done
@@ -112,6 +112,6 @@ if __name__ == "__main__":
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
 
-    print(f"train_seconds {time.perf_counter() - began:.3f}")
+    print(f"train_seconds {time.perf_counter() - began:.3f} cpu {time.process_time() - cpu:.3f}")
     weights = b"".join(p.detach().numpy().tobytes() for p in agent.parameters())
     print("weights", hashlib.sha256(weights).hexdigest()[:16])
