@@ -39,7 +39,7 @@ def tools(folder: Path) -> dict[str, list[str]]:
         "hotloop run": [str(BIN / "hotloop"), "run", "--capture", str(folder / "capture"), "--", PYTHON],
         "cProfile": [PYTHON, "-m", "cProfile", "-o", str(folder / "out.prof")],
         "pyinstrument": [str(BIN / "pyinstrument"), "-o", str(folder / "out.txt")],
-        "viztracer": [str(BIN / "viztracer"), "-q", "-o", str(folder / "out.json"), "--"],
+        "viztracer": [str(BIN / "viztracer"), "--quiet", "-o", str(folder / "out.json")],
         "py-spy (sampling from outside)": [
             str(BIN / "py-spy"),
             "record",
@@ -83,9 +83,8 @@ def side_by_side(rounds: int) -> None:
                     print(f"round {number + 1}/{rounds} {program}: {tool} {spent}", file=sys.stderr)
         plain = [median(times) for times in zip(*seconds["plain"], strict=True)]
         print(f"\n{program}: training time x plain, median of {rounds} interleaved rounds")
-        print(
-            f"  plain: {plain[0]:.2f} s wall, {plain[1]:.2f} s CPU of the process\n{'':<36}{'wall':>8}{'CPU':>8}"
-        )
+        print(f"  plain: {plain[0]:.2f} s wall, {plain[1]:.2f} s CPU of the process")
+        print(f"{'':<36}{'wall':>8}{'CPU':>8}")
         for tool in tools(Path()):
             if tool not in seconds:
                 print(f"  {tool:<34}  not installed or failed")
