@@ -31,7 +31,7 @@ def missing(what: str) -> None:
     pytest.skip(said)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it is open, an event loop runs in this thread
 def browser() -> Iterator[Any]:
     path = shutil.which("chromium")
     if path is None:
