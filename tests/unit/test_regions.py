@@ -507,3 +507,28 @@ def test_paused_recording_costs_nothing_and_goes_on(profiler: Profiler, clock: F
     (thread,) = profiler.capture().threads
     assert thread.unattributed_ns == 107
     assert thread.progress.env_steps == 0
+
+
+def test_an_interrupt_inside_the_twin_is_raised_and_flagged() -> None:
+    """The clock raises as a signal handler would, in the middle of the bookkeeping."""
+    ticks = iter(range(1, 10_000))
+    interrupt = [False]
+
+    def clock() -> int:
+        if interrupt[0]:
+            interrupt[0] = False
+            raise KeyboardInterrupt
+        return next(ticks)
+
+    profiler = Profiler(clock=clock, core_name="python").start()
+    with profiler.profile("before"):
+        pass
+    interrupt[0] = True
+    with pytest.raises(KeyboardInterrupt), profiler.profile("interrupted"):
+        pass
+    with profiler.profile("after"):
+        pass
+    (thread,) = profiler.capture().threads
+    assert thread.uncertain
+    assert profiler.stats("after").calls == 1
+    profiler.stop()

@@ -101,6 +101,9 @@ class Region:
             arena.last = words[LAST] = now
             arena.seq += 2
             words[SEQ] = arena.seq
+        except BaseException:  # Ctrl-C in the middle of it: readers are told that an event is uncertain
+            arena.seq |= 1
+            raise
         finally:
             arena.busy = False
         return self
@@ -125,6 +128,9 @@ class Region:
                 arena.close_out_of_order(self, now)
             else:
                 self._close_innermost(arena, now)
+        except BaseException:  # Ctrl-C in the middle of it: readers are told that an event is uncertain
+            arena.seq |= 1
+            raise
         finally:
             arena.busy = False
         if now >= arena.due:
