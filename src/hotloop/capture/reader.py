@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import CaptureError
+from hotloop._util.host import host_name
 from hotloop.capture import layout
 from hotloop.capture.model import (
     Capture,
@@ -140,7 +141,7 @@ def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
     regions = _regions(blocks, int(header["region_count"]))
     pid, host = int(header["pid"]), _text(header["host"])
     closed = bool(header["end_ns"])
-    alive = not closed and host == _this_host() and _is_running(pid)
+    alive = not closed and host == host_name() and _is_running(pid)
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
     threads = [_thread(c, blocks, regions, end_ns, warnings) for c in copies if c.arena["state"]]
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_blocks"]))
@@ -222,10 +223,6 @@ def _decode(data: bytes) -> str:
 
 def _text(field: Bytes) -> str:
     return _decode(field.tobytes().split(b"\0", 1)[0])
-
-
-def _this_host() -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
 
 
 def _is_running(pid: int) -> bool:

@@ -161,7 +161,7 @@ static __thread Local locals[MAX_RECORDERS] __attribute__((tls_model("initial-ex
 static PyObject *describe;  /* hotloop.measure.regions.describe */
 static PyObject *user_site; /* hotloop.measure.regions.user_site */
 static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
-static PyObject *word_category, *word_env_steps, *word_updates, *word_episodes;
+static PyObject *word_env_steps, *word_updates, *word_episodes;
 static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
 
 static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType;
@@ -2407,7 +2407,7 @@ static bool add_slot(const char *name, size_t offset)
 PyMODINIT_FUNC PyInit__core(void)
 {
     struct { PyObject **word; const char *text; } words[] = {
-        {&word_category, "category"}, {&word_env_steps, "env_steps"}, {&word_updates, "updates"},
+        {&word_env_steps, "env_steps"}, {&word_updates, "updates"},
         {&word_episodes, "episodes"}, {&word_episode_length, "episode_length"},
         {&word_episode_return, "episode_return"}, {&word_loss, "loss"}, {&word_bytes, "bytes"},
         {&word_flops, "flops"}};

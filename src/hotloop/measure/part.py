@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotloop._util.host import host_name
 from hotloop.capture import layout
 
 FIRST_SEGMENT_BYTES = 128 * 1024
@@ -296,11 +297,6 @@ def encode(text: str, limit: int) -> bytes:
     if head and head[-1] >= 0xC0:
         head = head[:-1]
     return head + mark.encode()
-
-
-def host_name() -> str:
-    """This computer's name, safe in a file name."""
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
 
 
 def process_label() -> str:

@@ -17,6 +17,7 @@ from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.measure import core
 from hotloop.measure.decorate import decorate
 from hotloop.measure.part import Part
+from hotloop.measure.twin import SWITCH_TIMELINE
 
 if TYPE_CHECKING:
     from hotloop.capture.model import Capture
@@ -104,7 +105,8 @@ class Profiler:
                 f"the compiled core is not available ({core.why_not_compiled}); "
                 "the Python twin records, at a few microseconds a region"
             )
-        self.recorder.switches = 1 if timeline else 0
+        others = self.recorder.switches & ~SWITCH_TIMELINE
+        self.recorder.switches = others | SWITCH_TIMELINE if timeline else others
         if device is not None:
             from hotloop.measure.device import DeviceTimer
 

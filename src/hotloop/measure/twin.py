@@ -233,7 +233,7 @@ class Region:
             if after is not None and (around is not None or outer is None):
                 try:
                     after(args[0] if args else None, result)
-                except Exception:
+                except Exception:  # the function itself went well, and its caller must get the result
                     sys.excepthook(*sys.exc_info())
             return result
 
