@@ -1,0 +1,1 @@
+"""A car that follows a closed track."""
