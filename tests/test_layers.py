@@ -19,8 +19,13 @@ MAY_IMPORT = {
     "analysis": {"_util", "capture"},
     "lab": {"_util", "machine", "capture"},
     "report": {"_util", "capture", "analysis"},
+    "rl": {"_util", "machine"},
+    "tuning": {"_util", "machine", "capture", "analysis"},
     "testing": {"_util", "capture", "measure"},
-    "workflows": {"_util", "machine", "capture", "measure", "instrument", "analysis", "report", "lab"},
+    "workflows": {
+        *("_util", "machine", "capture", "measure", "instrument"),
+        *("analysis", "report", "lab", "tuning", "rl"),
+    },
     "cli": {"_util", "workflows", "report"},
 }
 # Files at the top of the package: the front door and the two ways to run us as a program.

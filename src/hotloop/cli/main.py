@@ -22,6 +22,7 @@ VERBS = {
     "lab": "run a plan of suspects, sweeps and sizes, and rank them",
     "scale": "fit how the time grows with the amount of work",
     "prove": "test a recommendation: predicted against measured",
+    "doctor": "say what this machine grants training and where to start",
 }
 
 

@@ -1,0 +1,1 @@
+"""Settings for this machine, with reasons."""
