@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/measure/_core.c src/hotloop/capture/layout.py
+SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/rl/collect/*.[ch])
 
 .PHONY: help demo test test-long lint bench browser clean
 .DEFAULT_GOAL := help
@@ -38,7 +38,7 @@ browser: ## Debian's chromium for the browser tests, when we are root
 	  echo "no chromium and no right to install it: the browser tests will be skipped"
 
 clean: ## remove what was built and installed
-	rm -rf .venv build src/*.egg-info src/hotloop/measure/*.so src/hotloop/measure/layout.h
+	rm -rf .venv build src/*.egg-info src/hotloop/measure/*.so src/hotloop/rl/collect/*.so src/hotloop/measure/layout.h
 
 $(INSTALLED): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -1,4 +1,4 @@
-"""Builds the compiled core; without a compiler the package installs all the same and uses its twin."""
+"""Builds the compiled parts; without a compiler the package installs all the same and uses their twins."""
 
 import runpy
 from pathlib import Path
@@ -8,6 +8,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 MEASURE = Path("src/hotloop/measure")
+COLLECT = Path("src/hotloop/rl/collect")
 
 
 class BuildWithLayout(build_ext):
@@ -28,6 +29,13 @@ setup(
             depends=[str(MEASURE / "layout.h"), "src/hotloop/capture/layout.py"],
             extra_compile_args=["-O3", "-fno-plt", "-fvisibility=hidden", "-Wall", "-Wextra"],
             optional=True,
-        )
+        ),
+        Extension(
+            "hotloop.rl.collect._transport",
+            [str(COLLECT / "_transport.c")],
+            depends=[str(COLLECT / "ring.h")],
+            extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            optional=True,
+        ),
     ],
 )

@@ -60,7 +60,7 @@ def health(
     )
 
 
-def memory_available_bytes(proc: Path, cgroup: Path) -> int | None:
+def memory_available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Memory that can still be taken: what the system has free, cut by what the cgroup has left."""
     free = None
     try:

@@ -1,0 +1,157 @@
+/* Hand-over between two processes through shared memory, without locks; plain C, no Python.
+ *
+ * Ring: one producer, one consumer. `head` counts records handed over since the beginning, `tail`
+ * records given back; each is written by one side only. A record is written before `head` says so,
+ * so a producer killed at any moment leaves a ring that is whole: what it had not handed over is
+ * simply not there.
+ *
+ * Nobody spins. Who must wait announces it (`sleeps`), looks once more, and sleeps on `bell`; who
+ * makes progress looks at `sleeps` and rings. Both sides use sequentially consistent operations:
+ * either the waiter sees the progress or the other sees the waiter.
+ *
+ * Board: one writer publishes a block of bytes with a version, many readers copy it. Two slots take
+ * turns, each guarded by a sequence number that is odd while the slot is written; a reader that was
+ * overtaken notices and copies again, so a torn block is never handed out.
+ */
+#ifndef HOTLOOP_RING_H
+#define HOTLOOP_RING_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#define RING_MAGIC 0x31474e4952544f48ull /* "HOTRING1" */
+#define BOARD_MAGIC 0x31444f4254544f48ull
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t count; /* of rings; what sleepers sleep on */
+    _Atomic uint32_t sleeps;             /* how many sleep or are about to */
+} Bell;
+
+typedef struct {
+    uint64_t magic, record_bytes, capacity, reserved;
+    _Alignas(64) _Atomic uint64_t head; /* written by the producer only, as the two below */
+    _Atomic uint64_t producer_wait_ns;
+    _Atomic uint64_t dropped;
+    _Alignas(64) _Atomic uint64_t tail; /* written by the consumer only */
+    _Atomic uint64_t consumer_wait_ns;
+    _Alignas(64) _Atomic uint32_t closed;
+    Bell room; /* rung when records are given back */
+    Bell data; /* rung when records are handed over */
+} Ring;
+
+typedef struct {
+    uint64_t magic, bytes;
+    _Alignas(64) _Atomic uint64_t version; /* 0: nothing was published yet */
+    _Alignas(64) _Atomic uint64_t sequence[2];
+} Board;
+
+#define RING_HEADER_BYTES 512
+#define BOARD_HEADER_BYTES 256
+_Static_assert(sizeof(Ring) <= RING_HEADER_BYTES, "ring header");
+_Static_assert(sizeof(Board) <= BOARD_HEADER_BYTES, "board header");
+
+static inline uint64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000ull + (uint64_t)time.tv_nsec;
+}
+
+static inline void bell_ring(Bell *bell) {
+    atomic_fetch_add(&bell->count, 1);
+    if (atomic_load(&bell->sleeps)) {
+#ifdef __linux__
+        syscall(SYS_futex, &bell->count, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+#endif
+    }
+}
+
+/* Sleep until the bell is rung after `seen` was read, or for at most `most_ns`. */
+static inline void bell_sleep(Bell *bell, uint32_t seen, uint64_t most_ns) {
+#ifdef __linux__
+    struct timespec most = {(time_t)(most_ns / 1000000000ull), (long)(most_ns % 1000000000ull)};
+    syscall(SYS_futex, &bell->count, FUTEX_WAIT, seen, &most, NULL, 0);
+#else
+    struct timespec nap = {0, most_ns < 200000 ? (long)most_ns : 200000};
+    (void)bell;
+    (void)seen;
+    nanosleep(&nap, NULL);
+#endif
+}
+
+static inline uint64_t ring_room(Ring *ring) {
+    return ring->capacity - (atomic_load_explicit(&ring->head, memory_order_relaxed) - atomic_load(&ring->tail));
+}
+
+static inline uint64_t ring_pending(Ring *ring) {
+    return atomic_load(&ring->head) - atomic_load_explicit(&ring->tail, memory_order_relaxed);
+}
+
+/* One wait of at most `most_ns`; returns what is there: room for the producer, records for the consumer. */
+static inline uint64_t ring_wait(Ring *ring, Bell *bell, uint64_t (*there)(Ring *), uint64_t most_ns) {
+    uint64_t found = there(ring);
+    if (found || atomic_load(&ring->closed)) return found;
+    uint32_t seen = atomic_load(&bell->count);
+    atomic_fetch_add(&bell->sleeps, 1);
+    found = there(ring);
+    if (!found && !atomic_load(&ring->closed)) bell_sleep(bell, seen, most_ns);
+    atomic_fetch_sub(&bell->sleeps, 1);
+    return there(ring);
+}
+
+static inline void ring_commit(Ring *ring, uint64_t records) {
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+    atomic_store(&ring->head, head + records);
+    bell_ring(&ring->data);
+}
+
+static inline void ring_release(Ring *ring, uint64_t records) {
+    uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    atomic_store(&ring->tail, tail + records);
+    bell_ring(&ring->room);
+}
+
+/* From `position` to the end of the buffer or `most`, whichever is less: a run without wrap-around. */
+static inline uint64_t ring_run(Ring *ring, uint64_t position, uint64_t most) {
+    uint64_t left = ring->capacity - position % ring->capacity;
+    return most < left ? most : left;
+}
+
+static inline uint64_t *board_slot(Board *board, uint64_t version) {
+    uint64_t words = (board->bytes + 7) / 8;
+    return (uint64_t *)((char *)board + BOARD_HEADER_BYTES) + (version % 2) * words;
+}
+
+/* Words are copied with relaxed atomics: to the processor plain moves, to the language no data race. */
+static inline void board_publish(Board *board, const uint64_t *source) {
+    uint64_t version = atomic_load_explicit(&board->version, memory_order_relaxed) + 1;
+    uint64_t words = (board->bytes + 7) / 8;
+    _Atomic uint64_t *slot = (_Atomic uint64_t *)board_slot(board, version);
+    _Atomic uint64_t *sequence = &board->sequence[version % 2];
+    atomic_exchange(sequence, 2 * version - 1);
+    for (uint64_t i = 0; i < words; i++) atomic_store_explicit(&slot[i], source[i], memory_order_release);
+    atomic_store(sequence, 2 * version);
+    atomic_store(&board->version, version);
+}
+
+/* Copies the newest block; returns its version, or 0 when there is none newer than `known`. */
+static inline uint64_t board_read(Board *board, uint64_t *target, uint64_t known) {
+    uint64_t words = (board->bytes + 7) / 8;
+    for (;;) {
+        uint64_t version = atomic_load(&board->version);
+        if (version <= known) return 0;
+        _Atomic uint64_t *slot = (_Atomic uint64_t *)board_slot(board, version);
+        _Atomic uint64_t *sequence = &board->sequence[version % 2];
+        if (atomic_load(sequence) != 2 * version) continue;
+        for (uint64_t i = 0; i < words; i++) target[i] = atomic_load_explicit(&slot[i], memory_order_acquire);
+        if (atomic_load(sequence) == 2 * version) return version;
+    }
+}
+
+#endif

@@ -1,0 +1,193 @@
+"""Ring, Bell and Board in plain Python: what `ring.h` does, slowly, by looking again every 0.2 ms.
+
+Words of eight bytes are read and written through aligned memory views, which this interpreter does in one
+move; the order of the moves is the one the program says on processors that keep stores in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+_NAP_S = 0.0002
+_MAGIC, _RECORD_BYTES, _CAPACITY = 0, 1, 2
+_HEAD, _PRODUCER_WAIT, _DROPPED = 8, 9, 10
+_TAIL, _CONSUMER_WAIT = 16, 17
+_CLOSED = 24
+_RING_HEADER, _BOARD_HEADER = 512, 256
+_RING_MAGIC, _BOARD_MAGIC = 0x31474E4952544F48, 0x31444F4254544F48
+
+
+def _words(buffer: Any, least: int) -> memoryview:
+    view = memoryview(buffer).cast("B")
+    if len(view) < least:
+        raise ValueError(f"the buffer has {len(view)} bytes; at least {least} are needed, aligned to 64")
+    return view[: len(view) // 8 * 8].cast("Q")
+
+
+class Bell:
+    """Processes wake each other."""
+
+    def __init__(self, buffer: Any):
+        self._memory = _words(buffer, 64)
+
+    def count(self) -> int:
+        """How often it was rung."""
+        return self._memory[0]
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        self._memory[0] += 1
+
+    def wait(self, seen: int, timeout_s: float) -> bool:
+        """Sleep until rung after `seen`; says whether it was."""
+        _sleep_until(lambda: self._memory[0] != seen, timeout_s)
+        return self._memory[0] != seen
+
+    def release(self) -> None:
+        """Give the buffer back."""
+        self._memory.release()
+
+
+class Ring:
+    """One producer, one consumer."""
+
+    def __init__(self, buffer: Any, record_bytes: int, create: bool = False):
+        if record_bytes < 1:
+            raise ValueError("a record has at least one byte")
+        memory = self._memory = _words(buffer, _RING_HEADER + record_bytes)
+        if create:
+            memory[: _RING_HEADER // 8] = memoryview(bytes(_RING_HEADER)).cast("Q")
+            memory[_RECORD_BYTES] = record_bytes
+            memory[_CAPACITY] = (memoryview(buffer).nbytes - _RING_HEADER) // record_bytes
+            memory[_MAGIC] = _RING_MAGIC
+        elif memory[_MAGIC] != _RING_MAGIC or memory[_RECORD_BYTES] != record_bytes:
+            raise ValueError(f"this memory holds no ring of records of {record_bytes} bytes")
+
+    def _room(self) -> int:
+        return self._memory[_CAPACITY] - (self._memory[_HEAD] - self._memory[_TAIL])
+
+    def _pending(self) -> int:
+        return self._memory[_HEAD] - self._memory[_TAIL]
+
+    def _wait(
+        self, there: Callable[[], int], own: int, total: int, most: int, timeout_s: float
+    ) -> tuple[int, int]:
+        memory = self._memory
+        if not there() and timeout_s > 0:
+            start = time.monotonic_ns()
+            _sleep_until(lambda: bool(there() or memory[_CLOSED]), timeout_s)
+            memory[total] += time.monotonic_ns() - start
+        place = memory[own] % memory[_CAPACITY]
+        return place, min(there(), most, memory[_CAPACITY] - place)
+
+    def reserve(self, most: int, timeout_s: float = 0.0) -> tuple[int, int]:
+        """First and count of the records to write."""
+        return self._wait(self._room, _HEAD, _PRODUCER_WAIT, most, timeout_s)
+
+    def peek(self, most: int, timeout_s: float = 0.0) -> tuple[int, int]:
+        """First and count of the records to read."""
+        return self._wait(self._pending, _TAIL, _CONSUMER_WAIT, most, timeout_s)
+
+    def commit(self, count: int) -> None:
+        """Hand over."""
+        if count > self._room():
+            raise ValueError(f"no room for {count} records")
+        self._memory[_HEAD] += count
+
+    def give_back(self, count: int) -> None:
+        """Give back."""
+        if count > self._pending():
+            raise ValueError(f"there are not {count} records")
+        self._memory[_TAIL] += count
+
+    def drop(self, count: int) -> None:
+        """Count what was thrown away."""
+        self._memory[_DROPPED] += count
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._memory[_CLOSED] = 1
+
+    def state(self) -> dict[str, Any]:
+        """Counters since the beginning."""
+        names = {
+            "capacity": _CAPACITY,
+            "handed_over": _HEAD,
+            "given_back": _TAIL,
+            "dropped": _DROPPED,
+            "producer_wait_ns": _PRODUCER_WAIT,
+            "consumer_wait_ns": _CONSUMER_WAIT,
+        }
+        return {name: self._memory[at] for name, at in names.items()} | {
+            "closed": bool(self._memory[_CLOSED])
+        }
+
+    def release(self) -> None:
+        """Give the buffer back."""
+        self._memory.release()
+
+
+class Board:
+    """One writer, many readers."""
+
+    def __init__(self, buffer: Any, bytes: int, create: bool = False):
+        if bytes < 8 or bytes % 8:
+            raise ValueError("a block's size is a multiple of 8 bytes")
+        self._count = bytes // 8
+        memory = self._memory = _words(buffer, _BOARD_HEADER + 2 * bytes)
+        if create:
+            for at in range(_BOARD_HEADER // 8):
+                memory[at] = 0
+            memory[1], memory[0] = bytes, _BOARD_MAGIC
+        elif memory[0] != _BOARD_MAGIC or memory[1] != bytes:
+            raise ValueError(f"this memory holds no board of {bytes} bytes")
+
+    def _slot(self, version: int) -> slice:
+        first = _BOARD_HEADER // 8 + version % 2 * self._count
+        return slice(first, first + self._count)
+
+    def _checked(self, block: Any) -> memoryview:
+        words = memoryview(block).cast("B").cast("Q")
+        if len(words) != self._count:
+            raise ValueError(
+                f"the block has {8 * len(words)} bytes, the board {8 * self._count} (aligned to 8)"
+            )
+        return words
+
+    def publish(self, block: Any) -> int:
+        """Publish a block; returns its version."""
+        words, version = self._checked(block), self._memory[8] + 1
+        self._memory[16 + version % 2] = 2 * version - 1
+        self._memory[self._slot(version)] = words
+        self._memory[16 + version % 2] = 2 * version
+        self._memory[8] = version
+        return version
+
+    def read(self, into: Any, known: int = 0) -> int:
+        """Copy the newest block; 0 if none is newer than known."""
+        words = self._checked(into)
+        while True:
+            version = self._memory[8]
+            if version <= known:
+                return 0
+            if self._memory[16 + version % 2] != 2 * version:
+                continue
+            words[:] = self._memory[self._slot(version)]
+            if self._memory[16 + version % 2] == 2 * version:
+                return version
+
+    def version(self) -> int:
+        """The newest version; 0 before the first."""
+        return self._memory[8]
+
+    def release(self) -> None:
+        """Give the buffer back."""
+        self._memory.release()
+
+
+def _sleep_until(true: Callable[[], bool], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while not true() and time.monotonic() < end:
+        time.sleep(_NAP_S)
