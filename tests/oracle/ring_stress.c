@@ -6,7 +6,7 @@
 
 #include "ring.h"
 
-#define ITEMS 60000ull
+#define ITEMS 20000ull
 #define WORDS 64
 
 static Ring *ring;
