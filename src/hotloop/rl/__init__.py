@@ -1,0 +1,1 @@
+"""The things worth making fast: environments, and later what trains on them."""

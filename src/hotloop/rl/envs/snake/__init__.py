@@ -1,0 +1,1 @@
+"""Snake on an n x n grid: obvious rules, compiled batches, pictures."""

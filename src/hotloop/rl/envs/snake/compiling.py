@@ -1,0 +1,29 @@
+"""How Snake's kernels are compiled: without reference counts, the parts of a step inlined into its loop.
+
+Numba counts references to every array that one compiled function hands to another, with atomic
+instructions. For a step that hands a dozen arrays down three levels that was most of the time: 450 ns a row
+with counting, 105 without, 44 with the parts inlined too (features, 4096 rows, Xeon at 2.8 GHz, busy).
+Without counts a kernel cannot allocate: one that tries does not compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_HOW: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
+
+
+def kernel(function: Function) -> Function:
+    """A kernel to be called from Python; it releases the GIL and is cached on disk."""
+    return cast(Function, numba.njit(**_HOW)(function))
+
+
+def part(function: Function) -> Function:
+    """A kernel to be called from kernels, which take its code in."""
+    return cast(Function, numba.njit(forceinline=True, **_HOW)(function))

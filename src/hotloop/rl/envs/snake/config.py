@@ -1,0 +1,110 @@
+"""The settings of Snake: one frozen value that the obvious rules and the compiled batch share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from hotloop._util.errors import HotloopError
+
+Actions = Literal["relative", "absolute"]
+Observation = Literal["features", "planes", "planes5", "grid"]
+FloodFill = Literal["off", "python", "cached", "every_k", "compiled"]
+
+SMALLEST, LARGEST = 4, 64  # the starting snake must fit; a row of the board is one 64-bit word
+START_LENGTH = 3
+
+# Directions, and absolute actions, in this order; a turn to the right adds one.
+UP, RIGHT, DOWN, LEFT = 0, 1, 2, 3
+ROW_STEP = (-1, 0, 1, 0)
+COLUMN_STEP = (0, 1, 0, -1)
+# Relative actions: straight, left, right. The features that look ahead are in the same order.
+TURNS = (0, 3, 1)
+
+# What the uint8 `grid` observation holds.
+FREE, BODY, TAIL, HEAD, FOOD = 0, 1, 2, 3, 4
+
+BASE_FEATURES = 11
+FLOOD_FEATURES = 3
+PLANES = {"planes": 3, "planes5": 5}
+
+
+@dataclass(frozen=True)
+class SnakeConfig:
+    """How the game is played and what the agent sees of it.
+
+    A step pays exactly one of `food_reward`, `death_reward` and `step_reward`; a step that neither eats
+    nor dies pays in addition `distance_shaping` times the number of cells (up, down, left, right) by
+    which the head came nearer to the food.
+    """
+
+    size: int = 10
+    """Rows and columns of the board, 4 to 64."""
+    actions: Actions = "relative"
+    """`relative`: 0 straight, 1 left, 2 right; `absolute`: 0 up, 1 right, 2 down, 3 left."""
+    observation: Observation = "features"
+    """`features` float32 [11 or 14], `planes` float32 [3, n, n], `planes5` float32 [5, n, n],
+    `grid` uint8 [n, n]."""
+    flood_fill: FloodFill = "off"
+    """How the three reachable-area features are computed; all but `every_k` give the same numbers."""
+    flood_every: int = 4
+    """With `every_k`: the steps of an episode from one flood fill to the next; old values in between."""
+    tail_blocks: bool = False
+    """Whether the cell that the tail leaves in the same step is still closed to the head."""
+    food_reward: float = 10.0
+    """For eating, the last food included."""
+    death_reward: float = -10.0
+    """For running into the border or the body."""
+    step_reward: float = -0.01
+    """For every other step."""
+    distance_shaping: float = 0.0
+    """Paid for each cell that a step brings the head nearer to the food, taken for each cell away."""
+    max_episode_steps: int = 1000
+    """The episode is truncated after so many steps."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or not SMALLEST <= self.size <= LARGEST:
+            raise HotloopError(
+                f"size={self.size!r} is not a board for Snake; "
+                f"give a whole number from {SMALLEST} to {LARGEST}."
+            )
+        for name, kinds in (("actions", Actions), ("observation", Observation), ("flood_fill", FloodFill)):
+            if getattr(self, name) not in get_args(kinds):
+                raise HotloopError(
+                    f"{name}={getattr(self, name)!r} is not known to Snake; "
+                    f"use one of {', '.join(get_args(kinds))}."
+                )
+        if self.flood_fill != "off" and self.observation != "features":
+            raise HotloopError(
+                f"flood_fill={self.flood_fill!r} adds to the features, "
+                f"but observation={self.observation!r} has none; "
+                "use observation='features' or flood_fill='off'."
+            )
+        for name in ("flood_every", "max_episode_steps"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise HotloopError(
+                    f"{name}={getattr(self, name)!r} is not a number of steps; "
+                    "give a whole number of at least 1."
+                )
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> SnakeConfig:
+        """The config with these settings, or one sentence that names those it does not have."""
+        known = [field.name for field in fields(cls)]
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise HotloopError(f"Snake has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+        return cls(**settings)
+
+    @property
+    def action_count(self) -> int:
+        """3 relative or 4 absolute actions."""
+        return 3 if self.actions == "relative" else 4
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of one row's observation."""
+        if self.observation == "features":
+            return (BASE_FEATURES + (FLOOD_FEATURES if self.flood_fill != "off" else 0),)
+        board = (self.size, self.size)
+        return board if self.observation == "grid" else (PLANES[self.observation], *board)
