@@ -22,6 +22,7 @@ VERBS = {
     "lab": "run a plan of suspects, sweeps and sizes, and rank them",
     "scale": "fit how the time grows with the amount of work",
     "prove": "test a recommendation: predicted against measured",
+    "train": "train a reference pipeline under the profiler and explain it",
     "doctor": "say what this machine grants training and where to start",
 }
 
@@ -49,7 +50,8 @@ def main(words: list[str] | None = None) -> int:
         return complain(f"There is no verb {name!r}; there is {', '.join(VERBS)}. Try: hotloop --help")
     verb: Verb = importlib.import_module(f"hotloop.cli.{name}")
     try:
-        return verb.run(read_arguments(verb, name, words[1:]))
+        arguments = read_arguments(verb, name, words[1:])
+        return 0 if arguments is None else verb.run(arguments)
     except HotloopError as error:
         return complain(str(error))
     except BrokenPipeError:  # `hotloop show | head`
@@ -62,9 +64,13 @@ def main(words: list[str] | None = None) -> int:
 def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
     """The verb's arguments; where it sets `TAKES_COMMAND`, all after `--` is `command`, untouched.
 
-    With a function `command_starts(words)` it may also begin without `--`.
+    With a function `command_starts(words)` it may also begin without `--`. A verb with a function
+    `read(words)` reads them itself; None when it has said all there was to say.
     """
     import tyro
+
+    if hasattr(verb, "read"):
+        return verb.read(words)
 
     own, command = words, None
     starts = verb.command_starts(words) if hasattr(verb, "command_starts") else None

@@ -1,0 +1,1 @@
+"""`python -m profiling.analyzer`, as in the pixel project."""

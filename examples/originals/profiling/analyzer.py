@@ -1,0 +1,8 @@
+"""`python -m profiling.analyzer --input F --output F --charts F.png --detailed F.json`: ours, same flags."""
+
+import sys
+
+from hotloop.analyzer import main
+
+if __name__ == "__main__":
+    sys.exit(main())

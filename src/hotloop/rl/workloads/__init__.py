@@ -1,0 +1,1 @@
+"""The reference pipelines: what they train, by which trainer, with which switches."""

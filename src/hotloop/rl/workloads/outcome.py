@@ -1,0 +1,36 @@
+"""What every workload hands back, and the words it may put on its progress line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Note = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a training ended."""
+
+    env_steps: int
+    """Env steps taken in all."""
+    updates: int
+    """Gradient updates."""
+    episodes: int
+    """Episodes that ended."""
+    mean_return: float | None
+    """Of the last episodes; None before the first ended."""
+    seconds: float
+    """Wall time of the training itself."""
+    stopped_by: str | None = None
+    """The signal that ended it early, if one did."""
+    checkpoint: Path | None = None
+    """Where the agent was kept, if it was."""
+    remarks: tuple[str, ...] = ()
+    """What a reader must know to read the figures right."""
+
+    @property
+    def steps_per_s(self) -> float:
+        """Env steps per second of training."""
+        return self.env_steps / self.seconds if self.seconds else 0.0

@@ -1,0 +1,200 @@
+"""`hotloop train ricochet`: an agent that sees a board game as pictures and learns to solve it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.extras import need
+from hotloop.rl.workloads.outcome import Note, Outcome
+from hotloop.rl.workloads.warming import warm
+
+Trainer = Literal["hotloop", "sb3"]
+
+
+@dataclass(frozen=True)
+class Ricochet:
+    """Train an agent on Ricochet Robots: pictures, a ConvLSTM and PPO, or symbols and a small network."""
+
+    timesteps: int = 50_000
+    """Env steps of the training."""
+    envs: int = 16
+    """Boards played at the same time."""
+    obs_mode: Literal["rgb_image", "image", "symbolic"] = "rgb_image"
+    """What the agent sees: pictures of 128 x 128 pixels, planes of the board, or a vector."""
+    convlstm: bool = True
+    """With pictures: an encoder that remembers; otherwise plain convolutions."""
+    rendering: Literal["compiled", "pil"] = "compiled"
+    """Who draws the pictures; the pixels are the same."""
+    trainer: Trainer = "hotloop"
+    """Ours, or Stable-Baselines3's PPO (where the ConvLSTM is a feature extractor and does not remember)."""
+    board_size: int = 8
+    """Cells along a side, 7 to 16."""
+    robots: int = 4
+    """1 to 5."""
+    max_solution_moves: int = 3
+    """Every board can be solved in so many moves."""
+    channels: int = 16
+    """Of the encoder's maps and memory, with pictures."""
+    rollout_steps: int = 32
+    """Env steps of each board between two rounds of learning."""
+    epochs: int = 3
+    """Passes over what was collected."""
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    compile: bool = False
+    """Compile the network; its inner regions are then not recorded."""
+    seed: int = 0
+    """Same seed, same settings: same agent."""
+    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Where to keep the agent; also written on Ctrl-C."""
+    resume: bool = False
+    """Go on from the checkpoint."""
+
+
+def make_envs(config: Ricochet, copy: bool = False) -> Any:
+    """The boards, as our trainers want them."""
+    from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
+
+    return RicochetVectorEnv(
+        config.envs,
+        obs_mode=config.obs_mode,
+        rendering=config.rendering,
+        board_size=config.board_size,
+        robots=config.robots,
+        max_solution_moves=config.max_solution_moves,
+        autoreset_mode="SameStep",
+        copy=copy,
+    )
+
+
+def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outcome:
+    """Train as the config says."""
+    if config.envs < 1 or config.timesteps < 1:
+        raise HotloopError(f"envs={config.envs} and timesteps={config.timesteps} must be at least 1.")
+    if config.trainer == "sb3":
+        return _with_sb3(config)
+    if config.obs_mode == "rgb_image":
+        return _with_recurrent_ppo(config, note, quiet)
+    return _with_ppo(config, quiet)
+
+
+def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+    from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, train
+
+    settings = RecurrentPPOConfig(
+        total_steps=config.timesteps,
+        seed=config.seed,
+        encoder="convlstm" if config.convlstm else "conv",
+        channels=config.channels,
+        steps=config.rollout_steps,
+        epochs=config.epochs,
+        groups=min(4, config.envs),
+        learning_rate=config.learning_rate,
+        compile=config.compile,
+        checkpoint=config.checkpoint,
+        resume=config.resume,
+    )
+    done = train(settings, warm(make_envs(config)), quiet=quiet, note=note)
+    remarks = []
+    if config.compile:
+        remarks.append("the network was compiled: only its outer regions were recorded")
+    if config.rendering == "compiled":
+        remarks.append("pictures were drawn compiled: only their outer region was recorded")
+    return Outcome(
+        done.env_steps,
+        done.updates,
+        done.episodes,
+        done.mean_return,
+        done.seconds,
+        done.stopped_by,
+        config.checkpoint,
+        tuple(remarks),
+    )
+
+
+def _with_ppo(config: Ricochet, quiet: bool) -> Outcome:
+    from hotloop.rl.train.ppo import PPOConfig, train
+
+    samples = config.rollout_steps * config.envs
+    settings = PPOConfig(
+        env="Ricochet",
+        total_steps=config.timesteps,
+        seed=config.seed,
+        num_envs=config.envs,
+        steps=config.rollout_steps,
+        minibatch=samples // 4 if samples % 4 == 0 else samples,
+        epochs=config.epochs,
+        learning_rate=config.learning_rate,
+        entropy_weight=0.01,
+        hidden=(128, 128),
+        checkpoint=config.checkpoint,
+        resume=config.resume,
+        quiet=quiet,
+    )
+    done = train(settings, envs=warm(make_envs(config)))
+    return Outcome(
+        done.env_steps,
+        done.updates,
+        done.episodes,
+        done.mean_return,
+        done.seconds,
+        done.stopped_by,
+        config.checkpoint,
+        (f"learner: {done.learner}",),
+    )
+
+
+def _with_sb3(config: Ricochet) -> Outcome:
+    """Stable-Baselines3's PPO with our network as its feature extractor: no memory between steps."""
+    need("stable_baselines3", "sb3")
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    from hotloop.rl.envs.ricochet.env import RicochetEnv
+    from hotloop.rl.workloads.sb3_networks import extractor_for
+
+    def make() -> Any:
+        return RicochetEnv(
+            obs_mode=config.obs_mode,
+            rendering=config.rendering,
+            board_size=config.board_size,
+            robots=config.robots,
+            max_solution_moves=config.max_solution_moves,
+        )
+
+    torch.set_num_threads(1)
+    pictures = config.obs_mode == "rgb_image"
+    policy: dict[str, Any] = {"net_arch": []} if pictures else {"net_arch": [64, 64]}
+    if pictures:
+        policy |= extractor_for("convlstm" if config.convlstm else "conv", config.channels)
+    model = PPO(
+        "CnnPolicy" if pictures else "MlpPolicy",
+        DummyVecEnv([make] * config.envs),
+        n_steps=config.rollout_steps,
+        batch_size=max(config.rollout_steps * config.envs // 4, 2),
+        n_epochs=config.epochs,
+        learning_rate=config.learning_rate,
+        policy_kwargs=policy,
+        seed=config.seed,
+    )
+    began = time.perf_counter()
+    model.learn(config.timesteps)
+    seconds = time.perf_counter() - began
+    episodes = list(model.ep_info_buffer or [])
+    return Outcome(
+        env_steps=model.num_timesteps,
+        updates=model._n_updates * 4,
+        episodes=int(getattr(model, "_episode_num", len(episodes))) or len(episodes),
+        mean_return=sum(e["r"] for e in episodes) / len(episodes) if episodes else None,
+        seconds=seconds,
+        remarks=("Stable-Baselines3's PPO: the ConvLSTM is a feature extractor and does not remember",)
+        if pictures and config.convlstm
+        else (),
+    )

@@ -1,0 +1,139 @@
+"""`hotloop train WORKLOAD`: run a reference pipeline under the profiler."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.extras import need
+from hotloop.capture import store
+from hotloop.capture.export import from_json, save_json
+from hotloop.capture.model import Capture
+from hotloop.instrument import begin
+from hotloop.instrument.helpers import Meter
+from hotloop.measure.profiler import default
+from hotloop.rl.workloads.outcome import Outcome
+from hotloop.workflows.record import start, stop
+
+# name -> class of its settings in hotloop/rl/workloads/<name>.py, beside `run(config, note, quiet)`
+WORKLOADS = {"ricochet": "Ricochet"}
+NOTE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """How a training is recorded."""
+
+    capture: Path | None = None
+    profiling: bool = True
+    summary_every_steps: int = 0
+    timeline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training that ended, and where its recording lies."""
+
+    outcome: Outcome
+    folder: Path | None
+
+
+def config_class(name: str) -> type[Any]:
+    """The settings of a workload."""
+    if name not in WORKLOADS:
+        raise HotloopError(f"there is no workload {name!r}; there is {', '.join(WORKLOADS)}.")
+    need("torch", "rl")
+    found: type[Any] = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), WORKLOADS[name])
+    return found
+
+
+def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> Trained:
+    """Run the workload; its capture is complete however it ends."""
+    workload = importlib.import_module(f"hotloop.rl.workloads.{name}")
+    if not recording.profiling:
+        return Trained(workload.run(config, None, quiet), None)
+    folder = recording.capture or store.new_folder(f"train-{name}")
+    plain = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    folder = (
+        start(
+            folder,
+            config=plain,
+            seeds={"seed": config.seed},
+            summary_every_steps=recording.summary_every_steps,
+            timeline=recording.timeline,
+        )
+        or folder
+    )
+    try:
+        with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
+            outcome = workload.run(config, _bottleneck_note(), quiet)
+    finally:
+        stop()
+    return Trained(outcome, folder)
+
+
+def check_export(file: Path) -> None:
+    """Say before a long training what would stop its report from being written at the end."""
+    if not file.absolute().parent.is_dir():
+        raise HotloopError(
+            f"there is no folder {file.absolute().parent} for {file.name}; make it, or choose another."
+        )
+    if file.exists():
+        try:
+            from_json(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, HotloopError):
+            raise HotloopError(
+                f"{file} exists and is no report of ours; choose another name, or move it."
+            ) from None
+
+
+def save_export(capture: Capture, file: Path) -> None:
+    """The whole capture as one JSON file; an older report of the same name is replaced."""
+    try:
+        save_json(capture, file)
+    except OSError as error:
+        raise HotloopError(
+            f"{file} cannot be written ({error.strerror}); the capture is whole, export it with: "
+            f"hotloop report {capture.path} -o NAME.capture.json"
+        ) from error
+
+
+@contextmanager
+def _libraries_wrapped(wanted: bool) -> Iterator[None]:
+    """While another library trains, its calls are recorded as `hotloop run` records them."""
+    if not wanted or begin.current is not None:
+        yield
+        return
+    begin.current = begin.Instrument()
+    begin.current.install()
+    try:
+        yield
+    finally:
+        begin.current.remove()
+        begin.current = None
+
+
+def _bottleneck_note() -> Callable[[], str]:
+    """The words for the progress line: what took most of the last seconds."""
+    meter: Meter | None = None
+    due_s, words = 0.0, ""
+
+    def note() -> str:
+        nonlocal meter, due_s, words
+        if not default.is_recording:
+            return ""
+        if meter is None:
+            meter, due_s = Meter(wrap=False), time.monotonic() + NOTE_EVERY_S
+        elif time.monotonic() >= due_s:
+            words, due_s = meter.read().diagnosis, time.monotonic() + NOTE_EVERY_S
+        return words
+
+    return note
