@@ -1,0 +1,1 @@
+"""Timed Petri nets: the cluster tool, job shops, PNML files, a state-space counter, one environment."""

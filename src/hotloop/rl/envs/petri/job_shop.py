@@ -1,0 +1,111 @@
+"""Job-shop problems as nets: the least clock over all firing sequences is the optimal makespan.
+
+For each job a chain ready -> processing -> ready -> ... -> done, one token in it; for each machine a
+place with one token. `start` takes the machine, `end` gives it back; firing takes no time, WAIT goes on
+to the next moment at which an operation is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.petri.config import PetriConfig
+from hotloop.rl.envs.petri.net import Net, Place, Transition
+from hotloop.rl.envs.petri.rules import PetriRules
+
+
+def job_shop(
+    machines: Sequence[Sequence[int]], durations_s: Sequence[Sequence[int]], *, name: str = "job shop"
+) -> Net:
+    """The net of a job shop; row j of both tables is job j, in the order of its operations.
+
+    Machines are numbered from 0. Transitions are `start_<job>_<operation>` and `end_<job>_<operation>`,
+    places of job j stand together in the order of its chain, machines come last.
+    """
+    _check_tables(machines, durations_s)
+    places: list[Place] = []
+    transitions: list[Transition] = []
+    for job, (route, times_s) in enumerate(zip(machines, durations_s, strict=True)):
+        last = len(route) - 1
+        for step, (machine, time_s) in enumerate(zip(route, times_s, strict=True)):
+            ready, busy = f"ready_{job}_{step}", f"busy_{job}_{step}"
+            after = f"ready_{job}_{step + 1}" if step < last else f"done_{job}"
+            places.append(Place(ready, tokens=int(step == 0), capacity=1))
+            places.append(Place(busy, capacity=1, holding_s=int(time_s), kind="process"))
+            transitions.append(Transition(f"start_{job}_{step}", [ready, f"machine_{machine}"], [busy]))
+            transitions.append(Transition(f"end_{job}_{step}", [busy], [after, f"machine_{machine}"]))
+        places.append(Place(f"done_{job}", capacity=1, kind="sink", goal=1))
+    used = sorted({int(machine) for route in machines for machine in route})
+    places += [Place(f"machine_{machine}", tokens=1, capacity=1, kind="resource") for machine in used]
+    return Net(name, tuple(places), tuple(transitions))
+
+
+def schedule_actions(net: Net, jobs: Iterable[int]) -> list[int]:
+    """The actions that play a schedule, given as the jobs whose next operations start, by starting time.
+
+    Each operation starts as soon as its turn has come and its job and machine are free; operations end as
+    soon as they may. Raises an error when the order names an operation that does not exist.
+    """
+    index = net.transition_index
+    ends = [index[name] for name in net.transition_names if name.startswith("end_")]
+    rules = PetriRules(net, makespan_config(net))
+    rules.reset()
+    actions: list[int] = []
+    steps: Counter[int] = Counter()
+    for job in jobs:
+        name = f"start_{job}_{steps[job]}"
+        if name not in index:
+            raise HotloopError(f"net {net.name!r} has no operation {name!r} to start; check the order given.")
+        steps[job] += 1
+        while not rules.enabled[index[name]]:
+            _play(rules, _next_end(rules, ends), actions)
+        _play(rules, index[name], actions)
+    while not rules.is_finished:
+        _play(rules, _next_end(rules, ends), actions)
+    return actions
+
+
+def makespan_config(net: Net) -> PetriConfig:
+    """Settings under which the return of an episode that finishes is minus its makespan in seconds."""
+    longest_s = sum(place.holding_s * max(1, place.tokens) for place in net.places)
+    return PetriConfig(
+        time_limit_s=max(1, longest_s),
+        processing_reward=0.0,
+        time_penalty_per_s=1.0,
+        overtime_penalty_per_s=0.0,
+        scrap_penalty=0.0,
+        dead_penalty=0.0,
+        disabled_penalty=0.0,
+        finish_bonus=0.0,
+        horizon_s=max(1, max(place.holding_s for place in net.places)),
+    )
+
+
+def _next_end(rules: PetriRules, ends: list[int]) -> int:
+    return next((action for action in ends if rules.enabled[action]), rules.net.wait_action)
+
+
+def _play(rules: PetriRules, action: int, actions: list[int]) -> None:
+    if not rules.enabled[action]:
+        raise HotloopError(
+            f"the order given stops at {rules.clock_s} s: nothing is being worked on and the next operation "
+            "cannot start; each job must be named once for each of its operations."
+        )
+    rules.step(action)
+    actions.append(action)
+
+
+def _check_tables(machines: Sequence[Sequence[int]], durations_s: Sequence[Sequence[int]]) -> None:
+    shape, other = [len(row) for row in machines], [len(row) for row in durations_s]
+    if shape != other or not shape or 0 in shape:
+        raise HotloopError(
+            f"the machine table has rows of {shape} operations and the time table rows of {other}; "
+            "give two tables of one shape, one row for each job."
+        )
+    for table, what in ((machines, "machine"), (durations_s, "duration")):
+        for row in table:
+            for value in row:
+                if int(value) != value or value < 0:
+                    raise HotloopError(f"{what} {value!r} is not allowed; give whole numbers of at least 0.")
