@@ -1,0 +1,235 @@
+"""`hotloop/Ricochet-v0` for Gymnasium: batched and single."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from hotloop import profile
+from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
+from hotloop.rl.envs.ricochet import kernels, kernels_draw, kernels_solve, render
+from hotloop.rl.envs.ricochet.config import PICTURE, RicochetConfig
+from hotloop.rl.envs.ricochet.rules import Position
+from hotloop.rl.envs.single import SingleEnv
+
+_observing = profile("env_rgb_observation_generation")
+
+
+def observation_space(config: RicochetConfig) -> Box:
+    """The space of the configured observation mode."""
+    if config.obs_mode == "rgb_image":
+        return Box(0, 255, (3, PICTURE, PICTURE), np.uint8)
+    cells = config.board_size**2
+    if config.obs_mode == "image":
+        return Box(0.0, 1.0, (config.robots + 6, config.board_size, config.board_size), np.float32)
+    return Box(0.0, 1.0, (3 * config.robots + 2 + 2 * cells,), np.float32)
+
+
+def _config(settings: dict[str, Any]) -> RicochetConfig:
+    known = [field.name for field in fields(RicochetConfig)]
+    for name in settings:
+        if name not in known:
+            raise HotloopError(f"{name!r} is not a setting of Ricochet; use {', '.join(known)}.")
+    return RicochetConfig(**settings)
+
+
+class RicochetVectorEnv(BatchedEnv):
+    """Many boards of Ricochet Robots; the settings are those of `RicochetConfig`.
+
+    Infos: `optimal_moves`, the moves of a shortest solution from the episode's first position.
+    For kernels of your own: `rows`, `options`, `values`, and `flat`, the observations as [rows, n].
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        num_threads: int = 1,
+        copy: bool = True,
+        render_mode: str | None = None,
+        **settings: Any,
+    ):
+        self.config = config = _config(settings)
+        super().__init__(
+            num_envs,
+            observation_space(config),
+            Discrete(config.actions),
+            autoreset_mode=autoreset_mode,
+            num_threads=num_threads,
+            copy=copy,
+            render_mode=render_mode,
+        )
+        self.walls = np.zeros((num_envs, config.board_size**2), dtype=np.uint8)
+        self.pieces = np.zeros((num_envs, config.robots + kernels.COLUMNS), dtype=np.int32)
+        limits = (config.max_episode_steps, config.max_solution_moves)
+        planes = int(config.obs_mode == "image")
+        self.options = np.array(
+            [config.board_size, config.robots, config.actions, *limits, planes, self.mode], dtype=np.int64
+        )
+        self.values = np.array([config.step_reward, config.goal_reward])
+        self._scratch: dict[int, tuple[kernels.Scratch, NDArray[np.uint64]]] = {}
+        self._draws = config.obs_mode == "rgb_image"
+        self._compiled = self._draws and config.rendering == "compiled"
+        width = config.board_size * kernels_draw.CELL + 1
+        self.boards = np.zeros((num_envs if self._compiled else 1, width, width), dtype=np.uint8)
+        self._assets = kernels_draw.make_assets(config.board_size) if self._compiled else None
+        self._always = np.ones(num_envs, dtype=np.bool_)
+        self._bind()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._bind()
+
+    def _bind(self) -> None:
+        """What kernels are handed: tuples and views of the arrays, which a copied environment makes anew."""
+        self.rows = kernels.Rows(
+            self.walls,
+            self.pieces,
+            self.streams,
+            self.elapsed,
+            self.over,
+            self.rewards,
+            self.terminated,
+            self.truncated,
+        )
+        # Planes are written flat, so that planes and vectors are one kind of array for the kernels.
+        self.flat = self.observations.reshape(self.num_envs, -1)
+        self._final_flat = self.final_observations.reshape(len(self.final_observations), -1)
+
+    # ---- for BatchedEnv
+
+    def _step_rows(self, start: int, stop: int) -> int:
+        if self._draws:
+            answer = kernels.advance_rows(self.rows, self.actions, self.options, self.values, start, stop)
+            if answer < 0:
+                self._draw_rows(start, stop)
+                if answer == kernels.RESETS_DUE and self.mode == SAME_STEP:
+                    ended = start + np.flatnonzero((self.terminated | self.truncated)[start:stop])
+                    self.final_observations[ended] = self.observations[ended]
+        else:
+            answer = kernels.step_rows(
+                self.rows,
+                self.actions,
+                self.flat,
+                self._final_flat,
+                self.options,
+                self.values,
+                start,
+                stop,
+            )
+        if answer == kernels.RESETS_DUE:
+            self._reset_due(start, stop)
+        return max(answer, -1)
+
+    def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
+        self.pieces[rows, self.config.robots + kernels.FRESH] = kernels.DUE
+        self._reset_due(0, self.num_envs)
+
+    def _reset_due(self, start: int, stop: int) -> None:
+        kernels.reset_rows(self.rows, self.options, self._scratch_for(start)[0], start, stop)
+        if self._draws:
+            self._draw_rows(start, stop, only_new=True)
+        else:
+            kernels.observe_new_rows(self.rows, self.flat, self.options, start, stop)
+
+    def _step_infos(self) -> dict[str, Any]:
+        moves = self.pieces[:, self.config.robots + kernels.OPTIMAL_MOVES]
+        if self.copy:
+            return {"optimal_moves": moves.copy(), "_optimal_moves": self._always.copy()}
+        return {"optimal_moves": moves, "_optimal_moves": self._always}
+
+    def _final_infos(self) -> dict[str, Any]:
+        moves = self.pieces[:, self.config.robots + kernels.FINAL_OPTIMAL_MOVES]
+        ended = self.terminated | self.truncated
+        return {"optimal_moves": moves.copy() if self.copy else moves, "_optimal_moves": ended}
+
+    def _state_arrays(self) -> dict[str, NDArray[Any]]:
+        own: dict[str, NDArray[Any]] = {"walls": self.walls, "pieces": self.pieces, "boards": self.boards}
+        return {**super()._state_arrays(), **own}
+
+    def _render_row(self, row: int) -> NDArray[np.uint8]:
+        return render.rgb_array(self.position(row))
+
+    # ---- of its own
+
+    def position(self, row: int) -> Position:
+        """The board of one row as it stands."""
+        robots = self.config.robots
+        *places, target, target_robot = self.pieces[row, : robots + 2].tolist()
+        return Position(
+            self.config.board_size, tuple(self.walls[row].tolist()), tuple(places), target, target_robot
+        )
+
+    def expert_actions(
+        self, max_moves: int = 20, max_states: int = 1 << 22
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each row the first action of a shortest solution from here, and how many moves it takes.
+
+        The action is -1 where no solution of at most `max_moves` was found; moves is then -1 when there
+        is none, -2 when the search would have had to keep more than `max_states` positions.
+        """
+        config = self.config
+        moves = np.zeros(self.num_envs, dtype=np.int64)
+        actions = np.zeros((self.num_envs, 1), dtype=np.int64)
+        longest, most = min(max_moves, kernels_solve.LONGEST), min(max_states, kernels_solve.MOST_STATES)
+        limits = np.array([config.board_size, config.robots, longest, most, 0], dtype=np.int64)
+        kernels.solve_rows(self.walls, self.pieces, limits, self._scratch_for(0)[0], moves, actions)
+        return actions[:, 0], moves
+
+    def _draw_rows(self, start: int, stop: int, only_new: bool = False) -> None:
+        """Bring the pictures of some rows up to date; PIL draws each from scratch."""
+        if self._assets is not None:
+            with _observing:
+                kernels_draw.draw_rows(
+                    self.rows,
+                    self.boards,
+                    self.observations,
+                    self._scratch_for(start)[1],
+                    self._assets,
+                    self.config.board_size,
+                    self.config.robots,
+                    only_new,
+                    start,
+                    stop,
+                )
+            return
+        fresh = self.pieces[:, self.config.robots + kernels.FRESH]
+        for row in range(start, stop):
+            if not only_new or fresh[row] == kernels.NEW:
+                self.observations[row] = render.rgb_image(self.position(row))
+                fresh[row] = fresh[row] if fresh[row] == kernels.DUE else kernels.SHOWN
+
+    def _scratch_for(self, start: int) -> tuple[kernels.Scratch, NDArray[np.uint64]]:
+        """Working memory of the thread whose rows begin at `start`, made once."""
+        if start not in self._scratch:
+            memory = kernels.Scratch(*kernels_solve.make_scratch())
+            self._scratch[start] = memory, np.zeros((64, 64, 2), dtype=np.uint64)
+        return self._scratch[start]
+
+
+class RicochetEnv(SingleEnv):
+    """One board of Ricochet Robots; the settings are those of `RicochetConfig`."""
+
+    batch: RicochetVectorEnv
+
+    def __init__(self, *, render_mode: str | None = None, **settings: Any):
+        super().__init__(
+            RicochetVectorEnv(1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **settings)
+        )
+
+    @property
+    def position(self) -> Position:
+        """The board as it stands."""
+        return self.batch.position(0)
+
+    def expert_action(self) -> int | None:
+        """The first action of a shortest solution from here; None where none was found."""
+        action = int(self.batch.expert_actions()[0][0])
+        return action if action >= 0 else None

@@ -1,0 +1,312 @@
+"""The rules compiled, for batches; `rules.Ricochet` is their twin.
+
+The state of a batch is two arrays, first index the row:
+walls   uint8 [rows, size * size], bits as in `rules.Position`;
+pieces  int32 [rows, robots + 7], columns: the cell of each robot, then at `robots` + TARGET .. FRESH.
+
+The functions on one row (`step_row`, `reset_row`, `observe_row`) may be called from other kernels. Those
+on batches keep steps and resets apart: rows that need a new board are marked DUE by a step, and only
+`reset_rows` contains the generator, which takes the compiler longest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
+from hotloop.rl.envs.compiled import kernel
+from hotloop.rl.envs.ricochet.kernels_generate import generate_row
+from hotloop.rl.envs.ricochet.kernels_solve import PATH, solve_board
+from hotloop.rl.envs.streams import Streams
+
+# Columns of `pieces` behind the robots.
+TARGET, TARGET_ROBOT, OPTIMAL_MOVES, FINAL_OPTIMAL_MOVES, MOVED, CAME_FROM, FRESH = range(7)
+COLUMNS = 7
+# Values of the column FRESH: what is shown is up to date but for the last move; a new board, not shown yet;
+# a new board is due.
+SHOWN, NEW, DUE = range(3)
+# What a step of a batch answers when no action was wrong.
+DONE, RESETS_DUE = -1, -2
+# Entries of `options`, int64.
+SIZE, ROBOTS, ACTIONS, MAX_STEPS, MAX_MOVES, PLANES, MODE = range(7)
+
+
+class Rows(NamedTuple):
+    """What belongs to the rows of a batch: its state, its streams and what a step leaves."""
+
+    walls: NDArray[np.uint8]
+    pieces: NDArray[np.int32]
+    streams: Streams
+    elapsed: NDArray[np.int32]
+    over: NDArray[np.bool_]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+
+class Scratch(NamedTuple):
+    """Working memory of one thread."""
+
+    words: NDArray[np.uint64]
+    numbers: NDArray[np.int32]
+
+
+@kernel
+def first_bad_action(actions: NDArray[np.int64], count: int) -> int:
+    """The first row whose action is not in 0 .. count - 1, or -1."""
+    for row in range(actions.shape[0]):
+        if actions[row] < 0 or actions[row] >= count:
+            return row
+    return -1
+
+
+@kernel
+def reset_row(rows: Rows, row: int, options: NDArray[np.int64], scratch: Scratch) -> None:
+    """A new board, target and robots, drawn from the row's stream; the last board's optimum is kept aside."""
+    robots = options[ROBOTS]
+    pieces = rows.pieces[row]
+    pieces[robots + FINAL_OPTIMAL_MOVES] = pieces[robots + OPTIMAL_MOVES]
+    pieces[robots + OPTIMAL_MOVES] = generate_row(
+        rows.streams,
+        row,
+        rows.walls[row],
+        pieces,
+        options[SIZE],
+        robots,
+        options[MAX_MOVES],
+        scratch.words,
+        scratch.numbers,
+    )
+    pieces[robots + MOVED] = -1
+    pieces[robots + FRESH] = NEW
+    rows.elapsed[row] = 0
+
+
+@kernel
+def slide_row(rows: Rows, row: int, size: int, robots: int, robot: int, direction: int) -> int:
+    """The cell where a robot comes to rest: before a wall, the border or another robot."""
+    step = -size if direction == 0 else size if direction == 1 else -1 if direction == 2 else 1
+    cell = int(rows.pieces[row, robot])
+    while rows.walls[row, cell] & (1 << direction) == 0:
+        ahead = cell + step
+        for other in range(robots):
+            if rows.pieces[row, other] == ahead:
+                return cell
+        cell = ahead
+    return cell
+
+
+@kernel
+def step_row(
+    rows: Rows, row: int, action: int, options: NDArray[np.int64], values: NDArray[np.float64]
+) -> bool:
+    """Move one robot, set reward and flags; True when the episode is over. values: step and goal reward."""
+    robots = options[ROBOTS]
+    pieces = rows.pieces[row]
+    pieces[robots + MOVED] = -1
+    pieces[robots + FRESH] = SHOWN
+    if action < 4 * robots:
+        robot = action // 4
+        stop = slide_row(rows, row, options[SIZE], robots, robot, action % 4)
+        if stop != pieces[robot]:
+            pieces[robots + MOVED] = robot
+            pieces[robots + CAME_FROM] = pieces[robot]
+            pieces[robot] = stop
+    rows.elapsed[row] += 1
+    terminated = pieces[pieces[robots + TARGET_ROBOT]] == pieces[robots + TARGET]
+    truncated = not terminated and rows.elapsed[row] >= options[MAX_STEPS]
+    rows.rewards[row] = values[0] + (values[1] if terminated else 0.0)
+    rows.terminated[row] = terminated
+    rows.truncated[row] = truncated
+    return bool(terminated or truncated)
+
+
+# ---- observations as numbers; `observations` float32 [rows, ...]
+
+
+@kernel
+def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observations: Any) -> None:
+    """Write the vector of `rules.symbolic`; after a step only what changed."""
+    pieces = rows.pieces[row]
+    last = np.float32(size - 1)
+    if pieces[robots + FRESH] != NEW:
+        moved = pieces[robots + MOVED]
+        if moved >= 0:
+            observations[row, 2 * moved] = np.float32(pieces[moved] // size) / last
+            observations[row, 2 * moved + 1] = np.float32(pieces[moved] % size) / last
+        return
+    for place in range(robots + 1):
+        observations[row, 2 * place] = np.float32(pieces[place] // size) / last
+        observations[row, 2 * place + 1] = np.float32(pieces[place] % size) / last
+    at = 2 * robots + 2
+    for robot in range(robots):
+        observations[row, at + robot] = 1.0 if pieces[robots + TARGET_ROBOT] == robot else 0.0
+    at += robots
+    for cell in range(size * size):
+        observations[row, at + 2 * cell] = (rows.walls[row, cell] >> 1) & 1
+        observations[row, at + 2 * cell + 1] = (rows.walls[row, cell] >> 3) & 1
+
+
+@kernel
+def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations: Any) -> None:
+    """Write the planes of `rules.image`, flat [rows, planes * size^2]; after a step only what changed."""
+    pieces = rows.pieces[row]
+    cells = size * size
+    whose = pieces[robots + TARGET_ROBOT]
+    if pieces[robots + FRESH] != NEW:
+        moved = pieces[robots + MOVED]
+        if moved >= 0:
+            observations[row, moved * cells + pieces[robots + CAME_FROM]] = 0.0
+            observations[row, moved * cells + pieces[moved]] = 1.0
+            if moved == whose:
+                observations[row, (robots + 1) * cells + pieces[robots + CAME_FROM]] = 0.0
+                observations[row, (robots + 1) * cells + pieces[moved]] = 1.0
+        return
+    for at in range((robots + 2) * cells):
+        observations[row, at] = 0.0
+    for place in range(robots + 1):
+        observations[row, place * cells + pieces[place]] = 1.0
+    observations[row, (robots + 1) * cells + pieces[whose]] = 1.0
+    for direction in range(4):
+        at = (robots + 2 + direction) * cells
+        for cell in range(cells):
+            observations[row, at + cell] = (rows.walls[row, cell] >> direction) & 1
+
+
+@kernel
+def observe_row(rows: Rows, row: int, options: NDArray[np.int64], observations: Any) -> None:
+    """Write the row's observation, planes or vector; after a step only what changed."""
+    if options[PLANES] == 1:
+        observe_image_row(rows, row, options[SIZE], options[ROBOTS], observations)
+    else:
+        observe_symbolic_row(rows, row, options[SIZE], options[ROBOTS], observations)
+    if rows.pieces[row, options[ROBOTS] + FRESH] == NEW:
+        rows.pieces[row, options[ROBOTS] + FRESH] = SHOWN
+
+
+# ---- batches
+
+
+@kernel
+def step_rows(
+    rows: Rows,
+    actions: NDArray[np.int64],
+    observations: Any,
+    final_observations: Any,
+    options: NDArray[np.int64],
+    values: NDArray[np.float64],
+    start: int,
+    stop: int,
+) -> int:
+    """One step of rows start .. stop - 1, observations as numbers.
+
+    Returns the first row with a bad action (nothing is changed then), DONE or RESETS_DUE.
+    """
+    wrong = first_bad_action(actions, options[ACTIONS])
+    if wrong >= 0:
+        return wrong
+    answer = DONE
+    for row in range(start, stop):
+        ended = advance_row(rows, row, actions[row], options, values)
+        observe_row(rows, row, options, observations)
+        if rows.pieces[row, options[ROBOTS] + FRESH] == DUE:
+            answer = RESETS_DUE
+            if ended:
+                for at in range(observations.shape[1]):
+                    final_observations[row, at] = observations[row, at]
+    return answer
+
+
+@kernel
+def advance_row(
+    rows: Rows, row: int, action: int, options: NDArray[np.int64], values: NDArray[np.float64]
+) -> bool:
+    """A step, or with NEXT_STEP the mark that a row needs a new board; True when its episode ended now."""
+    robots = options[ROBOTS]
+    if rows.over[row] and options[MODE] == NEXT_STEP:
+        rows.pieces[row, robots + FRESH] = DUE
+        rows.pieces[row, robots + MOVED] = -1
+        rows.over[row] = False
+        rows.rewards[row] = 0.0
+        rows.terminated[row] = False
+        rows.truncated[row] = False
+        return False
+    ended = step_row(rows, row, action, options, values)
+    if ended and options[MODE] == SAME_STEP:
+        rows.pieces[row, robots + FRESH] = DUE
+    elif ended:
+        rows.over[row] = True
+    return ended
+
+
+@kernel
+def advance_rows(
+    rows: Rows,
+    actions: NDArray[np.int64],
+    options: NDArray[np.int64],
+    values: NDArray[np.float64],
+    start: int,
+    stop: int,
+) -> int:
+    """As `step_rows` for pictures, which are drawn afterwards, before any reset."""
+    wrong = first_bad_action(actions, options[ACTIONS])
+    if wrong >= 0:
+        return wrong
+    answer = DONE
+    for row in range(start, stop):
+        advance_row(rows, row, actions[row], options, values)
+        if rows.pieces[row, options[ROBOTS] + FRESH] == DUE:
+            answer = RESETS_DUE
+    return answer
+
+
+@kernel
+def reset_rows(rows: Rows, options: NDArray[np.int64], scratch: Scratch, start: int, stop: int) -> None:
+    """New boards for those of the rows start .. stop - 1 that are due."""
+    for row in range(start, stop):
+        if rows.pieces[row, options[ROBOTS] + FRESH] == DUE:
+            reset_row(rows, row, options, scratch)
+
+
+@kernel
+def observe_new_rows(
+    rows: Rows, observations: Any, options: NDArray[np.int64], start: int, stop: int
+) -> None:
+    """First observations, as numbers, of the rows with a new board."""
+    for row in range(start, stop):
+        if rows.pieces[row, options[ROBOTS] + FRESH] == NEW:
+            observe_row(rows, row, options, observations)
+
+
+@kernel
+def solve_rows(
+    walls: NDArray[np.uint8],
+    pieces: NDArray[np.int32],
+    limits: NDArray[np.int64],
+    scratch: Scratch,
+    moves: NDArray[np.int64],
+    actions: NDArray[np.int64],
+) -> None:
+    """For each row the moves of a shortest solution (see `solve_board`) and its actions, as many as fit.
+
+    limits: size, robots, most moves, most positions kept, whether the target's robot must turn.
+    moves [rows]; actions [rows, n], -1 where there is none.
+    """
+    for row in range(moves.shape[0]):
+        found = solve_board(
+            walls[row],
+            pieces[row],
+            limits[0],
+            limits[1],
+            limits[2],
+            limits[4] != 0,
+            limits[3],
+            scratch.words,
+            scratch.numbers,
+        )
+        moves[row] = found
+        for at in range(actions.shape[1]):
+            actions[row, at] = scratch.numbers[PATH + at] if at < found else -1
