@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo test test-long lint bench browser clean
+.PHONY: help demo test test-long lint bench bench-peers browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,13 +32,20 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 bench: $(BENCH_INSTALLED) ## what a region costs, next to other profilers (a minute)
 	$(BIN)/python benchmarks/region_cost.py
 
+bench-peers: $(INSTALLED) ## environments next to other libraries, which go into .venv-peers (ten minutes)
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet jax==0.10.2 jumanji==1.1.2 \
+	  envpool==1.2.5 gym==0.26.2 pettingzoo==1.27.0 shimmy==2.0.1 imageio==2.38.1
+	$(BIN)/python benchmarks/programs/build_puffer.py .venv-peers
+	$(BIN)/python benchmarks/envs.py --peers-python .venv-peers/bin/python
+
 browser: ## Debian's chromium for the browser tests, when we are root
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } || \
 	  echo "no chromium and no right to install it: the browser tests will be skipped"
 
 clean: ## remove what was built and installed
-	rm -rf .venv build src/*.egg-info src/hotloop/measure/*.so src/hotloop/rl/collect/*.so src/hotloop/measure/layout.h
+	rm -rf .venv .venv-peers build src/*.egg-info src/hotloop/measure/*.so src/hotloop/rl/collect/*.so src/hotloop/measure/layout.h
 
 $(INSTALLED): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

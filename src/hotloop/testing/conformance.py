@@ -1,0 +1,97 @@
+"""Does a vector environment keep to Gymnasium's rules? A kit for ours and for yours.
+
+    from hotloop.testing.conformance import check_vector_env
+    print(check_vector_env(MyVectorEnv))            # MyVectorEnv(num_envs, ...)
+
+Each rule is a function over a `Case`; `RULES` names them. A broken rule raises `ConformanceError`,
+which says where, what was seen and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.extras import need
+from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
+from hotloop.testing.conformance_rules import RULES
+from hotloop.testing.trajectories import Choose, random_actions
+
+__all__ = ["RULES", "ConformanceError", "ConformanceReport", "check_vector_env"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConformanceReport:
+    """What was checked, and what could not be."""
+
+    environment: str  # as it prints itself
+    checked: dict[str, str]  # rule -> on what
+    not_checked: dict[str, str]  # rule -> why
+    steps: int  # of a batch, taken in all
+    episodes: int  # ended in all
+
+    def __str__(self) -> str:
+        """A line for each rule."""
+        lines = [f"{self.environment}: {self.steps} steps, {self.episodes} episodes ended"]
+        lines += [f"  ok           {rule}: {what}" for rule, what in self.checked.items()]
+        lines += [f"  not checked  {rule}: {why}" for rule, why in self.not_checked.items()]
+        return "\n".join(lines)
+
+
+def check_vector_env(
+    make: Callable[..., Any],
+    *,
+    make_twin: Callable[[int], Any] | None = None,
+    num_envs: int = 4,
+    steps: int = 200,
+    seeds: Sequence[int] = (0, 1000),
+    skip: Sequence[str] = (),
+    choose: Choose = random_actions,
+    ignore_infos: Sequence[str] = (),
+) -> ConformanceReport:
+    """Check a Gymnasium vector environment against every rule of `RULES`.
+
+    `make(num_envs)` makes it; where `make` has parameters `autoreset_mode`, `num_threads` or `copy`, they are
+    used to check all modes, threads, and that copies change nothing. Rows are seeded `seed + row`.
+    `make_twin(seed)` makes one slow environment to compare every row with: a `gymnasium.Env`, or any
+    object with `reset() -> (observation, info)` and `step(action) -> (observation, reward, terminated,
+    truncated, info)` that never resets by itself. `choose(env, infos, rng)` gives the actions of a step;
+    without it they are random, within `infos["action_mask"]` where there is one. `skip` names rules to
+    leave out, `ignore_infos` infos that the twin does not have.
+
+    Raises `ConformanceError` at the first broken rule.
+    """
+    need("gymnasium", "rl")
+    unknown = sorted(set(skip) - set(RULES))
+    if unknown:
+        raise HotloopError(f"skip={unknown!r} names no rule; the rules are {', '.join(RULES)}.")
+    if num_envs < 2 or steps < 2 or not seeds:
+        raise HotloopError(
+            f"num_envs={num_envs}, steps={steps}, seeds={tuple(seeds)!r} check too little; "
+            "give at least 2 rows, 2 steps and one seed."
+        )
+    case = Case(
+        make,
+        num_envs=num_envs,
+        steps=steps,
+        seeds=seeds,
+        choose=choose,
+        make_twin=make_twin,
+        ignore_infos=ignore_infos,
+        random="different_seeds" not in skip,
+    )
+    checked: dict[str, str] = {}
+    not_checked: dict[str, str] = {}
+    for name, rule in RULES.items():
+        if name in skip:
+            not_checked[name] = "skipped, as asked"
+            continue
+        try:
+            checked[name] = rule(case)
+        except Unchecked as why:
+            not_checked[name] = str(why)
+    with case.env() as env:
+        shown = repr(env)
+    return ConformanceReport(shown, checked, not_checked, case.steps_taken, case.episodes)

@@ -1,0 +1,193 @@
+"""One environment under test: how it is made, what it played, and how a broken rule is reported."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hotloop._util.errors import HotloopError
+from hotloop.testing.trajectories import Choose, Moment, go_on, play, row_infos, row_of, same
+
+OPTIONS = ("autoreset_mode", "copy", "num_threads")  # asked for by name, where the maker takes them
+
+
+class ConformanceError(HotloopError):
+    """A rule that the environment breaks: which, where, what was seen and what should have been."""
+
+    def __init__(
+        self,
+        rule: str,
+        what: str,
+        remedy: str,
+        *,
+        row: int | None = None,
+        step: int | None = None,
+        got: Any = None,
+        expected: Any = None,
+    ):
+        self.rule, self.what, self.row, self.step = rule, what, row, step
+        self.got, self.expected = got, expected
+        where = "".join(
+            f", {name} {value}" for name, value in (("row", row), ("step", step)) if value is not None
+        )
+        seen = "" if got is None and expected is None else f": got {_short(got)}, expected {_short(expected)}"
+        super().__init__(f"rule {rule!r} is broken{where}: {what}{seen}. {remedy}")
+
+
+class Unchecked(Exception):
+    """Raised by a rule that cannot be checked on this environment; the text says why."""
+
+
+class Case:
+    """The environment, and what the rules share: recordings are made once for each mode and seed."""
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        *,
+        num_envs: int,
+        steps: int,
+        seeds: Sequence[int],
+        choose: Choose,
+        make_twin: Callable[[int], Any] | None,
+        ignore_infos: Sequence[str],
+        random: bool = True,
+    ):
+        self.make = make
+        self.num_envs, self.steps, self.seeds = num_envs, steps, tuple(seeds)
+        self.random = random  # whether anything in the environment is
+        self.choose, self.make_twin, self.ignore_infos = choose, make_twin, frozenset(ignore_infos)
+        parameters = inspect.signature(make).parameters
+        self.accepts = frozenset(name for name in OPTIONS if name in parameters)
+        self.steps_taken = 0
+        self.episodes = 0
+        self._recordings: dict[tuple[Any, int], dict[int, list[Moment]]] = {}
+
+    @contextmanager
+    def env(self, num_envs: int | None = None, mode: Any = None, **options: Any) -> Iterator[Any]:
+        """An environment made for one use and closed after it."""
+        if mode is not None and "autoreset_mode" in self.accepts:
+            options["autoreset_mode"] = mode
+        made = self.make(self.num_envs if num_envs is None else num_envs, **options)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def modes(self) -> list[Any]:
+        """The autoreset modes the environment can be made with; only its own if it cannot be asked."""
+        from gymnasium.vector import AutoresetMode
+
+        if "autoreset_mode" in self.accepts:
+            return list(AutoresetMode)
+        with self.env() as env:
+            declared = env.metadata.get("autoreset_mode")
+        if not isinstance(declared, AutoresetMode):
+            raise ConformanceError(
+                "autoreset",
+                "metadata['autoreset_mode'] does not say what happens at the end of an episode",
+                "Set it to a member of gymnasium.vector.AutoresetMode.",
+                got=declared,
+                expected="an AutoresetMode",
+            )
+        return [declared]
+
+    def recordings(self, mode: Any, num_envs: int | None = None) -> dict[int, list[Moment]]:
+        """What a batch played for each seed, one environment for all seeds."""
+        size = self.num_envs if num_envs is None else num_envs
+        if (mode, size) not in self._recordings:
+            with self.env(size, mode) as env:
+                self._recordings[mode, size] = {
+                    seed: self.play(env, seed, mode=mode, steps=self.steps) for seed in self.seeds
+                }
+        return self._recordings[mode, size]
+
+    def play(
+        self, env: Any, seed: Any, *, mode: Any, steps: int, actions: list[Any] | None = None
+    ) -> list[Moment]:
+        """Play and count what was played."""
+        from gymnasium.vector import AutoresetMode
+
+        moments = play(
+            env,
+            seed,
+            steps,
+            actions=actions,
+            choose=self.choose,
+            disabled=mode == AutoresetMode.DISABLED,
+        )
+        self.steps_taken += steps
+        self.episodes += sum(int(moment.ended.sum()) for moment in moments)
+        return moments
+
+    def go_on(self, env: Any, actions: list[Any], *, disabled: bool) -> list[Moment]:
+        """Step an environment that is in the middle of a play with these actions."""
+        moments = go_on(env, actions, disabled=disabled)
+        self.steps_taken += len(actions)
+        return moments
+
+    def compare(
+        self,
+        rule: str,
+        got: list[Moment],
+        expected: list[Moment],
+        remedy: str,
+        rows: Sequence[tuple[int, int]] | None = None,
+        first_step: int = 0,
+    ) -> None:
+        """Raise where two plays differ; `rows` pairs the rows of the one with those of the other."""
+        pairs = rows or [(row, row) for row in range(self.num_envs)]
+        for step, (one, other) in enumerate(zip(got, expected, strict=True), start=first_step):
+            if rows is None and _alike(one, other):
+                continue
+            for row, of_other in pairs:
+                mine, theirs = facts_of(one, row), facts_of(other, of_other)
+                for what in {**mine, **theirs}:
+                    if not same(mine.get(what), theirs.get(what)):
+                        raise ConformanceError(
+                            rule,
+                            what,
+                            remedy,
+                            row=row,
+                            step=step,
+                            got=mine.get(what),
+                            expected=theirs.get(what),
+                        )
+
+
+def facts_of(moment: Moment, row: int) -> dict[str, Any]:
+    """All that one step said of one row, by name."""
+    facts: dict[str, Any] = {
+        "observation": row_of(moment.observations, row),
+        "info": row_infos(moment.infos, row),
+    }
+    for name in ("rewards", "terminated", "truncated"):
+        values = getattr(moment, name)
+        if values is not None:
+            facts[name] = values[row]
+    final = moment.infos.get("_final_obs")
+    if final is not None and final[row]:
+        facts["final_obs"] = row_of(moment.infos["final_obs"], row)
+        facts["final_info"] = row_infos(moment.infos.get("final_info", {}), row)
+    if moment.after_reset is not None and moment.ended[row]:
+        facts["observation after reset"] = row_of(moment.after_reset[0], row)
+    return facts
+
+
+def _alike(one: Moment, other: Moment) -> bool:
+    """Whether two moments are equal in everything, rows that masks leave out included: the quick look."""
+    names = ("observations", "rewards", "terminated", "truncated", "infos", "after_reset")
+    return all(same(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        text = np.array2string(value, threshold=12, edgeitems=3, floatmode="unique", separator=", ")
+    else:
+        text = repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -1,0 +1,191 @@
+"""Rules of the conformance kit about the ends of episodes: autoreset as declared, flags kept apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
+from hotloop.testing.trajectories import Moment, row_of, same
+
+RULE = "autoreset"
+
+
+def autoreset(case: Case) -> str:
+    """What happens after an episode is what metadata['autoreset_mode'] says, in each mode there is."""
+    from gymnasium.vector import AutoresetMode
+
+    by_hand, ends = 0, 0
+    for mode in case.modes():
+        with case.env(mode=mode) as env:
+            declared, single_space = env.metadata.get("autoreset_mode"), env.single_observation_space
+        if declared != mode:
+            raise ConformanceError(
+                RULE,
+                "metadata['autoreset_mode'] is not the mode asked for",
+                "Set self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}.",
+                got=declared,
+                expected=mode,
+            )
+        for moments in case.recordings(mode).values():
+            ends += _check_form(mode, single_space, moments)
+        # A row alone, reset by hand: needs a mode in which the environment does not reset in the same step.
+        if "autoreset_mode" in case.accepts or mode == AutoresetMode.NEXT_STEP:
+            hand_mode = AutoresetMode.DISABLED if "autoreset_mode" in case.accepts else mode
+            by_hand += _check_by_hand(case, mode, hand_mode)
+    if not ends:
+        raise Unchecked(
+            f"no episode ended in {case.steps} steps; raise `steps`, or give `choose`, actions that end one"
+        )
+    modes = ", ".join(mode.name for mode in case.modes())
+    return f"{modes}: {ends} ends of episodes, {by_hand} of them against a reset by hand"
+
+
+def _check_form(mode: Any, single_space: Any, moments: list[Moment]) -> int:
+    """What can be seen without a second environment; the number of episodes that ended."""
+    from gymnasium.vector import AutoresetMode
+
+    pairs = zip(moments[1:], [*moments[2:], None], strict=True)
+    for step, (moment, following) in enumerate(pairs, start=1):
+        if mode == AutoresetMode.SAME_STEP:
+            _check_finals(single_space, moment, step)
+        for row in np.flatnonzero(moment.ended).tolist():
+            if mode == AutoresetMode.NEXT_STEP and following is not None:
+                _check_reset_step(following, row, step + 1)
+        if moment.after_reset is not None:
+            for row in np.flatnonzero(~moment.ended).tolist():
+                _expect(
+                    "observation of a row that reset_mask leaves out",
+                    row_of(moment.after_reset[0], row),
+                    row_of(moment.observations, row),
+                    "reset(options={'reset_mask': rows}) resets the rows marked and no other.",
+                    row,
+                    step,
+                )
+    return sum(int(moment.ended.sum()) for moment in moments)
+
+
+def _check_reset_step(moment: Moment, row: int, step: int) -> None:
+    """The step after an end only resets: no reward, no flag."""
+    assert moment.rewards is not None
+    assert moment.terminated is not None
+    assert moment.truncated is not None
+    remedy = "With NEXT_STEP the step after an episode's end ignores the action and only resets the row."
+    _expect("reward of the step that resets", float(moment.rewards[row]), 0.0, remedy, row, step)
+    _expect("terminated in the step that resets", bool(moment.terminated[row]), False, remedy, row, step)
+    _expect("truncated in the step that resets", bool(moment.truncated[row]), False, remedy, row, step)
+
+
+def _check_finals(single_space: Any, moment: Moment, step: int) -> None:
+    """SAME_STEP: infos hold the last observation of exactly the rows that ended."""
+    remedy = (
+        "With SAME_STEP infos['final_obs'] holds the last observation of each row that ended, "
+        "and the mask '_final_obs' says which."
+    )
+    nobody = np.zeros_like(moment.ended)
+    mask = moment.infos.get("_final_obs", nobody)
+    _expect("infos['_final_obs']", mask, moment.ended, remedy, None, step)
+    for row in np.flatnonzero(moment.ended).tolist():
+        final = row_of(moment.infos["final_obs"], row)
+        if not single_space.contains(final):
+            raise ConformanceError(
+                RULE,
+                "final_obs is not an observation",
+                remedy,
+                row=row,
+                step=step,
+                got=final,
+                expected=single_space,
+            )
+
+
+def _check_by_hand(case: Case, mode: Any, hand_mode: Any) -> int:
+    """A row alone in `mode` against one that is stepped with the same actions and reset by hand."""
+    ends = 0
+    for seed, moments in case.recordings(mode, 1).items():
+        with case.env(1, hand_mode) as hand:
+            observation, _ = hand.reset(seed=seed)
+            _expect("first observation", row_of(moments[0].observations, 0), row_of(observation, 0), "", 0, 0)
+            over = False
+            for step, moment in enumerate(moments[1:], start=1):
+                over, ended = _by_hand_step(mode, hand, moment, step, over)
+                ends += ended
+        case.steps_taken += case.steps
+    return ends
+
+
+def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -> tuple[bool, int]:
+    """One step of both; whether the next step is one that only resets, and episodes that ended."""
+    from gymnasium.vector import AutoresetMode
+
+    seen = row_of(moment.observations, 0)
+    if over:  # NEXT_STEP: this step is the reset
+        _expect("observation of the step that resets", seen, _fresh(hand), _DRAWS, 0, step)
+        return False, 0
+    stepped = hand.step(moment.actions)
+    last, ended = row_of(stepped[0], 0), bool(stepped[2][0] or stepped[3][0])
+    _expect("end of the episode", bool(moment.ended[0]), ended, _DRAWS, 0, step)
+    if not ended:
+        _expect("observation", seen, last, _DRAWS, 0, step)
+        return False, 0
+    if mode == AutoresetMode.SAME_STEP:
+        _expect(
+            "final_obs",
+            row_of(moment.infos["final_obs"], 0),
+            last,
+            "It is what was seen before the reset.",
+            0,
+            step,
+        )
+        _expect("observation after the reset in the same step", seen, _fresh(hand), _DRAWS, 0, step)
+        return False, 1
+    _expect("last observation", seen, last, "The last observation comes before the reset.", 0, step)
+    if moment.after_reset is not None:
+        _expect(
+            "observation after reset_mask", row_of(moment.after_reset[0], 0), _fresh(hand), _DRAWS, 0, step
+        )
+        return False, 1
+    return True, 1
+
+
+_DRAWS = "A reset by the environment must do what reset() without a seed does, drawing the same numbers."
+
+
+def _fresh(hand: Any) -> Any:
+    return row_of(hand.reset()[0], 0)
+
+
+def _expect(what: str, got: Any, expected: Any, remedy: str, row: int | None, step: int) -> None:
+    if not same(got, expected):
+        raise ConformanceError(RULE, what, remedy, row=row, step=step, got=got, expected=expected)
+
+
+def flags(case: Case) -> str:
+    """terminated and truncated are two arrays that mean two things."""
+    mode = case.modes()[0]
+    with case.env(mode=mode) as env:
+        env.reset(seed=case.seeds[0])
+        actions = case.recordings(mode)[case.seeds[0]][1].actions
+        _, _, terminated, truncated, _ = env.step(actions)
+        if np.shares_memory(terminated, truncated):
+            raise ConformanceError(
+                "flags",
+                "terminated and truncated are the same memory",
+                "Keep two arrays: a time limit truncates, the rules of the environment terminate.",
+            )
+    ended = both = 0
+    for of_mode in case.modes():
+        for moments in case.recordings(of_mode).values():
+            for moment in moments[1:]:
+                ended += int(moment.ended.sum())
+                both += int((moment.terminated & moment.truncated).sum())  # type: ignore[operator]
+    if ended >= 3 and ended == both:
+        raise ConformanceError(
+            "flags",
+            f"all {ended} episodes that ended are both terminated and truncated",
+            "Keep the two apart: a time limit sets `truncated` only, the rules `terminated` only.",
+        )
+    if not ended:
+        raise Unchecked(f"no episode ended in {case.steps} steps")
+    return f"{ended} ends of episodes, {both} with both flags"

@@ -1,0 +1,315 @@
+"""The rules of the conformance kit: each a function that returns what it checked, or raises.
+
+`ConformanceError` is raised for a rule that is broken, `Unchecked` for one that cannot be checked here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
+from hotloop.testing.conformance_copies import copies, saved_state
+from hotloop.testing.conformance_episodes import autoreset, flags
+from hotloop.testing.conformance_twin import twin
+from hotloop.testing.trajectories import Moment, leaves, moment_of, same
+
+Rule = Callable[[Case], str]
+
+
+def spaces(case: Case) -> str:
+    """Spaces are batches of the single ones; what is handed out lies in them, with their types."""
+    from gymnasium.vector.utils import batch_space
+
+    with case.env() as env:
+        _equal("spaces", "num_envs", env.num_envs, case.num_envs, "Make as many rows as were asked for.")
+        for name in ("observation_space", "action_space"):
+            _equal(
+                "spaces",
+                name,
+                getattr(env, name),
+                batch_space(getattr(env, f"single_{name}"), case.num_envs),
+                f"Make it with gymnasium.vector.utils.batch_space(single_{name}, num_envs).",
+            )
+        space = env.observation_space
+    mode = case.modes()[0]
+    for moments in case.recordings(mode).values():
+        for step, moment in enumerate(moments):
+            _check_types(case, space, moment, step)
+    return f"{len(case.seeds)} plays of {case.steps} steps"
+
+
+def _check_types(case: Case, space: Any, moment: Moment, step: int) -> None:
+    rule, rows = "spaces", (case.num_envs,)
+    expected = dict(leaves(space.sample()))
+    found = dict(leaves(moment.observations))
+    _equal(rule, "parts of the observation", sorted(found), sorted(expected), "Hand out what the space has.")
+    for path, array in found.items():
+        if isinstance(expected[path], np.ndarray):
+            remedy = "Hand out arrays of the space's type and shape."
+            _equal(rule, f"type of observations{path}", array.dtype, expected[path].dtype, remedy, step)
+            _equal(rule, f"shape of observations{path}", array.shape, expected[path].shape, remedy, step)
+    if not space.contains(moment.observations):
+        raise ConformanceError(
+            rule,
+            "observations are not in observation_space",
+            "Widen the bounds of the space or clip the observations.",
+            step=step,
+            got=moment.observations,
+            expected=space,
+        )
+    if not isinstance(moment.infos, dict):
+        raise ConformanceError(
+            rule, "infos", "Return a dict.", step=step, got=type(moment.infos), expected=dict
+        )
+    for name, values in moment.infos.items():
+        if name.startswith("_"):
+            remedy = "A mask `_name` is a bool array with one entry for each row."
+            got = (getattr(values, "dtype", None), getattr(values, "shape", None))
+            _equal(rule, f"infos[{name!r}]", got, (np.dtype(bool), rows), remedy, step)
+    if moment.rewards is None:
+        return
+    if not np.issubdtype(moment.rewards.dtype, np.floating):
+        raise ConformanceError(
+            rule, "type of rewards", "Use floats.", step=step, got=moment.rewards.dtype, expected="floats"
+        )
+    _equal(rule, "shape of rewards", moment.rewards.shape, rows, "One reward for each row.", step)
+    for name in ("terminated", "truncated"):
+        flag = getattr(moment, name)
+        got = (getattr(flag, "dtype", None), getattr(flag, "shape", None))
+        _equal(rule, name, got, (np.dtype(bool), rows), "One bool for each row.", step)
+
+
+def same_seed(case: Case) -> str:
+    """The same seed and actions give the same play: in another environment, after another play."""
+    for mode in case.modes():
+        recorded = case.recordings(mode)
+        with case.env(mode=mode) as env:
+            for seed in reversed(case.seeds):
+                actions = [moment.actions for moment in recorded[seed][1:]]
+                again = case.play(env, seed, mode=mode, steps=case.steps, actions=actions)
+                case.compare(
+                    "same_seed",
+                    again,
+                    recorded[seed],
+                    "reset(seed=...) must set everything that decides what happens: "
+                    "draw random numbers from the seeded generator only, and forget the episode before.",
+                )
+    return f"seeds {_listed(case.seeds)} twice, in two environments, in {len(case.modes())} autoreset modes"
+
+
+def different_seeds(case: Case) -> str:
+    """Different seeds give different plays for the same actions, and so do the rows of a batch."""
+    if len(case.seeds) < 2:
+        raise Unchecked("it needs at least two seeds")
+    mode = case.modes()[0]
+    first = case.recordings(mode)[case.seeds[0]]
+    actions = [moment.actions for moment in first[1:]]
+    with case.env(mode=mode) as env:
+        for seed in case.seeds[1:]:
+            other = case.play(env, seed, mode=mode, steps=case.steps, actions=actions)
+            try:
+                case.compare("different_seeds", other, first, "")
+            except ConformanceError:
+                continue
+            raise ConformanceError(
+                "different_seeds",
+                f"seeds {case.seeds[0]} and {seed} give the same play of {case.steps} steps",
+                "Seed the generator in reset(seed=...); if nothing in the environment is random, "
+                "pass skip=('different_seeds',).",
+            )
+    return f"seeds {_listed(case.seeds)} with the same actions"
+
+
+def stream_continues(case: Case) -> str:
+    """reset() without a seed goes on with the random numbers; it neither reseeds nor begins again."""
+    mode, seed, steps = case.modes()[0], case.seeds[0], min(case.steps, 30)
+    actions = [moment.actions for moment in case.recordings(mode)[seed][1 : steps + 1]]
+
+    def three_plays() -> list[list[Moment]]:
+        with case.env(mode=mode) as env:
+            return [case.play(env, s, mode=mode, steps=steps, actions=actions) for s in (seed, None, None)]
+
+    once, again = three_plays(), three_plays()
+    for got, expected in zip(again, once, strict=True):
+        case.compare(
+            "stream_continues",
+            got,
+            expected,
+            "reset() without a seed must go on with the generator of reset(seed=...), not make a new one.",
+        )
+    if case.random and all(_alike(case, one, once[0]) for one in once[1:]):
+        raise ConformanceError(
+            "stream_continues",
+            f"reset() without a seed repeats the play of reset(seed={seed})",
+            "Leave the generator as it is when no seed is given.",
+        )
+    return "two resets without a seed after one with a seed, in two environments"
+
+
+def batch_size(case: Case) -> str:
+    """Row i of a batch seeded with s is the row that is alone and seeded with s + i."""
+    for mode in case.modes():
+        recorded = case.recordings(mode)
+        with case.env(1, mode) as env:
+            for seed, moments in recorded.items():
+                for row in range(case.num_envs):
+                    actions = [moment.actions[row : row + 1] for moment in moments[1:]]
+                    alone = case.play(env, seed + row, mode=mode, steps=case.steps, actions=actions)
+                    case.compare(
+                        "batch_size",
+                        moments,
+                        alone,
+                        "A row may depend on its own seed and actions only: give each row a generator "
+                        "seeded with seed + row (or pass skip=('batch_size',) if they share one by design).",
+                        rows=[(row, 0)],
+                    )
+    return f"rows of {case.num_envs} against rows alone, in {len(case.modes())} autoreset modes"
+
+
+def aliasing(case: Case) -> str:
+    """What was handed out is not written to later, may be written to, and actions are left alone."""
+    for mode in case.modes():
+        moments = case.recordings(mode)[case.seeds[0]]
+        with case.env(mode=mode) as env:
+            if getattr(env, "copy", True) is False:
+                raise Unchecked("the environment declares copy=False")
+            _keep_everything(env, case.seeds[0], moments)
+        with case.env(mode=mode) as env:
+            _write_over_everything(case, env, case.seeds[0], moments)
+        case.steps_taken += 2 * case.steps
+    return f"{case.steps} steps kept, {case.steps} written over, in {len(case.modes())} autoreset modes"
+
+
+def _keep_everything(env: Any, seed: int, moments: list[Moment]) -> None:
+    handed: list[tuple[int, Any, Any]] = []
+
+    def keep(step: int, outcome: Any) -> None:
+        handed.append((step, outcome, copy.deepcopy(outcome)))
+
+    keep(0, env.reset(seed=seed))
+    for step, moment in enumerate(moments[1:], start=1):
+        actions = copy.deepcopy(moment.actions)
+        keep(step, env.step(actions))
+        if not same(actions, moment.actions):
+            remedy = "Copy the actions before changing them."
+            raise ConformanceError(
+                "aliasing", "the actions given", remedy, step=step, got=actions, expected=moment.actions
+            )
+        if moment.after_reset is not None:
+            keep(step, env.reset(options={"reset_mask": moment.ended.copy()}))
+    for step, now, then in handed:
+        for path, before in _arrays(then).items():
+            after = _arrays(now)[path]
+            if not same(after, before):
+                raise ConformanceError(
+                    "aliasing",
+                    f"{path} was overwritten after it was handed out",
+                    "Hand out copies, or declare copy=False.",
+                    step=step,
+                    got=after,
+                    expected=before,
+                )
+
+
+def _write_over_everything(case: Case, env: Any, seed: int, moments: list[Moment]) -> None:
+    remedy = "Writing into what was handed out changed the play: hand out copies."
+    _scribble(env.reset(seed=seed))
+    for step, moment in enumerate(moments[1:], start=1):
+        outcome = env.step(moment.actions)
+        now = replace(moment_of(moment.actions, outcome), after_reset=moment.after_reset)
+        case.compare("aliasing", [now], [moment], remedy, first_step=step)
+        _scribble(outcome)
+        if moment.after_reset is not None:
+            _scribble(env.reset(options={"reset_mask": moment.ended.copy()}))
+
+
+def no_copies(case: Case) -> str:
+    """copy=False changes who owns the arrays, not what they hold."""
+    if "copy" not in case.accepts:
+        raise Unchecked("the environment cannot be asked for copy=False")
+    for mode in case.modes():
+        with case.env(mode=mode, copy=False) as env:
+            _replay(case, "no_copies", env, mode, "copy=False must hand out the same numbers as copy=True.")
+    return f"copy=False plays as copy=True in {len(case.modes())} autoreset modes"
+
+
+def threads(case: Case) -> str:
+    """The number of threads changes nothing."""
+    if "num_threads" not in case.accepts:
+        raise Unchecked("the environment has no parameter num_threads")
+    for mode in case.modes():
+        for number in (2, case.num_envs):
+            with case.env(mode=mode, num_threads=number) as env:
+                remedy = (
+                    f"num_threads={number} must play as one thread: threads may share no state or generator."
+                )
+                _replay(case, "threads", env, mode, remedy)
+    return f"2 and {case.num_envs} threads in {len(case.modes())} autoreset modes"
+
+
+RULES: dict[str, Rule] = {
+    "spaces": spaces,
+    "same_seed": same_seed,
+    "different_seeds": different_seeds,
+    "stream_continues": stream_continues,
+    "batch_size": batch_size,
+    "autoreset": autoreset,
+    "flags": flags,
+    "aliasing": aliasing,
+    "no_copies": no_copies,
+    "threads": threads,
+    "copies": copies,
+    "saved_state": saved_state,
+    "twin": twin,
+}
+
+
+def _replay(case: Case, rule: str, env: Any, mode: Any, remedy: str) -> None:
+    for seed, moments in case.recordings(mode).items():
+        actions = [moment.actions for moment in moments[1:]]
+        case.compare(
+            rule, case.play(env, seed, mode=mode, steps=case.steps, actions=actions), moments, remedy
+        )
+
+
+def _alike(case: Case, one: list[Moment], other: list[Moment]) -> bool:
+    try:
+        case.compare("", one, other, "")
+    except ConformanceError:
+        return False
+    return True
+
+
+def _equal(rule: str, what: str, got: Any, expected: Any, remedy: str, step: int | None = None) -> None:
+    if got != expected:
+        raise ConformanceError(rule, what, remedy, step=step, got=got, expected=expected)
+
+
+def _arrays(handed: Any) -> dict[str, Any]:
+    """Every array in what reset or step returned, by name; those inside arrays of objects too."""
+    of_step = ["observations", "rewards", "terminated", "truncated", "infos"]
+    names = ["observations", "infos"] if len(handed) == 2 else of_step
+    found = {}
+    for name, part in zip(names, handed, strict=True):
+        for path, leaf in leaves(part, name):
+            if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+                inside = ((f"{path}[{row}]", one) for row, one in enumerate(leaf))
+                found.update({where: one for where, one in inside if isinstance(one, np.ndarray)})
+            elif isinstance(leaf, np.ndarray):
+                found[path] = leaf
+    return found
+
+
+def _scribble(handed: Any) -> None:
+    for array in _arrays(handed).values():
+        if array.flags.writeable:
+            array[...] = 1
+
+
+def _listed(seeds: tuple[int, ...]) -> str:
+    return ", ".join(map(str, seeds))

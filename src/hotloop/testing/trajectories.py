@@ -1,0 +1,143 @@
+"""Plays of vector environments, written down so that two of them can be compared: the conformance kit's eyes.
+
+Everything is copied at the moment it is handed out, so an environment that overwrites its arrays later
+cannot change what was recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Choose = Callable[[Any, dict[str, Any], np.random.Generator], Any]  # env, infos, rng -> actions
+FINAL = ("final_obs", "final_info")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one step of a batch gave; the first one is the reset, without actions, rewards and flags."""
+
+    actions: Any
+    observations: Any
+    rewards: NDArray[np.float64] | None
+    terminated: NDArray[np.bool_] | None
+    truncated: NDArray[np.bool_] | None
+    infos: dict[str, Any]
+    # With autoreset disabled, what the reset of the ended rows gave; None where none had ended.
+    after_reset: tuple[Any, dict[str, Any]] | None = None
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Rows whose episode ended in this step."""
+        if self.terminated is None or self.truncated is None:
+            return np.zeros(0, dtype=np.bool_)
+        return np.asarray(self.terminated | self.truncated)
+
+
+def random_actions(env: Any, infos: dict[str, Any], rng: np.random.Generator) -> Any:
+    """Any allowed action for each row: where infos hold an `action_mask`, one it allows."""
+    mask = infos.get("action_mask")
+    if mask is None:
+        env.action_space.seed(int(rng.integers(1 << 31)))
+        return env.action_space.sample()
+    weights = rng.random(mask.shape) * np.asarray(mask, dtype=bool)  # rows that only reset allow nothing: 0
+    return weights.argmax(axis=-1).astype(env.action_space.dtype)
+
+
+def play(
+    env: Any,
+    seed: int | list[int] | None,
+    steps: int,
+    *,
+    actions: list[Any] | None = None,
+    choose: Choose = random_actions,
+    disabled: bool = False,
+) -> list[Moment]:
+    """Reset with the seed, then step: with the actions given, or with those `choose` finds.
+
+    With `disabled` the rows that ended are reset by hand after each step. The list begins with the reset.
+    """
+    rng = np.random.default_rng(0)
+    observations, infos = env.reset(seed=seed)
+    moments = [Moment(None, copy.deepcopy(observations), None, None, None, copy.deepcopy(infos))]
+    if actions is not None:
+        return moments + go_on(env, actions[:steps], disabled=disabled)
+    for _ in range(steps):
+        moments.append(_step(env, choose(env, infos, rng), disabled))
+        after = moments[-1].after_reset
+        infos = moments[-1].infos if after is None else after[1]
+    return moments
+
+
+def go_on(env: Any, actions: list[Any], *, disabled: bool) -> list[Moment]:
+    """Step an environment with these actions from where it is."""
+    return [_step(env, copy.deepcopy(chosen), disabled) for chosen in actions]
+
+
+def _step(env: Any, chosen: Any, disabled: bool) -> Moment:
+    moment = moment_of(copy.deepcopy(chosen), env.step(chosen))
+    if disabled and moment.ended.any():
+        after = copy.deepcopy(env.reset(options={"reset_mask": moment.ended.copy()}))
+        moment = replace(moment, after_reset=after)
+    return moment
+
+
+def moment_of(actions: Any, outcome: tuple[Any, Any, Any, Any, dict[str, Any]]) -> Moment:
+    """What `step` returned, copied."""
+    observations, rewards, terminated, truncated, infos = copy.deepcopy(outcome)
+    return Moment(actions, observations, rewards, terminated, truncated, infos)
+
+
+def leaves(observations: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays inside an observation, each with where it is: dicts and tuples are opened."""
+    if isinstance(observations, dict):
+        for key in sorted(observations):
+            yield from leaves(observations[key], f"{path}[{key!r}]")
+    elif isinstance(observations, tuple):
+        for index, part in enumerate(observations):
+            yield from leaves(part, f"{path}[{index}]")
+    else:
+        yield path, observations
+
+
+def row_of(observations: Any, row: int) -> Any:
+    """One row of a batch of observations, in the form of a single observation."""
+    if isinstance(observations, dict):
+        return {key: row_of(part, row) for key, part in observations.items()}
+    if isinstance(observations, tuple) and observations and not np.isscalar(observations[0]):
+        return tuple(row_of(part, row) for part in observations)
+    return observations[row]
+
+
+def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """Gymnasium's vector infos as those of one row: only what its masks say the row has."""
+    found = {}
+    for name, values in infos.items():
+        mask = infos.get(f"_{name}")
+        if name.startswith("_") or name in FINAL or (mask is not None and not mask[row]):
+            continue
+        found[name] = row_infos(values, row) if isinstance(values, dict) else values[row]
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two observations, infos or numbers are equal to the last bit, NaN equal to NaN."""
+    if isinstance(one, dict) or isinstance(other, dict):
+        return (
+            isinstance(one, dict)
+            and isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(same(one[key], other[key]) for key in one)
+        )
+    if isinstance(one, (list, tuple)) or (isinstance(one, np.ndarray) and one.dtype == object):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    if one is None or other is None or isinstance(one, str):
+        return type(one) is type(other) and bool(one == other)
+    a, b = np.asarray(one), np.asarray(other)
+    number = np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)
+    return bool(np.array_equal(a, b, equal_nan=number))

@@ -1,0 +1,543 @@
+"""The conformance kit passes what is right and catches, for every rule, an environment that breaks it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv as GymnasiumCartPole
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from hotloop._util.errors import HotloopError
+from hotloop.testing.conformance import RULES, ConformanceError, check_vector_env
+
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+
+
+class Dice:
+    """The obvious twin: dice added up; the rules end it at 20, time at 8 throws; action 1 counts double."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.total, self.throws = 0.0, 0
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        self.total, self.throws = 1 + int(self.rng.random() * 6), 0
+        return self.observation(), {"throws": 0}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        pips = 1 + int(self.rng.random() * 6)
+        self.total += pips * (2 if action else 1)
+        self.throws += 1
+        return self.observation(), float(pips), self.total >= 20, self.throws >= 8, {"throws": self.throws}
+
+    def observation(self) -> Any:
+        return np.array([self.total, self.throws], dtype=np.float32)
+
+
+class DiceVectorEnv(VectorEnv):
+    """Rows of `Dice`, one after the other. `fault` names the one thing that is wrong with it."""
+
+    fault = ""
+
+    def __init__(
+        self,
+        num_envs: int,
+        autoreset_mode: AutoresetMode = NEXT,
+        copy: bool = True,
+        num_threads: int = 1,
+    ):
+        self.num_envs = num_envs
+        self.mode = autoreset_mode
+        self.metadata = {"autoreset_mode": autoreset_mode}
+        self.single_observation_space = Box(0, 100, (2,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.single_action_space = Discrete(2)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.copy, self.num_threads = copy, num_threads
+        self.rows = [Dice(0) for _ in range(num_envs)]
+        self.over = np.zeros(num_envs, dtype=bool)
+        self.seen = np.zeros((num_envs, 2), dtype=np.float32)
+        self.rewards = np.zeros(num_envs)
+        self.seed = 0
+
+    def seed_rows(self, seed: int) -> None:
+        for row, dice in enumerate(self.rows):
+            dice.rng = np.random.default_rng(seed + row)
+
+    def rows_to_reset(self, options: dict[str, Any] | None) -> Any:
+        return (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=bool))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.seed_rows(seed)
+        throws = np.zeros(self.num_envs, dtype=int)
+        marked = self.rows_to_reset(options)
+        for row in np.flatnonzero(marked):
+            self.seen[row], _ = self.rows[row].reset()
+        self.over[marked] = False
+        return self.handed(self.seen), {"throws": throws, "_throws": marked.copy()}
+
+    def handed(self, array: Any) -> Any:
+        return array.copy() if self.copy else array
+
+    def step(self, actions: Any) -> Any:
+        n = self.num_envs
+        terminated, truncated = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+        throws, final_throws = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
+        final = np.full(n, None, dtype=object)
+        for row, dice in enumerate(self.rows):
+            if self.over[row]:
+                self.seen[row], _ = dice.reset()
+                self.rewards[row], self.over[row] = 0.0, False
+                continue
+            self.seen[row], self.rewards[row], terminated[row], truncated[row], _ = dice.step(actions[row])
+            throws[row] = dice.throws
+            if terminated[row] or truncated[row]:
+                final[row], final_throws[row] = self.last(row)
+                if self.mode == SAME:
+                    self.seen[row], _ = dice.reset()
+                    throws[row] = 0
+                self.over[row] = self.mode != SAME
+        ended = terminated | truncated
+        infos: dict[str, Any] = {"throws": throws, "_throws": np.ones(n, dtype=bool)}
+        if self.mode == SAME and ended.any():
+            infos |= {"final_obs": final, "_final_obs": ended, "_final_info": ended}
+            infos["final_info"] = {"throws": final_throws, "_throws": ended.copy()}
+        return self.handed(self.seen), self.handed(self.rewards), terminated, truncated, infos
+
+    def last(self, row: int) -> tuple[Any, int]:
+        return self.seen[row].copy(), self.rows[row].throws
+
+
+def check(make: Any, **options: Any) -> Any:
+    return check_vector_env(make, **{"steps": 60, "num_envs": 3, **options})
+
+
+# ---- what is right passes
+
+
+def test_a_correct_environment_passes_every_rule() -> None:
+    report = check(Saved, make_twin=Dice)
+    assert set(report.checked) == set(RULES)
+    assert not report.not_checked
+    assert report.episodes > 100
+    shown = str(report).splitlines()
+    assert shown[0] == f"Saved(num_envs=3): {report.steps} steps, {report.episodes} episodes ended"
+    assert shown[1] == "  ok           spaces: 2 plays of 60 steps"
+
+
+def test_gymnasiums_own_vector_environments_pass() -> None:
+    def make_one() -> gymnasium.Env:
+        return gymnasium.make("CartPole-v1")
+
+    def sync(num_envs: int, autoreset_mode: AutoresetMode = NEXT, copy: bool = True) -> Any:
+        return SyncVectorEnv([make_one] * num_envs, autoreset_mode=autoreset_mode, copy=copy)
+
+    def over_processes(num_envs: int, autoreset_mode: AutoresetMode = NEXT) -> Any:
+        return AsyncVectorEnv([make_one] * num_envs, autoreset_mode=autoreset_mode)
+
+    assert set(check(sync, make_twin=lambda seed: make_one()).not_checked) == {
+        "threads",
+        "copies",
+        "saved_state",
+    }
+    report = check(over_processes, num_envs=2, steps=40)
+    assert set(report.not_checked) == {"no_copies", "threads", "copies", "saved_state", "twin"}
+    report = check(
+        lambda num_envs: GymnasiumCartPole(num_envs), skip=("batch_size",)
+    )  # rows share a generator
+    assert set(report.not_checked) == {"batch_size", "no_copies", "threads", "copies", "saved_state", "twin"}
+    assert report.not_checked["batch_size"] == "skipped, as asked"
+
+
+class Pair(gymnasium.Env):
+    """Observations in a dict."""
+
+    observation_space = Dict({"a": Box(0, 1, (2,), np.float64), "b": Discrete(7)})
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.now(), {}
+
+    def step(self, action: int) -> Any:
+        return self.now(), 1.0, bool(self.np_random.random() < 0.1), False, {"note": "hello"}
+
+    def now(self) -> Any:
+        return {"a": self.np_random.random(2), "b": self.np_random.integers(7)}
+
+
+def test_observations_may_be_dicts() -> None:
+    def make(num_envs: int, autoreset_mode: AutoresetMode = NEXT) -> Any:
+        return SyncVectorEnv([Pair] * num_envs, autoreset_mode=autoreset_mode)
+
+    report = check(make, make_twin=lambda seed: Pair())
+    assert set(report.not_checked) == {"no_copies", "threads", "copies", "saved_state"}
+
+
+def test_actions_stay_within_the_mask() -> None:
+    class Masked(DiceVectorEnv):
+        def step(self, actions: Any) -> Any:
+            assert (actions == 1).all()
+            *outcome, infos = super().step(actions)
+            return *outcome, infos | self.mask()
+
+        def reset(self, **options: Any) -> Any:
+            observations, infos = super().reset(**options)
+            return observations, infos | self.mask()
+
+        def mask(self) -> dict[str, Any]:
+            return {"action_mask": np.tile([False, True], (self.num_envs, 1))}
+
+    check(Masked)
+
+
+# ---- what is wrong is caught
+
+
+class DoubleObservations(DiceVectorEnv):
+    def handed(self, array: Any) -> Any:
+        return array.astype(np.float64)
+
+
+class TallRewards(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, rewards[:, None], *rest
+
+
+class WholeFlags(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, *rest = super().step(actions)
+        return seen, rewards, terminated.astype(int), *rest
+
+
+class TightSpace(DiceVectorEnv):
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs)
+        self.single_observation_space = Box(0, 5, (2,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+
+
+class OtherActionSpace(DiceVectorEnv):
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs)
+        self.action_space = Discrete(2)
+
+
+class ShortMask(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"_throws": np.ones(1, dtype=bool)}
+
+
+class OwnRandomness(DiceVectorEnv):
+    def seed_rows(self, seed: int) -> None:
+        for dice in self.rows:
+            dice.rng = np.random.default_rng()
+
+
+class Remembering(DiceVectorEnv):
+    """A reset with a seed keeps something of the play before it."""
+
+    plays = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.plays += options is None
+        return super().reset(seed=None if seed is None else seed + self.plays, options=options)
+
+
+class Deaf(DiceVectorEnv):
+    def seed_rows(self, seed: int) -> None:
+        super().seed_rows(0)
+
+
+class Forgetful(DiceVectorEnv):
+    """reset() without a seed takes a new seed from the system."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        fresh = int(np.random.SeedSequence().entropy) % 2**32 if options is None else None
+        return super().reset(seed=fresh if seed is None else seed, options=options)
+
+
+class Repeating(DiceVectorEnv):
+    """reset() without a seed begins again with the last seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seed = self.seed if seed is None else seed
+        return super().reset(seed=self.seed if options is None else None, options=options)
+
+
+class Shared(DiceVectorEnv):
+    def seed_rows(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for dice in self.rows:
+            dice.rng = rng
+
+
+class Silent(DiceVectorEnv):
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs)
+        self.metadata = {}
+
+
+class AlwaysNextStep(DiceVectorEnv):
+    """Takes a mode, and says it does another."""
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+        super().__init__(num_envs)
+
+
+class Impatient(DiceVectorEnv):
+    """Says NEXT_STEP and resets in the same step."""
+
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs, SAME)
+        self.metadata = {"autoreset_mode": NEXT}
+
+
+class PaidReset(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        resets = self.over.copy()
+        seen, rewards, *rest = super().step(actions)
+        return seen, np.where(resets, 1.0, rewards), *rest
+
+
+class OtherReset(DiceVectorEnv):
+    """The environment's own reset draws more than reset() does."""
+
+    def step(self, actions: Any) -> Any:
+        for row in np.flatnonzero(self.over):
+            self.rows[row].rng.random()
+        return super().step(actions)
+
+
+class NoFinals(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, {name: value for name, value in infos.items() if "final" not in name}
+
+
+class LateFinals(DiceVectorEnv):
+    """final_obs is what comes after the reset."""
+
+    def step(self, actions: Any) -> Any:
+        seen, *outcome, infos = super().step(actions)
+        if "final_obs" in infos:
+            for row in np.flatnonzero(infos["_final_obs"]):
+                infos["final_obs"][row] = seen[row].copy()
+        return seen, *outcome, infos
+
+
+class GreedyMask(DiceVectorEnv):
+    def rows_to_reset(self, options: dict[str, Any] | None) -> Any:
+        return np.ones(self.num_envs, dtype=bool)
+
+
+class Folded(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, terminated | truncated, terminated | truncated, infos
+
+
+class OneFlag(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, _, infos = super().step(actions)
+        return seen, rewards, terminated, terminated, infos
+
+
+class Overwriting(DiceVectorEnv):
+    def handed(self, array: Any) -> Any:
+        return array
+
+
+class OverwritingFinals(DiceVectorEnv):
+    """The last observations are views of an array that is used again."""
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+        super().__init__(num_envs, autoreset_mode)
+        self.finals = np.zeros((num_envs, 2), dtype=np.float32)
+
+    def last(self, row: int) -> tuple[Any, int]:
+        self.finals[row] = self.seen[row]
+        return self.finals[row], self.rows[row].throws
+
+
+class Scribbling(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        outcome = super().step(actions)
+        actions[:] = 0
+        return outcome
+
+
+class Trusting(DiceVectorEnv):
+    """Goes on from the observation it handed out, whatever the caller did to it."""
+
+    mine: Any = None
+
+    def reset(self, **options: Any) -> Any:
+        self.mine, infos = super().reset(**options)
+        return self.mine, infos
+
+    def step(self, actions: Any) -> Any:
+        for row, dice in enumerate(self.rows):
+            dice.total = float(self.mine[row, 0])
+        self.mine, *rest = super().step(actions)
+        return self.mine, *rest
+
+
+class OtherWithoutCopies(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, rewards if self.copy else rewards + 1, *rest
+
+
+class ThreadsThatMatter(DiceVectorEnv):
+    def seed_rows(self, seed: int) -> None:
+        super().seed_rows(seed + self.num_threads)
+
+
+class TornCopy(DiceVectorEnv):
+    """Rewards are a view of an array, which a deep copy does not know."""
+
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs)
+        self.block = np.zeros((2, num_envs))
+        self.rewards = self.block[0]
+
+    def handed(self, array: Any) -> Any:
+        return (self.block[0] if array is self.rewards else array).copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class HalfSaved(DiceVectorEnv):
+    """Does not save how far its generators are."""
+
+    def save_state(self) -> Any:
+        saved = [(dice.total, dice.throws) for dice in self.rows], self.over.copy(), self.seen.copy()
+        return saved if self.fault else (*saved, [dice.rng.bit_generator.state for dice in self.rows])
+
+    def load_state(self, state: Any) -> None:
+        totals, self.over, self.seen, *generators = deepcopy(state)
+        for row, (dice, (total, throws)) in enumerate(zip(self.rows, totals, strict=True)):
+            dice.total, dice.throws = total, throws
+            if generators:
+                dice.rng.bit_generator.state = generators[0][row]
+
+    fault = "generators"
+
+
+class Saved(HalfSaved):
+    fault = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class NearlyRight(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, np.nextafter(rewards, np.inf) * (rewards != 0), *rest
+
+
+class OtherInfos(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        return *outcome, infos | {"throws": infos["throws"] + 1}
+
+
+BROKEN: list[tuple[str, Any, str]] = [
+    ("spaces", DoubleObservations, "type of observations"),
+    ("spaces", TallRewards, "shape of rewards"),
+    ("spaces", WholeFlags, "terminated"),
+    ("spaces", TightSpace, "observations are not in observation_space"),
+    ("spaces", OtherActionSpace, "action_space"),
+    ("spaces", ShortMask, r"infos\['_throws'\]"),
+    ("same_seed", OwnRandomness, "draw random numbers from the seeded generator only"),
+    ("same_seed", Remembering, "forget the episode before"),
+    ("different_seeds", Deaf, "seeds 0 and 1000 give the same play"),
+    ("stream_continues", Forgetful, "not make a new one"),
+    ("stream_continues", Repeating, "repeats the play"),
+    ("batch_size", Shared, "give each row a generator"),
+    ("autoreset", Silent, "does not say what happens"),
+    ("autoreset", AlwaysNextStep, "is not the mode asked for"),
+    ("autoreset", Impatient, "reward of the step that resets"),
+    ("autoreset", PaidReset, "reward of the step that resets"),
+    ("autoreset", OtherReset, "must do what reset"),
+    ("autoreset", NoFinals, "final_obs"),
+    ("autoreset", LateFinals, "seen before the reset"),
+    ("autoreset", GreedyMask, "reset_mask leaves out"),
+    ("flags", Folded, "both terminated and truncated"),
+    ("flags", OneFlag, "the same memory"),
+    ("aliasing", Overwriting, "was overwritten"),
+    ("aliasing", OverwritingFinals, r"final_obs'\]\[\d\] was overwritten"),
+    ("aliasing", Scribbling, "Copy the actions"),
+    ("aliasing", Trusting, "Writing into what was handed out changed the play"),
+    ("no_copies", OtherWithoutCopies, "copy=False must hand out the same numbers"),
+    ("threads", ThreadsThatMatter, "must play as one thread"),
+    ("copies", TornCopy, "rewards"),
+    ("saved_state", HalfSaved, "every array that decides"),
+    ("twin", NearlyRight, "reward"),
+    ("twin", OtherInfos, "info"),
+]
+
+
+def test_every_rule_has_an_environment_that_breaks_it() -> None:
+    assert {rule for rule, _, _ in BROKEN} == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_broken_environment_is_caught_by_its_rule(rule: str) -> None:
+    for of_rule, broken, words in BROKEN:
+        if of_rule == rule:
+            # Only this rule, so that no other one catches it first.
+            others = tuple(name for name in RULES if name != rule)
+            with pytest.raises(ConformanceError, match=words) as caught:
+                check(broken, make_twin=Dice, skip=() if rule == "stream_continues" else others)
+            assert caught.value.rule == rule, broken
+
+
+def test_the_error_says_where_what_and_what_to_do() -> None:
+    with pytest.raises(ConformanceError) as caught:
+        check(Shared, skip=("same_seed", "spaces"))
+    error = caught.value
+    assert (error.rule, error.row, error.what) == ("batch_size", 0, "observation")
+    assert error.step == 1
+    assert str(error) == (
+        "rule 'batch_size' is broken, row 0, step 1: observation: got [5., 1.], expected [6., 1.]. "
+        "A row may depend on its own seed and actions only: give each row a generator seeded with seed + row "
+        "(or pass skip=('batch_size',) if they share one by design)."
+    )
+
+
+def test_what_cannot_be_checked_is_said() -> None:
+    report = check(DiceVectorEnv, steps=2, choose=lambda env, infos, rng: np.zeros(env.num_envs, dtype=int))
+    assert report.not_checked["autoreset"].startswith("no episode ended in 2 steps; raise `steps`")
+    assert report.not_checked["flags"] == "no episode ended in 2 steps"
+    assert report.not_checked["twin"] == "no make_twin was given"
+    assert "not checked  twin: no make_twin was given" in str(report)
+    assert check(DiceVectorEnv, seeds=(3,)).not_checked["different_seeds"] == "it needs at least two seeds"
+
+
+def test_an_environment_that_owns_up_to_its_buffers_is_not_blamed() -> None:
+    class Owning(DiceVectorEnv):
+        def __init__(self, num_envs: int):
+            super().__init__(num_envs, copy=False)
+
+    assert check(Owning).not_checked["aliasing"] == "the environment declares copy=False"
+
+
+def test_words_that_name_no_rule() -> None:
+    with pytest.raises(HotloopError, match="names no rule; the rules are spaces, same_seed"):
+        check(DiceVectorEnv, skip=("batchsize",))
+    for too_little in ({"num_envs": 1}, {"steps": 1}, {"seeds": ()}):
+        with pytest.raises(HotloopError, match="check too little"):
+            check(DiceVectorEnv, **too_little)
