@@ -10,7 +10,7 @@ SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## profile a small training run, explain it, write the report
 	rm -rf hotloop-runs/demo
