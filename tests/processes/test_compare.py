@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import read
+from hotloop.lab import process
+from hotloop.workflows.experiments import Progress, begin, carry_out
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -278,3 +283,62 @@ def test_functions_are_compared_on_request_and_a_reason_is_given_where_they_cann
     assert "built-in method time.sleep" in tops["A-B-difference.txt"]
     done = hotloop("compare", "--a", "sleep 0.02", "--b", "sleep 0.2", *words, "t")
     assert "'sleep' is not a Python interpreter" in done.stdout
+
+
+ONLY = """
+import os, sys, time
+with open(sys.argv[2], "a") as log:
+    print(sys.argv[1], os.environ["HOTLOOP_SEED"], sorted(os.sched_getaffinity(0)), time.time(), file=log)
+    time.sleep(0.3 if sys.argv[1] == "A" else 0.9)
+    print(sys.argv[1], os.environ["HOTLOOP_SEED"], "end", time.time(), file=log)
+"""
+
+
+def test_runs_at_once_have_cores_of_their_own(project: Path) -> None:
+    """Real processes in two lanes; the cores are taken as free, whatever else this machine does."""
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2:
+        pytest.skip("needs two cores")
+    (project / "only.py").write_text(ONLY)
+    variants = tuple(Variant(x, (sys.executable, "only.py", x, "log")) for x in ("A", "B"))
+    made = Plan(variants, budget_s=60.0, record=False, looks=(5,))
+    series = begin(made, project / "series", "")
+    lanes = ((mine[0],), (mine[1],))
+    done = carry_out(series, Progress(quiet=True), lanes=lanes)
+    assert done.found.compared[0].verdict.word == "slower"
+    assert sorted(os.sched_getaffinity(0)) == mine  # ours are as before
+    runs = read(project / "series").runs
+    assert len(runs) == 10 and {run.cores for run in runs} == set(lanes)
+    assert all(run.at_once == 2 and run.cpu_s is not None and 0 < run.cpu_s < 5 for run in runs)
+    log = (project / "log").read_text()
+    for run in runs:
+        assert f"{run.variant} {run.seed} [{run.cores[0]}] " in log  # what the process itself saw
+    spans = sorted((run.started_s, run.started_s + run.wall_s, run.cores) for run in runs)
+    assert any(second[0] < first[1] for first, second in itertools.pairwise(spans))  # they did overlap
+    for lane in lanes:
+        own = [span for span in spans if span[2] == lane]
+        assert all(second[0] >= first[1] - 0.05 for first, second in itertools.pairwise(own))
+
+
+def test_ctrl_c_ends_runs_at_once(project: Path) -> None:
+    (project / "wait.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    mine = sorted(os.sched_getaffinity(0))
+    lanes = ((mine[0],), (mine[-1],))
+    variants = tuple(Variant(x, (sys.executable, "wait.py", x)) for x in ("A", "B"))
+    series = begin(Plan(variants, record=False), project / "series", "")
+    timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    done = carry_out(series, Progress(quiet=True), lanes=lanes)
+    timer.join()
+    assert done.interrupted and not done.series.runs
+    assert not process._running
+
+
+def test_more_jobs_than_free_cores_is_one_sentence(project: Path) -> None:
+    words = ("--jobs", "999", "--a", train(), "--b", train("--step-ms", "3"), "--series", "s")
+    done = hotloop("compare", *words, code=2)
+    assert "--jobs 999 needs 999 free cores; this process is granted" in done.stderr
+    assert done.stderr.count("\n") == 1 and not (project / "s").exists()
+    assert hotloop("scale", "--jobs", "0", "--", *train("--steps", "{n}").split(), code=2).stderr.startswith(
+        "hotloop: --jobs is 0"
+    )

@@ -5,11 +5,14 @@ It is shown, never used to discard a run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from hotloop.capture.series import Run
+
+Totals = Mapping[str, float]  # see machine/badge.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +49,33 @@ class Badge:
 
 def busy(run: Run) -> Busy:
     """What one run had to bear, from the totals before and after it."""
-    seconds = _gap(run, "at_s")
-    cpu = _gap(run, "cpu_s")
+    return between(run.before, run.after)
+
+
+def between(before: Totals, after: Totals) -> Busy:
+    """What there was to bear between two readings of the totals."""
+    seconds = _gap(before, after, "at_s")
     return Busy(
-        load=run.before.get("load_1min"),
-        cpu_stall=_share(_gap(run, "cpu_stall_s"), seconds),
-        memory_stall=_share(_gap(run, "memory_stall_s"), seconds),
-        io_stall=_share(_gap(run, "io_stall_s"), seconds),
-        steal=_share(_gap(run, "steal_s"), cpu),
-        throttled=_share(_gap(run, "throttled_s"), seconds),
+        load=before.get("load_1min"),
+        cpu_stall=_share(_gap(before, after, "cpu_stall_s"), seconds),
+        memory_stall=_share(_gap(before, after, "memory_stall_s"), seconds),
+        io_stall=_share(_gap(before, after, "io_stall_s"), seconds),
+        steal=_share(_gap(before, after, "steal_s"), _gap(before, after, "cpu_s")),
+        throttled=_share(_gap(before, after, "throttled_s"), seconds),
     )
 
 
 def badge_of(runs: Sequence[Run]) -> Badge:
     """The badge of several runs."""
-    each = [busy(run) for run in runs]
+    return _badge([busy(run) for run in runs])
+
+
+def badge_over(readings: Sequence[Totals]) -> Badge:
+    """The badge of one long run whose totals were read now and then."""
+    return _badge([between(before, after) for before, after in itertools.pairwise(readings)])
+
+
+def _badge(each: Sequence[Busy]) -> Badge:
     levels = {}
     for name in Badge.__slots__:
         values = [value for one in each if (value := getattr(one, name)) is not None]
@@ -68,9 +83,9 @@ def badge_of(runs: Sequence[Run]) -> Badge:
     return Badge(**levels)
 
 
-def _gap(run: Run, key: str) -> float | None:
-    before, after = run.before.get(key), run.after.get(key)
-    return None if before is None or after is None else after - before
+def _gap(before: Totals, after: Totals, key: str) -> float | None:
+    first, last = before.get(key), after.get(key)
+    return None if first is None or last is None else last - first
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

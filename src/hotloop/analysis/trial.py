@@ -1,42 +1,81 @@
 """Verdicts on patches that were switched on and off inside a running script.
 
 The rows come from `hotloop try`: segments under an arm (a set of patches, none for the baseline), each
-of one kind: whole cycles of collecting and learning, or only steps, or only updates.
+of one kind: whole cycles of collecting and learning, or only steps, or only updates. A round is one
+segment of every arm, close together in time; a patch is compared with the baseline of the same round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hotloop.analysis.looks import SEGMENTS, Schedule
-from hotloop.analysis.verdict import TOLERANCE, VariantVerdict, Verdict, decide_blocks, judge
+from hotloop.analysis.verdict import TOLERANCE, Pairs, VariantVerdict, Verdict, holm, judge
 
 BASELINE = "as it is"
-SMALL_SHARE = 0.2  # of the time: a phase below it is taken as the same for all patches
+SMALL_SHARE = 0.1  # of the time: a phase below it is taken as the same for all patches
+MOST_UNITS = 64  # more rounds are put together, so that what happens in few segments is in most units
 Row = Mapping[str, Any]
-Block = dict[str, float]  # time per unit of work, by arm
+Round = Mapping[str, tuple[float, int]]  # seconds and work done, by arm
 How = Literal["cycles", "phases", "steps", "updates", "nothing"]
+_KINDS = ("cycles", "steps", "updates")
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """Segments put together to blocks of times per unit of work."""
+class Part:
+    """Segments of one kind."""
+
+    rounds: tuple[Round, ...]
+    weight: float  # units of its work in a unit of the whole: updates per env step
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Segments put together to rounds."""
 
     how: How  # how they were cut
     unit: str  # what the times are per: "env step" or "update"
-    blocks: tuple[Block, ...]
-    same_share: float | None  # of the time, taken as the same for all arms; only with phases
+    parts: tuple[Part, ...]
+    same_s: float = 0.0  # per unit: time taken as the same for all arms
+    same_share: float | None = None  # of all time; only with phases
+
+    def count(self, name: str) -> int:
+        """Rounds of an arm; where there are two parts, of the one with fewer."""
+        return min((len(_both(part, name)) for part in self.parts), default=0)
+
+    def pairs(self, name: str, count: int | None = None) -> Pairs:
+        """Times per unit of the baseline and of the arm, from its first `count` rounds.
+
+        Of a part with more rounds than another as much is taken as belongs to those. Rounds are added
+        up to at most `MOST_UNITS` pairs.
+        """
+        whole = self.count(name)
+        count = whole if count is None else min(count, whole)
+        if not count:
+            return []
+        size = 1
+        while count > MOST_UNITS * size:
+            size *= 2
+        units = count // size
+        sums = [(self.same_s, self.same_s)] * units
+        for part in self.parts:
+            rounds = _both(part, name)
+            used = len(rounds) * count // whole
+            for unit in range(units):
+                group = rounds[used * unit // units : used * (unit + 1) // units]
+                a, b = (
+                    part.weight * sum(row[arm][0] for row in group) / sum(row[arm][1] for row in group)
+                    for arm in (BASELINE, name)
+                )
+                sums[unit] = (sums[unit][0] + a, sums[unit][1] + b)
+        return sums
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What can be said at the last look, and what needs no more segments."""
-
-    verdicts: tuple[VariantVerdict, ...]
-    settled: tuple[str, ...]
-    looks: int
+def _both(part: Part, name: str) -> list[Round]:
+    return [row for row in part.rounds if name in row and BASELINE in row]
 
 
 def arm_name(arm: Sequence[str]) -> str:
@@ -44,109 +83,129 @@ def arm_name(arm: Sequence[str]) -> str:
     return " + ".join(arm) or BASELINE
 
 
-def blocks_of(rows: Sequence[Row], names: Sequence[str]) -> Blocks:
-    """Blocks in which at least one of the named arms and the baseline ran.
+def rounds_of(rows: Sequence[Row]) -> Rounds:
+    """The rounds in what the script wrote.
 
-    Where collecting and learning were cut apart, block k is made of the k-th block of each: time per
-    step + updates per step x time per update + the time between them, taken as the same for all arms.
+    Where collecting and learning were cut apart, the time of an arm is time per step + updates per step
+    x time per update + the time between them, taken as the same for all arms.
     """
     segments = [row for row in rows if row.get("seconds") and (row["env_steps"] or row["updates"])]
-    spent = {kind: sum(r["seconds"] for r in segments if r["kind"] == kind) for kind in _KINDS}
     if not segments:
-        return Blocks("nothing", "env step", (), None)
+        return Rounds("nothing", "env step", ())
+    spent = {kind: sum(r["seconds"] for r in segments if r["kind"] == kind) for kind in _KINDS}
     if spent["cycles"] >= spent["steps"] + spent["updates"]:
-        return Blocks("cycles", "env step", _of_kind(segments, "cycles", "env_steps", names), None)
+        return Rounds("cycles", "env step", (Part(_of_kind(segments, "cycles", "env_steps"), 1.0),))
     last = segments[-1]
-    collecting = _of_kind(segments, "steps", "env_steps", names)
-    learning = _of_kind(segments, "updates", "updates", names)
+    collecting = _of_kind(segments, "steps", "env_steps")
+    learning = _of_kind(segments, "updates", "updates")
     if not last["all_updates"]:
-        return Blocks("steps", "env step", collecting, None)
+        return Rounds("steps", "env step", (Part(collecting, 1.0),))
     if not last["all_steps"]:
-        return Blocks("updates", "update", learning, None)
+        return Rounds("updates", "update", (Part(learning, 1.0),))
     return _joined(collecting, learning, last)
 
 
-def _joined(collecting: tuple[Block, ...], learning: tuple[Block, ...], last: Row) -> Blocks:
+def _joined(collecting: tuple[Round, ...], learning: tuple[Round, ...], last: Row) -> Rounds:
     """Collecting and learning, which were cut apart, as times per env step.
 
-    A phase with less than a fifth of the time has few segments; it is then taken as the same for all.
+    A phase with less than a tenth of the time has few segments; it is then taken as the same for all.
     """
-    steps = last["all_steps"]
-    per_step = last["all_updates"] / steps
-    same_s = last["between_s"]
-    total_s = last["steps_s"] + last["updates_s"] + same_s
-    if last["steps_s"] < SMALL_SHARE * total_s:
-        same_s += last["steps_s"]
-        joined = [{name: per_step * time for name, time in block.items()} for block in learning]
-    elif last["updates_s"] < SMALL_SHARE * total_s:
-        same_s += last["updates_s"]
-        joined = [dict(block) for block in collecting]
+    steps, same_s = last["all_steps"], last["between_s"]
+    steps_s, updates_s = last["steps_s"], last["updates_s"]
+    total_s = steps_s + updates_s + same_s
+    parts = []
+    if steps_s < SMALL_SHARE * total_s:
+        same_s += steps_s
     else:
-        joined = [
-            {name: a[name] + per_step * b[name] for name in a if name in b}
-            for a, b in zip(collecting, learning, strict=False)
-        ]
-    blocks = tuple({name: time + same_s / steps for name, time in block.items()} for block in joined)
-    return Blocks("phases", "env step", blocks, same_s / total_s)
+        parts.append(Part(collecting, 1.0))
+    if updates_s < SMALL_SHARE * total_s:
+        same_s += updates_s
+    else:
+        parts.append(Part(learning, last["all_updates"] / steps))
+    return Rounds("phases", "env step", tuple(parts), same_s / steps, same_s / total_s)
 
 
-_KINDS = ("cycles", "steps", "updates")
-
-
-def _of_kind(segments: Sequence[Row], kind: str, work: str, names: Sequence[str]) -> tuple[Block, ...]:
-    found: dict[int, Block] = {}
+def _of_kind(segments: Sequence[Row], kind: str, work: str) -> tuple[Round, ...]:
+    found: dict[int, dict[str, tuple[float, int]]] = {}
     for row in segments:
         if row["kind"] == kind and row[work]:
-            found.setdefault(row["block"], {})[arm_name(row["arm"])] = row["seconds"] / row[work]
-    wanted = {*names}
-    return tuple(block for _, block in sorted(found.items()) if BASELINE in block and wanted & set(block))
+            found.setdefault(row["block"], {})[arm_name(row["arm"])] = (row["seconds"], row[work])
+    return tuple(found[block] for block in sorted(found))
 
 
-def settle(
-    blocks: Sequence[Block],
-    names: Sequence[str],
-    *,
-    final: bool = False,
-    tolerance: float = TOLERANCE,
-    schedule: Schedule = SEGMENTS,
-) -> Settled:
-    """Go through all looks so far, as if each had been taken at its time.
+class Looking:
+    """Verdicts on arms as their rounds come: each look is taken once, and what it settles stays.
 
-    What is settled at a look keeps that verdict: segments it had later are not used. `final` says that
-    no more will come.
+    Holm over all arms; an arm that is settled keeps the pairs it was settled with.
     """
-    return _Looks(blocks, names, tolerance, schedule).take(final)
 
-
-class _Looks:
-    def __init__(self, blocks: Sequence[Block], names: Sequence[str], tolerance: float, schedule: Schedule):
-        self._blocks, self._names = blocks, names
+    def __init__(
+        self, names: Sequence[str], *, tolerance: float = TOLERANCE, schedule: Schedule = SEGMENTS
+    ) -> None:
         self._tolerance, self._schedule = tolerance, schedule
-        self._until: dict[str, int] = {}  # settled at so many blocks
+        self._pairs: dict[str, Pairs] = {name: [] for name in names}
+        self._looked = dict.fromkeys(names, 0)  # rounds at the last look
+        self._settled: dict[str, Verdict] = {}
+        self._last = {name: judge([], tolerance=tolerance) for name in names}
 
-    def take(self, final: bool) -> Settled:
-        looks = [look for look in self._schedule.looks if look <= len(self._blocks)]
-        verdicts = {name: judge([], tolerance=self._tolerance) for name in self._names}
-        for look in looks:
-            verdicts |= self._look(look, False)
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Arms that need no more segments, in the order in which they were settled."""
+        return tuple(self._settled)
+
+    @property
+    def verdicts(self) -> tuple[VariantVerdict, ...]:
+        """What can be said as of the last look."""
+        return tuple(VariantVerdict(name, verdict) for name, verdict in self._last.items())
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether no arm needs more segments; so it is without arms."""
+        return set(self._last) == set(self._settled)
+
+    def leave_out(self, names: Sequence[str]) -> None:
+        """Arms that turned out to be of no use."""
+        for name in names:
+            for kept in (self._pairs, self._looked, self._settled, self._last):
+                kept.pop(name, None)
+
+    def look(self, rounds: Rounds, final: bool = False) -> None:
+        """Take the looks that are due; `final` says that no more rounds will come."""
+        counts = {name: rounds.count(name) for name in self._last if name not in self._settled}
+        for due in self._schedule.looks:
+            coming = [name for name, count in counts.items() if count >= due > self._looked[name]]
+            if coming:
+                self._take(rounds, {name: due for name in coming if name not in self._settled})
         if final:
-            verdicts |= self._look(len(self._blocks), True)
-        rows = tuple(VariantVerdict(name, verdicts[name]) for name in self._names)
-        return Settled(rows, tuple(self._until), len(looks))
+            more = {name: n for name, n in counts.items() if n > self._looked[name]}
+            self._take(rounds, {name: n for name, n in more.items() if name not in self._settled})
 
-    def _look(self, count: int, final: bool) -> dict[str, Verdict]:
-        seen = [
-            {name: time for name, time in block.items() if at < self._until.get(name, count)}
-            for at, block in enumerate(self._blocks[:count])
-        ]
-        schedule, tolerance = self._schedule, self._tolerance
-        decided = decide_blocks(
-            seen, BASELINE, self._names, tolerance=tolerance, schedule=schedule, final=final
-        )
-        found = {row.name: row.verdict for row in decided.variants if row.name not in self._until}
-        for name in decided.settled:
-            self._until.setdefault(name, count)
-        return found
+    def _take(self, rounds: Rounds, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self._pairs[name], self._looked[name] = rounds.pairs(name, count), count
+        found = holm(self._pairs, tolerance=self._tolerance, level=self._schedule.level)
+        for name in self._pairs:
+            if name not in self._settled:
+                verdict = self._last[name] = _unless_sums_differ(found[name], self._pairs[name])
+                if _settles(verdict):
+                    self._settled[name] = verdict
+
+
+def _unless_sums_differ(verdict: Verdict, pairs: Pairs) -> Verdict:
+    """ "No difference" also has to hold for all the time added up: few long pauses hide in a median."""
+    if verdict.word == "no difference":
+        ratio = math.fsum(b for _, b in pairs) / math.fsum(a for a, _ in pairs)
+        if not abs(math.log(ratio)) < math.log1p(verdict.tolerance):
+            says = "undecided: alike in most rounds, not in a few"
+            return replace(verdict, word="undecided", says=says)
+    return verdict
+
+
+def _settles(verdict: Verdict) -> bool:
+    """ "No difference" from the few pairs that all lie apart is not enough."""
+    if verdict.word == "no difference":
+        return verdict.method == "signed rank"
+    return verdict.word != "undecided"
 
 
 def combination(

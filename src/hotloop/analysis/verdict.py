@@ -152,7 +152,8 @@ def decide_blocks(
         return BlockDecision(False, rows, settled, f"stopped: {why}", None)
     if not waiting:
         return BlockDecision(False, rows, settled, f"all decided at {n} blocks", coming)
-    said = f"{len(waiting)} of {len(variants)} undecided after {n} blocks, next look at {coming}"
+    blocks_text = f"{n} {'block' if n == 1 else 'blocks'}"
+    said = f"{len(waiting)} of {len(variants)} undecided after {blocks_text}, next look at {coming}"
     return BlockDecision(True, rows, settled, said, coming)
 
 

@@ -73,6 +73,8 @@ class Run:
     figures: Figures = Figures()
     has_capture: bool = False
     note: str = ""  # what is odd about a run that did not fail
+    cores: tuple[int, ...] = ()  # the only ones it could use; (): those of the lab
+    at_once: int = 1  # runs that were made at the same time
 
     @property
     def ok(self) -> bool:
@@ -101,8 +103,8 @@ class Series:
 
     @property
     def spent_s(self) -> float:
-        """Time of all runs together."""
-        return sum(r.wall_s for r in self.runs)
+        """Time all runs took; of runs at the same time, each counts for its part."""
+        return sum(r.wall_s / r.at_once for r in self.runs)
 
     def capture_folder(self, run: Run) -> Path | None:
         """Where the run's capture lies; None when it has none."""
@@ -164,10 +166,13 @@ def read(folder: Path) -> Series:
     return Series(folder, from_data(head["plan"]), head.get("facts", {}), tuple(runs), tuple(warnings))
 
 
-def begin_run(series: Series) -> tuple[int, Path]:
-    """A number and a fresh folder for the next run; what an interrupted run left there is removed."""
+def begin_run(series: Series, least: int = 0) -> tuple[int, Path]:
+    """A number, not below `least`, and a fresh folder for the next run.
+
+    What an interrupted run left there is removed.
+    """
     assert series.path is not None
-    number = series.runs[-1].number + 1 if series.runs else 0
+    number = max(series.runs[-1].number + 1 if series.runs else 0, least)
     folder = run_folder(series.path, number)
     while (folder / RUN_FILE).exists():  # one that could not be read: stays, is not written over
         number += 1
@@ -189,14 +194,15 @@ def append(series: Series, run: Run) -> Series:
 
 
 def with_run(series: Series, run: Run) -> Series:
-    """The series with one more run, in memory only."""
-    return replace(series, runs=(*series.runs, run))
+    """The series with one more run, in memory only; runs stand in the order in which they were begun."""
+    return replace(series, runs=tuple(sorted((*series.runs, run), key=lambda one: one.number)))
 
 
 def _run(data: dict[str, Any]) -> Run:
     known = {f.name for f in fields(Run)}
     kept = {key: value for key, value in data.items() if key in known}
     kept["command"] = tuple(kept["command"])
+    kept["cores"] = tuple(kept.get("cores", ()))
     names = {f.name for f in fields(Figures)}
     kept["figures"] = Figures(**{k: v for k, v in kept.get("figures", {}).items() if k in names})
     return Run(**kept)

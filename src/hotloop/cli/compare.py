@@ -75,6 +75,8 @@ class Arguments:
     """Time for all runs together, such as 2m; 10m when not given."""
     timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
     """Time for one run; the budget when not given."""
+    jobs: int = 1
+    """Pairs to run at the same time, each on cores of its own; refused when there are too few free ones."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
     """Differences below this do not matter."""
     fail_if: Annotated[str | None, tyro.conf.arg(metavar="slower:PERCENT")] = None
@@ -117,7 +119,7 @@ def commands(arguments: Arguments, limit: Limit | None) -> int:
     progress = Progress()
     budget_s = seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
-        done = compare_again(arguments.series, progress, budget_s)
+        done = compare_again(arguments.series, progress, budget_s, arguments.jobs)
     else:
         terms = Terms(
             budget_s=budget_s or Terms().budget_s,
@@ -129,7 +131,7 @@ def commands(arguments: Arguments, limit: Limit | None) -> int:
         a = Side(arguments.a, arguments.set_a, arguments.env_a, arguments.rev_a)
         b = Side(arguments.b, arguments.set_b, arguments.env_b, arguments.rev_b)
         plan = compare_plan(a, b, arguments.command, terms, arguments.selftest)
-        done = compare_commands(plan, arguments.series, progress)
+        done = compare_commands(plan, arguments.series, progress, arguments.jobs)
     show(arguments, done)
     if done.conducted.ended in ("interrupted", "failed", "disk"):
         return exit_code_of(done.conducted)
@@ -153,8 +155,12 @@ def show(arguments: Arguments, done: Done) -> None:
     name = shlex.quote(str(done.series.path))
     if done.interrupted:
         note(f"next: hotloop compare --series {name} --resume")
-    else:
-        note(f"next: hotloop report {name}")
+        return
+    budget_s = done.series.plan.budget_s
+    open_ = any(row.verdict.word == "undecided" for row in done.found.compared)
+    if done.conducted.ended == "budget" and open_ and budget_s is not None:
+        note(f"more pairs: hotloop compare --series {name} --resume --budget {2 * budget_s:.0f}s")
+    note(f"next: hotloop report {name}")
 
 
 def existing(arguments: Arguments, limit: Limit | None) -> int:

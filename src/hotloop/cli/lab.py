@@ -39,6 +39,8 @@ class Arguments:
     """run: where the runs are kept; hotloop-runs/<time>-<plan> when not given."""
     resume: Flag = False
     """run: go on with the series in --series."""
+    jobs: int = 1
+    """run: blocks to run at the same time, each on cores of its own."""
     json: Flag = False
     """run: print the result as one JSON object."""
 
@@ -53,7 +55,8 @@ def run(arguments: Arguments) -> int:
         return 0
     if arguments.file is None:
         raise HotloopError("No plan is named; write one with: hotloop lab new -o plan.toml")
-    found = run_plan(Path(arguments.file), arguments.series, arguments.resume, Progress())
+    plan = Path(arguments.file)
+    found = run_plan(plan, arguments.series, arguments.resume, Progress(), arguments.jobs)
     if arguments.json:
         print(json.dumps(investigation_json(found.series, found.done.found, found.table, found.scaling)))
     else:
@@ -64,5 +67,8 @@ def run(arguments: Arguments) -> int:
     if found.done.interrupted:
         note(f"next: hotloop lab run {shlex.quote(arguments.file)} --series {place} --resume")
         return INTERRUPTED
+    if found.done.conducted.ended == "budget":
+        again = f"hotloop lab run {shlex.quote(arguments.file)} --series {place} --resume"
+        note(f"more blocks: raise the budget in {arguments.file}, then {again}")
     note(f"next: hotloop report {place}")
     return exit_code_of(found.done.conducted)

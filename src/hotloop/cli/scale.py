@@ -34,6 +34,8 @@ class Arguments:
     """Sizes of the work."""
     repeats: int = 3
     """Runs of each size; the sizes take turns in random order."""
+    jobs: int = 1
+    """Rounds of all sizes to run at the same time, each on cores of its own."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
     """Time for all runs together, such as 2m; no limit when not given."""
     series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -49,10 +51,10 @@ def run(arguments: Arguments) -> int:
     """Run the sizes and print the law."""
     budget_s = seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
-        found = scale_again(arguments.series, Progress(), budget_s)
+        found = scale_again(arguments.series, Progress(), budget_s, arguments.jobs)
     else:
         plan = scale_plan(arguments.command, sizes_of(arguments.sizes), arguments.repeats, budget_s)
-        found = scale(plan, arguments.series, Progress())
+        found = scale(plan, arguments.series, Progress(), arguments.jobs)
     series, pen = found.done.series, pen_for_stdout()
     if found.scaling is None:
         print("Fewer than two sizes have a finished run: nothing can be fitted.")
@@ -67,7 +69,7 @@ def run(arguments: Arguments) -> int:
     if found.done.interrupted:
         note(f"next: hotloop scale --series {place} --resume")
         return INTERRUPTED
-    note(f"the runs are in {place}")
+    note(f"next: hotloop report {place}")
     return exit_code_of(found.done.conducted)
 
 

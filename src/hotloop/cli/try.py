@@ -35,6 +35,8 @@ class Arguments:
     """Try these patches alone."""
     stop: Flag = False
     """End the script when the verdicts are known."""
+    selftest: Flag = False
+    """Try patches that do nothing: what is found then is noise."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="SHARE")] = "3%"
     """Differences below this need not be told apart."""
     seed: int = 0
@@ -46,7 +48,7 @@ class Arguments:
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
-_FLAGS = ("--stop", "--json", "-h", "--help")
+_FLAGS = ("--stop", "--selftest", "--json", "-h", "--help")
 
 
 def command_starts(words: list[str]) -> int | None:
@@ -69,6 +71,7 @@ def run(arguments: Arguments) -> int:
         seed=arguments.seed,
         tolerance=fraction(arguments.tolerance, "--tolerance"),
         stop=arguments.stop,
+        selftest=arguments.selftest,
     )
 
     def tell(report: TryReport) -> None:
@@ -87,7 +90,7 @@ def run(arguments: Arguments) -> int:
     if tried.ran.interrupted:
         return INTERRUPTED
     if tried.ran.exit_code:
-        note(f"hotloop: the script {tried.ran.ending}")
+        note(f"hotloop: the script failed ({tried.ran.ending})")
         return SCRIPT_FAILED
     return 0 if tried.report.began else NOTHING_MEASURED
 

@@ -26,6 +26,8 @@ LIBRARIES = {
     "gymnasium.vector.vector_env": "gymnasium:patch_vector",
     "gymnasium.vector.async_vector_env": "gymnasium:patch_async",
     "torch": "torch:patch_torch",
+    "torch.cuda": "torch:patch_cuda",
+    "torch._dynamo.eval_frame": "torch:patch_compiler",
     "torch.utils.data.dataloader": "torch:patch_data",
     "multiprocessing.connection": "waiting:patch_connection",
     "multiprocessing.queues": "waiting:patch_queues",
@@ -133,6 +135,10 @@ def begin() -> Instrument:
         atexit.register(sampler.stop)
         if first:
             _add_extras(options, current)
+        elif options.get("trial"):
+            from hotloop.instrument.trial_script import follow_trial
+
+            follow_trial(default.folder, current)
     return current
 
 
@@ -151,6 +157,6 @@ def _add_extras(options: dict[str, Any], instrument: Instrument) -> None:
     if options.get("detailed"):
         atexit.register(extra.profile_functions(folder))
     if options.get("trial"):
-        from hotloop.instrument.trial import begin_trial
+        from hotloop.instrument.trial_script import begin_trial
 
-        begin_trial(options["trial"], folder)
+        begin_trial(options["trial"], folder, instrument)

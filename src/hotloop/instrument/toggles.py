@@ -39,6 +39,7 @@ class Toggle:
     needs: tuple[str, ...] = ()  # imports the line needs
     place: Place = "imports"
     between = False  # acts only between collecting and learning
+    workers = False  # may change something in worker processes, too
     conflicts: tuple[str, ...] = ()  # names it must not be combined with
 
     def why_not(self) -> str | None:
@@ -81,6 +82,7 @@ class Collector(Toggle):
     """Garbage collection put off."""
 
     name = "gc"
+    workers = True
     line = "gc.collect(); gc.freeze(); gc.set_threshold(50_000, 20, 100)"
     needs = ("import gc",)
     place: Place = "training"  # what is made before is what it no longer looks through
@@ -121,6 +123,7 @@ class SwitchInterval(Toggle):
     """Threads of Python hand over less often."""
 
     name = "switch_interval"
+    workers = True
     line = "sys.setswitchinterval(0.05)"
     needs = ("import sys",)
     why = "Python threads take the interpreter from each other every 50 ms instead of every 5 ms."
@@ -150,6 +153,7 @@ class EnvChecks(PatchToggle):
     """Gymnasium's checking wrappers passed by."""
 
     name = "env_checks"
+    workers = True
     line = (
         "for spec in gymnasium.registry.values(): spec.disable_env_checker, spec.order_enforce = True, False"
     )
@@ -266,6 +270,31 @@ class Logging(PatchToggle):
             self._later.append(lambda: add(writer, tag, fixed, *args, **words))
 
         return keep
+
+
+class Nothing(Toggle):
+    """A patch that does nothing: what it is found to change is noise."""
+
+    line = "pass"
+    why = "It does nothing; what it is found to change is noise."
+
+    def __init__(self, number: int):
+        self.name = f"nothing_{number}"
+
+    def why_not(self) -> str | None:
+        """Always."""
+        return None
+
+    def on(self) -> None:
+        """Nothing."""
+
+    def off(self) -> None:
+        """Nothing."""
+
+
+def no_toggles(count: int) -> list[Toggle]:
+    """As many that do nothing, for a trial of the script against itself."""
+    return [Nothing(number) for number in range(1, count + 1)]
 
 
 def all_toggles() -> list[Toggle]:

@@ -22,6 +22,7 @@ class Threads(Toggle):
     """One thread for torch's operators."""
 
     name = "threads"
+    workers = True
     line = "torch.set_num_threads(1)"
     needs = _TORCH
     why = "Operators on small tensors run on one core instead of handing pieces to others and waiting."
@@ -47,6 +48,7 @@ class Denormals(Toggle):
     """Numbers too small to matter become 0."""
 
     name = "denormals"
+    workers = True
     line = "torch.set_flush_denormal(True)"
     needs = _TORCH
     why = "Numbers below 1e-38, which processors compute slowly, are taken as 0."
@@ -78,6 +80,7 @@ class Validation(Toggle):
     """Distributions do not check their arguments."""
 
     name = "validation"
+    workers = True
     line = "torch.distributions.Distribution.set_default_validate_args(False)"
     needs = _TORCH
     why = (
@@ -224,6 +227,7 @@ class Anomaly(Toggle):
 
     name = "anomaly"
     line = "torch.autograd.set_detect_anomaly(False)"
+    place: Place = "training"  # after the line that switches it on
     needs = _TORCH
     why = "A tool for finding NaNs that was left on: it records a stack trace at every operation."
 

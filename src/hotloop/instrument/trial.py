@@ -3,42 +3,48 @@
 A stretch under one arm (a set of toggles; none for the baseline) is a segment. Arms take turns in
 blocks: every arm once, in random order. Segments are cut so that their work is alike:
 
-- Where collecting and learning alternate quickly (less than four segments for a cycle), a segment is
-  some whole cycles, from one first step after learning to another.
+- Where collecting and learning alternate quickly (a cycle takes less than 0.6 s), a segment is some
+  whole cycles, from one first step after learning to another.
 - Where they alternate slowly, collecting and learning are cut apart, each with turns of its own; what
   happens between them is in no segment and is summed up.
 
-What is told to the parent lies in `trial.jsonl`; its orders (which arms to go on with) come back in
-`trial-orders.json`, read at each switch. Nothing here judges.
+Segments are short: how busy a machine is changes within tenths of a second, and what lies closer together
+in time is more alike (docs/try.md has the figures). Where a script works in bursts (a garbage collection
+every few steps), they are longer, so that there is something of everything in each.
+
+Nothing here judges, and nothing knows where ticks come from or rows go: that is `trial_script.py`.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
-import os
 import random
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from hotloop.instrument import counting
-from hotloop.instrument.toggles import Toggle, all_toggles
-from hotloop.measure.profiler import default
+from hotloop.instrument.toggles import Toggle
 
-FILE, ORDERS = "trial.jsonl", "trial-orders.json"
-SEGMENT_S = 0.15
+SEGMENT_S = 0.02
+MOST_SEGMENT_S = 0.5
+BURST = 4  # times the mean: a piece of work between two ticks that is longer than most
+BURSTS = 2  # a segment is at least so many times as long as the longest of them
+FORGET = 0.98  # the longest, from one segment to the next
 SETTLE_SHARE = 0.1  # of a segment: dropped after a switch
-LONG_CYCLE, LONGER_CYCLE = 4, 6  # in segments: above, phases are cut apart; in between, it stays as it is
+LONG_CYCLE_S, LONGER_CYCLE_S = 0.6, 0.9  # above, phases are cut apart; in between, it stays as it is
 START_ANYWAY_S = 3.0  # with env steps but no update
 
 Arm = tuple[str, ...]
 Kind = Literal["steps", "updates", "cycles"]
 Row = dict[str, Any]
+_KINDS: tuple[Kind, ...] = ("steps", "updates", "cycles")
+
+
+class Ordered(NamedTuple):
+    """What the parent wants."""
+
+    arms: Sequence[Arm] | None = None  # beside the baseline; None: every toggle by itself; (): stop
+    base: Arm = ()  # found to be faster: on in all arms, the baseline included
 
 
 class Turns:
@@ -68,31 +74,59 @@ class Turns:
         self._left.clear()
 
 
+class _Gaps:
+    """From one tick to the next, for one kind of work: what is usual, and the longest."""
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+        self.mean_cpu_s = 0.0
+        self.longest_s = 0.0  # CPU time: a thread that is only held up has no bursts
+
+    def note(self, wall_s: float, cpu_s: float) -> None:
+        """One more."""
+        if not self.mean_s:
+            self.mean_s, self.mean_cpu_s = wall_s, cpu_s
+        self.mean_s += 0.02 * (wall_s - self.mean_s)
+        self.mean_cpu_s += 0.02 * (cpu_s - self.mean_cpu_s)
+        self.longest_s = max(self.longest_s, cpu_s)
+
+    def burst_s(self) -> float:
+        """The longest where it stands out; 0 where all are alike."""
+        return self.longest_s if self.longest_s > BURST * self.mean_cpu_s else 0.0
+
+
 class Trial:
     """Takes the ticks of a training loop (env steps, updates) and gives segments."""
 
     def __init__(
         self,
         plan: Callable[[], tuple[Mapping[str, Toggle], Row]],
-        orders: Callable[[], Sequence[Arm] | None],
+        orders: Callable[[], Ordered],
         write: Callable[[Row], None],
         *,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.thread_time,
         segment_s: float = SEGMENT_S,
         seed: int = 0,
+        ask: Callable[[], None] = lambda: None,
+        show: Callable[[Arm | None], None] = lambda arm: None,
     ):
         """`plan` is asked once, when training has begun: the toggles by name, and a row that says so.
 
-        `orders` gives the arms beside the baseline, None for all toggles by themselves, () to stop.
+        `ask` is called at the first tick, `show` at each switch, with all that is on, and at the end with
+        None.
         """
         self.running = True
         self._planning = False
         self._plan, self._orders, self._write, self._clock = plan, orders, write, clock
+        self._ask, self._show = ask, show
+        self._cpu_clock, self._cpu_s = cpu_clock, 0.0
+        self._gaps = {kind: _Gaps() for kind in _KINDS}
         self._segment_s = segment_s
         self._toggles: Mapping[str, Toggle] | None = None  # None until training has begun
-        kinds: tuple[Kind, ...] = ("steps", "updates", "cycles")
-        self._turns = {kind: Turns(kind, seed, self._arms) for kind in kinds}
-        self._active: Arm = ()
+        self._turns = {kind: Turns(kind, seed, self._arms) for kind in _KINDS}
+        self._arm: Arm = ()
+        self._active: Arm = ()  # all that is on: the base and the arm
         self._broken: set[str] = set()
         self._kind: Kind = "steps"
         self._last_kind: Kind | None = None
@@ -104,8 +138,8 @@ class Trial:
         self._steps = self._updates = 0
         self._all_steps = self._all_updates = 0
         self._between_s = 0.0
-        self._spent_s: dict[Kind, float] = dict.fromkeys(kinds, 0.0)  # in and out of segments
-        self._ordered: Sequence[Arm] | None = None
+        self._spent_s: dict[Kind, float] = dict.fromkeys(_KINDS, 0.0)  # in and out of segments
+        self._ordered = Ordered()
 
     # -- ticks -----------------------------------------------------------------------------------
 
@@ -119,6 +153,8 @@ class Trial:
         cycle_ended = turned and kind == "steps"
         if self._last_kind is None:
             self._first_s = self._cycle_began_s = now_s
+            self._ask()
+        before_s, self._cpu_s = self._cpu_s, self._cpu_clock()
         if cycle_ended:
             self._note_cycle(now_s)
         if self._toggles is None:
@@ -138,14 +174,14 @@ class Trial:
                 self._switch_to(kind)
             else:
                 self._spent_s[kind] += now_s - self._last_s
+                self._gaps[kind].note(now_s - self._last_s, self._cpu_s - before_s)
                 self._at_boundary(now_s)
         self._last_kind, self._last_s = kind, now_s
 
     def _note_cycle(self, now_s: float) -> None:
         self._cycle_s = now_s - self._cycle_began_s
         self._cycle_began_s = now_s
-        limit = LONGER_CYCLE if self._whole_cycles else LONG_CYCLE
-        whole = self._cycle_s <= limit * self._segment_s
+        whole = self._cycle_s <= (LONGER_CYCLE_S if self._whole_cycles else LONG_CYCLE_S)
         if whole != self._whole_cycles:
             self._whole_cycles = whole
             if self._toggles is not None:
@@ -156,14 +192,16 @@ class Trial:
         if self._began_s is None:
             if now_s - self._switched_s >= SETTLE_SHARE * self._segment_s:
                 self._begin(now_s)
-        elif now_s - self._began_s >= self._segment_s:
+        elif now_s - self._began_s >= self._length_s():
+            self._gaps[self._kind].longest_s *= FORGET
             turns = self._turns[self._kind]
             self._write(
                 {
                     "at_s": now_s - self._first_s,
                     "kind": self._kind,
                     "block": turns.block,
-                    "arm": list(self._active),
+                    "arm": list(self._arm),
+                    "base": list(self._ordered.base),
                     "seconds": now_s - self._began_s,
                     "env_steps": self._steps,
                     "updates": self._updates,
@@ -176,6 +214,9 @@ class Trial:
             )
             turns.done()
             self._switch_to(self._kind)
+
+    def _length_s(self) -> float:
+        return max(self._segment_s, min(self._gaps[self._kind].burst_s() * BURSTS, MOST_SEGMENT_S))
 
     def _begin(self, now_s: float) -> None:
         self._began_s = now_s
@@ -194,7 +235,7 @@ class Trial:
 
     def _arms(self, kind: Kind) -> Sequence[Arm]:
         """The baseline and every arm that is to go on and can show in that kind of segment."""
-        toggles, ordered = self._toggles or {}, self._ordered
+        toggles, ordered = self._toggles or {}, self._ordered.arms
         if ordered is None:
             ordered = [(name,) for name in toggles]
         useless = self._broken | {name for name in toggles if toggles[name].between and kind != "cycles"}
@@ -213,11 +254,14 @@ class Trial:
         if arm is None:
             self.stop()
             return
-        self._set(arm)
+        self._arm = arm
+        base = tuple(name for name in self._ordered.base if name not in arm and name not in self._broken)
+        self._set((*base, *arm))
         self._began_s = None
         self._switched_s = self._clock()
-        if kind == "cycles" and (self._cycle_s or 0.0) > self._segment_s / 4:
-            self._begin(self._switched_s)  # a whole cycle to settle in would cost too much
+        usual_s = (self._cycle_s or 0.0) if kind == "cycles" else self._gaps[kind].mean_s
+        if usual_s > self._segment_s / 4:
+            self._begin(self._switched_s)  # a whole cycle, or update, to settle in would cost too much
 
     def _set(self, arm: Arm) -> None:
         toggles = self._toggles or {}
@@ -233,98 +277,19 @@ class Trial:
                 self._active = tuple(other for other in self._active if other != name)
                 self._broken.add(name)
                 self._write({"broken": name, "error": repr(error)})
+        self._show(self._active)
 
     def stop(self) -> None:
         """Everything off, for good."""
         if self.running:
             self.running = False
             self._set(())
+            self._show(None)
             self._write({"stopped": True})
 
-
-# -- in the script's process -------------------------------------------------------------------------
-
-
-def plan_of(only: Sequence[str] = ()) -> tuple[Mapping[str, Toggle], Row]:
-    """The toggles that apply now, and the row that tells of all of them."""
-    usable: dict[str, Toggle] = {}
-    told, left_out = [], {}
-    for toggle in all_toggles():
-        if only and toggle.name not in only:
-            continue
-        reason = toggle.why_not()
-        if reason is not None:
-            left_out[toggle.name] = reason
-            continue
-        usable[toggle.name] = toggle
-        fields = ("name", "line", "why", "needs", "place", "between", "conflicts")
-        told.append({field: getattr(toggle, field) for field in fields})
-    return usable, {"toggles": told, "left_out": left_out}
-
-
-def begin_trial(options: dict[str, Any], folder: Path) -> Callable[[], None]:
-    """Begin; returns what ends it. Called in the script's own process, before the script."""
-    file = open(folder / FILE, "a", encoding="utf-8")  # noqa: SIM115
-    orders_file = folder / ORDERS
-
-    def write(row: Row) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a full disk
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-    def orders() -> Sequence[Arm] | None:
-        try:
-            ordered = json.loads(orders_file.read_text(encoding="utf-8"))["arms"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return [tuple(arm) for arm in ordered]
-
-    trial = Trial(
-        lambda: plan_of(options.get("only", ())),
-        orders,
-        write,
-        segment_s=options.get("segment_s", SEGMENT_S),
-        seed=options.get("seed", 0),
-    )
-    end = _listen(trial, write)
-    atexit.register(end)
-    return end
-
-
-def _listen(trial: Trial, write: Callable[[Row], None]) -> Callable[[], None]:
-    """Hear of every env step and update by way of `progress`; returns what ends that."""
-    plain = default.progress
-    hotloop: Any = sys.modules["hotloop"]
-    owner: int | None = None
-
-    def progress(*, env_steps: int = 0, updates: int = 0, **words: Any) -> None:
-        nonlocal owner
-        plain(env_steps=env_steps, updates=updates, **words)
-        if not (env_steps or updates):
-            return
-        thread = threading.get_ident()
-        if owner is None:
-            owner = thread
-        if thread == owner:  # the thread that trains; a second one would cut the segments to pieces
-            try:
-                trial.tick(env_steps, updates)
-            except Exception as error:
-                write({"failed": repr(error)})
-                end()
-
-    def end() -> None:
+    def leave(self) -> None:
+        """In a forked child, which is not timed: everything off here, and nobody is told."""
+        self._write = lambda row: None
+        self._show = lambda arm: None
         with contextlib.suppress(Exception):
-            trial.stop()
-        default.progress = counting._progress = hotloop.progress = plain
-
-    default.progress = counting._progress = hotloop.progress = progress
-    os.register_at_fork(after_in_child=lambda: _leave(trial))
-    return end
-
-
-def _leave(trial: Trial) -> None:
-    """In a forked child: it is not the one that is timed, and writes nothing."""
-    if trial.running:
-        trial._write = lambda row: None
-        with contextlib.suppress(Exception):
-            trial.stop()
+            self.stop()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -15,6 +16,7 @@ from hotloop._util.errors import CaptureError
 from hotloop.capture.plan import Plan, Variant, filled
 from hotloop.capture.series import CAPTURE, Figures, Run, Series, append, begin_run, with_run
 from hotloop.lab import process
+from hotloop.lab.lanes import ONE_LANE, Cores, work_through
 from hotloop.lab.order import Slot, block_slots, missing_sizes, next_block, usable_blocks
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.turns import INSIDE, only_writer, turn
@@ -61,6 +63,7 @@ class Hands:
     measure: Callable[[Path], Figures]  # capture folder -> what the run did
     folder_of: Callable[[Variant], Path] = lambda variant: Path.cwd()
     start: Callable[[Job], Outcome] = process.run
+    end: Callable[[bool], None] = process.end_running  # what runs in lanes; True: at once
     badge: Callable[[], dict[str, float]] = badge
 
 
@@ -79,6 +82,10 @@ class _Lab:
 
     series: Series
     hands: Hands
+    lanes: tuple[Cores, ...] = ONE_LANE
+    next_number: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # for everything but the runs themselves
+    cut_short: bool = False  # interrupted: a run that ends now was ended by us
     failed: Counter[str] = field(default_factory=Counter)  # in a row
     settled: tuple[str, ...] = ()
 
@@ -103,13 +110,13 @@ class _Lab:
         return answer
 
 
-def conduct(series: Series, hands: Hands) -> Conducted:
-    """Run the plan of a series from where it stands to its end.
+def conduct(series: Series, hands: Hands, lanes: tuple[Cores, ...] = ONE_LANE) -> Conducted:
+    """Run the plan of a series from where it stands to its end, in each lane one run at a time.
 
-    A KeyboardInterrupt ends the run that is going, which is not counted, and returns what there is.
+    A KeyboardInterrupt ends the runs that are going, which are not counted, and returns what there is.
     """
     assert series.path is not None
-    lab = _Lab(series, hands)
+    lab = _Lab(series, hands, lanes)
     with only_writer(series.path):
         try:
             ended, says = _blocks(lab)
@@ -136,7 +143,8 @@ def _blocks(lab: _Lab) -> tuple[Ended, str]:
     if done and not lab.ask().go_on:
         return "decided", f"Decided after {_blocks_text(plan, len(done))}."
     first = next_block(lab.series)
-    for block in range(first, first + 2 * plan.most_blocks):
+    last = first + 2 * plan.most_blocks
+    while first < last:
         why = _cannot_go_on(plan, lab.wanted())
         if why:
             return "failed", why
@@ -145,14 +153,55 @@ def _blocks(lab: _Lab) -> tuple[Ended, str]:
         if _over_budget(lab, done):
             used = f"The budget of {plan.budget_s:.4g} s is used up"
             return "budget", f"{used} after {_blocks_text(plan, len(done))}."
-        for slot in block_slots(plan, block, lab.wanted()):
-            _run(lab, slot)
-        before, done = len(done), lab.blocks()
-        if len(done) > before and not lab.ask().go_on:
+        # Never beyond the next look: what is found there holds for exactly so many blocks.
+        look = next(look for look in plan.looks if look > len(done))
+        coming = range(first, min(first + (look - len(done) if len(lab.lanes) > 1 else 1), last))
+        before, answer = len(done), _run_blocks(lab, coming)
+        first, done = next_block(lab.series), lab.blocks()
+        if len(done) > before and answer is not None and not answer.go_on:
             if len(done) >= plan.most_blocks:
                 return "looks", f"Stopped after {_blocks_text(plan, len(done))}, the last look."
             return "decided", f"Decided after {_blocks_text(plan, len(done))}."
     return "failed", "Too many runs failed."
+
+
+def _run_blocks(lab: _Lab, blocks: Sequence[int]) -> Answer | None:
+    """Make the runs of some blocks; returns the last answer, None when no block is complete."""
+    answer: Answer | None = None
+
+    def one(block: int, cores: Cores) -> bool:
+        nonlocal answer
+        with lab.lock:
+            before = lab.blocks()
+            wanted = lab.wanted()
+            if block != blocks[0] and (_cannot_go_on(lab.plan, wanted) or _over_budget(lab, before)):
+                return False
+        for slot in block_slots(lab.plan, block, wanted):
+            if lab.cut_short:
+                return False
+            _run(lab, slot, cores)
+        with lab.lock:
+            if len(lab.blocks()) > len(before):
+                answer = lab.ask()
+        return True
+
+    _in_lanes(lab, blocks, one)
+    return answer
+
+
+def _in_lanes(lab: _Lab, tasks: Sequence[int], do: Callable[[int, Cores], bool]) -> None:
+    """One after the other in this thread, or in lanes, which hold this computer's turn together."""
+    if len(lab.lanes) == 1:
+        for task in tasks:
+            do(task, lab.lanes[0])
+        return
+
+    def end(insist: bool) -> None:
+        lab.cut_short = True
+        lab.hands.end(insist)
+
+    with turn(lab.hands.watcher.note):
+        work_through(tasks, lab.lanes, do, end, process.GRACE_S)
 
 
 def _blocks_text(plan: Plan, number: int) -> str:
@@ -182,13 +231,18 @@ def _scale(lab: _Lab) -> tuple[Ended, str]:
     budget = None if plan.budget_s is None else plan.budget_s + lab.series.spent_s
     if plan.kind == "scale":
         budget = plan.budget_s
-    for repeat in range(plan.repeats):
-        if repeat and budget is not None and lab.series.spent_s * (repeat + 1) / repeat > budget:
-            return "budget", f"The budget is used up: each size was run {_times(repeat)}."
+
+    def one(repeat: int, cores: Cores) -> bool:
         for slot in missing_sizes(lab.series, repeat):
-            if failed[slot.size] >= FAILURES_IN_A_ROW:
-                continue
-            failed[slot.size] = 0 if _run(lab, slot).ok else failed[slot.size] + 1
+            if failed[slot.size] < FAILURES_IN_A_ROW and not lab.cut_short:
+                failed[slot.size] = 0 if _run(lab, slot, cores).ok else failed[slot.size] + 1
+        return True
+
+    for repeat in range(0, plan.repeats, len(lab.lanes)):
+        coming = range(repeat, min(repeat + len(lab.lanes), plan.repeats))
+        if repeat and budget is not None and lab.series.spent_s * (coming.stop / repeat) > budget:
+            return "budget", f"The budget is used up: each size was run {_times(repeat)}."
+        _in_lanes(lab, coming, one)
     if all(failed[size] for size in plan.sizes):
         return "failed", "Every size failed."
     return "scaled", f"{len(plan.sizes)} sizes were run, each {_times(plan.repeats)}."
@@ -198,11 +252,12 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _run(lab: _Lab, slot: Slot) -> Run:
+def _run(lab: _Lab, slot: Slot, cores: Cores) -> Run:
     """Make one run, put it on disk, tell about it."""
     hands, variant = lab.hands, lab.plan.variant(slot.variant)
-    with _disk_trouble():
-        number, folder = begin_run(lab.series)
+    with lab.lock, _disk_trouble():
+        number, folder = begin_run(lab.series, lab.next_number)
+        lab.next_number = number + 1
     capture = folder / CAPTURE
     command = tuple(filled(variant.command, slot.seed, slot.size))
     job = Job(
@@ -212,8 +267,9 @@ def _run(lab: _Lab, slot: Slot) -> Run:
         | dict(variant.environment),
         folder=hands.folder_of(variant),
         timeout_s=lab.plan.timeout_s or lab.plan.budget_s,
+        cores=cores,
     )
-    with turn(hands.watcher.note):
+    with contextlib.nullcontext() if cores else turn(hands.watcher.note):
         before, started_s = hands.badge(), time.time()
         outcome = hands.start(job)
         after = hands.badge()
@@ -234,18 +290,29 @@ def _run(lab: _Lab, slot: Slot) -> Run:
         stderr_tail=outcome.stderr_tail,
         before=before,
         after=after,
+        cores=cores,
+        at_once=len(lab.lanes),
     )
     run = _with_figures(run, capture, hands)
+    with lab.lock:
+        _keep(lab, run, slot)
+    return run
+
+
+def _keep(lab: _Lab, run: Run, slot: Slot) -> None:
+    """Put a run on disk and tell about it."""
+    if lab.cut_short:
+        return  # it was ended by us, in another lane
+    watcher = lab.hands.watcher
     lab.failed[run.variant] = 0 if run.ok else lab.failed[run.variant] + 1
     try:
         lab.series = append(lab.series, run)
     except OSError as error:
         lab.series = with_run(lab.series, run)
-        raise _DiskError(f"Run {number} cannot be written ({error.strerror})") from error
-    hands.watcher.ran(run)
+        raise _DiskError(f"Run {run.number} cannot be written ({error.strerror})") from error
+    watcher.ran(run)
     if lab.failed[run.variant] == FAILURES_IN_A_ROW and not slot.scale:
-        hands.watcher.note(f"{run.variant!r} failed {FAILURES_IN_A_ROW} times in a row and is run no more")
-    return run
+        watcher.note(f"{run.variant!r} failed {FAILURES_IN_A_ROW} times in a row and is run no more")
 
 
 def seed_variables(seed: int) -> dict[str, str]:

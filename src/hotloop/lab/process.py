@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import tempfile
@@ -27,6 +26,7 @@ class Job:
     environment: dict[str, str]
     folder: Path  # working folder
     timeout_s: float | None = None
+    cores: tuple[int, ...] = ()  # the only ones it may use; (): those of the lab
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +43,35 @@ class Outcome:
 def run(job: Job) -> Outcome:
     """Start the job and wait for it; what it leaves running in its group is ended before we return.
 
-    On KeyboardInterrupt the job is ended and the interrupt goes on.
+    On KeyboardInterrupt the job is ended and the interrupt goes on. May be called from several threads.
     """
     with tempfile.TemporaryFile() as stderr:
-        used = _children_cpu_s()
         began = time.perf_counter()
         try:
-            process = subprocess.Popen(
-                job.command,
-                env=job.environment,
-                cwd=job.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            with _only(job.cores):
+                process = subprocess.Popen(
+                    job.command,
+                    env=job.environment,
+                    cwd=job.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
         except OSError as error:
             why = f"{job.command[0]} could not be started: {error.strerror}"
             return Outcome(time.perf_counter() - began, failure=why)
         try:
+            _running.add(process)
             with _limited(process, job.timeout_s) as limit:
-                code = process.wait()
+                code, cpu_s = _wait(process)
                 wall_s = time.perf_counter() - began
         except BaseException:
             _end(process)
             raise
         finally:
+            _running.discard(process)
             _signal(process, signal.SIGKILL)
-        cpu_s = _children_cpu_s() - used
         late = limit.is_set()
         return Outcome(
             wall_s=wall_s,
@@ -81,6 +82,36 @@ def run(job: Job) -> Outcome:
             else failure_of(code),
             stderr_tail=_tail(stderr),
         )
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def end_running(insist: bool) -> None:
+    """Ask every job that runs in some thread to end; with `insist` it is not asked."""
+    for process in tuple(_running):
+        _signal(process, signal.SIGKILL if insist else signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _only(cores: tuple[int, ...]) -> Iterator[None]:
+    """What this thread starts meanwhile may use these cores alone: a process inherits them from it."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float]:
+    """Exit code, and the CPU time of the process and of the children it waited for."""
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime
 
 
 def failure_of(code: int) -> str:
@@ -131,12 +162,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-def _children_cpu_s() -> float:
-    # Two runs never overlap, so what our children gained in between is this run's.
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _tail(file: IO[bytes]) -> str:

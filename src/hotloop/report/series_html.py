@@ -16,7 +16,14 @@ from hotloop.capture.series import Series
 from hotloop.report import markup as m
 from hotloop.report.html import asset, embedded, policy
 from hotloop.report.series_charts import Dot, course, dots, intervals
-from hotloop.report.series_text import METRICS, badge_text, experiment_json, failures, work_sentences
+from hotloop.report.series_text import (
+    METRICS,
+    badge_text,
+    experiment_json,
+    failures,
+    lane_sentences,
+    work_sentences,
+)
 from hotloop.report.verdict import basis, floor_text, headline
 
 _BUSY = {
@@ -97,7 +104,7 @@ def verdicts(series: Series, found: Experiment) -> str:
         said += [f"{name}: {verdict.says}." for name, verdict in found.compared[0].more]
     else:
         said.append("All `faster` and `slower` hold together (Holm).")
-    said += failures(series)
+    said += [*lane_sentences(series), *failures(series)]
     notes = "".join(f'<p class="small">{m.prose(sentence)}</p>' for sentence in said)
     drawn = m.panel(intervals(rows), m.table("Verdicts", heads, body))
     return m.section("verdicts", "Verdicts", "", drawn + notes)

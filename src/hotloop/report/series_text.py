@@ -41,7 +41,7 @@ def experiment_text(series: Series, found: Experiment, pen: Pen) -> str:
         return pair_text(series, found, pen)
     lines = [ranked_text(ranked(found), pen, badge_text(found.badge))]
     lines.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
-    lines += [pen.wrap(sentence, "  ") for sentence in failures(series)]
+    lines += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     return "\n".join(lines)
 
 
@@ -53,7 +53,7 @@ def investigation_text(
     if table is not None:
         parts.append(ranked_text(table, pen, badge_text(found.badge)))
         parts.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
-    parts += [pen.wrap(sentence, "  ") for sentence in failures(series)]
+    parts += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     if scaling is not None:
         parts.append(("\n" if parts else "") + scaling_text(scaling, pen))
     return "\n".join(parts)
@@ -86,7 +86,7 @@ def pair_text(series: Series, found: Experiment, pen: Pen) -> str:
 
 def notes(series: Series, found: Experiment, row: Compared) -> list[str]:
     """What else should be known about a pair: the metric, other metrics, work, learning, failures."""
-    said = [f"compared: {METRICS[found.metric]}; {medians(found, row)}."]
+    said = [f"compared: {METRICS[found.metric]}; {medians(found, row)}.", *lane_sentences(series)]
     said += [f"{name}: {verdict.says}." for name, verdict in row.more if not name.startswith("CPU")]
     said += work_sentences(row.work, row.variant.name)
     if row.work is None and found.metric == "run":
@@ -96,6 +96,16 @@ def notes(series: Series, found: Experiment, row: Compared) -> list[str]:
     if row.learning is not None:
         said.append(f"returns: {row.learning.says}.")
     return said + failures(series)
+
+
+def lane_sentences(series: Series) -> list[str]:
+    """`2 runs were made at a time, each on cores of its own: 0,1 and 2,3.`, if runs overlapped."""
+    lanes = sorted({run.cores for run in series.runs if run.at_once > 1})
+    if not lanes:
+        return []
+    most = max(run.at_once for run in series.runs)
+    cores = " and ".join(",".join(map(str, lane)) for lane in lanes)
+    return [f"{most} runs were made at a time, each on cores of its own: {cores}."]
 
 
 def medians(found: Experiment, row: Compared) -> str:
@@ -257,5 +267,17 @@ def experiment_json(series: Series, found: Experiment) -> dict[str, Any]:
 
 
 def _run_json(run: Run, metric: Metric) -> dict[str, Any]:
-    keep = ("number", "variant", "block", "position", "seed", "size", "wall_s", "cpu_s", "failure")
+    keep = (
+        "number",
+        "variant",
+        "block",
+        "position",
+        "seed",
+        "size",
+        "wall_s",
+        "cpu_s",
+        "failure",
+        "cores",
+        "at_once",
+    )
     return {key: getattr(run, key) for key in keep} | {"value_s": value_s(run, metric) if run.ok else None}

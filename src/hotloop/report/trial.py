@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop._util.units import percent
+from hotloop.analysis.badge import Badge
 from hotloop.analysis.trial import BASELINE, How
 from hotloop.analysis.verdict import VariantVerdict, Verdict, interval_words
 from hotloop.report.as_json import plain
 from hotloop.report.lines import Pen, table
+from hotloop.report.series_text import badge_text
 from hotloop.report.verdict import headline
 
 # Version history (raised when a field changes its meaning or goes; a new field does not raise it):
@@ -34,6 +36,7 @@ class Patch:
     at: str | None  # `train.py:12`
     says: str  # `add this line at train.py:12`
     verdict: Verdict
+    workers: int = 0  # worker processes in which it was switched, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,14 @@ class TryReport:
     patches: tuple[Patch, ...]  # best first
     together: VariantVerdict | None  # the best combination, where it was tried
     left_out: tuple[LeftOut, ...]
-    blocks: int
+    blocks: int  # rounds: segments of every patch and of the script as it is
     unit: str
     how: How
     same_share: float | None
     seconds: float  # in segments
     began: bool  # training was seen to begin
+    kept: tuple[str, ...] = ()  # faster, and left on while the others were still tried
+    badge: Badge | None = None  # how busy the computer was
 
 
 def try_text(found: TryReport, pen: Pen | None = None) -> str:
@@ -67,8 +72,8 @@ def try_text(found: TryReport, pen: Pen | None = None) -> str:
             "No training was seen: no env step or update of a library hotloop knows was counted for long "
             "enough. In a loop of your own, call hotloop.progress(env_steps=...)."
         )
-    aside = f"{found.blocks} {'block' if found.blocks == 1 else 'blocks'}, {found.seconds:.0f} s measured"
-    lines = [pen.heading("Patches", aside), pen.wrap(_how(found), "  "), ""]
+    aside = f"{found.blocks} {'round' if found.blocks == 1 else 'rounds'}, {found.seconds:.0f} s measured"
+    lines = [pen.heading("Patches", aside), pen.wrap(f"{_how(found)}{_on_top(found)}", "  "), ""]
     if found.patches:
         rows = [("patch", f"time per {found.unit}", "verdict"), *map(_cells, found.patches)]
         drawn = table(pen, rows)
@@ -79,14 +84,16 @@ def try_text(found: TryReport, pen: Pen | None = None) -> str:
         if patch.verdict.word == "faster":
             lines += ["", pen.wrap(f"{patch.name}: {patch.verdict.says}; {patch.says}:", "  ")]
             lines += [f"      {pen.clean(line)}" for line in patch.line.split("\n")]
-            lines.append(pen.dim(pen.wrap(patch.why, "    ")))
+            lines.append(pen.dim(pen.wrap(patch.why + _in_workers(patch), "    ")))
     lines += ["", pen.wrap(_together(found), "  ")]
     floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
     if floors:
-        said = (
-            f"noise floor: {percent(max(floors))} at worst; all `faster` and `slower` hold together (Holm)."
-        )
+        worst = max(floors)
+        floor = percent(worst) if worst < 1 else f"{1 + worst:.0f} times"
+        said = f"noise floor: {floor} at worst; all `faster` and `slower` hold together (Holm)."
         lines.append(pen.wrap(said, "  "))
+    if found.badge is not None:
+        lines.append(pen.wrap(f"machine: {badge_text(found.badge)}.", "  "))
     lines += [pen.dim(pen.wrap(f"not tried: {o.name}: {o.reason}.", "  ", "    ")) for o in found.left_out]
     return "\n".join(lines)
 
@@ -95,6 +102,22 @@ def _cells(patch: Patch) -> tuple[str, str, str]:
     verdict = patch.verdict
     change = "-" if verdict.change is None else f"{interval_words(verdict.change)}"
     return patch.name, change, verdict.word if verdict.word in ("faster", "slower") else verdict.says
+
+
+def _on_top(found: TryReport) -> str:
+    if not found.kept:
+        return ""
+    return (
+        f" Once found to be faster, {' and '.join(found.kept)} stayed on: what was still undecided then was "
+        "measured on top of that."
+    )
+
+
+def _in_workers(patch: Patch) -> str:
+    if not patch.workers:
+        return ""
+    number = "one worker process" if patch.workers == 1 else f"{patch.workers} worker processes"
+    return f" It was switched in {number}, too: the line must run there as well."
 
 
 def _how(found: TryReport) -> str:

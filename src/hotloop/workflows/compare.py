@@ -13,7 +13,7 @@ from hotloop.analysis.verdict import gate
 from hotloop.capture.plan import BUDGET_S, TOLERANCE, Plan, Variant, overridden, split_command
 from hotloop.capture.series import Series
 from hotloop.workflows.detailed import detailed
-from hotloop.workflows.experiments import Done, Progress, begin, carry_out, resume
+from hotloop.workflows.experiments import Done, Progress, begin, carry_out, lanes_for, resume
 from hotloop.workflows.revisions import checked_out
 
 REGRESSION, UNDECIDED = 3, 4
@@ -98,17 +98,20 @@ def _variable(name: str, word: str) -> tuple[str, str]:
     return key, value
 
 
-def compare_commands(plan: Plan, folder: Path | None, progress: Progress) -> Done:
-    """Run the plan of a comparison in a new series."""
+def compare_commands(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> Done:
+    """Run the plan of a comparison in a new series, `jobs` pairs at a time."""
+    lanes = lanes_for(jobs)
     with checked_out(plan.variants) as places:
-        return carry_out(begin(plan, folder, "compare"), progress, places)
+        return carry_out(begin(plan, folder, "compare"), progress, places, lanes)
 
 
-def compare_again(folder: Path | None, progress: Progress, budget_s: float | None = None) -> Done:
+def compare_again(
+    folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
+) -> Done:
     """Go on with a comparison where it stopped."""
-    series = resume(folder, budget_s)
+    series, lanes = resume(folder, budget_s), lanes_for(jobs)
     with checked_out(series.plan.variants) as places:
-        return carry_out(series, progress, places)
+        return carry_out(series, progress, places, lanes)
 
 
 def look_into(series: Series) -> tuple[str, list[Path]]:

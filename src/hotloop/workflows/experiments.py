@@ -26,6 +26,8 @@ from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.capture.store import new_folder
 from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
+from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
+from hotloop.machine.cores import room
 from hotloop.machine.facts import facts, library_versions
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.launch import recording_environment
@@ -176,11 +178,28 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def carry_out(series: Series, progress: Progress, places: Places | None = None) -> Done:
-    """Conduct the plan from where the series stands, and judge what came of it."""
+def lanes_for(jobs: int) -> tuple[Cores, ...]:
+    """Cores for so many runs at once; raises HotloopError when this computer has too few free ones."""
+    return lanes_of(jobs, room)
+
+
+def carry_out(
+    series: Series,
+    progress: Progress,
+    places: Places | None = None,
+    lanes: tuple[Cores, ...] = ONE_LANE,
+    measure: Callable[[Path], Figures] | None = None,
+) -> Done:
+    """Conduct the plan from where the series stands, and judge what came of it.
+
+    `measure` takes a run's figures from its capture folder, in place of the steady state.
+    """
+    given = hands(progress, places or Places(), series.plan.record)
+    if measure is not None:
+        given = replace(given, measure=measure)
     try:
         with _interruptible():
-            conducted = conduct(series, hands(progress, places or Places(), series.plan.record))
+            conducted = conduct(series, given, lanes)
     finally:
         progress.end()
     return Done(conducted.series, experiment(conducted.series), conducted)

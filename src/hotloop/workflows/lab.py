@@ -13,10 +13,11 @@ from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.sizes import scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
-from hotloop.capture.plan_file import read_plan
 from hotloop.capture.series import Series
-from hotloop.workflows.experiments import Done, Places, Progress, begin, carry_out, resume
+from hotloop.lab.lanes import Cores
+from hotloop.workflows.experiments import Done, Places, Progress, begin, carry_out, lanes_for, resume
 from hotloop.workflows.revisions import checked_out
+from hotloop.workflows.shipped_plans import plan_called
 
 COMBINATION = "combination"  # folder in the series: the pairs of baseline and combination
 LEAST_BUDGET_SHARE = 0.25  # for the combination, when the suspects used the budget up
@@ -36,9 +37,13 @@ class Investigated:
         return self.done.series
 
 
-def run_plan(file: Path, folder: Path | None, again: bool, progress: Progress) -> Investigated:
-    """Run a plan in a new series, or, with `again`, go on with the one in `folder`."""
-    plan = read_plan(file)
+def run_plan(file: Path, folder: Path | None, again: bool, progress: Progress, jobs: int = 1) -> Investigated:
+    """Run a plan in a new series, or, with `again`, go on with the one in `folder`.
+
+    `jobs` blocks are run at a time.
+    """
+    plan = plan_called(file)
+    lanes = lanes_for(jobs)
     if again:
         series = resume(folder)
         if replace(series.plan, budget_s=plan.budget_s) != plan:
@@ -47,10 +52,10 @@ def run_plan(file: Path, folder: Path | None, again: bool, progress: Progress) -
     else:
         series = begin(plan, folder, plan.name or file.stem)
     with checked_out(plan.variants) as places:
-        done = carry_out(series, progress, places)
+        done = carry_out(series, progress, places, lanes)
         if done.conducted.ended in ("interrupted", "disk") or not done.found.compared:
             return investigated(done)
-        combined = _combination(done, places, progress)
+        combined = _combination(done, places, progress, lanes)
         if combined is not None and combined.interrupted:
             done = replace(done, conducted=replace(done.conducted, ended="interrupted"))
     return investigated(done)
@@ -71,17 +76,17 @@ def combination_of(series: Series) -> Compared | None:
     return found.compared[0] if found.compared[0].pairs else None
 
 
-def _combination(done: Done, places: Places, progress: Progress) -> Done | None:
+def _combination(done: Done, places: Places, progress: Progress, lanes: tuple[Cores, ...]) -> Done | None:
     """Run what was clearly faster together against the baseline, in pairs."""
     together = best_combination(done.found)
     if together is None or done.series.path is None:
         return None
     folder = done.series.path / COMBINATION
     if store.is_series(folder):
-        return carry_out(store.read(folder), progress, places)
+        return carry_out(store.read(folder), progress, places, lanes)
     plan = done.series.plan
     progress.note(f"together: {together.name}")
-    return carry_out(begin(_pair_plan(plan, done, together), folder, ""), progress, places)
+    return carry_out(begin(_pair_plan(plan, done, together), folder, ""), progress, places, lanes)
 
 
 def _pair_plan(plan: Plan, done: Done, together: Variant) -> Plan:

@@ -9,7 +9,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.sizes import scaling_of
 from hotloop.capture.plan import Plan, Variant
-from hotloop.workflows.experiments import Done, Progress, begin, carry_out, resume
+from hotloop.workflows.experiments import Done, Progress, begin, carry_out, lanes_for, resume
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,18 @@ def scale_plan(
     )
 
 
-def scale(plan: Plan, folder: Path | None, progress: Progress) -> Scaled:
-    """Run the sizes in a new series."""
-    return _scaled(carry_out(begin(plan, folder, "scale"), progress))
+def scale(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> Scaled:
+    """Run the sizes in a new series, `jobs` rounds of them at a time."""
+    lanes = lanes_for(jobs)
+    return _scaled(carry_out(begin(plan, folder, "scale"), progress, lanes=lanes))
 
 
-def scale_again(folder: Path | None, progress: Progress, budget_s: float | None = None) -> Scaled:
+def scale_again(
+    folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
+) -> Scaled:
     """Go on with a series of sizes."""
-    return _scaled(carry_out(resume(folder, budget_s), progress))
+    series, lanes = resume(folder, budget_s), lanes_for(jobs)
+    return _scaled(carry_out(series, progress, lanes=lanes))
 
 
 def _scaled(done: Done) -> Scaled:

@@ -16,11 +16,14 @@ from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
-from hotloop.analysis.trial import Blocks, Settled, arm_name, blocks_of, combination, settle
+from hotloop.analysis.badge import badge_over
+from hotloop.analysis.trial import Looking, arm_name, combination, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.capture import store
 from hotloop.instrument.toggles import NAMES
-from hotloop.instrument.trial import FILE, ORDERS, SEGMENT_S
+from hotloop.instrument.trial import SEGMENT_S
+from hotloop.instrument.trial_script import FILE, ORDERS
+from hotloop.machine.badge import badge
 from hotloop.report.trial import LeftOut, Patch, TryReport
 from hotloop.workflows.launch import recording_environment
 from hotloop.workflows.run import Ran, begin_capture, name_of, normal_command, wait_for
@@ -28,6 +31,8 @@ from hotloop.workflows.where import addition, script_of
 
 EACH_SHARE = 0.75  # of the budget, for the patches by themselves; the rest for the best combination
 LOOK_INTERVAL_S = 0.25
+BADGE_INTERVAL_S = 2.0
+SELFTEST = 8  # patches that do nothing, about as many as apply to a usual script
 TOO_SLOW = "it acts between collecting and learning, which alternate too slowly here to be switched in turns"
 
 
@@ -41,6 +46,7 @@ class Terms:
     seed: int = 0
     tolerance: float = TOLERANCE
     stop: bool = False  # end the script when the verdicts are known
+    selftest: bool = False  # patches that do nothing
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,17 @@ def try_patches(
     unknown = [name for name in terms.only if name not in NAMES]
     if unknown:
         raise HotloopError(f"There is no patch {unknown[0]!r}; there is {', '.join(NAMES)}.")
+    if terms.selftest and terms.only:
+        raise HotloopError("--selftest tries patches that do nothing; leave out --only.")
     command = normal_command(words)
     target = folder or store.new_folder(name_of(command))
     begin_capture(target, command)
-    trial = {"only": list(terms.only), "segment_s": terms.segment_s, "seed": terms.seed}
+    trial = {
+        "only": list(terms.only),
+        "segment_s": terms.segment_s,
+        "seed": terms.seed,
+        "selftest": SELFTEST if terms.selftest else 0,
+    }
     environment = recording_environment(target, options={"on": True, "trial": trial})
     judge = Judge(target, terms, script_of(command))
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
@@ -117,16 +130,18 @@ class Judge:
         self._toggles: list[dict[str, Any]] = []
         self._left_out: dict[str, str] = {}
         self._began_s: float | None = None
-        self._each = Settled((), (), 0)
-        self._together: Settled | None = None
+        self._each: Looking | None = None
+        self._together: Looking | None = None
         self._chosen: tuple[str, ...] = ()
-        self._looked = (-1, -1)
+        self._kept: tuple[str, ...] = ()
+        self._badges: list[dict[str, float]] = []
 
     def look(self, final: bool = False) -> None:
         """Take in what is new; `final` when the script has ended."""
         self._read()
         if self._began_s is None or self.finished:
             return
+        self._read_badge(final)
         spent_s = self._clock() - self._began_s
         if not self._chosen:
             self._look_at_each(final, spent_s)
@@ -134,53 +149,63 @@ class Judge:
             self._look_at_combination(final, spent_s)
         self.finished |= final
 
+    def _read_badge(self, final: bool) -> None:
+        now = badge()
+        if final or not self._badges or now["at_s"] - self._badges[-1]["at_s"] >= BADGE_INTERVAL_S:
+            self._badges.append(now)
+
     def _look_at_each(self, final: bool, spent_s: float) -> None:
-        names = self._names()
-        blocks = self._blocks(names)
+        if self._each is None:
+            names = [toggle["name"] for toggle in self._toggles]
+            self._each = Looking(names, tolerance=self._terms.tolerance)
+        each, names = self._each, self._names()
+        each.leave_out([row.name for row in each.verdicts if row.name not in names])
+        before = each.settled
         over = final or spent_s >= EACH_SHARE * self._terms.budget_s
-        looked = (len(blocks.blocks), len(names))
-        if not over and looked == self._looked:
+        each.look(rounds_of(self._rows), final=over)
+        if not over and not each.all_settled:
+            if each.settled != before:
+                left = [name for name in names if name not in each.settled]
+                self._kept = self._to_keep(each, left)
+                self._order([(name,) for name in left], self._kept)
             return
-        self._looked = looked
-        before = self._each.settled
-        self._each = settle(blocks.blocks, names, final=over, tolerance=self._terms.tolerance)
-        over = over or set(names) == set(self._each.settled)
-        if not over:
-            if self._each.settled != before:
-                self._order([(name,) for name in names if name not in self._each.settled])
-            return
-        conflicts = {toggle["name"]: toggle["conflicts"] for toggle in self._toggles}
-        self._chosen = combination(self._each.verdicts, conflicts)
+        self._chosen = combination(each.verdicts, self._conflicts())
         if len(self._chosen) > 1 and not final:
             self._order([self._chosen])
         else:
             self._finish()
 
+    def _to_keep(self, each: Looking, left: Sequence[str]) -> tuple[str, ...]:
+        """What was found to be faster and goes with all that is still tried."""
+        conflicts = self._conflicts()
+        found = combination(each.verdicts, conflicts)
+        return tuple(name for name in found if not set(conflicts.get(name, ())) & set(left))
+
+    def _conflicts(self) -> dict[str, list[str]]:
+        return {toggle["name"]: toggle["conflicts"] for toggle in self._toggles}
+
     def _look_at_combination(self, final: bool, spent_s: float) -> None:
         over = final or spent_s >= self._terms.budget_s
-        name = arm_name(self._chosen)
-        blocks = self._blocks([name])
-        self._together = settle(blocks.blocks, [name], final=over, tolerance=self._terms.tolerance)
-        if over or self._together.settled:
+        if self._together is None:
+            self._together = Looking([arm_name(self._chosen)], tolerance=self._terms.tolerance)
+        self._together.look(rounds_of(self._rows), final=over)
+        if over or self._together.all_settled:
             self._finish()
 
     def _finish(self) -> None:
         self.finished = True
         self._order([])
 
-    def _order(self, arms: Sequence[tuple[str, ...]]) -> None:
+    def _order(self, arms: Sequence[tuple[str, ...]], base: tuple[str, ...] = ()) -> None:
         with contextlib.suppress(OSError):
-            write_atomically(self._folder / ORDERS, json.dumps({"arms": arms}))
+            write_atomically(self._folder / ORDERS, json.dumps({"arms": arms, "base": base}))
 
     def _names(self) -> list[str]:
         """The patches that can be judged; those that broke or cannot show are left out."""
         names = [toggle["name"] for toggle in self._toggles if toggle["name"] not in self._left_out]
-        if blocks_of(self._rows, names).how == "cycles":
+        if rounds_of(self._rows).how in ("cycles", "nothing"):
             return names
         return [t["name"] for t in self._toggles if t["name"] in names and not t["between"]]
-
-    def _blocks(self, names: Sequence[str]) -> Blocks:
-        return blocks_of(self._rows, names)
 
     def _read(self) -> None:
         try:
@@ -205,29 +230,30 @@ class Judge:
 
     def report(self) -> TryReport:
         """What can be said now."""
-        names = self._names()
-        blocks = self._blocks(names)
-        verdicts = {row.name: row.verdict for row in self._each.verdicts}
+        rounds = rounds_of(self._rows)
+        verdicts = {row.name: row.verdict for row in self._each.verdicts} if self._each is not None else {}
         told = {toggle["name"]: toggle for toggle in self._toggles}
         rows = []
-        for name in names:
-            if name in verdicts:
-                toggle = told[name]
-                place = addition(self._script, toggle["line"], toggle["needs"], toggle["place"])
-                rows.append(Patch(name, toggle["why"], place.text, place.at, place.says, verdicts[name]))
+        for name, verdict in verdicts.items():
+            toggle = told[name]
+            place = addition(self._script, toggle["line"], toggle["needs"], toggle["place"])
+            workers = toggle.get("workers", 0)
+            rows.append(Patch(name, toggle["why"], place.text, place.at, place.says, verdict, workers))
         left_out = dict(self._left_out)
-        left_out |= {name: TOO_SLOW for name in told if name not in names and name not in left_out}
+        left_out |= {name: TOO_SLOW for name in told if name not in verdicts and name not in left_out}
         together = self._together.verdicts[0] if self._together is not None else None
         return TryReport(
             patches=tuple(sorted(rows, key=_gain)),
             together=together if together is not None and together.verdict.pairs else None,
             left_out=tuple(LeftOut(name, reason) for name, reason in sorted(left_out.items())),
-            blocks=len(blocks.blocks),
-            unit=blocks.unit,
-            how=blocks.how,
-            same_share=blocks.same_share,
+            blocks=max((rounds.count(name) for name in verdicts), default=0),
+            unit=rounds.unit,
+            how=rounds.how,
+            same_share=rounds.same_share,
             seconds=sum(row["seconds"] for row in self._rows),
             began=self._began_s is not None,
+            kept=self._kept,
+            badge=badge_over(self._badges) if len(self._badges) > 1 else None,
         )
 
 
