@@ -2,8 +2,9 @@
 
 Each contestant is a process of its own (benchmarks/programs/env_rounds.py). Rounds are short and interleaved
 in a random order, so that a busy moment of the machine hits everybody; the best round counts for steps/s,
-the median over rounds of the ratio within a round for "times as fast". The limit is what copying the bytes
-of a step (observation, reward, flags) takes at this machine's measured copy bandwidth.
+the median over rounds of the ratio within a round for "times as fast". Beside them stands what copying the
+bytes of a step (observation, reward, flags) takes at this machine's measured copy bandwidth: the limit
+for who writes them all anew, which an environment that touches only what changed can beat.
 
 Run: python benchmarks/envs.py [--only cartpole,snake] [--peers-python .venv-peers/bin/python] [--json FILE]
 Peers (jumanji, envpool, PufferLib) live in a Python of their own, made by `make bench-peers`.
@@ -259,9 +260,13 @@ def print_limit(entry: Entry) -> None:
         large = entry.row_bytes * size > CACHED_BYTES
         limit = known["copy_large_bytes_per_s" if large else "copy_bytes_per_s"] / entry.row_bytes
         rates.append(shown_rate(limit))
-        times.append(f"{shown_times(limit / max(entry.rates[size]))} below")
+        times.append(f"{shown_times(limit / max(entry.rates[size]))} from it")
     print(
-        f"| - limit: {entry.row_bytes} bytes a step | " + " | ".join(rates) + " | " + " | ".join(times) + " |"
+        f"| - {entry.row_bytes} bytes a step, all copied | "
+        + " | ".join(rates)
+        + " | "
+        + " | ".join(times)
+        + " |"
     )
 
 
