@@ -1,0 +1,130 @@
+"""PPO in the manner of PureJaxRL: environment, rollout and learning in one jitted function, on the CPU."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import ppo_settings as s
+
+given = s.arguments()
+ITERATIONS = given.steps // s.BATCH
+
+
+def orthogonal(key, inputs, outputs, gain):
+    return jax.nn.initializers.orthogonal(gain)(key, (inputs, outputs)), jnp.zeros(outputs)
+
+
+def network(key, outputs, gain):
+    a, b, c = jax.random.split(key, 3)
+    h, root = s.HIDDEN, 2**0.5
+    return [orthogonal(a, 4, h, root), orthogonal(b, h, h, root), orthogonal(c, h, outputs, gain)]
+
+
+def apply(layers, x):
+    for w, b in layers[:-1]:
+        x = jnp.tanh(x @ w + b)
+    w, b = layers[-1]
+    return x @ w + b
+
+
+def begin(key):
+    return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
+
+
+def env_step(key, state, elapsed, action):
+    """CartPole with automatic resets: the new state, its observation, reward, done."""
+    x, v, angle, spin = state
+    force = jnp.where(action == 1, 10.0, -10.0)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    push = (force + 0.05 * spin**2 * sine) / 1.1
+    spin_change = (9.8 * sine - cosine * push) / (0.5 * (4.0 / 3.0 - 0.1 * cosine**2 / 1.1))
+    speed_change = push - 0.05 * spin_change * cosine / 1.1
+    state = jnp.array([x + 0.02 * v, v + 0.02 * speed_change, angle + 0.02 * spin, spin + 0.02 * spin_change])
+    elapsed = elapsed + 1
+    done = (jnp.abs(state[0]) > 2.4) | (jnp.abs(state[2]) > 12 * jnp.pi / 180) | (elapsed >= 500)
+    return jnp.where(done, begin(key), state), jnp.where(done, 0, elapsed), done
+
+
+adam = optax.chain(optax.clip_by_global_norm(s.LARGEST_NORM), optax.adam(s.LEARNING_RATE, eps=s.ADAM_EPSILON))
+
+
+def loss_of(nets, batch):
+    observations, actions, old, advantages, targets = batch
+    log_p = jax.nn.log_softmax(apply(nets[0], observations))
+    ratio = jnp.exp(log_p[jnp.arange(actions.size), actions] - old)
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    clipped = jnp.clip(ratio, 1 - s.CLIP, 1 + s.CLIP)
+    policy = -jnp.minimum(ratio * advantages, clipped * advantages).mean()
+    value = jnp.square(apply(nets[1], observations)[:, 0] - targets).mean()
+    entropy = -(jnp.exp(log_p) * log_p).sum(1).mean()
+    return policy + s.VALUE_WEIGHT * value - s.ENTROPY_WEIGHT * entropy
+
+
+def iteration(carry, _):
+    nets, moments, state, elapsed, key = carry
+
+    def step(inside, _):
+        state, elapsed, key = inside
+        key, choose, again = jax.random.split(key, 3)
+        logits, value = apply(nets[0], state), apply(nets[1], state)[:, 0]
+        action = jax.random.categorical(choose, logits)
+        log_p = jax.nn.log_softmax(logits)[jnp.arange(s.ENVS), action]
+        keys = jax.random.split(again, s.ENVS)
+        length = elapsed + 1
+        new, elapsed, done = jax.vmap(env_step)(keys, state, elapsed, action)
+        return (new, elapsed, key), (state, action, log_p, value, done, jnp.where(done, length, 0))
+
+    (state, elapsed, key), (seen, acted, log_p, values, dones, lengths) = jax.lax.scan(
+        step, (state, elapsed, key), None, s.STEPS
+    )
+    last = apply(nets[1], state)[:, 0]
+
+    def back(inside, at):
+        following, after = inside
+        value, done = at
+        error = 1.0 + s.DISCOUNT * after * (1 - done) - value
+        following = error + s.DISCOUNT * s.TRACE * (1 - done) * following
+        return (following, value), following
+
+    _, advantages = jax.lax.scan(back, (jnp.zeros(s.ENVS), last), (values, dones), reverse=True, unroll=16)
+    flat = [
+        one.reshape(s.BATCH, *one.shape[2:]) for one in (seen, acted, log_p, advantages, advantages + values)
+    ]
+
+    def epoch(inside, _):
+        nets, moments, key = inside
+        key, shuffle = jax.random.split(key)
+        rows = jax.random.permutation(shuffle, s.BATCH)
+        parts = [one[rows].reshape(-1, s.MINIBATCH, *one.shape[1:]) for one in flat]
+
+        def minibatch(inside, batch):
+            nets, moments = inside
+            change, moments = adam.update(jax.grad(loss_of)(nets, batch), moments)
+            return (optax.apply_updates(nets, change), moments), None
+
+        (nets, moments), _ = jax.lax.scan(minibatch, (nets, moments), parts)
+        return (nets, moments, key), None
+
+    (nets, moments, key), _ = jax.lax.scan(epoch, (nets, moments, key), None, s.EPOCHS)
+    return (nets, moments, state, elapsed, key), lengths
+
+
+def run(key):
+    key, a, c, e = jax.random.split(key, 4)
+    nets = [network(a, 2, 0.01), network(c, 1, 1.0)]
+    state = jax.vmap(begin)(jax.random.split(e, s.ENVS))
+    carry = (nets, adam.init(nets), state, jnp.zeros(s.ENVS, jnp.int32), key)
+    return jax.lax.scan(iteration, carry, None, ITERATIONS)[1]
+
+
+compiled = jax.jit(run).lower(jax.random.key(0)).compile()
+key = jax.random.key(given.seed)
+clock = s.Clock()
+lengths = jax.block_until_ready(compiled(key))
+ended = np.asarray(lengths).reshape(-1)  # by numpy: JAX would compile the selection on the clock
+recent = ended[ended > 0][-100:]
+clock.say(ITERATIONS * s.BATCH, ITERATIONS * s.EPOCHS * s.BATCH // s.MINIBATCH, [float(x) for x in recent])

@@ -1,0 +1,1 @@
+"""One file for each algorithm, read from top to bottom."""

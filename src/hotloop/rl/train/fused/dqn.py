@@ -1,0 +1,279 @@
+"""DQN in kernels for small dense networks: acting and the whole update.
+
+The twin is `dqn_torch.TorchLearner`: same samples and same random numbers, the same up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.rl.buffers import replay_kernels
+from hotloop.rl.envs.streams import Streams, next_below, next_double
+from hotloop.rl.train.fused import layers
+from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
+from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
+from hotloop.rl.train.fused.tiles import Floats
+
+# Places in `settings`, float64.
+LEARNING_RATE, BETA1, BETA2, EPSILON, LARGEST_NORM, GAMMA, HUBER, DOUBLE, DUELING, TARGET_RATE = range(10)
+EPSILON_START, EPSILON_END, EPSILON_STEPS = 10, 11, 12
+SETTINGS = 13
+
+# Places in `statistics`, float64: sums over the updates done, and their number.
+LOSS, NORM, VALUE, UPDATES = range(4)
+STATISTICS = 4
+
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.int64]
+
+
+class Learner(NamedTuple):
+    """The network, its target and Adam; arrays owned by the caller."""
+
+    parameters: Floats
+    target: Floats
+    first: Floats
+    second: Floats
+    steps: Words
+    table: Table
+    packed: Floats
+    turned: Floats
+    packed_target: Floats
+    turned_target: Floats
+    packed_grads: Floats
+    hidden: Floats
+    deltas: Floats
+    grads: Floats
+    targets: Floats
+    """[batch]: room for the values learnt towards."""
+
+
+class Batch(NamedTuple):
+    """Samples [batch, ...]; in a training loop views of the replay's batch."""
+
+    observations: Floats
+    actions: Words
+    rewards: Floats
+    discounts: Floats
+    next_observations: Floats
+    weights: Floats
+    errors: Floats
+    """Written: value learnt towards minus value, for priorities."""
+
+
+class Replay(NamedTuple):
+    """The arrays of a `ReplayBuffer` and of one of its batches."""
+
+    memory: Bytes
+    numbers: Floats
+    marks: NDArray[np.int32]
+    finals: Bytes
+    free: Words
+    ring: Words
+    streams: Streams
+    rows: Words
+    out: Bytes
+    out_numbers: Floats
+    layout: Words
+
+
+@fast_kernel
+def pack_both(learner: Learner) -> None:
+    """Make the packed weights those of the parameters, which something else may have changed."""
+    layers.pack(learner.table, learner.parameters, learner.packed, learner.turned)
+    layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
+
+
+@fast_kernel
+def action_values(row: Floats, dueling: bool) -> None:
+    """Turn advantages and value into action values, in place; plain values stay as they are."""
+    if dueling:
+        actions = row.size - 1
+        total = np.float32(0.0)
+        for a in range(actions):
+            total += row[a]
+        shift = row[actions] - total / np.float32(actions)
+        for a in range(actions):
+            row[a] += shift
+
+
+@fast_kernel
+def best_of(row: Floats, actions: int) -> int:
+    """The first of the largest values."""
+    best = 0
+    for a in range(1, actions):
+        if row[a] > row[best]:
+            best = a
+    return best
+
+
+@fast_kernel
+def act(
+    learner: Learner,
+    settings: NDArray[np.float64],
+    observations: Floats,
+    epsilon: float,
+    streams: Streams,
+    actions: Words,
+) -> None:
+    """For each row of `observations` [rows, width] the best action, or with chance `epsilon` any.
+
+    Two numbers are drawn for each row, whatever is chosen.
+    """
+    not_inlined()
+    table = learner.table
+    last = table.shape[0] - 1
+    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
+    dueling = settings[DUELING] != 0.0
+    count = outputs - 1 if dueling else outputs
+    rows, width = observations.shape
+    inputs = observations.reshape(-1)
+    for start in range(0, rows, CHUNK):
+        stop = min(start + CHUNK, rows)
+        layers.forward(table, learner.packed, inputs, start * width, learner.hidden, stop - start)
+        for row in range(start, stop):
+            at = out + (row - start) * columns
+            line = learner.hidden[at : at + outputs]
+            explore = next_double(streams, 0) < epsilon
+            any_action = next_below(streams, 0, count)
+            if explore:
+                actions[row] = any_action
+            else:
+                action_values(line, dueling)
+                actions[row] = best_of(line, count)
+
+
+@fast_kernel
+def find_targets(
+    learner: Learner, batch: Batch, settings: NDArray[np.float64], start: int, rows: int
+) -> None:
+    """reward + discount * target value of the next observation, for `rows` samples from `start` on."""
+    table = learner.table
+    last = table.shape[0] - 1
+    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
+    double, dueling = settings[DOUBLE] != 0.0, settings[DUELING] != 0.0
+    count = outputs - 1 if dueling else outputs
+    width = batch.observations.shape[1]
+    later = batch.next_observations.reshape(-1)
+    if double:
+        layers.forward(table, learner.packed, later, start * width, learner.hidden, rows)
+        for row in range(rows):
+            line = learner.hidden[out + row * columns : out + row * columns + outputs]
+            learner.targets[start + row] = best_of(
+                line, count
+            )  # the shift of a dueling head changes no order
+    layers.forward(table, learner.packed_target, later, start * width, learner.hidden, rows)
+    for row in range(rows):
+        line = learner.hidden[out + row * columns : out + row * columns + outputs]
+        action_values(line, dueling)
+        best = int(learner.targets[start + row]) if double else best_of(line, count)
+        # In double precision the product is exact, so fused or not, the sum is the same.
+        value = np.float64(batch.discounts[start + row]) * np.float64(line[best])
+        learner.targets[start + row] = np.float32(np.float64(batch.rewards[start + row]) + value)
+
+
+@fast_kernel
+def update(
+    learner: Learner, batch: Batch, settings: NDArray[np.float64], statistics: NDArray[np.float64]
+) -> None:
+    """One gradient step: targets, loss, backward, clipping, Adam."""
+    not_inlined()  # so that its sums are the same wherever it is called from
+    table = learner.table
+    last = table.shape[0] - 1
+    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
+    huber, dueling = settings[HUBER] != 0.0, settings[DUELING] != 0.0
+    actions = outputs - 1 if dueling else outputs
+    size, width = batch.observations.shape
+    inputs = batch.observations.reshape(-1)
+    share = np.float32(1.0 / size)
+    one = np.float32(1.0)
+    loss, value = 0.0, 0.0
+    for start in range(0, size, CHUNK):
+        rows = min(CHUNK, size - start)
+        find_targets(learner, batch, settings, start, rows)
+        layers.forward(table, learner.packed, inputs, start * width, learner.hidden, rows)
+        for row in range(rows):
+            at = out + row * columns
+            line = learner.hidden[at : at + outputs]
+            action_values(line, dueling)
+            action = batch.actions[start + row]
+            error = line[action] - learner.targets[start + row]
+            weight = batch.weights[start + row] * share
+            batch.errors[start + row] = -error
+            value += line[action]
+            if huber and abs(error) >= one:
+                loss += weight * (abs(error) - np.float32(0.5))
+                slope = weight if error > 0 else -weight
+            elif huber:
+                loss += weight * np.float32(0.5) * error * error
+                slope = weight * error
+            else:
+                loss += weight * error * error
+                slope = weight * np.float32(2.0) * error
+            delta = learner.deltas[at : at + columns]
+            for a in range(columns):
+                delta[a] = np.float32(0.0)
+            if dueling:
+                for a in range(actions):
+                    delta[a] = -slope / np.float32(actions)
+                delta[actions] = slope
+            delta[action] += slope
+        layers.backward(
+            table,
+            learner.turned,
+            inputs,
+            start * width,
+            learner.hidden,
+            learner.deltas,
+            rows,
+            learner.packed_grads,
+        )
+    layers.unpack_grads(table, learner.packed_grads, learner.grads)
+    norm = math.sqrt(layers.sum_of_squares(learner.grads))
+    scale, largest = 1.0, settings[LARGEST_NORM]
+    if largest > 0.0 and norm > largest:
+        scale = largest / (norm + 1e-6)
+    learner.steps[0] += 1
+    layers.adam(
+        learner.parameters, learner.grads, learner.first, learner.second, learner.steps[0],
+        settings[LEARNING_RATE], settings[BETA1], settings[BETA2], settings[EPSILON], scale,
+    )  # fmt: skip
+    layers.pack(table, learner.parameters, learner.packed, learner.turned)
+    statistics[LOSS] += loss
+    statistics[NORM] += norm
+    statistics[VALUE] += value / size
+    statistics[UPDATES] += 1
+
+
+@fast_kernel
+def follow(learner: Learner, rate: float) -> None:
+    """Move the target towards the network: all the way with rate 1."""
+    part = np.float32(rate)
+    for i in range(learner.target.size):
+        learner.target[i] += part * (learner.parameters[i] - learner.target[i])
+    if rate == 1.0:
+        for i in range(learner.target.size):
+            learner.target[i] = learner.parameters[i]
+    layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
+
+
+@fast_kernel
+def learn(
+    learner: Learner,
+    replay: Replay,
+    batch: Batch,
+    settings: NDArray[np.float64],
+    statistics: NDArray[np.float64],
+    count: int,
+) -> None:
+    """`count` updates, each on a fresh uniform sample."""
+    for _ in range(count):
+        replay_kernels.sample(
+            replay.memory, replay.numbers, replay.marks, replay.finals, replay.ring, settings[GAMMA],
+            replay.streams, replay.rows, replay.out, replay.out_numbers, replay.layout,
+        )  # fmt: skip
+        update(learner, batch, settings, statistics)

@@ -1,0 +1,252 @@
+"""Dense networks in kernels: forward, backward, clipping by the global norm, Adam.
+
+A network is a table (`flat.MlpLayout.table`) over a flat float32 parameter array in which the weights of
+a layer lie as [inputs, outputs], its bias after them. Samples are worked on in chunks of CHUNK rows, whose
+activations stay in the processor's first caches. `packed` holds what the products need: the weights
+with padded columns, and transposed for the way back; gradients are summed in the same padded form.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
+from hotloop.rl.train.fused.tiles import Floats, multiply
+
+Table = NDArray[np.int64]  # [layers, 10]: the columns below
+
+# Columns of a table, one row for each layer. Offsets count float32 elements.
+INPUTS, OUTPUTS = 0, 1
+COLUMNS = 2  # outputs, padded
+INPUT_ROW = 3  # distance between rows of the layer's input
+WEIGHTS, BIAS = 4, 5  # where in the flat parameters
+PACKED = 6  # where in `packed`: weights [inputs, COLUMNS], then bias [COLUMNS]; the same in `packed_grads`
+TURNED = 7  # where in `turned`: weights as [outputs, INPUT_ROW]
+HIDDEN = 8  # where in `hidden`: the layer's output [CHUNK, COLUMNS]
+ACTIVATION = 9  # NONE, TANH or RELU, after the layer
+TABLE_WIDTH = 10
+
+NONE, TANH, RELU = 0, 1, 2
+CHUNK = 64  # rows worked on at a time
+
+# tanh(x) = x P(x^2) / Q(x^2) on [-8.7, 8.7]: the least relative error found by a weighted least-squares
+# iteration, 1.5e-8 before rounding; in float32 at most 4e-7 relative to the true value.
+_LIMIT = np.float32(8.7)
+_P0, _P1, _P2 = np.float32(1.0), np.float32(0.13400466740131378), np.float32(0.0035187446046620607)
+_P3, _P4 = np.float32(2.0993842554162256e-05), np.float32(1.3897642148208433e-08)
+_Q1, _Q2 = np.float32(0.46733787655830383), np.float32(0.025964897125959396)
+_Q3, _Q4 = np.float32(0.00033236489980481565), np.float32(7.99653264493827e-07)
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+
+
+@fast_kernel
+def tanh(x: np.float32) -> np.float32:
+    """tanh in single precision without branches, so that a loop over it is vectorised."""
+    x = _LIMIT if x > _LIMIT else x
+    x = -_LIMIT if x < -_LIMIT else x
+    s = x * x
+    top = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
+    bottom = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
+    return x * top / bottom
+
+
+@fast_kernel
+def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bias_at: int, kind: int) -> None:
+    """Add the bias to each row of `values` [rows, columns] and apply the activation, in place."""
+    row_bias = bias[bias_at : bias_at + columns]
+    for i in range(rows):
+        row = values[at + i * columns : at + (i + 1) * columns]
+        if kind == TANH:
+            for j in range(columns):
+                row[j] = tanh(row[j] + row_bias[j])
+        elif kind == RELU:
+            for j in range(columns):
+                value = row[j] + row_bias[j]
+                row[j] = _ZERO if value < _ZERO else value
+        else:
+            for j in range(columns):
+                row[j] += row_bias[j]
+
+
+@fast_kernel
+def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
+    """Copy `count` numbers.
+
+    A loop over views that counts from 0 compiles to vector moves; an assignment of slices checks for
+    overlap, and an index with an offset might be negative for all the compiler knows.
+    """
+    a, b = source[at : at + count], target[to : to + count]
+    for i in range(count):
+        b[i] = a[i]
+
+
+@fast_kernel
+def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> None:
+    """Put the weights into the form the products need; to be called after each change of `parameters`.
+
+    The padding of `packed` and `turned` was zero when they were made and is never written.
+    """
+    not_inlined()
+    for layer in range(table.shape[0]):
+        inputs, outputs, columns = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, COLUMNS]
+        weights, to = table[layer, WEIGHTS], table[layer, PACKED]
+        for i in range(inputs):
+            copy(parameters, weights + i * outputs, packed, to + i * columns, outputs)
+        copy(parameters, table[layer, BIAS], packed, to + inputs * columns, outputs)
+        if layer > 0:
+            row, back = table[layer, INPUT_ROW], table[layer, TURNED]
+            for o in range(outputs):
+                line = turned[back + o * row : back + (o + 1) * row]
+                column = parameters[weights + o : weights + inputs * outputs]
+                for i in range(inputs):
+                    line[i] = column[i * outputs]
+
+
+@fast_kernel
+def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Floats, rows: int) -> None:
+    """Run at most CHUNK rows through the network; layer outputs go to `hidden` at their offsets.
+
+    The first layer reads `inputs` from `at` on, rows INPUT_ROW apart.
+    """
+    not_inlined()
+    for layer in range(table.shape[0]):
+        depth, columns = table[layer, INPUTS], table[layer, COLUMNS]
+        weights, out = table[layer, PACKED], table[layer, HIDDEN]
+        row = table[layer, INPUT_ROW]
+        if layer == 0:
+            multiply(
+                inputs,
+                at,
+                row,
+                1,
+                packed,
+                weights,
+                columns,
+                hidden,
+                out,
+                columns,
+                rows,
+                columns,
+                depth,
+                False,
+            )
+        else:
+            before = table[layer - 1, HIDDEN]
+            multiply(
+                hidden, before, row, 1, packed, weights, columns,
+                hidden, out, columns, rows, columns, depth, False,
+            )  # fmt: skip
+        activate(hidden, out, rows, columns, packed, weights + depth * columns, table[layer, ACTIVATION])
+
+
+@fast_kernel
+def backward(
+    table: Table,
+    turned: Floats,
+    inputs: Floats,
+    at: int,
+    hidden: Floats,
+    deltas: Floats,
+    rows: int,
+    packed_grads: Floats,
+) -> None:
+    """Add the gradients of the rows that `forward` has just run to `packed_grads`.
+
+    `deltas` [as `hidden`]: the caller puts the loss's gradient by the network's output [rows, COLUMNS],
+    padding zero, at the last layer's HIDDEN offset; the other offsets are written here.
+    """
+    not_inlined()
+    for layer in range(table.shape[0] - 1, -1, -1):
+        wide, columns, row = table[layer, INPUTS], table[layer, COLUMNS], table[layer, INPUT_ROW]
+        grads, delta = table[layer, PACKED], table[layer, HIDDEN]
+        bias = packed_grads[grads + wide * columns : grads + (wide + 1) * columns]
+        for i in range(rows):
+            line = deltas[delta + i * columns : delta + (i + 1) * columns]
+            for j in range(columns):
+                bias[j] += line[j]
+        if layer == 0:
+            multiply(
+                inputs, at, 1, row, deltas, delta, columns,
+                packed_grads, grads, columns, wide, columns, rows, True,
+            )  # fmt: skip
+            continue
+        before = table[layer - 1, HIDDEN]
+        multiply(
+            hidden, before, 1, row, deltas, delta, columns,
+            packed_grads, grads, columns, wide, columns, rows, True,
+        )  # fmt: skip
+        back, depth = table[layer, TURNED], table[layer, OUTPUTS]
+        multiply(deltas, delta, columns, 1, turned, back, row, deltas, before, row, rows, row, depth, False)
+        size = rows * row
+        through_activation(
+            deltas[before : before + size], hidden[before : before + size], table[layer - 1, ACTIVATION]
+        )
+
+
+@fast_kernel
+def through_activation(deltas: Floats, outputs: Floats, kind: int) -> None:
+    """Multiply the gradient by the derivative of the activation, given the activation's output."""
+    if kind == TANH:
+        for j in range(deltas.size):
+            deltas[j] *= _ONE - outputs[j] * outputs[j]
+    elif kind == RELU:
+        for j in range(deltas.size):
+            deltas[j] = deltas[j] if outputs[j] > _ZERO else _ZERO
+
+
+@fast_kernel
+def unpack_grads(table: Table, packed_grads: Floats, grads: Floats) -> None:
+    """Move the summed gradients to the flat order of the parameters and leave `packed_grads` zero."""
+    not_inlined()
+    for layer in range(table.shape[0]):
+        inputs, outputs, columns = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, COLUMNS]
+        weights, source, bias = table[layer, WEIGHTS], table[layer, PACKED], table[layer, BIAS]
+        for i in range(inputs):
+            copy(packed_grads, source + i * columns, grads, weights + i * outputs, outputs)
+        end = source + inputs * columns
+        copy(packed_grads, end, grads, bias, outputs)
+        whole = packed_grads[source : end + columns]
+        for i in range(whole.size):
+            whole[i] = _ZERO
+
+
+@fast_kernel
+def sum_of_squares(values: Floats) -> np.float32:
+    """The sum of the squares."""
+    total = _ZERO
+    for i in range(values.size):
+        total += values[i] * values[i]
+    return total
+
+
+@fast_kernel
+def adam(
+    parameters: Floats,
+    grads: Floats,
+    first: Floats,
+    second: Floats,
+    step: int,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    scale: float,
+) -> None:
+    """Adam's step number `step` (from 1) with gradients `scale * grads`, as torch.optim.Adam does it.
+
+    All arrays are flat float32 [parameters] and are changed in place but for `grads`.
+    """
+    rate = np.float32(learning_rate / (1.0 - beta1**step))
+    root = np.float32(1.0 / math.sqrt(1.0 - beta2**step))
+    keep1, new1 = np.float32(beta1), np.float32(1.0 - beta1)
+    keep2, new2 = np.float32(beta2), np.float32(1.0 - beta2)
+    small, factor = np.float32(epsilon), np.float32(scale)
+    for i in range(parameters.size):
+        g = grads[i] * factor
+        m = keep1 * first[i] + new1 * g
+        v = keep2 * second[i] + new2 * g * g
+        first[i], second[i] = m, v
+        parameters[i] -= rate * m / (np.sqrt(v) * root + small)

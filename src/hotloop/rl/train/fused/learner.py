@@ -1,0 +1,162 @@
+"""PPO's learner for small dense networks in kernels, with the interface of the torch learners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop import profile
+from hotloop.rl.buffers.rollout import RolloutBuffer
+from hotloop.rl.train.fused import acting, layers
+from hotloop.rl.train.fused import ppo as kernels
+from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
+from hotloop.rl.train.fused.tiles import Floats
+from hotloop.rl.train.networks.mlp import ActorCritic
+
+if TYPE_CHECKING:
+    from hotloop.rl.train.ppo import PPOConfig
+
+_update = profile("fused_update", "model")
+NAMES = ("policy_loss", "value_loss", "entropy", "kl", "clipped_fraction", "gradient_norm")
+
+
+class FusedLearner:
+    """Owns the flat parameters, of which `network`'s parameters become views."""
+
+    name = "fused"
+
+    def __init__(self, network: ActorCritic, config: PPOConfig):
+        (actor, critic), work = lay_out(
+            ((*network.sizes, network.actions), network.activation),
+            ((*network.sizes, 1), network.activation),
+        )
+        flat = make_flat([actor, critic])
+        bind(actor, network.actor, flat)
+        bind(critic, network.critic, flat)
+        self.network = network
+        self.kernel_state = kernels.Learner(
+            flat,
+            np.zeros_like(flat),
+            np.zeros_like(flat),
+            np.zeros(1, dtype=np.int64),
+            actor.table,
+            critic.table,
+            work.packed,
+            work.turned,
+            work.packed_grads,
+            work.hidden,
+            work.deltas,
+            work.grads,
+            np.zeros(layers.CHUNK * network.sizes[0], dtype=np.float32),
+        )
+        self._layouts = {"actor": (actor, network.actor), "critic": (critic, network.critic)}
+        self._settings = np.zeros(kernels.SETTINGS)
+        self._settings[kernels.CLIP] = config.clip
+        self._settings[kernels.VALUE_CLIP] = config.value_clip or 0.0
+        self._settings[kernels.VALUE_WEIGHT] = config.value_weight
+        self._settings[kernels.ENTROPY_WEIGHT] = config.entropy_weight
+        self._settings[kernels.LARGEST_NORM] = config.max_grad_norm or 0.0
+        self._settings[kernels.TARGET_KL] = config.target_kl or 0.0
+        self._settings[kernels.BETA1], self._settings[kernels.BETA2] = 0.9, 0.999
+        self._settings[kernels.EPSILON] = config.adam_epsilon
+        self._settings[kernels.NORMALISE] = float(config.normalise_advantages)
+        self._statistics = np.zeros(kernels.STATISTICS)
+        self._no_masks = np.zeros((0, network.actions), dtype=np.bool_)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """To be called when something else wrote to the parameters (an optimizer of torch, a checkpoint)."""
+        acting.pack_both(self.kernel_state)
+
+    def act(
+        self,
+        observations: NDArray[Any],
+        masks: NDArray[np.bool_] | None,
+        uniforms: Floats,
+        actions: NDArray[np.int64],
+        log_probabilities: Floats,
+    ) -> None:
+        """Draw an action for each row by its number in [0, 1), into the caller's arrays [rows]."""
+        rows = _rows(observations)
+        acting.act(
+            self.kernel_state,
+            rows,
+            uniforms,
+            self._no_masks if masks is None else masks,
+            actions,
+            log_probabilities,
+        )
+
+    def best(self, observations: NDArray[Any], masks: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """The likeliest action for each row, a new array."""
+        rows = _rows(observations)
+        actions = np.zeros(rows.shape[0], dtype=np.int64)
+        acting.best(self.kernel_state, rows, self._no_masks if masks is None else masks, actions)
+        return actions
+
+    def values(self, observations: NDArray[Any]) -> Floats:
+        """The critic's value for each row, a new array."""
+        rows = _rows(observations)
+        found = np.zeros(rows.shape[0], dtype=np.float32)
+        acting.values(self.kernel_state, rows, found)
+        return found
+
+    def update(
+        self,
+        buffer: RolloutBuffer,
+        order: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        learning_rate: float,
+    ) -> dict[str, float]:
+        """All epochs over a rollout; means over the minibatches done."""
+        samples = buffer.steps * buffer.envs
+        batch = kernels.Batch(
+            _rows(buffer.observations[:-1].reshape(samples, -1)),
+            buffer.actions.reshape(-1),
+            buffer.log_probabilities.reshape(-1),
+            buffer.advantages.reshape(-1),
+            buffer.returns.reshape(-1),
+            buffer.values[:-1].reshape(-1),
+            buffer.masks.reshape(-1, buffer.actions_allowed),
+        )
+        self._settings[kernels.LEARNING_RATE] = learning_rate
+        with _update:
+            kernels.update(self.kernel_state, batch, order, edges, self._settings, self._statistics)
+        done = max(self._statistics[kernels.MINIBATCHES], 1.0)
+        found = {name: float(self._statistics[at] / done) for at, name in enumerate(NAMES)}
+        return {**found, "epochs": float(self._statistics[kernels.EPOCHS])}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Weights and Adam's moments under the names of the network's parameters; copies."""
+        found: dict[str, NDArray[Any]] = {"steps": self.kernel_state.steps.copy()}
+        for kind, flat in self._flats():
+            for part, (layout, module) in self._layouts.items():
+                for name, view in views(layout, module, flat).items():
+                    found[f"{kind}.{part}.{name}"] = view.numpy().copy()
+        return found
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what `state` of a learner with the same network gave."""
+        import torch
+
+        self.kernel_state.steps[:] = state["steps"]
+        for kind, flat in self._flats():
+            for part, (layout, module) in self._layouts.items():
+                for name, view in views(layout, module, flat).items():
+                    view.copy_(torch.from_numpy(state[f"{kind}.{part}.{name}"]))
+        self.weights_changed()
+
+    def _flats(self) -> list[tuple[str, Floats]]:
+        return [
+            ("weights", self.kernel_state.parameters),
+            ("first", self.kernel_state.first),
+            ("second", self.kernel_state.second),
+        ]
+
+
+def _rows(observations: NDArray[Any]) -> Floats:
+    """Observations as contiguous float32 [rows, width]; no copy when they are."""
+    return np.ascontiguousarray(observations.reshape(observations.shape[0], -1), dtype=np.float32)

@@ -1,0 +1,183 @@
+"""Products of small matrices inside kernels, in blocks that stay in the processor's vector registers.
+
+A product of 64 x 64 matrices is over in four microseconds; a call into a BLAS library pays for packing
+and dispatch each time. Here a block of C = A B (ROWS rows, WIDE vectors of columns) is held in registers
+while one loop runs over the depth. Measured on a Xeon at 2.8 GHz, one thread, [256, 64] x [64, 64]:
+130-150 Gflop/s against 89 with OpenBLAS through `numpy.dot`.
+
+Matrices are given as (flat float32 array, offset of the first element, distance between rows). The number
+of columns must be a multiple of LANES: `padded(columns)`; whoever owns the memory keeps the padding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
+
+Floats = NDArray[np.float32]
+
+
+def _best_block() -> tuple[int, int, int]:
+    """Floats in a vector, rows and vectors of a block, by what this processor has."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 4, 4  # 16 sums + 4 of B + 1 of A in 32 registers
+    if features.get("avx"):
+        return 8, 4, 2  # 8 sums + 2 of B + 1 of A in 16 registers
+    return 4, 4, 2
+
+
+LANES, ROWS, WIDE = _best_block()
+TALL = 8  # rows of a block one vector wide: as many sums as the two multipliers have in flight
+
+
+def padded(columns: int) -> int:
+    """The least multiple of LANES that is at least `columns`."""
+    return -(-columns // LANES) * LANES
+
+
+def _make_block(rows: int, vectors: int) -> Any:
+    """An intrinsic for a block of `rows` x `vectors * LANES`: C = A B, or C += A B.
+
+    A(m, k) = a[a_at + m * a_row + k * a_column], B(k, n) = b[b_at + k * b_row + n],
+    C(m, n) = c[c_at + m * c_row + n]; k runs over `depth`. So A may be a transposed matrix.
+    """
+    number = ir.IntType(64)
+    vector = ir.VectorType(ir.FloatType(), LANES)
+    zeros = ir.Constant(vector, [0.0] * LANES)
+    to_all_lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def data(position: int) -> Any:
+            return context.make_array(signature.args[position])(context, builder, arguments[position]).data
+
+        def at(base: Any, *offsets: Any) -> Any:
+            total = offsets[0]
+            for offset in offsets[1:]:
+                total = builder.add(total, offset)
+            return builder.gep(base, [total])
+
+        def vector_at(base: Any, *offsets: Any) -> Any:
+            return builder.bitcast(at(base, *offsets), vector.as_pointer())
+
+        a, b, c = data(0), data(4), data(7)
+        a_at, a_row, a_column, b_at, b_row, c_at, c_row, depth, add = (
+            arguments[position] for position in (1, 2, 3, 5, 6, 8, 9, 10, 11)
+        )
+        fma = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32"
+        )
+        block = [(m, n) for m in range(rows) for n in range(vectors)]
+        sums, places = {}, {}
+        for m, n in block:
+            sums[m, n] = cgutils.alloca_once(builder, vector)  # type: ignore[no-untyped-call]
+            places[m, n] = vector_at(c, c_at, builder.mul(c_row, number(m)), number(n * LANES))
+            before = builder.load(places[m, n], align=4)
+            builder.store(builder.select(add, before, zeros), sums[m, n])
+        with cgutils.for_range(builder, depth) as loop:
+            k = loop.index
+            of_b = [
+                builder.load(vector_at(b, b_at, builder.mul(b_row, k), number(n * LANES)), align=4)
+                for n in range(vectors)
+            ]
+            for m in range(rows):
+                scalar = builder.load(at(a, a_at, builder.mul(a_row, number(m)), builder.mul(a_column, k)))
+                one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
+                of_a = builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), to_all_lanes)
+                for n in range(vectors):
+                    total = builder.call(fma, [of_a, of_b[n], builder.load(sums[m, n])])
+                    builder.store(total, sums[m, n])
+        for m, n in block:
+            builder.store(builder.load(sums[m, n]), places[m, n], align=4)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def multiply_block(
+        _typing: Any,
+        a: Any,
+        a_at: Any,
+        a_row: Any,
+        a_column: Any,
+        b: Any,
+        b_at: Any,
+        b_row: Any,
+        c: Any,
+        c_at: Any,
+        c_row: Any,
+        depth: Any,
+        add: Any,
+    ) -> Any:
+        n = types.intp
+        return types.void(a, n, n, n, b, n, n, c, n, n, n, types.boolean), generate
+
+    return multiply_block
+
+
+_block = _make_block(ROWS, WIDE)
+_block_one_row = _make_block(1, WIDE)
+_block_one_vector = _make_block(TALL, 1)
+_block_one_by_one = _make_block(1, 1)
+_WIDTH = WIDE * LANES
+
+
+@fast_kernel
+def multiply(
+    a: Floats,
+    a_at: int,
+    a_row: int,
+    a_column: int,
+    b: Floats,
+    b_at: int,
+    b_row: int,
+    c: Floats,
+    c_at: int,
+    c_row: int,
+    rows: int,
+    columns: int,
+    depth: int,
+    add: bool,
+) -> None:
+    """C[rows, columns] = A B, or += with `add`; A(m, k) is a[a_at + m * a_row + k * a_column].
+
+    `columns` is a multiple of LANES. Nothing may overlap C.
+    """
+    not_inlined()
+    j = 0
+    while j < columns:
+        wide = columns - j >= _WIDTH
+        i = 0
+        if wide:
+            while i + ROWS <= rows:
+                _block(
+                    a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
+                    c, c_at + i * c_row + j, c_row, depth, add,
+                )  # fmt: skip
+                i += ROWS
+            while i < rows:
+                _block_one_row(
+                    a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
+                    c, c_at + i * c_row + j, c_row, depth, add,
+                )  # fmt: skip
+                i += 1
+        else:
+            while i + TALL <= rows:
+                _block_one_vector(
+                    a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
+                    c, c_at + i * c_row + j, c_row, depth, add,
+                )  # fmt: skip
+                i += TALL
+            while i < rows:
+                _block_one_by_one(
+                    a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
+                    c, c_at + i * c_row + j, c_row, depth, add,
+                )  # fmt: skip
+                i += 1
+        j += _WIDTH if wide else LANES

@@ -1,0 +1,293 @@
+"""Runs that are cut, resumed, stopped, fed with nonsense: clear words, nothing lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop._util.errors import HotloopError
+from hotloop.rl.train.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from hotloop.rl.train.ppo import PPOConfig, TrainResult, train
+from hotloop.rl.train.session import Metrics, ProgressLine, RecentEpisodes, StopRequests, TrainingDiverged
+from hotloop.testing.fakes import FakeClock
+from tests.learning.tasks import Endless, Identity, MaskedIdentity
+
+SMALL = PPOConfig(
+    num_envs=4, steps=16, minibatch=32, hidden=(16,), total_steps=640, quiet=True, learner="fused"
+)
+
+
+def changed(**settings: Any) -> PPOConfig:
+    return dataclasses.replace(SMALL, **settings)
+
+
+def weights(result: TrainResult) -> list[Any]:
+    return [parameter.detach().numpy().copy() for parameter in result.network.parameters()]
+
+
+@pytest.mark.parametrize("learner", ["fused", "torch"])
+@pytest.mark.parametrize("anneal", [False, True])
+def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, anneal: bool) -> None:
+    whole = train(changed(learner=learner, anneal=anneal))
+    path = tmp_path / "run.safetensors"
+    parts = changed(learner=learner, anneal=anneal, checkpoint=path)
+
+    class Cut(Exception):
+        pass
+
+    def cut(steps: int, _: dict[str, float]) -> None:
+        if steps >= 320:
+            raise Cut
+
+    with pytest.raises(Cut):  # the last save was after 256 steps
+        train(dataclasses.replace(parts, checkpoint_every=2), after_update=cut)
+    assert load_checkpoint(path).state["env_steps"] == 256
+    resumed = train(dataclasses.replace(parts, resume=True))
+    assert resumed.resumed_at == 256 and whole.resumed_at == 0
+    assert resumed.env_steps == whole.env_steps and resumed.updates == whole.updates
+    assert resumed.episodes == whole.episodes and resumed.mean_return == whole.mean_return
+    for own, twin in zip(weights(resumed), weights(whole), strict=True):
+        assert (own == twin).all()
+
+
+def test_a_run_of_one_learner_goes_on_with_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(changed(total_steps=320, checkpoint=path))
+    resumed = train(changed(checkpoint=path, resume=True, learner="torch"))
+    whole = train(SMALL)
+    for own, twin in zip(weights(resumed), weights(whole), strict=True):
+        np.testing.assert_allclose(own, twin, rtol=0, atol=1e-5)
+    assert train(changed(checkpoint=path, resume=True, learner="auto", total_steps=700)).learner == "torch"
+
+
+def test_masked_envs_that_cannot_be_saved_begin_again_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.safetensors"
+    train(changed(checkpoint=path), envs=MaskedIdentity(4))
+    result = train(changed(checkpoint=path, resume=True, total_steps=704), envs=MaskedIdentity(4))
+    assert result.env_steps == 704
+    assert "begins new episodes" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    train(changed(checkpoint=path))
+    with pytest.raises(CheckpointError, match=r"other settings \(hidden was \[16\], is \[8\]\)"):
+        train(changed(checkpoint=path, resume=True, hidden=(8,)))
+    with pytest.raises(CheckpointError, match="seed was 0, is 1"):
+        train(changed(checkpoint=path, resume=True, seed=1))
+    assert train(changed(checkpoint=path, resume=True, total_steps=704)).env_steps == 704
+
+
+def test_cut_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        train(changed(checkpoint=path, resume=True))
+    train(changed(checkpoint=path))
+    whole = path.read_bytes()
+    for length in (0, 5, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match="is cut or damaged"):
+            load_checkpoint(path)
+    path.write_bytes(whole.replace(b'"format_version":"1"', b'"format_version":"9"'))
+    with pytest.raises(CheckpointError, match="version 9; this hotloop reads 1"):
+        load_checkpoint(path)
+
+
+def test_a_save_that_fails_keeps_the_old_file_and_leaves_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(path, {"a": np.arange(3)}, {"x": 1}, {})
+    with pytest.raises(TypeError):
+        save_checkpoint(path, {"a": np.arange(4)}, {"x": object()}, {})
+    assert load_checkpoint(path).arrays["a"].tolist() == [0, 1, 2]
+    assert [file.name for file in tmp_path.iterdir()] == ["run.safetensors"]
+
+
+def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    class Poisoned(Endless):
+        calls = 0
+
+        def move(self, actions: np.ndarray) -> Any:
+            self.calls += 1
+            rewards, done = super().move(actions)
+            return np.full_like(rewards, np.nan if self.calls > 100 else 1.0), done
+
+    for learner in ("fused", "torch"):
+        path = tmp_path / f"{learner}.safetensors"
+        config = changed(checkpoint=path, checkpoint_every=1, learner=learner)
+        with pytest.raises(TrainingDiverged, match=f"value_loss is nan.*last good checkpoint is {path}"):
+            train(config, envs=Poisoned(4))
+        saved = load_checkpoint(path)
+        assert saved.state["env_steps"] == 384  # six rollouts of 16 steps x 4 envs were clean
+        assert all(np.isfinite(array).all() for array in saved.arrays.values())
+    with pytest.raises(TrainingDiverged, match="no checkpoint was kept"):
+        train(SMALL, envs=Poisoned(4))
+
+
+def test_an_env_that_raises_leaves_the_checkpoint_and_the_process_whole(tmp_path: Path) -> None:
+    class Broken(Identity):
+        calls = 0
+
+        def move(self, actions: np.ndarray) -> Any:
+            self.calls += 1
+            if self.calls > 40:
+                raise RuntimeError("the simulator died")
+            return super().move(actions)
+
+    path = tmp_path / "run.safetensors"
+    threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RuntimeError, match="the simulator died"):
+        train(changed(checkpoint=path, checkpoint_every=1), envs=Broken(4))
+    assert load_checkpoint(path).state["env_steps"] == 128
+    assert torch.get_num_threads() == threads and signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_a_signal_saves_a_checkpoint_and_the_resumed_run_ends_at_the_same_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+
+    def ask(steps: int, _: dict[str, float]) -> None:
+        if steps == 192:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    result = train(changed(checkpoint=path), after_update=ask)
+    assert result.stopped_by == "SIGTERM" and result.env_steps == 192
+    resumed = train(changed(checkpoint=path, resume=True))
+    for own, twin in zip(weights(resumed), weights(train(SMALL)), strict=True):
+        assert (own == twin).all()
+
+
+def test_a_process_asked_to_stop_ends_well_with_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    program = (
+        "import sys; from pathlib import Path; from hotloop.rl.train.ppo import *\n"
+        f"result = train(PPOConfig(total_steps=10**9, checkpoint=Path({str(path)!r}), learner='fused',\n"
+        "    checkpoint_every=1, quiet=True))\n"
+        "print(result.stopped_by, result.env_steps)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if path.is_file() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    stopped_by, steps = out.split()
+    assert process.returncode == 0 and stopped_by == "SIGTERM"
+    assert load_checkpoint(path).state["env_steps"] == int(steps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"minibatch": 33}, r"minibatch=33 does not divide num_envs \* steps = 64.*16, 32, 64"),
+        ({"minibatch": 1}, "does not divide"),
+        ({"minibatch": 128}, "does not divide"),
+        ({"num_envs": 0}, "num_envs=0 must be at least 1"),
+        ({"threads": -1}, "threads=-1 must be at least 1, or 0 to measure"),
+        ({"total_steps": -5}, "total_steps=-5 must be at least 1"),
+        ({"discount": 1.5}, r"discount=1.5 must lie in 0 .. 1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be above 0"),
+        ({"hidden": ()}, "hidden=.. must be widths"),
+        ({"hidden": (8, 0)}, "must be widths"),
+        ({"activation": "sine"}, "activation='sine' is not known"),
+        ({"learner": "magic"}, "learner='magic' is not known; use auto, fused, torch or compiled"),
+        ({"env": "NoSuchEnv-v7"}, "env='NoSuchEnv-v7' is not known.*CartPole"),
+        ({"env": "Pendulum-v1"}, "needs one array of observations .* and discrete actions; Pendulum-v1"),
+        ({"resume": True}, "resume needs to know from what"),
+    ],
+)
+def test_impossible_settings_are_one_clear_sentence(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(HotloopError, match=words):
+        train(changed(**settings))
+
+
+def test_envs_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(HotloopError, match="num_envs=4, but the envs given are 3"):
+        train(SMALL, envs=Identity(3))
+    from gymnasium.vector import AutoresetMode
+
+    with pytest.raises(HotloopError, match="autoreset disabled"):
+        train(SMALL, envs=Identity(4, mode=AutoresetMode.DISABLED))
+
+
+def test_the_choice_of_learner_is_measured_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    result = train(changed(learner="auto", quiet=False))
+    said = capsys.readouterr().err
+    assert f"hotloop: learner {result.learner} (a minibatch takes: " in said
+    assert "fused" in said and "torch" in said and " ms" in said
+
+
+def test_threads_are_measured_where_a_minibatch_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hotloop.rl.train import learners
+
+    monkeypatch.setattr(learners, "THREADS_MAY_PAY_MS", 0.0)
+    monkeypatch.setattr(learners, "cores_granted", lambda: 2.0)
+    before = torch.get_num_threads()
+    for times, threads in (([8.0, 3.0], 2), ([8.0, 7.9], 1)):
+        left = list(times)
+        monkeypatch.setattr(learners, "minibatch_ms", lambda *_, left=left: left.pop(0))
+        torch.set_num_threads(1)
+        found = learners.torch_ms(changed(quiet=False), torch.nn.Linear(1, 1), None)  # type: ignore[arg-type]
+        assert found == min(times) and torch.get_num_threads() == threads
+        assert f"torch runs with {threads} thread(s)" in capsys.readouterr().err
+    torch.set_num_threads(before)
+
+
+def test_the_config_is_plain_data() -> None:
+    from hotloop.rl.train.ppo import as_json
+
+    config = changed(checkpoint=Path("a/b"))
+    assert json.loads(json.dumps(as_json(config)))["checkpoint"] == "a/b"
+
+
+def test_the_progress_line_says_rate_and_time_left() -> None:
+    clock, out = FakeClock(), io.StringIO()
+    line = ProgressLine(10_000, 0, stream=out, clock=lambda: clock() / 1e9)
+    clock.advance(1_000_000_000)
+    line.update(100, None)
+    assert out.getvalue() == ""  # not a terminal: every ten seconds
+    clock.advance(9_000_000_000)
+    line.update(2_000, 12.34, "fused")
+    line.close()
+    assert out.getvalue() == "2,000 / 10,000 steps  200 steps/s  40.0 s left  return 12.3  fused\n"
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    with StopRequests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.by == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+
+def test_recent_episodes_know_nothing_before_the_first_ended() -> None:
+    recent = RecentEpisodes(keep=2)
+    assert recent.mean_return is None
+    recent.add([1.0, 2.0, 4.0], [1, 1, 1])
+    assert recent.mean_return == 3.0 and recent.finished == 3
+
+
+def test_metrics_without_tensorboard_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    with pytest.raises(HotloopError, match="needs the package 'tensorboard'"):
+        Metrics(tmp_path)
+    Metrics(None).write(1, {"a": 1.0})
