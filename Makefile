@@ -19,7 +19,7 @@ demo: $(INSTALLED) ## profile a small training run, explain it, write the report
 	$(BIN)/hotloop report hotloop-runs/demo -o hotloop-runs/demo.html --force
 
 test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones
-	$(BIN)/python -m pytest -n 2 -m "not long" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

@@ -1,8 +1,9 @@
 """What does `hotloop run` cost a training script, next to other profilers?
 
-Three answers: calls x calibrated cost of one region / wall time; recording switched on and off inside
-one process, many short segments in random pairs; and the script under each tool in turn, its own
-training time against the plain run. Run: python benchmarks/run_cost.py [--rounds 5]
+Three answers: what the report calls our own cost (callbacks as measured, calls x calibrated cost of one
+region); everything put in and taken out, or recording switched, inside one process, in many short segments
+in random pairs; and the script under each tool in turn, its own training time against the plain run.
+Run on a quiet machine: python benchmarks/run_cost.py [--pairs 300] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import hotloop
-from hotloop.analysis.outline import outlines
+from hotloop.analysis.outline import outlines, walk
 from hotloop.analysis.signed_rank import hodges_lehmann, signed_rank_interval
 from hotloop.machine.facts import cpu_name
 
@@ -94,45 +95,56 @@ def side_by_side(rounds: int) -> None:
 
 
 def by_calibration() -> None:
-    print("calls x calibrated cost of one region / wall time (at most 1 %):")
+    print("our own cost, of wall time: callbacks as measured + calls x calibrated cost (at most 1 %):")
     for program, words in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "capture"
             command = [str(BIN / "hotloop"), "run", "--capture", str(folder), "--json", *words]
-            subprocess.run(command, capture_output=True, check=True)
+            done = subprocess.run(command, capture_output=True, check=True, text=True)
+            everything = json.loads(done.stdout)["breakdown"]
+            shares = {kind["category"]: kind["share"] for kind in everything["categories"]}
             capture = hotloop.load(folder)
-            (everything,) = outlines(capture)
-            imports = sum(n.total_ns for n in everything.root.children if n.name == "import")
-            share = (everything.hotloop_ns or 0) / (everything.wall_ns - imports)
-            unattributed = everything.unattributed_ns / everything.wall_ns
-            attributed = 100 * (1 - unattributed)
-            print(f"  {program:<20}{100 * share:>6.2f} %   attributed {attributed:.1f} % of wall time")
+            (outline,) = outlines(capture)
+            imports = sum(n.total_ns for n in outline.root.children if n.name == "import")
+            hooks = sum(node.own_ns for _, node in walk(outline.root) if node.category == "hotloop")
+            wall_ns = outline.wall_ns - imports
+            print(
+                f"  {program:<20}{100 * everything['hotloop_ns'] / wall_ns:>6.2f} %"
+                f"   of it callbacks {100 * hooks / wall_ns:.2f} %"
+                f"   attributed {100 * (1 - shares['unattributed']):.1f} % of wall time"
+            )
 
 
 def by_switching(pairs: int) -> None:
-    done = subprocess.run(
-        [PYTHON, str(HERE / "programs/toggle_sb3.py"), str(pairs)], capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
     import numpy as np
 
-    print(f"recording switched on and off inside SB3 PPO, {pairs} random pairs, change [95 %]:")
-    for place, name in enumerate(("wall", "CPU time of the thread")):
-        ratios = np.array([np.log(on[place] / off[place]) for off, on in found])
-        low, high = np.expm1(signed_rank_interval(ratios, 0.05) or (np.nan, np.nan))
-        estimate = np.expm1(hodges_lehmann(ratios))
-        print(f"  {name:<24}{100 * estimate:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
+    questions = {"all": "everything put in and taken out", "record": "recording switched on and off"}
+    for what, title in questions.items():
+        print(f"{title} inside one process, {pairs} random pairs, change [95 %]:")
+        for program, name in (("sb3", "SB3 PPO CartPole"), ("file", "PPO in one file")):
+            words = [PYTHON, str(HERE / "programs/toggle.py"), program, what, str(pairs)]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            found = np.log(np.array(json.loads(done.stdout.splitlines()[-1])))  # [pair, off/on, wall/CPU]
+            texts = []
+            for place, kind in enumerate(("wall", "CPU of the process")):
+                ratios = found[:, 1, place] - found[:, 0, place]
+                low, high = np.expm1(signed_rank_interval(ratios, 0.05) or (np.nan, np.nan))
+                estimate = np.expm1(hodges_lehmann(ratios))
+                texts.append(f"{kind} {100 * estimate:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]")
+            print(f"  {name:<20}{'   '.join(texts)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3, help="of each tool side by side; 0: leave that out")
+    parser.add_argument("--pairs", type=int, default=60, help="of segments; 0: leave that out")
     arguments = parser.parse_args()
-    print(f"{cpu_name()}, {os.cpu_count()} cores\n")
+    print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     by_calibration()
-    by_switching(arguments.pairs)
-    side_by_side(arguments.rounds)
+    if arguments.pairs:
+        by_switching(arguments.pairs)
+    if arguments.rounds:
+        side_by_side(arguments.rounds)
 
 
 if __name__ == "__main__":

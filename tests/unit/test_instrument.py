@@ -18,6 +18,8 @@ from hotloop.instrument.begin import Instrument
 from hotloop.instrument.gaps import describe_gap
 from hotloop.instrument.imports import ImportHook
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.measure.profiler import default
+from hotloop.testing.fakes import FakeDevice
 
 
 class Base:
@@ -147,6 +149,7 @@ def test_taken_out_again_it_leaves_no_trace() -> None:
         class Own(torch.optim.SGD):
             pass
 
+        assert hasattr(torch.optim.Adam.step, "_hotloop_step")  # made before; wrapped all the same
         weight = torch.ones(1, requires_grad=True)
         optimizer = Own([weight], lr=0.1)
         weight.sum().backward()
@@ -160,7 +163,46 @@ def test_taken_out_again_it_leaves_no_trace() -> None:
         key for key in before if before[key] is not after.get(key) and before[key] != after.get(key)
     } == set()
     assert set(after) == set(before)
-    assert type(vars(Own).get("step")).__name__ != "profiled"
+    assert not hasattr(Own.step, "_hotloop_step") and not hasattr(torch.optim.Adam.step, "_hotloop_step")
+
+
+def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
+    """No GPU at hand: torch's own initialisation does nothing here, and the device is a fake one."""
+    device = FakeDevice()
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr("hotloop.instrument.torch.new_device", lambda: device)
+    instrument = Instrument()
+    instrument.install()
+    default.start()
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            device.work(100)
+            return self.inner(x)
+
+    try:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.ones(1, 2))
+        assert default.recorder.device is None  # the script has not used a GPU
+        torch.cuda._lazy_init()
+        for _ in range(3):
+            loss = net(torch.ones(1, 2)).sum()
+            loss.backward()
+            optimizer.step()
+        device.finish()
+        default.recorder.device.collect()
+        stats = default.stats()
+    finally:
+        default.stop()
+        assert instrument.remove() == []
+    assert stats["learner_forward"].calls == 4
+    assert stats["learner_forward"].device_ns == 300
+    assert stats["backward"].device_ns == stats["optimizer_step"].device_ns == 0
 
 
 @pytest.mark.parametrize(

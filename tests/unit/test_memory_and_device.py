@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +113,35 @@ def test_nested_device_regions(core: str, clock: FakeClock) -> None:
     profiler.recorder.device.collect()
     assert profiler.stats("backward").device_ns == 100
     assert profiler.stats("update").device_ns == 111
+    profiler.stop()
+
+
+def test_a_device_found_later_is_timed_in_outermost_regions(
+    core: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    device = FakeDevice()
+    profiler = Profiler(clock=clock, core_name=core)
+    profiler.attach_device(device)  # nothing records yet: nothing happens
+    profiler.start(tmp_path / "capture")
+    with profiler.profile("policy_forward"):
+        profiler.attach_device(device)
+        device.work(7)
+    with profiler.profile("policy_forward"):
+        device.work(10)
+        with profiler.profile("Net.forward", "policy"):
+            device.work(100)
+        with profiler.profile("log"):
+            device.work(1000)
+    with profiler.profile("Net.forward", "policy"):
+        device.work(5)
+    profiler.attach_device(FakeDevice())  # the first stays
+    device.finish()
+    profiler.recorder.device.collect()
+    assert profiler.recorder.device.device is device
+    assert profiler.stats("policy_forward").device_ns == 1110
+    assert profiler.stats("Net.forward").device_ns == 5
+    facts = profiler.capture().facts
+    assert facts["device"] == "fake" and facts["device_policy"] == "events, queried, never synchronised"
     profiler.stop()
 
 

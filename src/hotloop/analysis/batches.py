@@ -6,7 +6,7 @@ left out. Collection is the region of the collector itself, never what the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from hotloop.capture.model import Capture, Node
 BATCH = "training_batch"
 COLLECTION = "data collection"
 ENV_STEP, ENV_RESET, POLICY = "env step", "env reset", "policy forward"
-FRAMEWORK, TENSORDICT, STORING = "framework", "tensordict, framework", "storing"
+FRAMEWORK, TENSORDICT, STORING = "framework", "tensordict work", "storing"
 ADVANTAGE, REPLAY, LOSS, BACKWARD, OPTIMIZER = "advantage", "replay buffer", "loss", "backward", "optimizer"
 ONE_KERNEL, OTHER, UNATTRIBUTED, HOTLOOP = "learning, one kernel", "other", "unattributed", "hotloop"
 ROLLOUT_KERNEL = "rollout, one kernel"
@@ -89,6 +89,7 @@ class Explanation:
     measured: Estimate | None  # None: too few pairs for an interval
     at_most: float | None  # speed-up of the whole if those parts took no time at all
     says: tuple[str, ...]
+    certain: bool = True  # whether the parts' changes hold together, not only each by itself
 
 
 def batch_breakdown(capture: Capture) -> BatchBreakdown | None:
@@ -173,12 +174,15 @@ def _part(name: str, kind: str, above: str, simulated: bool) -> str:
 
 
 def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change: str) -> Explanation:
-    """Why the whole gained as much as it did: Amdahl's law on the parts that changed for certain."""
-    rows = []
-    for part in components:
-        share, speed_up = part.share_of_a, part.verdict.speed_up
-        if part.verdict.word in ("faster", "slower") and share and speed_up:
-            rows.append((part.name, share, speed_up))
+    """Why the whole gained as much as it did: Amdahl's law on the parts that changed.
+
+    Those are the parts with a word, which hold together; where no part has one, those whose interval by
+    itself excludes no change, and the text says so.
+    """
+    rows = _changed(components, lambda verdict: verdict.word in ("faster", "slower"))
+    certain = bool(rows)
+    if not certain:
+        rows = _changed(components, _by_itself)
     if not rows:
         said = f"No part changed beyond the noise with {change}, so there is no gain to explain."
         return Explanation((), None, None, whole.speed_up, None, (said,))
@@ -192,7 +196,8 @@ def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change:
     faster = [row for row in rows if row[2].value > 1]
     reach = sum(share for _, share, _ in faster)
     at_most = amdahl(reach, 1.0) if 0 < reach < 1 else None
-    says = [
+    says = [] if certain else ["There are too few pairs to be sure of all parts together; each by itself:"]
+    says += [
         f"{name} took {_percent(share)} of the time and became {_times(by)} as fast with {change}."
         for name, share, by in rows
     ]
@@ -200,8 +205,24 @@ def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change:
     if at_most is not None:
         names = " and ".join(name for name, _, _ in faster)
         says.append(f"Without {names} at all, the whole would run {at_most:.2f}x as fast, no more.")
-    names_changed = tuple(name for name, _, _ in rows)
-    return Explanation(names_changed, together, predicted, whole.speed_up, at_most, tuple(says))
+    changed = tuple(name for name, _, _ in rows)
+    return Explanation(changed, together, predicted, whole.speed_up, at_most, tuple(says), certain)
+
+
+def _changed(
+    components: Sequence[ComponentVerdict], has: Callable[[Verdict], bool]
+) -> list[tuple[str, float, Estimate]]:
+    """Name, share of A and speed-up of the parts whose verdict `has` it."""
+    rows = []
+    for part in components:
+        share, speed_up = part.share_of_a, part.verdict.speed_up
+        if share and speed_up and has(part.verdict):
+            rows.append((part.name, share, speed_up))
+    return rows
+
+
+def _by_itself(verdict: Verdict) -> bool:
+    return verdict.change is not None and verdict.change.low * verdict.change.high > 0
 
 
 def _against(predicted: Estimate, measured: Estimate | None) -> str:

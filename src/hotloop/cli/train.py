@@ -14,6 +14,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
+from hotloop.cli import train_petri
 from hotloop.cli.lines import note
 from hotloop.cli.report import print_text
 from hotloop.report.as_json import findings_json
@@ -24,6 +25,7 @@ from hotloop.workflows.train import (
     Trained,
     check_export,
     config_class,
+    request_class,
     save_export,
     train,
 )
@@ -58,6 +60,7 @@ class Arguments:
     workload: str
     config: Any
     profiling: Profiling
+    request: Any = None  # what else a workload can find out, where it offers that
 
 
 def read(words: list[str]) -> Arguments | None:
@@ -71,9 +74,13 @@ def read(words: list[str]) -> Arguments | None:
         ("config", Annotated[kind, tyro.conf.arg(name="")]),
         ("profiling", Annotated[Profiling, tyro.conf.arg(name="")], dataclasses.field(default=Profiling())),
     ]
+    request = request_class(name)
+    if request is not None:
+        beside: Any = Annotated[request, tyro.conf.arg(name="")]
+        fields.append(("request", beside, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     given: Any = tyro.cli(both, args=words[1:], prog=f"hotloop train {name}", description=kind.__doc__)
-    return Arguments(name, given.config, given.profiling)
+    return Arguments(name, given.config, given.profiling, getattr(given, "request", None))
 
 
 def usage() -> str:
@@ -94,6 +101,8 @@ def usage() -> str:
 def run(arguments: Arguments) -> int:
     """Train, then explain; Ctrl-C ends the training, keeps its checkpoint and still explains."""
     wish = arguments.profiling
+    if arguments.request is not None and arguments.request.wanted:
+        return train_petri.run(arguments.config, arguments.request, wish)
     report = wish.profiling_report or (DEFAULT_REPORT if wish.enable_profiling else None)
     if report is not None and wish.no_profiling:
         raise HotloopError(

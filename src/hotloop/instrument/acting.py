@@ -8,30 +8,28 @@ it was for; from then on every call from that place is known.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from hotloop.measure import twin
+
 Place = tuple[CodeType, int]
 
+_TWIN = twin.__file__
 _acts: dict[Place, bool] = {}  # place -> whether an env step followed
 pending: list[Place] = []  # places called since the last env step or backward pass
 
 
-def chooser(is_grad_enabled: Callable[[], bool]) -> Callable[[], bool]:
-    """A function that says whether the forward pass that is about to run is learning."""
-
-    def is_learning() -> bool:
-        if not is_grad_enabled():
-            return False
-        frame = sys._getframe(1)  # called from the compiled wrapper: this is who calls the module
-        place = (frame.f_code, frame.f_lasti)
-        acts = _acts.get(place)
-        if acts is None and place not in pending:
-            pending.append(place)
-        return not acts
-
-    return is_learning
+def is_learning() -> bool:
+    """Whether the forward pass that is about to run, with gradients on, is learning."""
+    frame = sys._getframe(1)  # called from the compiled wrapper: this is who calls the module
+    while frame.f_code.co_filename == _TWIN and frame.f_back is not None:
+        frame = frame.f_back
+    place = (frame.f_code, frame.f_lasti)
+    acts = _acts.get(place)
+    if acts is None and place not in pending:
+        pending.append(place)
+    return not acts
 
 
 def env_stepped() -> None:

@@ -1,20 +1,21 @@
 """Progress counted from what environments return: env steps, episodes, their length and return.
 
 Only the outermost call counts: a vector env counts its rows, the envs inside it count nothing, nor do
-the worker processes that step them. A row that is only a reset is not a step.
+the worker processes that step them. A row that is only a reset is not a step. The core does the work
+(`measure/steps.py`); here is what needs to know a library, and what to do with odd results.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hotloop.instrument.acting import env_stepped
+from hotloop.instrument.acting import env_stepped, pending
 from hotloop.measure.profiler import default
 
-_progress = default.progress
+_progress = default.progress  # who wants to hear of every step replaces it, after `hear_steps`
 _evaluate = default.profile("evaluate")
-_running: dict[int, list[Any]] = {}  # id of an env -> return and length of its episode so far
-_rows: dict[int, _Rows] = {}
+_counters: list[Any] = []
+_heard = False
 counting = True
 
 
@@ -22,78 +23,81 @@ def stop_counting() -> None:
     """In a worker process: its steps are counted by whoever drives it."""
     global counting
     counting = False
+    for counter in _counters:
+        counter.counting = False
 
 
-def single_step(env: Any, result: Any) -> None:
-    """After the outermost `step` of one env."""
-    env_stepped()
-    if not counting or _evaluate.is_open():
-        return
-    _, reward, terminated, truncated, _ = result
-    episode = _running.get(id(env))
-    if episode is None:
-        episode = _running[id(env)] = [0.0, 0]
-    episode[0] += reward
-    episode[1] += 1
-    if terminated or truncated:
-        _progress(env_steps=1, episodes=1, episode_return=float(episode[0]), episode_length=float(episode[1]))
-        episode[0], episode[1] = 0.0, 0
-    else:
-        _progress(env_steps=1)
+def hear_steps() -> None:
+    """From now on every count goes through `_progress` of this module, at the price of a Python call."""
+    global _heard
+    _heard = True
+    for counter in _counters:
+        counter.report = _report
 
 
-def single_reset(env: Any, result: Any) -> None:
-    """After the outermost `reset` of one env: an episode that was broken off is forgotten."""
-    _running.pop(id(env), None)
+def _report(**words: Any) -> None:
+    _progress(**words)
 
 
-class _Rows:
-    """Episodes under way in the rows of a vector env."""
+def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
+    """An `after` for steps whose results have these places; see `measure.steps.StepCounter`."""
 
-    def __init__(self, count: int, resets_cost_a_step: bool):
-        import numpy as np
+    def odd(env: Any, result: Any) -> None:
+        known = plain_numbers(result, reward, ends)
+        if known is None:  # a step all the same
+            (_progress if _heard else default.progress)(env_steps=int(getattr(env, "num_envs", 1)))
+        else:
+            counter.add(env, *known)
 
-        self.returns = np.zeros(count)
-        self.lengths = np.zeros(count)
-        self.only_reset = np.zeros(count, dtype=bool)  # rows whose next step is a reset
-        self.resets_cost_a_step = resets_cost_a_step
-
-    def add(self, rewards: Any, ended: Any) -> None:
-        """One step of all rows."""
-        env_stepped()
-        steps = len(self.returns)
-        if self.resets_cost_a_step:
-            waiting = int(self.only_reset.sum())
-            if waiting:
-                steps -= waiting
-                self.returns[self.only_reset] = 0
-                self.lengths[self.only_reset] = -1
-                rewards = rewards * ~self.only_reset
-            self.only_reset[:] = ended
-        self.returns += rewards
-        self.lengths += 1
-        if not ended.any():
-            _progress(env_steps=steps)
-            return
-        finished = int(ended.sum())
-        _progress(
-            env_steps=steps,
-            episodes=finished,
-            episode_return=float(self.returns[ended].mean()),
-            episode_length=float(self.lengths[ended].mean()),
-        )
-        self.returns[ended] = 0
-        self.lengths[ended] = 0
+    counter = default.step_counter(
+        reward, ends, odd=odd, unless=_evaluate, watch=pending, noticed=env_stepped, **how
+    )
+    counter.counting = counting
+    counter.report = _report if _heard else None
+    _counters.append(counter)
+    return counter
 
 
-def rows_of(env: Any, resets_cost_a_step: bool) -> _Rows:
-    """The rows of a vector env, made at its first step."""
-    rows = _rows.get(id(env))
-    if rows is None or len(rows.returns) != env.num_envs:
-        rows = _rows[id(env)] = _Rows(env.num_envs, resets_cost_a_step)
-    return rows
+def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list[float], list[bool]] | None:
+    """Rewards and ends of a result in an unusual form, one for each row; None when nobody can tell.
+
+    Lists, tensors in main memory and columns `[rows, 1]` are read; a result of four items is taken as
+    (observation, reward, done, info). Values on an accelerator are not looked at: that would wait for it.
+    """
+    if not isinstance(result, (tuple, list)) or len(result) <= reward:
+        return None
+    if len(result) == 4:
+        ends = ends[:1]
+    if len(result) <= max(ends):
+        return None
+    try:
+        rewards, *flags = (_flat(result[at]) for at in (reward, *ends))
+        if len({len(rewards), *map(len, flags)}) != 1:
+            return None
+        return [float(r) for r in rewards], [any(row) for row in zip(*flags, strict=True)]
+    except (TypeError, ValueError):
+        return None
 
 
-def forget_rows(env: Any, result: Any) -> None:
-    """After a reset of all rows."""
-    _rows.pop(id(env), None)
+def _flat(item: Any) -> list[Any]:
+    """The values of a number, a list or an array of any shape."""
+    device = getattr(item, "device", "cpu")
+    if getattr(device, "type", getattr(device, "platform", device)) != "cpu":
+        raise ValueError(f"on {device}")
+    method = getattr(type(item), "tolist", None)
+    if method is not None:  # of a tensor: not the wrapped one, which would record it as a transfer
+        item = getattr(method, "__wrapped__", method)(item)
+    if not isinstance(item, (list, tuple)):
+        return [item]
+    return [value for part in item for value in (_flat(part) if isinstance(part, (list, tuple)) else [part])]
+
+
+def _resets_cost_a_step(env: Any) -> bool:
+    """Whether a row of a Gymnasium vector env spends a step on each reset."""
+    mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
+    return getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")
+
+
+# Steps of Gymnasium give (observation, reward, terminated, truncated, info).
+single_step = new_counter(1, (2, 3))
+vector_step = new_counter(1, (2, 3), resets_cost_a_step=_resets_cost_a_step)

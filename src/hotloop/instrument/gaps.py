@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Regions that may come anywhere, so they say nothing about what stands before or after them.
-MINOR = ("transfer", "gc_pause", "import", "hotloop_summary", "log")
+MINOR = ("transfer", "gc_pause", "import", "hotloop_summary", "hotloop_meter", "log")
 AFTER = {
     "policy_forward": "policy",  # sampling the action, handing it over
     "learner_forward": "loss",

@@ -21,13 +21,13 @@ _OUTER = {
 
 def patch_core(module: ModuleType, into: Patches) -> None:
     """`gymnasium.core`: every class derived from `Env`, now and later."""
-    after = {"step": counting.single_step, "reset": counting.single_reset}
+    after = {"step": counting.single_step, "reset": counting.single_step.forget}
     into.apply([follow_subclasses(module.Env, functools.partial(_methods, after=after), into)])
 
 
 def patch_vector(module: ModuleType, into: Patches) -> None:
     """`gymnasium.vector.vector_env`: every class derived from `VectorEnv`, now and later."""
-    after = {"step": _vector_step, "reset": counting.forget_rows}
+    after = {"step": counting.vector_step, "reset": counting.vector_step.forget}
     into.apply([follow_subclasses(module.VectorEnv, functools.partial(_methods, after=after), into)])
 
 
@@ -52,12 +52,3 @@ def _methods(cls: type, after: dict[str, Any]) -> Iterable[Patch]:
         if callable(vars(cls).get(name)) and not getattr(vars(cls)[name], "__isabstractmethod__", False):
             region = default.profile(f"{cls.__name__}.{name}", category)
             yield Patch(cls, name, functools.partial(region.wrap, outer=outer, after=after.get(name)))
-
-
-def _vector_step(env: Any, result: Any) -> None:
-    if not counting.counting or counting._evaluate.is_open():
-        return
-    _, rewards, terminated, truncated, _ = result
-    mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
-    next_step = getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")
-    counting.rows_of(env, next_step).add(rewards, terminated | truncated)

@@ -65,20 +65,20 @@ class Reading:
 class Meter:
     """Reads what the calling thread has done since the last reading."""
 
-    def __init__(self) -> None:
-        """Begin; records in memory and wraps known libraries if nobody does so yet."""
+    def __init__(self, wrap: bool = True) -> None:
+        """Begin; records in memory, and with `wrap` wraps known libraries, if nobody does so yet."""
         self._started = not default.is_recording
         self._instrument: begin.Instrument | None = None
         if self._started:
             default.start()
-        if begin.current is None:
+        if wrap and begin.current is None:
             self._instrument = begin.current = begin.Instrument()
             self._instrument.install()
-        self._before = _Totals.of(default.capture())
+        self._before = _Totals.now()
 
     def read(self) -> Reading:
         """What happened since the last reading, on the thread that asks."""
-        now = _Totals.of(default.capture())
+        now = _Totals.now()
         before, self._before = self._before, now
         wall_ns = now.wall_ns - before.wall_ns
         spent = {kind: ns - before.own_ns.get(kind, 0) for kind, ns in now.own_ns.items()}
@@ -109,6 +109,12 @@ class _Totals:
     wall_ns: int
     env_steps: int
     own_ns: dict[str, int]  # by category
+
+    @classmethod
+    def now(cls) -> _Totals:
+        """Read in a region of its own: what passed before it then has its name, and keeps it."""
+        with default.profile("hotloop_meter", "hotloop"):
+            return cls.of(default.capture())
 
     @classmethod
     def of(cls, capture: Any) -> _Totals:
@@ -257,7 +263,7 @@ def _make_wrapper() -> type:
 
     for name, region, after in (
         ("step", step, counting.single_step),
-        ("reset", reset, counting.single_reset),
+        ("reset", reset, counting.single_step.forget),
         ("render", render, None),
     ):
         setattr(ProfiledEnv, name, region.wrap(getattr(base, name), alone=(region,), after=after))

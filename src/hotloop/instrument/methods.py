@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,30 +33,50 @@ def once(owner: Any, name: str, region: Any, after: Any = None) -> Patch:
     return Patch(owner, name, lambda f: region.wrap(f, alone=(region,), after=after))
 
 
+# Patches that tracing cannot look into, until something is compiled, and the plain function of each.
+_untraceable: weakref.WeakKeyDictionary[Patch, Callable[..., Any] | None] = weakref.WeakKeyDictionary()
+_compiles = False
+
+
 def traceable(patch: Patch, plain: Callable[..., Any] | None = None) -> Patch:
     """The same patch for a function that `torch.compile` may trace.
 
     It cannot look into a compiled wrapper; while it traces, it is given the function itself, or
-    `plain` when what is there is patched already.
+    `plain` when what is there is patched already. That takes two more Python calls each time, so it is
+    done only from the moment on when something is compiled.
     """
-    make = patch._make
+    if _compiles:
+        patch.then(functools.partial(_with_a_look, plain))
+    else:
+        _untraceable[patch] = plain
+    return patch
+
+
+def begin_compiling() -> None:
+    """Something is about to be compiled: make all patches traceable, these and later ones."""
+    global _compiles
+    _compiles = True
+    while _untraceable:
+        patch, plain = _untraceable.popitem()
+        patch.then(functools.partial(_with_a_look, plain))
+
+
+def _with_a_look(
+    plain: Callable[..., Any] | None, wrapper: Callable[..., Any], f: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A Python function that calls the wrapper, but shows the function itself to who traces it."""
     compiler: Any = sys.modules["torch"].compiler
     # The general question costs half a microsecond more at every call.
     is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
+    original = plain or f
 
-    def make_traceable(f: Callable[..., Any]) -> Callable[..., Any]:
-        wrapper, original = make(f), plain or f
+    def record(*args: Any, **kwargs: Any) -> Any:  # tracing looks at what `call` refers to
+        return wrapper(*args, **kwargs)
 
-        def record(*args: Any, **kwargs: Any) -> Any:  # tracing looks at what `call` refers to
-            return wrapper(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if is_compiling() else record(*args, **kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return original(*args, **kwargs) if is_compiling() else record(*args, **kwargs)
-
-        return call
-
-    patch._make = make_traceable
-    return patch
+    return call
 
 
 def silent(worker: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 _ABSENT = object()
 Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
+Remaker = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 
 
 class Patch:
@@ -17,31 +18,56 @@ class Patch:
         self.owner = owner
         self.name = name
         self._make = make
+        self._then: Remaker | None = None
         self._was: Any = _ABSENT
         self._ours: Any = _ABSENT
 
     def __repr__(self) -> str:
         return f"Patch({getattr(self.owner, '__qualname__', self.owner)!r}, {self.name!r})"
 
+    def _get(self) -> Any:
+        return vars(self.owner).get(self.name, _ABSENT)
+
+    def _put(self, value: Any) -> None:
+        if value is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+
     def apply(self) -> None:
         """Replace it; a static or class method stays one."""
-        self._was = vars(self.owner).get(self.name, _ABSENT)
+        self._was = self._get()
         raw = getattr(self.owner, self.name) if self._was is _ABSENT else self._was
         function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
-        wrapper: Any = functools.update_wrapper(self._make(function), function)
+        made = self._make(function)
+        if self._then is not None:
+            made = self._then(made, function)
+        wrapper: Any = functools.update_wrapper(made, function)
         self._ours = type(raw)(wrapper) if isinstance(raw, (staticmethod, classmethod)) else wrapper
-        setattr(self.owner, self.name, self._ours)
+        self._put(self._ours)
+
+    def then(self, remake: Remaker) -> None:
+        """Make something else of what was made: `remake(made, what was there)`, now or when applied.
+
+        Where somebody else has replaced it since, what they have done stays.
+        """
+        self._then = remake
+        if self._ours is _ABSENT or self._get() is not self._ours:
+            return
+        ours = self._ours
+        plain = isinstance(ours, (staticmethod, classmethod))
+        made = ours.__func__ if plain else ours
+        wrapper = functools.update_wrapper(remake(made, made.__wrapped__), made.__wrapped__)
+        self._ours = type(ours)(wrapper) if plain else wrapper
+        self._put(self._ours)
 
     def undo(self) -> bool:
         """Put back what was there; False when somebody else has replaced it since: then it stays."""
         if self._ours is _ABSENT:
             return True
-        if vars(self.owner).get(self.name, _ABSENT) is not self._ours:
+        if self._get() is not self._ours:
             return False
-        if self._was is _ABSENT:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self._was)
+        self._put(self._was)
         self._ours = _ABSENT
         return True
 

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import counting
-from hotloop.instrument.acting import env_stepped, pending
 from hotloop.instrument.methods import below, defines, once, silent, traceable
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.torch import (
@@ -40,9 +39,6 @@ advantage = _profile("advantage")
 callback = _profile("callback", "framework")
 log = _profile("log")
 evaluate = _profile("evaluate")
-_evaluating = evaluate.is_open
-_progress = default.progress
-ADD_UP_AFTER = 256
 FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
 
 
@@ -78,69 +74,17 @@ def patch_subprocesses(module: ModuleType, into: Patches) -> None:
     into.apply([Patch(module, "_worker", silent)])
 
 
-class _Rows:
-    """Episodes under way in the rows of a VecEnv, for envs without a Monitor."""
-
-    def __init__(self, count: int):
-        import numpy as np
-
-        self.returns = np.zeros(count)
-        self.lengths = np.zeros(count)
-        self.monitored = False  # a Monitor has told a return: no need to add up rewards
-        self.pending: list[list[float]] = []  # rewards of steps not added up yet
-
-    def add_up(self) -> None:
-        """Add what is pending to returns and lengths; array sums at every step would cost too much."""
-        if self.pending:
-            self.returns += [sum(rewards) for rewards in zip(*self.pending, strict=True)]
-            self.lengths += len(self.pending)
-            self.pending.clear()
+def _told(env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
+    """Sums of returns and lengths of the episodes that ended in these rows, where a Monitor tells them."""
+    told = [result[3][row].get("episode") for row in rows]
+    if not all(told):
+        return None
+    return sum(float(episode["r"]) for episode in told), sum(float(episode["l"]) for episode in told)
 
 
-_rows: dict[int, _Rows] = {}
-
-
-def _forget(env: Any, result: Any) -> None:
-    _rows.pop(id(env), None)
-
-
-def _count_rows(env: Any, result: Any) -> None:
-    """After the outermost step: a finished row has been reset within it, so every row is a step."""
-    if not counting.counting or _evaluating():
-        return
-    if pending:
-        env_stepped()
-    _, rewards, dones, infos = result
-    width = len(dones)
-    rows = _rows.get(id(env))
-    if rows is None or len(rows.returns) != width:
-        rows = _rows[id(env)] = _Rows(width)
-    if not rows.monitored:
-        rows.pending.append(rewards.tolist())  # a copy: who asked for the step may change the array
-        if len(rows.pending) >= ADD_UP_AFTER:
-            rows.add_up()
-    ended = dones.tolist()
-    if True not in ended:
-        _progress(env_steps=width)
-        return
-    rows.add_up()
-    finished = [row for row, done in enumerate(ended) if done]
-    told = [infos[row].get("episode") for row in finished]
-    if all(told):
-        rows.monitored = True
-        returns = [float(episode["r"]) for episode in told]
-        lengths = [float(episode["l"]) for episode in told]
-    else:
-        returns = rows.returns[finished].tolist()
-        lengths = rows.lengths[finished].tolist()
-    rows.returns[finished] = 0
-    rows.lengths[finished] = 0
-    default.progress(
-        env_steps=width,
-        episodes=len(finished),
-        episode_return=sum(returns) / len(finished),
-        episode_length=sum(lengths) / len(finished),
-    )
+# Steps give (observations, rewards, dones, infos); a finished row has been reset within the step.
+_count_rows = counting.new_counter(1, (2,), told=_told)
+_forget = _count_rows.forget
 
 
 # -- algorithms and policies ---------------------------------------------------------------------
@@ -173,22 +117,21 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
     torch = sys.modules["torch"]
     call = torch.nn.Module.__call__
 
-    training, grad_enabled = train.is_open, torch.is_grad_enabled
-
-    def learning() -> bool:
-        return bool(training() or grad_enabled())
-
     def patch(cls: type, name: str, acting: Any, method: Callable[..., Any] | None = None) -> Patch:
         """A forward pass: `acting` while collecting, else the learner's; below it the class's name."""
         label = f"{cls.__name__}.{name if method is None else 'forward'}"
-        own = _profile(label, "model"), _profile(label, "policy")
+        learning, collecting = _profile(label, "model"), _profile(label, "policy")
 
-        def make(f: Callable[..., Any]) -> Callable[..., Any]:
-            inner = own[0].wrap(method or f, choose=learning, otherwise=own[1])
-            made: Callable[..., Any] = learner_forward.wrap(
-                inner, alone=FORWARD, choose=learning, otherwise=acting
+        def make(f: Callable[..., Any]) -> Any:
+            return learning.wrap(
+                method or f,
+                outer=learner_forward,
+                inside=FORWARD,
+                choose=torch.is_grad_enabled,
+                always=(train,),
+                otherwise=collecting,
+                otherwise_outer=acting,
             )
-            return made
 
         return traceable(Patch(cls, name, make), method)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument.acting import chooser, went_backward
+from hotloop.instrument.acting import is_learning, went_backward
+from hotloop.instrument.methods import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.measure.device import TorchDevice
 from hotloop.measure.profiler import default
 
 _profile = default.profile
@@ -38,7 +41,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
                 torch.nn.Module,
                 "__call__",
                 lambda f: learner_forward.wrap(
-                    f, alone=forward, choose=chooser(torch.is_grad_enabled), otherwise=policy_forward
+                    f, alone=forward, choose=(torch.is_grad_enabled, is_learning), otherwise=policy_forward
                 ),
             ),
             Patch(
@@ -65,6 +68,43 @@ def patch_data(module: ModuleType, into: Patches) -> None:
     )
 
 
+def patch_cuda(cuda: ModuleType, into: Patches) -> None:
+    """`torch.cuda`: its work is timed from the moment on when the script itself first uses it.
+
+    Asking earlier whether there is a device would begin a context that breaks a later fork.
+    """
+    if cuda.is_initialized():
+        default.attach_device(new_device())
+        return
+
+    def watched(f: Any) -> Any:
+        def _lazy_init() -> None:
+            f()
+            if default.recorder.device is None:
+                default.attach_device(new_device())
+
+        return _lazy_init
+
+    into.apply([Patch(cuda, "_lazy_init", watched)])
+
+
+new_device = TorchDevice
+
+
+def patch_compiler(module: ModuleType, into: Patches) -> None:
+    """`torch._dynamo.eval_frame`: whatever compiles makes one of these first."""
+    contexts: Any = module.OptimizeContext
+
+    def watched(f: Any) -> Any:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            begin_compiling()
+            f(self, *args, **kwargs)
+
+        return __init__
+
+    into.apply([Patch(contexts, "__init__", watched)])
+
+
 def _each_module(call: Any) -> Any:
     """Every module's call under its class's name, below the outermost."""
 
@@ -87,19 +127,39 @@ class _OptimizerSteps(Patch):
 
     def _hooked(self, original: Any) -> Any:
         def profile_hook_step(step: Any) -> Any:
-            hooked = original(step)
-            wrapper = optimizer_step.wrap(hooked, alone=(optimizer_step,), after=_count_update)
-            return functools.update_wrapper(wrapper, hooked)
+            return _recorded_step(original(step))
 
         return profile_hook_step
 
-    def undo(self) -> bool:
-        """Put back the factory and what it has wrapped meanwhile."""
+    def _classes(self) -> Iterator[type]:
         todo = [self.owner]
         while todo:
             cls = todo.pop()
             todo += cls.__subclasses__()
+            yield cls
+
+    def apply(self) -> None:
+        """Also wrap what torch has wrapped before."""
+        super().apply()
+        for cls in self._classes():
             step = vars(cls).get("step")
-            if type(step).__name__ == "profiled" or getattr(step, "__module__", "") == "hotloop":
-                cls.step = step.__wrapped__
+            if getattr(step, "hooked", False) and not getattr(step, _OURS, False):
+                cls.step = _recorded_step(step)  # type: ignore[attr-defined]
+
+    def undo(self) -> bool:
+        """Put back the factory and what it has wrapped meanwhile."""
+        for cls in self._classes():
+            step = vars(cls).get("step")
+            if getattr(step, _OURS, False):
+                cls.step = step.__wrapped__  # type: ignore[attr-defined,union-attr]
         return super().undo()
+
+
+_OURS = "_hotloop_step"
+
+
+def _recorded_step(hooked: Any) -> Any:
+    wrapper = optimizer_step.wrap(hooked, alone=(optimizer_step,), after=_count_update)
+    functools.update_wrapper(wrapper, hooked)
+    setattr(wrapper, _OURS, True)
+    return wrapper

@@ -41,13 +41,6 @@ FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
 OPERATIONS = ("clone", "to", "select", "exclude", "update")
 
 
-def _learning() -> bool:
-    """Whether a forward pass that begins now is the learner's."""
-    if collect_rollouts.is_open() or rollout.is_open():
-        return False
-    return bool(loss.is_open() or advantage.is_open() or sys.modules["torch"].is_grad_enabled())
-
-
 def _plain_call() -> Callable[..., Any]:
     """`Module.__call__` as torch has it, not as we have patched it."""
     module = sys.modules["torch"].nn.Module
@@ -89,18 +82,11 @@ class _Entry(Patch):
         super().__init__(table, getattr(key, "__name__", repr(key)), make)
         self._key = key
 
-    def apply(self) -> None:
-        """Replace it."""
-        self._was = self.owner[self._key]
-        self._ours = self._make(self._was)
-        self.owner[self._key] = self._ours
+    def _get(self) -> Any:
+        return self.owner[self._key]
 
-    def undo(self) -> bool:
-        """Put back what was there; False when somebody else has replaced it since."""
-        if self.owner.get(self._key) is not self._ours:
-            return False
-        self.owner[self._key] = self._was
-        return True
+    def _put(self, value: Any) -> None:
+        self.owner[self._key] = value
 
 
 def patch_modules(module: ModuleType, into: Patches) -> None:
@@ -108,7 +94,14 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
     call = _plain_call()
 
     def forward(f: Callable[..., Any]) -> Any:
-        return learner_forward.wrap(f, alone=FORWARD, choose=_learning, otherwise=policy_forward)
+        return learner_forward.wrap(
+            f,
+            alone=FORWARD,
+            choose=sys.modules["torch"].is_grad_enabled,
+            always=(loss, advantage),
+            never=(collect_rollouts, rollout),
+            otherwise=policy_forward,
+        )
 
     into.apply(
         [

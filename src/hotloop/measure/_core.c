@@ -26,6 +26,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -39,19 +40,34 @@
 #define SAMPLE_INTERVAL_NS 20000000
 #define SWITCH_TIMELINE 1
 #define SWITCH_SEGMENT 2
+#define HOOKS_NAME "hotloop_hooks" /* as in twin.py */
 
 typedef struct Recorder Recorder;
 typedef struct Region Region;
 typedef struct Node Node;
 
-struct Node {
+/* One cache line: between two calls of a region a training step has filled the caches with its own. */
+struct __attribute__((aligned(64))) Node {
     HL_NODE_t *file;
     uint64_t *buckets;
     HL_NODE_WINDOW_t *windows;
     Region *region; /* borrowed: the recorder keeps every region; NULL for a root */
     Node *parent;
     uint32_t index;
+    uint32_t last_bucket; /* where the next call is likely to be counted */
+    uint32_t number;      /* of the region */
 };
+
+/* The last child found below the last parent: one compare instead of a lookup. */
+typedef struct {
+    Node *parent;
+    Node *child;
+} Last;
+
+typedef struct {
+    Node *node;
+    uint64_t bits; /* bit_of() of every region open here or further out */
+} Open;
 
 typedef struct {
     HL_ARENA_t *file;
@@ -68,7 +84,7 @@ typedef struct {
     HL_NODE_BLOCK_t *block;
     HL_EVENT_t *events;
     Region *last_outermost; /* borrowed: what ended last at depth 0, for segmenting */
-    Node *open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
+    Open open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
 } Arena;
 
 typedef struct {
@@ -99,8 +115,9 @@ typedef struct {
 struct Region {
     PyObject_HEAD
     Recorder *recorder;
-    Node *last_parent;
-    Node *last_child;
+    Last last;
+    Region *gap_before; /* borrowed: the last gap in front of this region came after that one ... */
+    Region *gap;        /* ... and is this one; kept by Recorder.gaps */
     uint32_t number;
     bool device;
     PyObject *name;
@@ -129,6 +146,7 @@ struct Recorder {
     PyObject *on_steps;
     PyObject *name_gap; /* (region before, region after) -> region of the time between them */
     PyObject *gaps;     /* what it answered, by pair */
+    Region *hooks;      /* borrowed: the region for what runs after wrapped calls; NULL until then */
     PyObject *profile;
     PyObject *by_name;    /* name -> Region, for regions without a category */
     PyObject *by_pair;    /* (name, category) -> Region */
@@ -164,7 +182,7 @@ static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
 static PyObject *word_env_steps, *word_updates, *word_episodes;
 static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
 
-static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType;
+static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType, StepCounterType;
 
 /* -- clock ------------------------------------------------------------------------------------ */
 
@@ -175,7 +193,7 @@ static inline uint64_t read_clock(clockid_t id)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static uint64_t injected_clock(Recorder *rec)
+static __attribute__((noinline, cold)) uint64_t injected_clock(Recorder *rec)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -209,6 +227,12 @@ static inline void begin_update(Arena *a)
 static inline void end_update(Arena *a)
 {
     __atomic_store_n(&a->file->seq, a->file->seq + 1, __ATOMIC_RELEASE);
+}
+
+/* One bit for a region: where it is not set, the region is not open. */
+static inline uint64_t bit_of(uint32_t region)
+{
+    return 1ull << (region & 63);
 }
 
 static inline void set_depth(Arena *a, uint32_t depth)
@@ -354,6 +378,15 @@ static bool make_room(Arena *a)
     return true;
 }
 
+static Node *new_node(void)
+{
+    void *memory;
+    if (posix_memalign(&memory, sizeof(Node), sizeof(Node)) != 0) {
+        return NULL;
+    }
+    return memset(memory, 0, sizeof(Node));
+}
+
 /* Within a callout. The node is complete before its count is published. */
 static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
@@ -370,7 +403,7 @@ static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
         }
         a->block = block;
     }
-    Node *node = PyMem_RawCalloc(1, sizeof(Node));
+    Node *node = new_node();
     if (node == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -379,6 +412,7 @@ static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
     node->buckets = a->block->buckets[place].count;
     node->windows = a->block->windows[place].at;
     node->region = region;
+    node->number = region ? region->number : HL_UNNAMED;
     node->parent = parent;
     node->index = index;
     node->file->region = region ? region->number : HL_UNNAMED;
@@ -446,8 +480,7 @@ static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *p
             return NULL;
         }
     }
-    region->last_parent = parent;
-    region->last_child = node;
+    region->last = (Last){parent, node};
     return node;
 }
 
@@ -456,7 +489,7 @@ static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *p
 static void free_arena(Arena *a)
 {
     for (uint32_t i = 0; i < a->node_count; i++) {
-        PyMem_RawFree(a->nodes[i]);
+        free(a->nodes[i]);
     }
     PyMem_RawFree(a->nodes);
     PyMem_RawFree(a->table);
@@ -547,7 +580,7 @@ static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
         free_arena(a);
         return NULL;
     }
-    a->open[0] = root;
+    a->open[0].node = root;
     write_thread_name(a->file, state == HL_ARENA_FOLDED);
     __atomic_store_n(&a->file->state, state, __ATOMIC_RELEASE);
     __atomic_store_n(&rec->arenas[number], a, __ATOMIC_RELEASE);
@@ -583,7 +616,9 @@ static inline void count_call(Node *node, uint64_t duration)
     }
     f->calls++;
     f->total_ns += duration;
-    node->buckets[bucket_of(duration)]++;
+    uint32_t bucket = bucket_of(duration);
+    node->last_bucket = bucket;
+    node->buckets[bucket]++;
 }
 
 /* Give the time since the last event to the node on top; within an update. */
@@ -845,7 +880,7 @@ static void thread_ended(void *unused)
             Arena *a = local->arena;
             uint64_t now = rec->clock ? a->file->last_ns : read_clock(CLOCK_MONOTONIC);
             begin_update(a);
-            settle(a, a->open[a->depth], now);
+            settle(a, a->open[a->depth].node, now);
             a->file->cpu_ns = read_clock(CLOCK_THREAD_CPUTIME_ID) - a->cpu_start;
             end_update(a);
             __atomic_store_n(&a->file->state, HL_ARENA_ENDED, __ATOMIC_RELEASE);
@@ -878,11 +913,22 @@ static void forked_child(void)
 
 /* -- the hot path ------------------------------------------------------------------------------- */
 
-/* The time since the last outermost region ended becomes a call of a region of its own, named by its
-   neighbours: a script that marks nothing still gets a breakdown of its main loop. */
-static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
+/* The time since the last event becomes a completed call of `region` below the innermost open one. */
+static void credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
 {
-    Region *before = a->last_outermost;
+    Node *top = a->open[a->depth].node;
+    Node *node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
+    if (node != NULL) {
+        begin_update(a);
+        count_call(node, now - a->file->last_ns);
+        settle(a, node, now);
+        end_update(a);
+    }
+}
+
+/* Ask for the region of the time between two others, or remember the answer. Borrowed. */
+static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *before, Region *after)
+{
     Callout saved = begin_callout(rec);
     PyObject *key = PyTuple_Pack(2, before, after);
     PyObject *gap = key ? PyDict_GetItemWithError(rec->gaps, key) : NULL;
@@ -895,21 +941,34 @@ static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region
     }
     Py_XDECREF(key);
     end_callout(rec, saved);
-    Node *node = gap && Py_IS_TYPE(gap, &RegionType) ? child_of(rec, a, a->open[0], (Region *)gap) : NULL;
-    if (node != NULL) {
-        begin_update(a);
-        count_call(node, now - a->file->last_ns);
-        settle(a, node, now);
-        end_update(a);
+    return gap && Py_IS_TYPE(gap, &RegionType) ? (Region *)gap : NULL;
+}
+
+/* The time since the last outermost region ended becomes a call of a region of its own, named by its
+   neighbours: a script that marks nothing still gets a breakdown of its main loop. */
+static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
+{
+    Region *before = a->last_outermost;
+    if (UNLIKELY(after->gap_before != before)) {
+        after->gap = gap_between(rec, before, after);
+        after->gap_before = after->gap ? before : NULL;
+    }
+    if (after->gap != NULL) {
+        credit_time(rec, a, after->gap, now);
     }
 }
 
-static inline void enter_region(Region *region)
+static __attribute__((noinline, cold)) void device_enter(Recorder *rec)
 {
-    Recorder *rec = region->recorder;
-    if (LIKELY(rec->epoch == 0)) {
-        return;
-    }
+    Callout saved = begin_callout(rec);
+    PyObject *done = PyObject_CallMethod(rec->device, "enter", NULL);
+    Py_XDECREF(done);
+    end_callout(rec, saved);
+}
+
+/* What is needed of the region stands in its node: in a training step each of them is a cache miss. */
+static inline void enter(Recorder *rec, Region *region, Last *last)
+{
     Local *local = &locals[rec->slot];
     if (UNLIKELY(local->epoch != rec->epoch) && !attach(rec)) {
         return;
@@ -920,33 +979,44 @@ static inline void enter_region(Region *region)
         a->file->overflow = ++a->overflow;
         return;
     }
-    if (UNLIKELY(region->device && rec->device != NULL)) {
-        Callout saved = begin_callout(rec);
-        PyObject *done = PyObject_CallMethod(rec->device, "enter", NULL);
-        Py_XDECREF(done);
-        end_callout(rec, saved);
+    if (UNLIKELY(rec->device != NULL && region->device)) {
+        device_enter(rec);
     }
-    Node *top = a->open[depth], *node = region->last_child;
-    if (UNLIKELY(region->last_parent != top)) {
-        node = child_of(rec, a, top, region);
+    Node *top = a->open[depth].node, *node = last->child;
+    if (UNLIKELY(last->parent != top)) {
+        node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
         if (node == NULL) {
             a->file->overflow = ++a->overflow; /* no memory: its end must be swallowed, too */
             return;
         }
+        *last = (Last){top, node};
     }
+    __builtin_prefetch(node); /* reading the clock waits for loads, but not for this */
     uint64_t now = now_ns(rec);
     if (UNLIKELY(depth == 0 && (rec->switches & SWITCH_SEGMENT) && a->last_outermost != NULL)) {
         credit_gap(rec, a, region, now);
     }
+    uint32_t number = LIKELY(node->region == region) ? node->number : region->number; /* else: too many paths */
     begin_update(a);
     settle(a, top, now);
     HL_FRAME_t *frame = &a->file->stack[depth];
     frame->node = node->index;
-    frame->region = region->number;
+    frame->region = number;
     frame->start_ns = now;
-    __atomic_store_n(&a->open[depth + 1], node, __ATOMIC_RELAXED);
+    a->open[depth + 1].bits = a->open[depth].bits | bit_of(number);
+    __atomic_store_n(&a->open[depth + 1].node, node, __ATOMIC_RELAXED);
     set_depth(a, depth + 1);
     end_update(a);
+    __builtin_prefetch(node->file, 1);
+    __builtin_prefetch(&node->buckets[node->last_bucket], 1);
+}
+
+static inline void enter_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (UNLIKELY(rec->epoch != 0)) {
+        enter(rec, region, &region->last);
+    }
 }
 
 static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a, Region *region, uint64_t now)
@@ -961,7 +1031,7 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
     }
     at--;
     begin_update(a);
-    settle(a, a->open[a->depth], now);
+    settle(a, a->open[a->depth].node, now);
     Node *node = a->nodes[stack[at].node];
     count_call(node, now - stack[at].start_ns);
     node->file->flags |= HL_NODE_OUT_OF_ORDER;
@@ -969,7 +1039,7 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
     uint32_t depth = a->depth - 1;
     for (uint32_t d = at; d < depth; d++) { /* the ones above move down, below another parent */
         Region *moved = (Region *)PyList_GET_ITEM(rec->regions, stack[d + 1].region);
-        Node *below = child_of(rec, a, a->open[d], moved);
+        Node *below = child_of(rec, a, a->open[d].node, moved);
         if (below == NULL) {
             below = a->nodes[stack[d + 1].node];
         }
@@ -978,7 +1048,8 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
         stack[d].node = below->index;
         stack[d].region = moved->number;
         stack[d].start_ns = stack[d + 1].start_ns;
-        __atomic_store_n(&a->open[d + 1], below, __ATOMIC_RELAXED);
+        a->open[d + 1].bits = a->open[d].bits | bit_of(moved->number);
+        __atomic_store_n(&a->open[d + 1].node, below, __ATOMIC_RELAXED);
         end_update(a);
     }
     begin_update(a);
@@ -986,7 +1057,7 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
     end_update(a);
 }
 
-static void record_event(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
+static __attribute__((noinline, cold)) void record_event(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
 {
     if (a->events == NULL) {
         Callout saved = begin_callout(rec);
@@ -1004,7 +1075,7 @@ static void record_event(Recorder *rec, Arena *a, Node *node, uint64_t start, ui
     a->file->event_count++;
 }
 
-static void device_exit(Recorder *rec, Arena *a, Node *node)
+static __attribute__((noinline, cold)) void device_exit(Recorder *rec, Arena *a, Node *node)
 {
     Callout saved = begin_callout(rec);
     unsigned long long handle = (unsigned long long)a->number << 32 | node->index;
@@ -1013,12 +1084,8 @@ static void device_exit(Recorder *rec, Arena *a, Node *node)
     end_callout(rec, saved);
 }
 
-static inline void exit_region(Region *region)
+static inline void leave(Recorder *rec, Region *region)
 {
-    Recorder *rec = region->recorder;
-    if (LIKELY(rec->epoch == 0)) {
-        return;
-    }
     uint64_t now = now_ns(rec);
     Local *local = &locals[rec->slot];
     if (UNLIKELY(local->epoch != rec->epoch)) {
@@ -1030,11 +1097,11 @@ static inline void exit_region(Region *region)
         return;
     }
     uint32_t depth = a->depth;
+    Node *node = a->open[depth].node;
     HL_FRAME_t *frame = &a->file->stack[depth - 1];
-    if (UNLIKELY(depth == 0 || frame->region != region->number)) {
+    if (UNLIKELY(node->region != region) && (depth == 0 || frame->region != region->number)) {
         close_out_of_order(rec, a, region, now);
     } else {
-        Node *node = a->open[depth];
         uint64_t start = frame->start_ns;
         begin_update(a);
         settle(a, node, now);
@@ -1049,12 +1116,20 @@ static inline void exit_region(Region *region)
                 a->last_outermost = region;
             }
         }
-        if (UNLIKELY(region->device && rec->device != NULL)) {
+        if (UNLIKELY(rec->device != NULL && region->device)) {
             device_exit(rec, a, node);
         }
     }
     if (UNLIKELY(now >= a->due)) {
         window_due(rec, a, now);
+    }
+}
+
+static inline void exit_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (UNLIKELY(rec->epoch != 0)) {
+        leave(rec, region);
     }
 }
 
@@ -1219,8 +1294,8 @@ static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t narg
         for (uint32_t d = a->depth; d > 0; d--) {
             if (a->file->stack[d - 1].region == self->number) {
                 begin_update(a);
-                a->open[d]->file->bytes += bytes;
-                a->open[d]->file->flops += flops;
+                a->open[d].node->file->bytes += bytes;
+                a->open[d].node->file->flops += flops;
                 end_update(a);
                 break;
             }
@@ -1299,7 +1374,8 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
         return NULL;
     }
     region->recorder = (Recorder *)Py_NewRef((PyObject *)rec);
-    region->last_parent = region->last_child = NULL;
+    region->last = (Last){NULL, NULL};
+    region->gap_before = region->gap = NULL;
     region->device = device;
     region->name = Py_NewRef(name);
     region->category = Py_NewRef(category);
@@ -1473,88 +1549,182 @@ static PyTypeObject ProfileCallType = {
 
 /* -- decorated functions --------------------------------------------------------------------------- */
 
+/* Regions to be looked for among the open ones. */
+typedef struct {
+    PyObject *regions; /* tuple; NULL when empty */
+    uint64_t bits;     /* bit_of() of each */
+} RegionSet;
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Region *region;
     PyObject *function;
-    Region *outer;      /* opened around the call unless it is open on this thread already */
-    PyObject *alone;    /* tuple of regions: when one of them is open, the call is passed through */
-    PyObject *choose;   /* callable without arguments: true -> region, false -> otherwise */
+    Recorder *recorder;  /* the region's: whether it records can be asked without touching the region */
+    uint64_t alone_bits; /* of `alone` */
+    Last last;           /* of `region` */
+    uint64_t epoch;      /* in which `last` is right */
+    Region *outer;       /* opened around the call unless it is open on this thread already */
+    RegionSet inside;    /* ... or one of these is */
+    PyObject *after;     /* after(first argument, result), for calls that opened `outer` or have none */
     Region *otherwise;
-    PyObject *after;    /* after(first argument, result), for calls that opened `outer` or have none */
+    Region *otherwise_outer; /* `outer` of calls that are `otherwise` */
+    RegionSet never;     /* when one of these is open, `otherwise` is the region */
+    RegionSet always;    /* else, when one of these is open, `region` is, and `choose` is not asked */
+    PyObject *choose;    /* tuple of callables without arguments: all true -> region, else otherwise */
+    RegionSet alone;     /* when one of these is open, the call is passed through */
     PyObject *dict;
     PyObject *weak;
 } Profiled;
 
-static bool is_open(Recorder *rec, Region *region)
+static inline Arena *arena_now(Recorder *rec)
 {
     Local *local = &locals[rec->slot];
-    if (rec->epoch == 0 || local->epoch != rec->epoch) {
+    return rec->epoch != 0 && local->epoch == rec->epoch ? local->arena : NULL;
+}
+
+static bool is_open(Recorder *rec, Region *region)
+{
+    Arena *a = arena_now(rec);
+    if (a == NULL || !(a->open[a->depth].bits & bit_of(region->number))) {
         return false;
     }
-    for (uint32_t d = local->arena->depth; d > 0; d--) {
-        if (local->arena->file->stack[d - 1].region == region->number) {
+    for (uint32_t d = a->depth; d > 0; d--) {
+        if (a->file->stack[d - 1].region == region->number) {
             return true;
         }
     }
     return false;
 }
 
-static bool passes_through(Profiled *self)
+static __attribute__((noinline)) bool find_open(Arena *a, const RegionSet *set)
 {
-    Recorder *rec = self->region->recorder;
-    for (Py_ssize_t i = 0; self->alone && i < PyTuple_GET_SIZE(self->alone); i++) {
-        if (is_open(rec, (Region *)PyTuple_GET_ITEM(self->alone, i))) {
-            return true;
+    for (uint32_t d = a->depth; d > 0; d--) { /* from the innermost: it is the likeliest */
+        uint32_t number = a->file->stack[d - 1].region;
+        for (Py_ssize_t i = 0; (set->bits & bit_of(number)) && i < PyTuple_GET_SIZE(set->regions); i++) {
+            if (((Region *)PyTuple_GET_ITEM(set->regions, i))->number == number) {
+                return true;
+            }
         }
     }
     return false;
 }
 
-/* The region for this call; an error in `choose` is the chooser's fault, not the caller's. */
-static Region *chosen_region(Profiled *self)
+static inline bool any_open(Arena *a, const RegionSet *set)
 {
-    if (self->choose == NULL) {
-        return self->region;
-    }
-    PyObject *answer = PyObject_CallNoArgs(self->choose);
-    int yes = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    if (yes < 0) {
-        swallow_error((PyObject *)self);
-    }
-    return yes == 0 ? self->otherwise : self->region;
+    return a != NULL && (a->open[a->depth].bits & set->bits) && find_open(a, set);
 }
 
-static void call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
+/* Whether a call is of `region` and not of `otherwise`; an error in `choose` is the chooser's fault,
+   not the caller's. */
+static __attribute__((noinline)) bool is_chosen(Profiled *self, Arena *a)
+{
+    if (any_open(a, &self->never)) {
+        return false;
+    }
+    if (any_open(a, &self->always)) {
+        return true;
+    }
+    for (Py_ssize_t i = 0; self->choose && i < PyTuple_GET_SIZE(self->choose); i++) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->choose, i));
+        int yes = answer == Py_True ? 1 : answer == Py_False ? 0 : answer ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (yes < 0) {
+            swallow_error((PyObject *)self);
+            return true;
+        }
+        if (!yes) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool count_step(PyObject *counter, PyObject *env, PyObject *result);
+
+/* What runs after a call is our own time: it becomes a call of a region of ours, so that reports show it. */
+static void credit_hook(Recorder *rec)
+{
+    if (rec->hooks == NULL) {
+        Callout saved = begin_callout(rec);
+        PyObject *made = PyObject_CallFunction(rec->profile, "ss", HOOKS_NAME, "hotloop");
+        rec->hooks = (Region *)made; /* the list of regions keeps it */
+        Py_XDECREF(made);
+        end_callout(rec, saved);
+    }
+    Arena *a = arena_now(rec);
+    if (a != NULL && rec->hooks != NULL && !a->overflow) {
+        credit_time(rec, a, rec->hooks, now_ns(rec));
+    }
+}
+
+static __attribute__((noinline)) void call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
 {
     PyObject *first = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : Py_None;
-    PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
-    if (done == NULL) {
+    bool went_well;
+    if (Py_IS_TYPE(self->after, &StepCounterType)) {
+        went_well = count_step(self->after, first, result);
+    } else {
+        PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
+        went_well = done != NULL;
+        Py_XDECREF(done);
+    }
+    if (!went_well) {
         swallow_error(self->after);
     }
-    Py_XDECREF(done);
+    credit_hook(self->region->recorder);
+}
+
+/* Not inlined here, four times: code that is not in the cache costs as much as data. */
+static __attribute__((noinline)) void enter_wrapped(Recorder *rec, Region *region, Last *last)
+{
+    enter(rec, region, last);
+}
+
+static __attribute__((noinline)) void exit_wrapped(Recorder *rec, Region *region)
+{
+    if (LIKELY(rec->epoch != 0)) { /* it may have been stopped meanwhile */
+        leave(rec, region);
+    }
 }
 
 static PyObject *call_profiled(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     Profiled *self = (Profiled *)callable;
-    if (self->region->recorder->epoch == 0 || passes_through(self)) {
+    Recorder *rec = self->recorder;
+    if (rec->epoch == 0) {
         return PyObject_Vectorcall(self->function, args, nargsf, names);
     }
-    Region *region = chosen_region(self);
-    Region *outer = self->outer && !is_open(region->recorder, self->outer) ? self->outer : NULL;
-    if (outer != NULL) {
-        enter_region(outer);
+    if (UNLIKELY(self->epoch != rec->epoch)) {
+        self->epoch = rec->epoch;
+        self->last = (Last){NULL, NULL}; /* nodes of an earlier recording are gone */
     }
-    enter_region(region);
+    Arena *a = arena_now(rec);
+    if (a != NULL && (a->open[a->depth].bits & self->alone_bits) && find_open(a, &self->alone)) {
+        return PyObject_Vectorcall(self->function, args, nargsf, names);
+    }
+    __builtin_prefetch(self->last.child);
+    Region *region = self->region, *outer = self->outer;
+    if (self->otherwise != NULL && !is_chosen(self, a)) {
+        region = self->otherwise;
+        outer = self->otherwise_outer ? self->otherwise_outer : outer;
+    }
+    bool has_outer = outer != NULL;
+    if (has_outer && (is_open(rec, outer) || any_open(arena_now(rec), &self->inside))) {
+        outer = NULL;
+    }
+    if (outer != NULL) {
+        enter_wrapped(rec, outer, &outer->last);
+    }
+    if (LIKELY(rec->epoch == self->epoch)) { /* opening a part may fail */
+        enter_wrapped(rec, region, region == self->region ? &self->last : &region->last);
+    }
     PyObject *result = PyObject_Vectorcall(self->function, args, nargsf, names);
-    exit_region(region);
+    exit_wrapped(rec, region);
     if (outer != NULL) {
-        exit_region(outer);
+        exit_wrapped(rec, outer);
     }
-    if (self->after != NULL && result != NULL && (outer != NULL || self->outer == NULL)) {
+    if (self->after != NULL && result != NULL && (outer != NULL || !has_outer)) {
         call_after(self, args, nargsf, result);
     }
     return result;
@@ -1565,28 +1735,73 @@ static PyObject *none_to_null(PyObject *value)
     return value == NULL || value == Py_None ? NULL : Py_NewRef(value);
 }
 
+static bool is_region_or_none(PyObject *value, const char *word)
+{
+    if (value == NULL || value == Py_None || Py_IS_TYPE(value, &RegionType)) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "%s=%R must be a region or None.", word, value);
+    return false;
+}
+
+static bool fill_set(RegionSet *set, PyObject *value, const char *word)
+{
+    set->regions = NULL;
+    set->bits = 0;
+    if (value == NULL || value == Py_None) {
+        return true;
+    }
+    set->regions = PySequence_Tuple(value);
+    for (Py_ssize_t i = 0; set->regions && i < PyTuple_GET_SIZE(set->regions); i++) {
+        PyObject *item = PyTuple_GET_ITEM(set->regions, i);
+        if (!Py_IS_TYPE(item, &RegionType)) {
+            PyErr_Format(PyExc_TypeError, "%s= takes a tuple of regions; there is %R in it.", word, item);
+            return false;
+        }
+        set->bits |= bit_of(((Region *)item)->number);
+    }
+    return set->regions != NULL;
+}
+
+/* `choose` as a tuple: of one callable, or as many as were given. */
+static bool fill_choices(PyObject **into, PyObject *value)
+{
+    bool one = value != NULL && value != Py_None && !PyTuple_Check(value);
+    *into = one ? PyTuple_Pack(1, value) : none_to_null(value);
+    return *into != NULL || !PyErr_Occurred();
+}
+
 static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
 {
-    static char *words[] = {"function", "outer", "alone", "choose", "otherwise", "after", NULL};
-    PyObject *function, *outer = NULL, *alone = NULL, *choose = NULL, *otherwise = NULL, *after = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOO", words, &function, &outer, &alone, &choose,
-                                     &otherwise, &after)) {
+    static char *words[] = {"function", "outer", "inside", "alone", "choose", "always", "never",
+                            "otherwise", "otherwise_outer", "after", NULL};
+    PyObject *function, *outer = NULL, *inside = NULL, *alone = NULL, *choose = NULL, *always = NULL;
+    PyObject *never = NULL, *otherwise = NULL, *otherwise_outer = NULL, *after = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOO", words, &function, &outer, &inside, &alone,
+                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after) ||
+        !is_region_or_none(outer, "outer") || !is_region_or_none(otherwise, "otherwise") ||
+        !is_region_or_none(otherwise_outer, "otherwise_outer")) {
         return NULL;
     }
-    Profiled *profiled = PyObject_GC_New(Profiled, &ProfiledType);
-    if (profiled != NULL) {
-        profiled->vectorcall = call_profiled;
-        profiled->region = (Region *)Py_NewRef((PyObject *)self);
-        profiled->function = Py_NewRef(function);
-        profiled->outer = (Region *)none_to_null(outer);
-        profiled->alone = alone && alone != Py_None ? PySequence_Tuple(alone) : NULL;
-        profiled->choose = none_to_null(choose);
-        profiled->otherwise = (Region *)none_to_null(otherwise);
-        profiled->after = none_to_null(after);
-        profiled->dict = NULL;
-        profiled->weak = NULL;
-        PyObject_GC_Track(profiled);
+    Profiled *profiled = (Profiled *)PyType_GenericAlloc(&ProfiledType, 0);
+    if (profiled == NULL) {
+        return NULL;
     }
+    profiled->vectorcall = call_profiled;
+    profiled->region = (Region *)Py_NewRef((PyObject *)self);
+    profiled->recorder = self->recorder; /* kept by the region */
+    profiled->function = Py_NewRef(function);
+    profiled->outer = (Region *)none_to_null(outer);
+    profiled->otherwise = (Region *)none_to_null(otherwise);
+    profiled->otherwise_outer = (Region *)none_to_null(otherwise_outer);
+    profiled->after = none_to_null(after);
+    if (!fill_set(&profiled->inside, inside, "inside") || !fill_set(&profiled->alone, alone, "alone") ||
+        !fill_set(&profiled->always, always, "always") || !fill_set(&profiled->never, never, "never") ||
+        !fill_choices(&profiled->choose, choose)) {
+        Py_DECREF(profiled);
+        return NULL;
+    }
+    profiled->alone_bits = profiled->alone.bits;
     return (PyObject *)profiled;
 }
 
@@ -1595,9 +1810,13 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
     Py_VISIT(self->region);
     Py_VISIT(self->function);
     Py_VISIT(self->outer);
-    Py_VISIT(self->alone);
+    Py_VISIT(self->inside.regions);
+    Py_VISIT(self->alone.regions);
+    Py_VISIT(self->always.regions);
+    Py_VISIT(self->never.regions);
     Py_VISIT(self->choose);
     Py_VISIT(self->otherwise);
+    Py_VISIT(self->otherwise_outer);
     Py_VISIT(self->after);
     Py_VISIT(self->dict);
     return 0;
@@ -1621,8 +1840,12 @@ static void profiled_dealloc(Profiled *self)
     Py_XDECREF(self->region);
     Py_XDECREF(self->function);
     Py_XDECREF(self->outer);
-    Py_XDECREF(self->alone);
+    Py_XDECREF(self->inside.regions);
+    Py_XDECREF(self->alone.regions);
+    Py_XDECREF(self->always.regions);
+    Py_XDECREF(self->never.regions);
     Py_XDECREF(self->otherwise);
+    Py_XDECREF(self->otherwise_outer);
     PyObject_GC_Del(self);
 }
 
@@ -1714,7 +1937,7 @@ static void credit_memory(Recorder *rec, int64_t growth, uint64_t level)
                 continue;
             }
             for (uint32_t d = 1; d <= depth; d++) {
-                Node *node = __atomic_load_n(&a->open[d], __ATOMIC_RELAXED);
+                Node *node = __atomic_load_n(&a->open[d].node, __ATOMIC_RELAXED);
                 if (node == NULL) {
                     continue;
                 }
@@ -1821,7 +2044,7 @@ static void forget_nodes(Recorder *rec)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rec->regions); i++) {
         Region *region = (Region *)PyList_GET_ITEM(rec->regions, i);
-        region->last_parent = region->last_child = NULL;
+        region->last = (Last){NULL, NULL};
     }
     for (uint32_t i = 0; i < rec->arena_count; i++) {
         Arena *a = rec->arenas[i];
@@ -1931,7 +2154,7 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     }
     if (mine != NULL) {
         begin_update(mine);
-        settle(mine, mine->open[mine->depth], now);
+        settle(mine, mine->open[mine->depth].node, now);
         end_update(mine);
         take_window(self, mine, now);
     }
@@ -2035,6 +2258,56 @@ static bool read_work(Work *work, PyObject *word, PyObject *value)
     return false;
 }
 
+/* Count work; false when what is to be done every so many steps has raised. */
+static bool add_work(Recorder *rec, const Work *work)
+{
+    if (rec->epoch == 0) {
+        return true;
+    }
+    Local *local = &locals[rec->slot];
+    if (local->epoch != rec->epoch && !attach(rec)) {
+        return true;
+    }
+    Arena *a = local->arena;
+    HL_PROGRESS_t *p = &a->file->progress;
+    uint64_t ended = work->episodes ? (uint64_t)work->episodes : 1;
+    uint64_t updated = work->updates ? (uint64_t)work->updates : 1;
+    begin_update(a);
+    p->env_steps += (uint64_t)work->env_steps;
+    p->updates += (uint64_t)work->updates;
+    p->episodes += (uint64_t)work->episodes;
+    if (work->has_length) {
+        p->length_sum += work->length * (double)ended;
+        p->length_count += ended;
+    }
+    if (work->has_return) {
+        p->return_sum += work->result * (double)ended;
+        p->return_count += ended;
+    }
+    if (work->has_loss) {
+        p->loss_sum += work->loss * (double)updated;
+        p->loss_count += updated;
+    }
+    end_update(a);
+    uint64_t now = now_ns(rec);
+    if (now >= a->due) {
+        begin_update(a);
+        settle(a, a->open[a->depth].node, now);
+        end_update(a);
+        window_due(rec, a, now);
+    }
+    if (rec->steps_due > 0 && work->env_steps && rec->on_steps != NULL) {
+        rec->steps_due -= work->env_steps;
+        if (rec->steps_due <= 0) {
+            rec->steps_due = 0; /* the callback sets it again */
+            PyObject *done = PyObject_CallNoArgs(rec->on_steps);
+            Py_XDECREF(done);
+            return done != NULL;
+        }
+    }
+    return true;
+}
+
 static PyObject *recorder_progress(Recorder *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     Work work = {0};
@@ -2047,54 +2320,546 @@ static PyObject *recorder_progress(Recorder *self, PyObject *const *args, Py_ssi
             return NULL;
         }
     }
-    if (self->epoch == 0) {
-        Py_RETURN_NONE;
-    }
-    Local *local = &locals[self->slot];
-    if (local->epoch != self->epoch && !attach(self)) {
-        Py_RETURN_NONE;
-    }
-    Arena *a = local->arena;
-    HL_PROGRESS_t *p = &a->file->progress;
-    uint64_t ended = work.episodes ? (uint64_t)work.episodes : 1;
-    uint64_t updated = work.updates ? (uint64_t)work.updates : 1;
-    begin_update(a);
-    p->env_steps += (uint64_t)work.env_steps;
-    p->updates += (uint64_t)work.updates;
-    p->episodes += (uint64_t)work.episodes;
-    if (work.has_length) {
-        p->length_sum += work.length * (double)ended;
-        p->length_count += ended;
-    }
-    if (work.has_return) {
-        p->return_sum += work.result * (double)ended;
-        p->return_count += ended;
-    }
-    if (work.has_loss) {
-        p->loss_sum += work.loss * (double)updated;
-        p->loss_count += updated;
-    }
-    end_update(a);
-    uint64_t now = now_ns(self);
-    if (now >= a->due) {
-        begin_update(a);
-        settle(a, a->open[a->depth], now);
-        end_update(a);
-        window_due(self, a, now);
-    }
-    if (self->steps_due > 0 && work.env_steps && self->on_steps != NULL) {
-        self->steps_due -= work.env_steps;
-        if (self->steps_due <= 0) {
-            self->steps_due = 0; /* the callback sets it again */
-            PyObject *done = PyObject_CallNoArgs(self->on_steps);
-            if (done == NULL) {
-                return NULL;
-            }
-            Py_DECREF(done);
-        }
+    if (!add_work(self, &work)) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
+
+/* -- counting steps from what calls return; as steps.py ------------------------------------------------ */
+
+#define MAX_ENDS 4
+
+typedef struct {
+    Py_ssize_t width;
+    bool resets_cost_a_step;
+    double *returns;
+    int64_t *lengths;
+    bool *waiting; /* rows whose next step is only a reset */
+    PyObject *capsule; /* borrowed: what keeps this memory */
+} Rows;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Recorder *recorder;
+    Py_ssize_t places[1 + MAX_ENDS]; /* in a result: of the reward, then of what says that an episode ended */
+    Py_ssize_t place_count;
+    PyObject *odd;
+    PyObject *told;
+    PyObject *resets_cost_a_step;
+    Region *unless;
+    PyObject *watch;
+    PyObject *noticed;
+    PyObject *report;
+    PyObject *rows;       /* id of an env -> capsule with its Rows */
+    PyObject *last_env;   /* compared, never looked into */
+    Rows *last_rows;      /* its rows, kept by the capsule */
+    bool counting;
+} StepCounter;
+
+/* One item of a result: a number, or a flat buffer of numbers. */
+typedef struct {
+    Py_ssize_t width; /* -1: a number */
+    double number;
+    const char *data;
+    Py_ssize_t stride;
+    char format;
+    bool has_view;
+    Py_buffer view;
+} Column;
+
+static inline double number_at(const char *at, char format)
+{
+    switch (format) {
+#define READ(code, type) case code: { type value; memcpy(&value, at, sizeof value); return (double)value; }
+    READ('?', unsigned char) READ('b', signed char) READ('B', unsigned char) READ('h', short)
+    READ('H', unsigned short) READ('i', int) READ('I', unsigned) READ('l', long) READ('L', unsigned long)
+    READ('q', long long) READ('Q', unsigned long long) READ('f', float) READ('d', double)
+#undef READ
+    }
+    return 0;
+}
+
+static void close_column(Column *column)
+{
+    if (column->has_view) {
+        PyBuffer_Release(&column->view);
+        column->has_view = false;
+    }
+}
+
+/* False, without an error, when the item is nothing we can read. */
+static bool open_column(Column *column, PyObject *item)
+{
+    column->has_view = false;
+    column->width = -1;
+    if (item == Py_False || item == Py_True) {
+        column->number = item == Py_True;
+        return true;
+    }
+    if (PyFloat_Check(item)) {
+        column->number = PyFloat_AS_DOUBLE(item);
+        return true;
+    }
+    if (PyLong_Check(item)) {
+        column->number = PyLong_AsDouble(item);
+        bool fits = !(column->number == -1.0 && PyErr_Occurred());
+        PyErr_Clear();
+        return fits;
+    }
+    if (!PyObject_CheckBuffer(item)) {
+        return false;
+    }
+    if (PyObject_GetBuffer(item, &column->view, PyBUF_RECORDS_RO) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    column->has_view = true;
+    const Py_buffer *view = &column->view;
+    const char *format = view->format ? view->format : "B";
+    if (view->ndim > 1 || format[1] != 0 || strchr("?bBhHiIlLqQfd", format[0]) == NULL) {
+        close_column(column);
+        return false;
+    }
+    column->format = format[0];
+    if (view->ndim == 0) {
+        column->number = number_at(view->buf, column->format);
+        close_column(column);
+        return true;
+    }
+    column->width = view->shape[0];
+    column->stride = view->strides[0];
+    column->data = view->buf;
+    return true;
+}
+
+static inline double column_value(const Column *column, Py_ssize_t row)
+{
+    return column->width < 0 ? column->number : number_at(column->data + row * column->stride, column->format);
+}
+
+static void free_rows(PyObject *capsule)
+{
+    PyMem_Free(PyCapsule_GetPointer(capsule, NULL));
+}
+
+static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_t width)
+{
+    int costs = 0;
+    if (self->resets_cost_a_step != NULL) {
+        PyObject *answer = PyObject_CallOneArg(self->resets_cost_a_step, env);
+        costs = answer ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (costs < 0) {
+            swallow_error((PyObject *)self);
+            costs = 0;
+        }
+    }
+    size_t count = (size_t)(width ? width : 1);
+    Rows *rows = PyMem_Calloc(1, sizeof(Rows) + count * (sizeof(double) + sizeof(int64_t) + sizeof(bool)));
+    PyObject *capsule = rows ? PyCapsule_New(rows, NULL, free_rows) : PyErr_NoMemory();
+    if (capsule == NULL) {
+        PyMem_Free(rows);
+        return NULL;
+    }
+    rows->capsule = capsule;
+    rows->width = width;
+    rows->resets_cost_a_step = costs;
+    rows->returns = (double *)(rows + 1);
+    rows->lengths = (int64_t *)(rows->returns + count);
+    rows->waiting = (bool *)(rows->lengths + count);
+    self->last_env = NULL; /* its rows may be the ones that are dropped now */
+    int failed = PyDict_SetItem(self->rows, key, capsule);
+    Py_DECREF(capsule);
+    return failed ? NULL : rows;
+}
+
+static Rows *rows_of(StepCounter *self, PyObject *env, Py_ssize_t width)
+{
+    if (LIKELY(self->last_env == env && self->last_rows->width == width)) {
+        return self->last_rows;
+    }
+    PyObject *key = PyLong_FromVoidPtr(env);
+    PyObject *found = key ? PyDict_GetItemWithError(self->rows, key) : NULL;
+    Rows *rows = found ? PyCapsule_GetPointer(found, NULL) : NULL;
+    if (key != NULL && !PyErr_Occurred() && (rows == NULL || rows->width != width)) {
+        rows = new_rows(self, env, key, width);
+    }
+    Py_XDECREF(key);
+    if (rows != NULL) {
+        self->last_env = env;
+        self->last_rows = rows;
+    }
+    return rows;
+}
+
+/* Somebody may know better what the episodes that ended came to; with an error, our own sums stay. */
+static void ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
+{
+    PyObject *told = PyObject_CallFunctionObjArgs(self->told, env, result, finished, NULL);
+    PyObject *pair = told && told != Py_None ? PySequence_Tuple(told) : NULL;
+    if (pair != NULL && PyTuple_GET_SIZE(pair) < 2) {
+        PyErr_SetString(PyExc_TypeError, "told() gives the sums of returns and lengths, or None.");
+    } else if (pair != NULL) {
+        double first, second;
+        if (read_number(PyTuple_GET_ITEM(pair, 0), &first) && read_number(PyTuple_GET_ITEM(pair, 1), &second)) {
+            sums[0] = first;
+            sums[1] = second;
+        }
+    }
+    Py_XDECREF(pair);
+    Py_XDECREF(told);
+    if (PyErr_Occurred()) {
+        swallow_error(self->told);
+    }
+}
+
+static bool report_work(StepCounter *self, const Work *work)
+{
+    if (self->report == NULL) {
+        return add_work(self->recorder, work);
+    }
+    PyObject *words = Py_BuildValue("{sL}", "env_steps", work->env_steps);
+    if (words != NULL && work->episodes) {
+        PyObject *more = Py_BuildValue("{sLsdsd}", "episodes", work->episodes, "episode_return", work->result,
+                                       "episode_length", work->length);
+        if (more == NULL || PyDict_Update(words, more) < 0) {
+            Py_CLEAR(words);
+        }
+        Py_XDECREF(more);
+    }
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *done = words && nothing ? PyObject_Call(self->report, nothing, words) : NULL;
+    Py_XDECREF(nothing);
+    Py_XDECREF(words);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+/* One step of every row; columns[0] is what was gained. False with an error set. */
+static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column *columns, Py_ssize_t count)
+{
+    Py_ssize_t width = columns[0].width < 0 ? 1 : columns[0].width;
+    Rows *rows = rows_of(self, env, width);
+    if (rows == NULL) {
+        return false;
+    }
+    Work work = {0};
+    double sums[2] = {0, 0};
+    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* a collection may run anybody's code */
+    for (Py_ssize_t row = 0; row < width; row++) {
+        if (UNLIKELY(rows->waiting[row])) {
+            rows->waiting[row] = false;
+            continue;
+        }
+        work.env_steps++;
+        rows->returns[row] += column_value(&columns[0], row);
+        rows->lengths[row]++;
+        bool ended = false;
+        for (Py_ssize_t c = 1; c < count; c++) {
+            ended |= column_value(&columns[c], row) != 0;
+        }
+        if (UNLIKELY(ended)) {
+            work.episodes++;
+            sums[0] += rows->returns[row];
+            sums[1] += (double)rows->lengths[row];
+            rows->returns[row] = 0;
+            rows->lengths[row] = 0;
+            rows->waiting[row] = rows->resets_cost_a_step;
+            PyObject *number = self->told && result ? PyLong_FromSsize_t(row) : NULL;
+            if (number != NULL && (finished || (finished = PyList_New(0)))) {
+                PyList_Append(finished, number);
+            }
+            Py_XDECREF(number);
+        }
+    }
+    Py_DECREF(kept);
+    if (PyErr_Occurred()) { /* no memory for the list */
+        Py_XDECREF(finished);
+        return false;
+    }
+    if (finished != NULL) {
+        ask_told(self, env, result, finished, sums);
+        Py_DECREF(finished);
+    }
+    if (work.episodes) {
+        work.has_length = work.has_return = true;
+        work.result = sums[0] / (double)work.episodes;
+        work.length = sums[1] / (double)work.episodes;
+    }
+    return report_work(self, &work);
+}
+
+/* Open every column; false, all closed, when the result is not of a kind we understand. */
+static bool open_columns(StepCounter *self, PyObject *result, Column *columns)
+{
+    Py_ssize_t opened = 0;
+    bool good = PyTuple_Check(result);
+    for (; good && opened < self->place_count; opened++) {
+        Py_ssize_t place = self->places[opened];
+        if (place >= PyTuple_GET_SIZE(result) || !open_column(&columns[opened], PyTuple_GET_ITEM(result, place))) {
+            good = false;
+            break;
+        }
+        if (columns[opened].width != columns[0].width) {
+            good = false;
+            opened++;
+            break;
+        }
+    }
+    while (!good && opened > 0) {
+        close_column(&columns[--opened]);
+    }
+    return good;
+}
+
+/* False with an error set. */
+static bool count_step(PyObject *counter, PyObject *env, PyObject *result)
+{
+    StepCounter *self = (StepCounter *)counter;
+    if (!self->counting || self->recorder->epoch == 0) {
+        return true;
+    }
+    if (UNLIKELY(self->watch && PyList_GET_SIZE(self->watch) > 0 && self->noticed)) {
+        PyObject *done = PyObject_CallNoArgs(self->noticed);
+        if (done == NULL) {
+            return false;
+        }
+        Py_DECREF(done);
+    }
+    if (self->unless != NULL && is_open(self->recorder, self->unless)) {
+        return true;
+    }
+    Column columns[1 + MAX_ENDS];
+    if (!open_columns(self, result, columns)) {
+        PyObject *done = self->odd ? PyObject_CallFunctionObjArgs(self->odd, env, result, NULL) : Py_NewRef(Py_None);
+        Py_XDECREF(done);
+        return done != NULL;
+    }
+    bool good = add_step(self, env, result, columns, self->place_count);
+    for (Py_ssize_t c = 0; c < self->place_count; c++) {
+        close_column(&columns[c]);
+    }
+    return good;
+}
+
+static PyObject *call_counter(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || names != NULL) {
+        PyErr_SetString(PyExc_TypeError, "A step counter is called with an env and what its step returned.");
+        return NULL;
+    }
+    if (!count_step(self, args[0], args[1])) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* A column of our own from any sequence; its numbers are freed by the caller. */
+static bool column_from(Column *column, PyObject *sequence, bool as_flags, double **numbers)
+{
+    PyObject *items = PySequence_Fast(sequence, "add() takes sequences of numbers.");
+    if (items == NULL) {
+        return false;
+    }
+    Py_ssize_t width = PySequence_Fast_GET_SIZE(items);
+    *numbers = PyMem_Calloc((size_t)(width ? width : 1), sizeof(double));
+    bool good = *numbers != NULL || PyErr_NoMemory() != NULL;
+    for (Py_ssize_t i = 0; good && i < width; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (as_flags) {
+            int yes = PyObject_IsTrue(item);
+            good = yes >= 0;
+            (*numbers)[i] = yes;
+        } else {
+            good = read_number(item, *numbers + i);
+        }
+    }
+    *column = (Column){.width = width, .data = (char *)*numbers, .stride = sizeof(double), .format = 'd'};
+    Py_DECREF(items);
+    return good;
+}
+
+static PyObject *counter_add(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *rewards, *ended;
+    if (!PyArg_ParseTuple(args, "OOO", &env, &rewards, &ended)) {
+        return NULL;
+    }
+    Column columns[2];
+    double *gained = NULL, *over = NULL;
+    bool good = column_from(&columns[0], rewards, false, &gained) && column_from(&columns[1], ended, true, &over);
+    if (good && columns[0].width != columns[1].width) {
+        PyErr_Format(PyExc_ValueError, "add() needs as many rewards (%zd) as ends (%zd).", columns[0].width,
+                     columns[1].width);
+        good = false;
+    }
+    good = good && (self->recorder->epoch == 0 || add_step(self, env, NULL, columns, 2));
+    PyMem_Free(gained);
+    PyMem_Free(over);
+    if (!good) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *counter_forget(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *result = NULL;
+    if (!PyArg_ParseTuple(args, "O|O", &env, &result)) {
+        return NULL;
+    }
+    PyObject *key = PyLong_FromVoidPtr(env);
+    if (key == NULL) {
+        return NULL;
+    }
+    self->last_env = NULL;
+    int known = PyDict_Contains(self->rows, key);
+    int failed = known < 0 || (known && PyDict_DelItem(self->rows, key) < 0);
+    Py_DECREF(key);
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static bool read_places(StepCounter *self, Py_ssize_t reward, PyObject *ends)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(ends);
+    bool good = reward >= 0 && count >= 1 && count <= MAX_ENDS;
+    self->places[0] = reward;
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        self->places[1 + i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(ends, i), PyExc_OverflowError);
+        if (PyErr_Occurred()) {
+            return false;
+        }
+        good = self->places[1 + i] >= 0;
+    }
+    self->place_count = 1 + count;
+    if (!good) {
+        PyErr_Format(PyExc_ValueError, "ends=%R, reward=%zd: one to four places in a result, from 0 on.", ends, reward);
+    }
+    return good;
+}
+
+static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"recorder", "reward", "ends", "odd", "told", "resets_cost_a_step",
+                            "unless", "watch", "noticed", NULL};
+    PyObject *recorder, *ends, *odd = NULL, *told = NULL, *resets = NULL, *unless = NULL, *watch = NULL;
+    PyObject *noticed = NULL;
+    Py_ssize_t reward;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!nO!|$OOOOOO", words, &RecorderType, &recorder, &reward,
+                                     &PyTuple_Type, &ends, &odd, &told, &resets, &unless, &watch, &noticed) ||
+        !is_region_or_none(unless, "unless")) {
+        return NULL;
+    }
+    if (watch != NULL && watch != Py_None && !PyList_Check(watch)) {
+        PyErr_Format(PyExc_TypeError, "watch=%R must be a list or None.", watch);
+        return NULL;
+    }
+    StepCounter *self = (StepCounter *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = call_counter;
+    self->recorder = (Recorder *)Py_NewRef(recorder);
+    self->counting = true;
+    self->odd = none_to_null(odd);
+    self->told = none_to_null(told);
+    self->resets_cost_a_step = none_to_null(resets);
+    self->unless = (Region *)none_to_null(unless);
+    self->watch = none_to_null(watch);
+    self->noticed = none_to_null(noticed);
+    self->rows = PyDict_New();
+    if (self->rows == NULL || !read_places(self, reward, ends)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->recorder);
+    Py_VISIT(self->odd);
+    Py_VISIT(self->told);
+    Py_VISIT(self->resets_cost_a_step);
+    Py_VISIT(self->unless);
+    Py_VISIT(self->watch);
+    Py_VISIT(self->noticed);
+    Py_VISIT(self->report);
+    Py_VISIT(self->rows);
+    return 0;
+}
+
+static int counter_clear(StepCounter *self)
+{
+    Py_CLEAR(self->odd);
+    Py_CLEAR(self->told);
+    Py_CLEAR(self->resets_cost_a_step);
+    Py_CLEAR(self->watch);
+    Py_CLEAR(self->noticed);
+    Py_CLEAR(self->report);
+    return 0;
+}
+
+static void counter_dealloc(StepCounter *self)
+{
+    PyObject_GC_UnTrack(self);
+    counter_clear(self);
+    Py_XDECREF(self->rows);
+    Py_XDECREF(self->unless);
+    Py_XDECREF(self->recorder);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *get_report(StepCounter *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->report ? self->report : Py_None);
+}
+
+static int set_report(StepCounter *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    Py_XSETREF(self->report, none_to_null(value));
+    return 0;
+}
+
+static PyMethodDef counter_methods[] = {
+    {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): one step of every row, in plain numbers."},
+    {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its episodes were broken off."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef counter_members[] = {
+    {"counting", T_BOOL, offsetof(StepCounter, counting), 0, "Whether steps are counted."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef counter_getset[] = {
+    {"report", (getter)get_report, (setter)set_report, "Called with what progress() takes, instead of counting.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject StepCounterType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.StepCounter",
+    .tp_doc = "Counts env steps and episodes from what calls return; see steps.py for the same in Python.",
+    .tp_basicsize = sizeof(StepCounter),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(StepCounter, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = counter_new,
+    .tp_traverse = (traverseproc)counter_traverse,
+    .tp_clear = (inquiry)counter_clear,
+    .tp_dealloc = (destructor)counter_dealloc,
+    .tp_methods = counter_methods,
+    .tp_members = counter_members,
+    .tp_getset = counter_getset,
+};
 
 static PyObject *recorder_credit_device(Recorder *self, PyObject *args)
 {
@@ -2201,15 +2966,25 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* Drop what name_gap has answered; regions remember answers that the dict keeps alive. */
+static void forget_gaps(Recorder *rec)
+{
+    for (Py_ssize_t i = 0; rec->regions && i < PyList_GET_SIZE(rec->regions); i++) {
+        Region *region = (Region *)PyList_GET_ITEM(rec->regions, i);
+        region->gap_before = region->gap = NULL;
+    }
+    if (rec->gaps) {
+        PyDict_Clear(rec->gaps);
+    }
+}
+
 static int recorder_clear(Recorder *self)
 {
     Py_CLEAR(self->device);
     Py_CLEAR(self->on_window);
     Py_CLEAR(self->on_steps);
     Py_CLEAR(self->name_gap);
-    if (self->gaps) {
-        PyDict_Clear(self->gaps);
-    }
+    forget_gaps(self);
     Py_CLEAR(self->profile);
     Py_CLEAR(self->open_part);
     if (self->by_name) {
@@ -2421,7 +3196,7 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,
-                             &RecorderType, &BareType};
+                             &RecorderType, &StepCounterType, &BareType};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (PyType_Ready(types[i]) < 0) {
             return NULL;
@@ -2439,6 +3214,7 @@ PyMODINIT_FUNC PyInit__core(void)
     if (module == NULL || PyModule_AddIntConstant(module, "KIND", HL_CORE_COMPILED) < 0 ||
         PyModule_AddObjectRef(module, "Recorder", (PyObject *)&RecorderType) < 0 ||
         PyModule_AddObjectRef(module, "Region", (PyObject *)&RegionType) < 0 ||
+        PyModule_AddObjectRef(module, "StepCounter", (PyObject *)&StepCounterType) < 0 ||
         PyModule_AddObjectRef(module, "Bare", (PyObject *)&BareType) < 0) {
         Py_XDECREF(module);
         return NULL;

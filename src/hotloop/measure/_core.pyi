@@ -1,6 +1,6 @@
 """Types of the compiled core; `twin.py` explains what they do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hotloop.measure.part import Part
@@ -25,9 +25,13 @@ class Region:
         function: Callable[..., Any],
         *,
         outer: Region | None = None,
+        inside: tuple[Region, ...] = (),
         alone: tuple[Region, ...] = (),
-        choose: Callable[[], object] | None = None,
+        choose: Callable[[], object] | tuple[Callable[[], object], ...] | None = None,
+        always: tuple[Region, ...] = (),
+        never: tuple[Region, ...] = (),
         otherwise: Region | None = None,
+        otherwise_outer: Region | None = None,
         after: Callable[[Any, Any], object] | None = None,
     ) -> Callable[..., Any]: ...
 
@@ -64,6 +68,26 @@ class Recorder:
         loss: float | None = None,
     ) -> None: ...
     def credit_device(self, node: Any, device_ns: int | None, growth: int, peak: int) -> None: ...
+
+class StepCounter:
+    counting: bool
+    report: Callable[..., object] | None
+    def __init__(
+        self,
+        recorder: Recorder,
+        reward: int,
+        ends: tuple[int, ...],
+        *,
+        odd: Callable[[Any, Any], object] | None = None,
+        told: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
+        resets_cost_a_step: Callable[[Any], object] | None = None,
+        unless: Region | None = None,
+        watch: list[Any] | None = None,
+        noticed: Callable[[], object] | None = None,
+    ) -> None: ...
+    def __call__(self, env: Any, result: Any) -> None: ...
+    def add(self, env: Any, rewards: Sequence[float], ended: Sequence[object]) -> None: ...
+    def forget(self, env: Any, result: Any = None) -> None: ...
 
 class Bare:
     def __enter__(self) -> Bare: ...

@@ -63,15 +63,20 @@ class TorchDevice:
 
     def memory_bytes(self) -> int:
         """Memory allocated by torch on this device."""
-        allocated: int = self._api.memory_allocated(self._device)
-        return allocated
+        nested = getattr(self._api, "memory_stats_as_nested_dict", None)
+        if nested is None:
+            return int(self._api.memory_allocated(self._device))
+        # The flat form sorts a hundred figures first.
+        return int(nested(self._device)["allocated_bytes"]["all"]["current"])
 
 
 class DeviceTimer:
     """Carries events from regions to nodes; one queue for each thread, so nothing is shared."""
 
-    def __init__(self, device: Device, credit: Any):
+    def __init__(self, device: Device, credit: Any, outermost: bool = False):
+        """With `outermost`, device regions inside others are not timed: events and memory cost time."""
         self.device = device
+        self._outermost = outermost
         self.given_up = 0  # regions whose events never completed in time
         self._credit = credit  # (node, device_ns or None, growth_bytes, peak_bytes)
         self._local = threading.local()
@@ -91,14 +96,18 @@ class DeviceTimer:
     def enter(self) -> None:
         """A device region begins."""
         state = self._state()
-        state.open.append((self._event(state), self.device.memory_bytes()))
+        inside = self._outermost and state.open
+        state.open.append(None if inside else (self._event(state), self.device.memory_bytes()))
 
     def exit(self, node: Any) -> None:
         """The innermost device region ends; its figures will go to `node`."""
         state = self._state()
         if not state.open:
             return  # begun before the device was attached
-        start, before = state.open.pop()
+        begun = state.open.pop()
+        if begun is None:
+            return
+        start, before = begun
         after = self.device.memory_bytes()
         self._credit(node, None, after - before, max(before, after))
         state.pending.append((node, start, self._event(state)))

@@ -43,6 +43,13 @@ def new_facts(
         "clock": "injected" if injected_clock else "monotonic",
         "core": "compiled" if core.pick(core_name) is core.compiled else "python",
         "region_cost_ns": core.region_cost_ns(core_name),
-        "device": device_name,
-        "device_policy": "events, queried, never synchronised" if device_name is not None else None,
+        **device_facts(device_name),
+    }
+
+
+def device_facts(name: str | None) -> dict[str, Any]:
+    """Which device is timed, and how; None where none is."""
+    return {
+        "device": name,
+        "device_policy": "events, queried, never synchronised" if name is not None else None,
     }

@@ -70,6 +70,10 @@ class Profiler:
 
         return with_name
 
+    def step_counter(self, reward: int, ends: tuple[int, ...], **how: Any) -> Any:
+        """A `StepCounter` of this profiler's core: counts steps from what calls return."""
+        return self._module.StepCounter(self.recorder, reward, ends, **how)
+
     # -- starting and stopping -------------------------------------------------------------------
 
     def start(
@@ -118,6 +122,21 @@ class Profiler:
             os.environ[CAPTURE_VARIABLE] = str(self.folder)
         atexit.register(self._at_exit)
         return self
+
+    def attach_device(self, device: Device) -> None:
+        """Time work on a device from now on, in the outermost regions that are device work.
+
+        For programs whose device is known only when they first use it. One device is timed: the first.
+        """
+        if not self.is_recording or self._device_timer is not None:
+            return
+        from hotloop.measure.device import DeviceTimer
+        from hotloop.measure.facts import device_facts
+
+        self._device_timer = DeviceTimer(device, self.recorder.credit_device, outermost=True)
+        self.recorder.device = self._device_timer
+        if self.folder is not None:
+            self._update_facts(**device_facts(device.name))
 
     def stop(self, exit_status: str = "stopped") -> Path | None:
         """End the recording; returns the capture folder."""

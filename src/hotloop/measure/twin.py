@@ -39,10 +39,14 @@ from hotloop.measure.arena import (
 )
 from hotloop.measure.part import Part
 from hotloop.measure.regions import describe, user_site
+from hotloop.measure.steps import StepCounter
+
+__all__ = ["KIND", "Recorder", "Region", "StepCounter"]
 
 KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
 SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`
+HOOKS_NAME = "hotloop_hooks"  # the region of what runs after wrapped calls
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _epochs = iter(range(1, sys.maxsize))
@@ -207,34 +211,58 @@ class Region:
         function: Callable[..., Any],
         *,
         outer: Region | None = None,
+        inside: tuple[Region, ...] = (),
         alone: tuple[Region, ...] = (),
-        choose: Callable[[], object] | None = None,
+        choose: Callable[[], object] | tuple[Callable[[], object], ...] | None = None,
+        always: tuple[Region, ...] = (),
+        never: tuple[Region, ...] = (),
         otherwise: Region | None = None,
+        otherwise_outer: Region | None = None,
         after: Callable[[Any, Any], object] | None = None,
     ) -> Callable[..., Any]:
         """A function that runs `function` inside this region.
 
-        `outer` is opened around it unless it is open on this thread already. When one of `alone` is
-        open the call is passed through and not recorded. `choose` is asked at each call: where it
-        answers false, `otherwise` is the region. `after(first argument, result)` is called at the
-        end of calls that opened `outer` (of all calls when there is none); what it raises is
-        reported and goes no further.
+        `outer` is opened around it unless it, or one of `inside`, is open on this thread already.
+        When one of `alone` is open the call is passed through and not recorded.
+
+        With `otherwise`, each call is of this region or of that one: of `otherwise` when one of
+        `never` is open, else of this one when one of `always` is open or every one of `choose`
+        answers true. `otherwise_outer` is the `outer` of calls that are `otherwise`.
+
+        `after(first argument, result)` is called at the end of calls that opened `outer` (of all
+        calls when there is none); what it raises is reported and goes no further, and its time goes
+        to a region of ours.
         """
+        questions = choose if isinstance(choose, tuple) else () if choose is None else (choose,)
+
+        def is_chosen() -> bool:
+            if any(region.is_open() for region in never):
+                return False
+            if any(region.is_open() for region in always):
+                return True
+            try:
+                return all(question() for question in questions)
+            except Exception:  # the chooser's fault, not the caller's
+                sys.excepthook(*sys.exc_info())
+                return True
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if not self.recorder.epoch or any(region.is_open() for region in alone):
                 return function(*args, **kwargs)
-            region = self
-            if choose is not None and otherwise is not None and not choose():
-                region = otherwise
-            around = outer if outer is not None and not outer.is_open() else None
+            region, around = self, outer
+            if otherwise is not None and not is_chosen():
+                region, around = otherwise, otherwise_outer or outer
+            has_outer = around is not None
+            if around is not None and (around.is_open() or any(r.is_open() for r in inside)):
+                around = None
             with around or nullcontext(), region:
                 result = function(*args, **kwargs)
-            if after is not None and (around is not None or outer is None):
+            if after is not None and (around is not None or not has_outer):
                 try:
                     after(args[0] if args else None, result)
                 except Exception:  # the function itself went well, and its caller must get the result
                     sys.excepthook(*sys.exc_info())
+                self.recorder.credit_hook()
             return result
 
         return wrapped
@@ -561,7 +589,18 @@ class Recorder:
             if self.name_gap is None:
                 return
             gap = self._gaps[before, after] = self.name_gap(before, after)
-        node = arena.child(arena.nodes[0], gap)
+        self._credit_time(arena, gap, now)
+
+    def credit_hook(self) -> None:
+        """Make the time since the last event ours: what runs after a wrapped call costs something, too."""
+        region = self.profile(HOOKS_NAME, "hotloop")
+        arena = getattr(self.local, "arena", None)
+        if self.epoch and arena is not None and arena.epoch == self.epoch and not arena.overflow:
+            self._credit_time(arena, region, self.now())
+
+    def _credit_time(self, arena: Arena, region: Region, now: int) -> None:
+        """Make the time since the last event a completed call below the innermost open region."""
+        node = arena.child(arena.open[-1], region)
         arena.begin()
         arena.finish(node, arena.last, now)
         node.own += now - arena.last

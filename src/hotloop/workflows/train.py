@@ -24,7 +24,9 @@ from hotloop.rl.workloads.outcome import Outcome
 from hotloop.workflows.record import start, stop
 
 # name -> class of its settings in hotloop/rl/workloads/<name>.py, beside `run(config, note, quiet)`
-WORKLOADS = {"ricochet": "Ricochet"}
+WORKLOADS = {"ricochet": "Ricochet", "petri": "Petri", "snake": "Snake"}
+# name -> module of ours with the class `Request`: what else the workload can find out
+REQUESTS = {"petri": "hotloop.workflows.train_petri"}
 NOTE_EVERY_S = 2.0
 
 
@@ -52,6 +54,14 @@ def config_class(name: str) -> type[Any]:
         raise HotloopError(f"there is no workload {name!r}; there is {', '.join(WORKLOADS)}.")
     need("torch", "rl")
     found: type[Any] = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), WORKLOADS[name])
+    return found
+
+
+def request_class(name: str) -> type[Any] | None:
+    """What can be asked about a workload's training beside training itself; None for nothing."""
+    if name not in REQUESTS:
+        return None
+    found: type[Any] = importlib.import_module(REQUESTS[name]).Request
     return found
 
 

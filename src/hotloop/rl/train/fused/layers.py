@@ -42,6 +42,10 @@ _Q3, _Q4 = np.float32(0.00033236489980481565), np.float32(7.99653264493827e-07)
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
 
+# Moments below these change no weight: a step of 1e-25 at most, and a root far below Adam's epsilon.
+_LEAST_FIRST, _LEAST_SECOND = np.float32(1e-30), np.float32(1e-36)
+
+
 @fast_kernel
 def tanh(x: np.float32) -> np.float32:
     """tanh in single precision without branches, so that a loop over it is vectorised."""
@@ -237,7 +241,9 @@ def adam(
 ) -> None:
     """Adam's step number `step` (from 1) with gradients `scale * grads`, as torch.optim.Adam does it.
 
-    All arrays are flat float32 [parameters] and are changed in place but for `grads`.
+    All arrays are flat float32 [parameters] and are changed in place but for `grads`. Moments too small to
+    move a weight become 0: those of a dead unit would else shrink to denormal numbers, which made an update
+    2.3 times as slow (Snake, 128-128, after some thousand updates, Xeon 2.8 GHz).
     """
     rate = np.float32(learning_rate / (1.0 - beta1**step))
     root = np.float32(1.0 / math.sqrt(1.0 - beta2**step))
@@ -248,5 +254,7 @@ def adam(
         g = grads[i] * factor
         m = keep1 * first[i] + new1 * g
         v = keep2 * second[i] + new2 * g * g
+        m = m if abs(m) > _LEAST_FIRST else _ZERO
+        v = v if v > _LEAST_SECOND else _ZERO
         first[i], second[i] = m, v
         parameters[i] -= rate * m / (np.sqrt(v) * root + small)

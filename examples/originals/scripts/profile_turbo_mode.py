@@ -1,0 +1,63 @@
+"""The Petri net alone, no training: a profile of both modes, then turbo on against off in fresh processes.
+
+    python profile_turbo_mode.py --steps 20000
+
+Each run takes random allowed actions; both modes take the same ones, since they behave the same. Further
+arguments go to `hotloop compare`, such as --budget 2m or --detailed.
+"""
+
+import argparse
+import sys
+import tempfile
+
+import numpy as np
+
+import hotloop
+from hotloop.cli.main import main
+
+_step = hotloop.profile("env_step")
+
+
+def play(turbo: bool, steps: int, envs: int, wafers: int, seed: int) -> None:
+    """Step the nets."""
+    from hotloop.rl.envs.petri.env import PetriVectorEnv
+
+    nets = PetriVectorEnv(envs, wafers=wafers, turbo=turbo, autoreset_mode="SameStep")
+    _, infos = nets.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(steps // envs):
+        wishes = rng.random((envs, nets.single_action_space.n)) * infos["action_mask"]
+        with _step:
+            infos = nets.step(wishes.argmax(axis=1))[-1]
+        hotloop.progress(env_steps=envs)
+
+
+def show(mode: str, given: argparse.Namespace) -> None:
+    """Record one run of a mode in this process and print its regions."""
+    play(mode == "on", given.envs, given.envs, given.wafers, given.seed)  # compiles
+    with tempfile.TemporaryDirectory() as folder:
+        hotloop.start(f"{folder}/turbo-{mode}")
+        play(mode == "on", given.steps, given.envs, given.wafers, given.seed)
+        hotloop.stop()
+        print(f"turbo {mode}, {given.steps} env steps", flush=True)
+        print(hotloop.summary(), "\n", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20_000, help="env steps of a run")
+    parser.add_argument("--envs", type=int, default=16, help="nets stepped together")
+    parser.add_argument("--wafers", type=int, default=25, help="wafers of an episode")
+    parser.add_argument("--only", choices=["on", "off"], help="run one mode here, without comparing")
+    parser.add_argument("--seed", type=int, default=0, help="of the actions")
+    given, rest = parser.parse_known_args()
+    if given.only:
+        play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
+        sys.exit()
+    if "--json" not in rest:
+        show("off", given)
+        show("on", given)
+        print("A is turbo off, B is turbo on:", flush=True)
+    size = f"--steps {given.steps} --envs {given.envs} --wafers {given.wafers} --seed {{seed}}"
+    command = f"{sys.executable} {__file__} {size} --only"
+    sys.exit(main(["compare", "--a", f"{command} off", "--b", f"{command} on", *rest]))

@@ -1,0 +1,114 @@
+"""`hotloop train petri --breakdown | --compare | --detailed`: prints what was found out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, Protocol
+
+from hotloop._util.errors import HotloopError
+from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.report.as_json import plain
+from hotloop.report.breakdown import (
+    breakdown_json,
+    breakdown_text,
+    explanation_text,
+    impacts_text,
+    rules_text,
+)
+from hotloop.report.series_text import experiment_json, experiment_text
+from hotloop.workflows.experiments import Progress, exit_code_of
+from hotloop.workflows.train import Recording, train
+from hotloop.workflows.train_petri import (
+    OFF,
+    ON,
+    Compared,
+    Request,
+    breakdown_of,
+    compare_turbo,
+    with_batches,
+    write_functions,
+)
+
+
+class Wish(Protocol):
+    """How the training is recorded and shown; see `hotloop.cli.train.Profiling`."""
+
+    @property
+    def capture(self) -> Path | None:
+        """Where the recording goes."""
+
+    @property
+    def no_profiling(self) -> bool:
+        """Record nothing."""
+
+    @property
+    def json(self) -> bool:
+        """Print JSON."""
+
+
+def run(config: Any, request: Request, wish: Wish) -> int:
+    """Find out what was asked for, print it, and return the exit code."""
+    if wish.no_profiling:
+        raise HotloopError(
+            "--no-profiling records nothing, so there is nothing to break down or compare; leave it out."
+        )
+    code = 0
+    if request.compare:
+        code = _compare(config, request, wish)
+    elif request.breakdown:
+        _breakdown(config, wish)
+    if request.detailed and code == 0:
+        difference = write_functions(config, request.compare, note)
+        if difference:
+            (note if wish.json else print)(f"\n{difference}")
+    return code
+
+
+def _breakdown(config: Any, wish: Wish) -> None:
+    trained = train("petri", with_batches(config), Recording(wish.capture), quiet=True)
+    assert trained.folder is not None
+    found = breakdown_of(trained.folder)
+    if wish.json:
+        print(json.dumps({**breakdown_json(found), "capture": str(trained.folder)}))
+        return
+    mode = f"{config.trainer}, {ON if config.turbo else OFF}"
+    print(breakdown_text(found, pen_for_stdout(), f"A training batch of {mode}"))
+    note(f"next: hotloop report {shlex.quote(str(trained.folder))}")
+
+
+def _compare(config: Any, request: Request, wish: Wish) -> int:
+    found = compare_turbo(config, request, Progress())
+    done = found.done
+    if wish.json:
+        data = experiment_json(done.series, done.found)
+        more = ("off", "on", "explanation", "impacts", "recommendations")
+        print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
+    else:
+        print(_text(found, request.breakdown, _other_learner(config)))
+    note(done.conducted.says)
+    note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
+    return exit_code_of(done.conducted)
+
+
+def _other_learner(config: Any) -> str:
+    """What does the same training with less work around it, where there is something."""
+    if config.trainer != "hotloop":
+        return "All parts at once: --trainer hotloop trains the same network with the same settings."
+    if config.learner == "torch":
+        return "All parts of learning at once: --learner fused makes the same updates in one kernel."
+    return ""
+
+
+def _text(found: Compared, breakdown: bool, last: str) -> str:
+    pen = pen_for_stdout()
+    parts = [experiment_text(found.done.series, found.done.found, pen)]
+    parts.append(explanation_text(found.explanation, pen))
+    if breakdown:
+        sides = ((OFF, found.off), (ON, found.on))
+        parts += [breakdown_text(one, pen, f"A training batch, {name}") for name, one in sides if one]
+    if found.impacts:
+        parts.append(impacts_text(found.impacts, pen, "turbo on; intervals over all its runs", last))
+    parts.append(rules_text(found.recommendations, pen))
+    return "\n\n".join(part for part in parts if part)

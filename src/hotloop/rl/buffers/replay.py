@@ -1,0 +1,423 @@
+"""A replay buffer over vector environments: each observation stored once, sampled without allocation.
+
+Each environment has a ring of its own, with one record for each step:
+
+    env 0 | observation 0, action 0, reward 0, marks 0 | observation 1, action 1, ... | ...
+    env 1 | ...
+
+A transition's next observation is the observation one record further. Where an episode ended and the
+environment reset itself in the same step (Gymnasium's SAME_STEP), the record further holds the first
+observation of the next episode; the true one, the final observation, is kept apart and the record's
+marks say where. With NEXT_STEP the record further is the true one and the one after it only a reset: it
+is marked as a hole and never drawn or counted. With `frame_stack`, only the newest frame of each
+observation is stored; stacks are rebuilt when sampled and never reach over the start of an episode.
+`terminated` and `truncated` stay apart: only termination stops the value of what comes next.
+
+    buffer = ReplayBuffer(100_000, env.num_envs, env.single_observation_space, env.single_action_space)
+    batch = buffer.make_batch(256)                # memory for samples, made once
+    buffer.start(observations)                    # from reset()
+    buffer.push(actions, rewards, terminated, truncated, observations, final_observations)
+    buffer.sample(batch)                          # batch.observations, batch.rewards, ... are filled
+
+So a small transition costs one or two cache lines, and a stack of frames is one run of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.units import size as in_bytes
+from hotloop.machine.facts import memory_bytes
+from hotloop.rl.buffers import replay_kernels as kernels
+from hotloop.rl.buffers.memory import huge_bytes
+from hotloop.rl.buffers.replay_batch import ReplayBatch
+from hotloop.rl.buffers.replay_layout import NO_BYTES, Layout
+from hotloop.rl.buffers.sum_tree import find_leaves, make_tree, set_leaves, set_range
+from hotloop.rl.envs.compiled import addresses
+from hotloop.rl.envs.streams import make_streams, seed_streams
+
+_gather: Any = kernels.gather
+_EMPTY = "The replay buffer is empty; push at least one step before sampling."
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritised:
+    """Draw a transition in proportion to (|its last error| + epsilon) ** alpha."""
+
+    alpha: float = 0.6
+    epsilon: float = 1e-6
+
+
+class ReplayBuffer:
+    """Ring of at least `capacity` // num_envs vector steps; see the module's text for its layout.
+
+    Memory is owned by the buffer and made at once, but for final observations, whose room grows as
+    episodes end. Random numbers come from a stream of its own: same seed, same pushes, same samples.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        observation_space: Any,
+        action_space: Any,
+        *,
+        frame_stack: int = 1,
+        stack_padding: Literal["first", "zero"] = "first",
+        n_step: int = 1,
+        gamma: float = 0.99,
+        prioritised: Prioritised | None = None,
+        autoreset: Literal["same_step", "next_step"] = "same_step",
+        seed: int = 0,
+    ):
+        """Spaces are those of a single environment: any object with `shape` and `dtype`.
+
+        `frame_stack` k > 1: observations have shape (k, ...), newest last; `stack_padding` says what the
+        environment puts before an episode's first frame: that frame again, or zeros.
+        """
+        layout = self.layout = Layout(
+            num_envs, tuple(observation_space.shape), np.dtype(observation_space.dtype),
+            tuple(action_space.shape), np.dtype(action_space.dtype),
+            frame_stack, stack_padding, n_step, gamma, autoreset,
+        )  # fmt: skip
+        if capacity < num_envs:
+            raise HotloopError(
+                f"capacity={capacity} has no room for one step of num_envs={num_envs} environments; "
+                "make it at least as large."
+            )
+        self.num_envs, self.prioritised = num_envs, prioritised
+        record = layout.record()
+        slots = capacity // num_envs
+        self.capacity = slots * num_envs
+        length = slots + frame_stack
+        limit, wanted = memory_bytes(), length * num_envs * record.itemsize
+        if limit is not None and wanted > limit:
+            raise HotloopError(
+                f"A replay buffer of capacity={capacity} with {record.itemsize} bytes a transition needs "
+                f"{in_bytes(wanted)}, more than this machine's {in_bytes(limit)}; choose a smaller capacity."
+            )
+        self._memory = huge_bytes(wanted)
+        self._records = self._memory.view(record).reshape(num_envs, length)
+        self._numbers, self._marks = self._memory.view(np.float32), self._memory.view(np.int32)
+        self._ring = np.zeros(kernels.RING_FIELDS, dtype=np.int64)
+        here = self._memory.ctypes.data
+        self._ring[: kernels.TIME] = (
+            num_envs, slots, length, record.itemsize, layout.frame_bytes,
+            self._records["action"].ctypes.data - here, layout.action_bytes,
+            self._records["reward"].ctypes.data - here,
+            frame_stack, stack_padding == "zero", n_step, autoreset == "same_step",
+        )  # fmt: skip
+        self._records["marks"][:, 0] |= kernels.FIRST
+        self._records["marks"][:, -1] |= kernels.LAST
+        self._length = length
+        self._finals: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self._free = np.zeros(0, dtype=np.int64)
+        self._streams = make_streams(1)
+        seed_streams(self._streams, [seed])
+        self._started = False
+        self._largest_priority = 1.0
+        # leaves are ordered by slot, then environment, so that a step's are neighbours
+        self._tree = make_tree(length * num_envs if prioritised else 1)
+        self._one_step = np.zeros(num_envs, dtype=np.float64)
+
+    def __len__(self) -> int:
+        """Transitions that can be drawn now."""
+        return int(self._ring[kernels.LIVE])
+
+    @property
+    def bytes_stored(self) -> int:
+        """Memory the buffer has taken: the ring, final observations and priorities."""
+        return int(self._memory.nbytes + self._finals.nbytes + self._free.nbytes + self._tree.nbytes)
+
+    # ---- storing
+
+    def start(self, observations: NDArray[Any]) -> None:
+        """The observations of a reset of all environments; episodes that were running count as truncated."""
+        given = self.layout.observation_bytes(observations, "observations")
+        self.make_room(self.num_envs)
+        kernels.begin(self._memory, self._marks, self._finals, self._free, self._ring, given)
+        self._started = True
+
+    def push(
+        self,
+        actions: NDArray[Any],
+        rewards: ArrayLike,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observations: NDArray[Any],
+        final_observations: NDArray[Any] | None = None,
+    ) -> None:
+        """Store one step of all environments, first index the environment; everything is copied.
+
+        `observations` are what the step gave, `final_observations` the last ones of episodes that ended
+        just now (read only in those rows; needed with SAME_STEP).
+        """
+        step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
+        kernels.push(
+            self._memory, self._numbers, self._marks, self._finals, self._free, self._ring, *step
+        )  # fmt: skip
+        if self.prioritised:
+            self._new_priorities()
+
+    def push_each(
+        self,
+        actions: NDArray[Any],
+        rewards: ArrayLike,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        observations: NDArray[Any],
+        final_observations: NDArray[Any] | None = None,
+    ) -> None:
+        """The same as `push`, one environment after the other in Python: what a plain trainer does."""
+        step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
+        for env in range(self.num_envs):
+            final = None if final_observations is None else final_observations[env]
+            self._push_one(
+                env, actions[env], step[1][env], terminated[env], truncated[env], observations[env], final
+            )
+        self._ring[kernels.TIME] += 1
+        self._ring[kernels.COUNT] = min(self._ring[kernels.COUNT] + 1, self._ring[kernels.SLOTS])
+        if self.prioritised:
+            self._new_priorities()
+
+    def _push_one(
+        self,
+        env: int,
+        action: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        observation: Any,
+        final: Any,
+    ) -> None:
+        """The plain twin of one turn of the kernel `push`."""
+        ring, records = self._ring, self._records[env]
+        length, time = self._length, int(ring[kernels.TIME])
+        here, after, before = (
+            records[time % length],
+            records[(time + 1) % length],
+            records[(time - 1) % length],
+        )
+        oldest = records["marks"][(time - ring[kernels.SLOTS]) % length]
+        if ring[kernels.COUNT] == ring[kernels.SLOTS] and not oldest & kernels.HOLE:
+            ring[kernels.LIVE] -= 1
+        if after["marks"] & kernels.FINAL:
+            self._free[ring[kernels.FREE]] = after["marks"] >> kernels.PLACE
+            ring[kernels.FREE] += 1
+        earlier = int(before["marks"])
+        hole = (
+            self.layout.autoreset == "next_step"
+            and time > 0
+            and bool(earlier & (kernels.TERMINATED | kernels.TRUNCATED))
+            and not earlier & (kernels.FINAL | kernels.HOLE)
+        )
+        if time > 0:
+            before["marks"] = earlier & ~kernels.NEWEST
+        edges = kernels.FIRST | kernels.LAST
+        marks = int(here["marks"]) & (kernels.START | edges) | kernels.NEWEST
+        keeps_final = False
+        if hole:
+            marks |= kernels.HOLE
+        else:
+            ring[kernels.LIVE] += 1
+            marks |= kernels.TERMINATED * bool(terminated) | kernels.TRUNCATED * bool(truncated)
+            keeps_final = self.layout.autoreset == "same_step" and bool(terminated or truncated)
+        if keeps_final:
+            ring[kernels.FREE] -= 1
+            place = int(self._free[ring[kernels.FREE]])
+            frames = self._finals.view(self.layout.observation_dtype).reshape(-1, *self.layout.frame_shape)
+            frames[place] = self.layout.newest(final)
+            marks |= kernels.FINAL | place << kernels.PLACE
+        here["action"], here["reward"], here["marks"] = action, reward, marks
+        after["frame"] = self.layout.newest(observation)
+        after["marks"] = int(after["marks"]) & edges | (kernels.START if hole or keeps_final else 0)
+
+    # ---- sampling
+
+    def make_batch(self, size: int, *, shared: bool | None = None, pinned: bool = False) -> ReplayBatch:
+        """Memory for `size` transitions; a batch can be filled again and again.
+
+        `shared`: a stack and the next stack overlap but for one frame, so each transition's frames are
+        written once and both arrays are views into them; done for stacks with one-step returns unless
+        False. `pinned`: memory that can be copied to a CUDA device without waiting.
+        """
+        if shared is None:
+            shared = self.layout.frame_stack > 1 and self.layout.n_step == 1
+        if size < 1:
+            raise HotloopError(f"A batch of size={size} cannot be made; ask for at least 1 transition.")
+        if shared and self.layout.n_step > 1:
+            raise HotloopError(
+                f"shared=True needs one-step returns, and n_step={self.layout.n_step}; leave it off."
+            )
+        return ReplayBatch(size, self.layout, shared=shared, pinned=pinned)
+
+    def sample(self, batch: ReplayBatch, *, beta: float = 0.4) -> ReplayBatch:
+        """Fill `batch` with transitions drawn with replacement, and give it back.
+
+        Uniformly, or as `prioritised` says; then `batch.weights` are the importance weights
+        (len(buffer) * probability) ** -beta, divided by the largest of the batch.
+        """
+        if self.prioritised is None:
+            if batch.bound_to is not self._finals:
+                self._bind(batch)
+            if not kernels.sample_batch(batch.table, self.layout.gamma):
+                raise HotloopError(_EMPTY)
+            return batch
+        self._check_batch(batch)
+        if not len(self):
+            raise HotloopError(_EMPTY)
+        find_leaves(self._tree, self._streams, batch.rows, batch.scratch)
+        leaves = self._tree[self._tree.size // 2 + batch.rows]
+        slots, envs = divmod(batch.rows, self.num_envs)
+        np.add(envs * self._length, slots, out=batch.rows)
+        _gather(*self._stored, *batch.arguments)
+        weights = (len(self) * leaves / self._tree[1]) ** -beta
+        np.divide(weights, weights.max(), out=batch.weights, casting="same_kind")
+        return batch
+
+    def gather(self, rows: ArrayLike, batch: ReplayBatch) -> ReplayBatch:
+        """Fill `batch` with the transitions at `rows`, as an earlier sample named them in `batch.rows`."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        envs, slots = divmod(wanted, self._length)
+        inside = (envs >= 0) & (envs < self.num_envs)
+        if wanted.shape != batch.rows.shape or not inside.all():
+            raise HotloopError(
+                f"rows of shape {wanted.shape} do not name {batch.rows.size} places of a ring of "
+                f"{self._records.size}; give rows that sample() drew into a batch of this size."
+            )
+        age = (self._ring[kernels.TIME] - 1 - slots) % self._length
+        marks = self._records["marks"][envs, slots]
+        drawable = (age < self._ring[kernels.COUNT]) & (marks & kernels.HOLE == 0)
+        if not drawable.all():
+            raise HotloopError(
+                f"row {int(wanted[~drawable][0])} holds no transition any more; gather before pushing on."
+            )
+        self._check_batch(batch)
+        batch.rows[...] = wanted
+        _gather(*self._stored, *batch.arguments)
+        return batch
+
+    def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[Any]) -> None:
+        """Set the priorities of the rows of a batch from their new errors, before anything else is pushed."""
+        if self.prioritised is None:
+            raise HotloopError("This buffer draws uniformly; make it with prioritised=Prioritised().")
+        sizes = np.abs(np.asarray(errors, dtype=np.float64)) + self.prioritised.epsilon
+        if sizes.shape != rows.shape or not np.isfinite(sizes).all():
+            raise HotloopError(
+                f"errors of shape {sizes.shape} for {rows.size} rows must be as many finite numbers."
+            )
+        values = sizes**self.prioritised.alpha
+        self._largest_priority = max(self._largest_priority, float(values.max()))
+        envs, slots = divmod(rows, self._length)
+        set_leaves(self._tree, slots * self.num_envs + envs, values)
+
+    # ---- state, for checkpoints
+
+    def save_state(self) -> dict[str, NDArray[Any]]:
+        """A copy of everything that decides what comes next; slots never written are left out."""
+        written = min(int(self._ring[kernels.TIME]) + 1, self._length) if self._started else 0
+        state: dict[str, NDArray[Any]] = {
+            "memory": self._by_env[:, : written * self._records.itemsize],
+            "ring": self._ring,
+            "finals": self._finals,
+            "free": self._free,
+            "streams": self._streams,
+            "tree": self._tree[self._tree.size // 2 :],
+            "largest_priority": np.array([self._largest_priority]),
+        }
+        return {name: array.copy() for name, array in state.items()}
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on exactly where `save_state` was called, in a buffer made with the same settings."""
+        fixed = slice(0, kernels.TIME)
+        half = self._tree.size // 2
+        if not (
+            state.keys() >= {"memory", "ring", "finals", "free", "streams", "tree", "largest_priority"}
+            and np.array_equal(state["ring"][fixed], self._ring[fixed])
+            and state["memory"].shape[1] <= self._by_env.shape[1]
+            and state["tree"].size == half
+        ):
+            raise HotloopError(
+                "This state belongs to a replay buffer of another shape; make the buffer with the same "
+                "capacity, envs, spaces and settings as the saved one."
+            )
+        self._by_env[:, : state["memory"].shape[1]] = state["memory"]
+        self._started = state["memory"].size > 0
+        self._ring[...], self._streams[...] = state["ring"], state["streams"]
+        self._finals, self._free = state["finals"].copy(), state["free"].copy()
+        self._largest_priority = float(state["largest_priority"][0])
+        set_range(self._tree, 0, np.ascontiguousarray(state["tree"]))
+
+    def kernel_arrays(self, batch: ReplayBatch) -> tuple[Any, ...]:
+        """What kernels push into and sample from; to be asked for each time, since room may have grown."""
+        stored = (self._memory, self._numbers, self._marks, self._finals, self._free, self._ring)
+        return *stored, self._streams, *batch.arguments
+
+    # ---- inside
+
+    def _check_batch(self, batch: ReplayBatch) -> None:
+        if batch.stored is not self.layout and batch.stored != self.layout:
+            raise HotloopError(
+                "This batch was made by a buffer of another shape; use this buffer's make_batch()."
+            )
+
+    def _bind(self, batch: ReplayBatch) -> None:
+        """Note in the batch where everything lies; anew whenever room for final observations has grown."""
+        self._check_batch(batch)
+        sizes = (self._memory.size, self._finals.size, batch.memory.size, batch.rows.size)
+        where = addresses(
+            self._memory, self._finals, self._ring, self._streams, batch.rows, batch.memory, batch.layout
+        )
+        batch.table = np.concatenate([np.array(sizes, dtype=np.int64), where])
+        batch.bound_to = self._finals
+
+    @property
+    def _by_env(self) -> NDArray[np.uint8]:
+        return self._memory.reshape(self.num_envs, -1)
+
+    @property
+    def _stored(self) -> tuple[Any, ...]:
+        """What kernels read when they gather."""
+        return self._memory, self._numbers, self._marks, self._finals, self._ring, self.layout.gamma
+
+    def _checked(self, *step: Any) -> tuple[NDArray[Any], ...]:
+        """A push's arguments as kernels take them, with room for the final observations among them."""
+        if not self._started:
+            raise HotloopError("push() before start(): give the observations of reset() to start() first.")
+        checked = self.layout.checked_step(*step)
+        if checked[-1] is not NO_BYTES:
+            self.make_room(self.num_envs)
+        return checked
+
+    def make_room(self, ends: int) -> None:
+        """Room for the final observations of so many more ends of episodes; pushes ask for it themselves."""
+        if self._ring[kernels.FREE] >= ends:
+            return
+        before = self._free.size
+        after = max(2 * before, before + ends, 16)
+        finals = np.zeros(after * self.layout.frame_bytes, dtype=np.uint8)
+        finals[: self._finals.size] = self._finals
+        free = np.zeros(after, dtype=np.int64)
+        waiting = int(self._ring[kernels.FREE])
+        free[: after - before] = np.arange(after - 1, before - 1, -1)
+        free[after - before : after - before + waiting] = self._free[:waiting]
+        self._finals, self._free = finals, free
+        self._ring[kernels.FREE] = after - before + waiting
+
+    def _new_priorities(self) -> None:
+        """The newest transitions get the largest priority so far; the slot that is gone gets none."""
+        length = self._length
+        newest, gone = (
+            (int(self._ring[kernels.TIME]) - back) % length
+            for back in (1, 1 + int(self._ring[kernels.SLOTS]))
+        )
+        holes = self._records["marks"][:, newest] & kernels.HOLE
+        self._one_step[...] = np.where(holes, 0.0, self._largest_priority)
+        set_range(self._tree, newest * self.num_envs, self._one_step)
+        self._one_step[...] = 0.0
+        set_range(self._tree, gone * self.num_envs, self._one_step)

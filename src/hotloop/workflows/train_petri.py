@@ -1,0 +1,254 @@
+"""What `hotloop train petri` can say beside a report: a batch by its parts, and turbo on against off."""
+
+from __future__ import annotations
+
+import cProfile
+import dataclasses
+import io
+import pstats
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from hotloop._util.amounts import seconds
+from hotloop._util.errors import HotloopError
+from hotloop.analysis.batches import (
+    HOTLOOP,
+    BatchBreakdown,
+    Explanation,
+    Impact,
+    batch_breakdown,
+    batch_nodes,
+    explain_gain,
+    impacts,
+)
+from hotloop.analysis.findings import Recommendation
+from hotloop.analysis.functions import function_changes, function_times
+from hotloop.analysis.steady import figures
+from hotloop.capture.model import Node
+from hotloop.capture.plan import LOOKS, Plan, Variant
+from hotloop.capture.reader import load
+from hotloop.capture.series import Figures, Series
+from hotloop.capture.stats import by_name
+from hotloop.report.functions import changes_text
+from hotloop.report.lines import Pen
+from hotloop.rl.workloads.petri import Petri, check, run
+from hotloop.workflows.experiments import Done, Progress, begin, carry_out
+from hotloop.workflows.report import explained
+
+BATCHES = 5
+OFF, ON = "turbo off", "turbo on"
+REPORTS = {True: Path("profile_training_turbo_on.txt"), False: Path("profile_training_turbo_off.txt")}
+TOP = 50
+# With fewer than 8 pairs no word can be given for ten parts together.
+PAIRS = tuple(look for look in LOOKS if look >= 8)
+LEAST_TIMEOUT_S = 600.0  # the first pair is run to its end, however small the budget
+_TITLE = "hotloop: functions of training batches"
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to find out about the training."""
+
+    breakdown: Flag = False
+    """Show the parts of a training batch: collection, advantage, loss and so on."""
+    compare: Flag = False
+    """Train with turbo on and off in turn, in fresh processes, and say what turbo gains."""
+    detailed: Flag = False
+    """Write profile_training_turbo_on.txt or _off.txt, with --compare both: cProfile's top 50 functions."""
+    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
+    """With --compare: time for all runs together."""
+    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """With --compare: where the runs are kept; hotloop-runs/<time>-petri-turbo when not given."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything beside training was asked for."""
+        return self.breakdown or self.compare or self.detailed
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Turbo on against off, with all that is said about it."""
+
+    done: Done
+    off: BatchBreakdown | None  # of the middle run of a side
+    on: BatchBreakdown | None
+    explanation: Explanation
+    impacts: tuple[Impact, ...]  # with turbo on
+    recommendations: tuple[Recommendation, ...]  # of the rules, about regions of a batch
+
+
+def with_batches(config: Petri) -> Petri:
+    """The config with a number of batches to measure."""
+    chosen = config if config.batches else replace(config, batches=BATCHES)
+    check(chosen)
+    return chosen
+
+
+def breakdown_of(folder: Path) -> BatchBreakdown:
+    """The breakdown of a recorded training."""
+    found = batch_breakdown(load(folder))
+    if found is None:
+        raise HotloopError(
+            f"{folder} has no complete training batch after the first; train for more batches."
+        )
+    return found
+
+
+# ---- turbo on against off
+
+
+def compare_turbo(config: Petri, request: Request, progress: Progress) -> Compared:
+    """Fresh processes in turn, by the lab; the time compared is that of a batch after warm-up."""
+    if config.checkpoint is not None or config.resume:
+        raise HotloopError("--compare trains afresh in every run; leave out --checkpoint and --resume.")
+    config = with_batches(config)
+    if config.learner == "auto":  # measured anew in each process, it could differ from run to run
+        config = replace(config, learner="fused")
+    budget_s = seconds(request.budget, "--budget")
+    plan = Plan(
+        variants=(_variant(config, turbo=False), _variant(config, turbo=True)),
+        name="petri: turbo on against off",
+        seeds=tuple(range(config.seed, config.seed + LOOKS[-1])),
+        budget_s=budget_s,
+        looks=PAIRS,
+        timeout_s=max(budget_s, LEAST_TIMEOUT_S),
+    )
+    series = begin(plan, request.series, "petri-turbo")
+    done = carry_out(series, progress, measure=lambda folder: measured_batches(folder, config))
+    runs = done.series.of(ON)
+    row = done.found.compared[0]
+    return Compared(
+        done,
+        _typical(done.series, OFF),
+        _typical(done.series, ON),
+        explain_gain(row.components, row.verdict, "turbo"),
+        impacts([run.figures.components_s for run in runs if run.figures.components_s]),
+        _rules(done.series),
+    )
+
+
+def _variant(config: Petri, turbo: bool) -> Variant:
+    return Variant(ON if turbo else OFF, command_of(config, turbo))
+
+
+def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
+    """The command line that trains so; the seed is the pair's."""
+    words = [sys.executable, "-m", "hotloop", "train", "petri", "--no-profiling", "--seed", "{seed}"]
+    words.append("--turbo" if turbo else "--no-turbo")
+    for field in dataclasses.fields(Petri):
+        value = getattr(config, field.name)
+        if field.name not in ("turbo", "seed", "checkpoint", "resume", "metrics"):
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return tuple(words)
+
+
+def measured_batches(folder: Path, config: Petri) -> Figures:
+    """What a run did, its times taken from its training batches: seconds per env step, by part."""
+    capture = load(folder)
+    found, known = batch_breakdown(capture), figures(capture)
+    if found is None:
+        return known
+    steps = found.batches * config.frames_per_batch
+    updates = found.batches * config.epochs * (config.frames_per_batch // config.minibatch)
+    return replace(
+        known,
+        s_per_env_step=found.wall_ns / 1e9 / steps,
+        s_per_update=found.wall_ns / 1e9 / updates,
+        components_s={name: ns / 1e9 / steps for name, ns in found.flat().items() if name != HOTLOOP},
+    )
+
+
+def _typical(series: Series, variant: str) -> BatchBreakdown | None:
+    """The breakdown of the run whose batches were nearest the median of its side."""
+    runs = [run for run in series.of(variant) if run.figures.s_per_env_step]
+    if not runs:
+        return None
+    runs.sort(key=lambda run: run.figures.s_per_env_step or 0.0)
+    folder = series.capture_folder(runs[len(runs) // 2])
+    return None if folder is None else batch_breakdown(load(folder))
+
+
+def _rules(series: Series) -> tuple[Recommendation, ...]:
+    """What the rules say about the last run with turbo, as far as it is about the batches.
+
+    A region that takes most of its time outside them, such as a reset that compiles, is left out.
+    """
+    runs = series.of(ON)
+    folder = series.capture_folder(runs[-1]) if runs else None
+    if folder is None:
+        return ()
+    found = explained(str(folder))
+    everywhere, inside = by_name(found.capture.tree), Node("batches")
+    for batch in batch_nodes(found.capture.tree):
+        inside.merge(batch)
+    of_batches = by_name(inside)
+
+    def applies(advice: Recommendation) -> bool:
+        within, all_ = of_batches.get(advice.region), everywhere.get(advice.region)
+        return within is not None and all_ is not None and 2 * within.total_ns > all_.total_ns
+
+    return tuple(one for one in found.findings.recommendations if applies(one))
+
+
+# ---- functions
+
+
+def write_functions(config: Petri, both: bool, say: Callable[[str], None]) -> str:
+    """Train under cProfile, one batch to warm up left out, and write the reports; returns the difference."""
+    modes = (True, False) if both else (config.turbo,)
+    for turbo in modes:
+        _check_ours(REPORTS[turbo])
+    tables = {}
+    for turbo in modes:
+        stats = _profiled(replace(with_batches(config), turbo=turbo, checkpoint=None, resume=False))
+        _write(REPORTS[turbo], functions_report(stats, config, turbo))
+        say(f"wrote {REPORTS[turbo]}")
+        tables[turbo] = function_times(stats.stats)  # type: ignore[attr-defined]
+    if not both:
+        return ""
+    changes = function_changes(tables[False], tables[True])
+    return changes_text(OFF, ON, changes, Pen(width=110, unicode=False), most=12)
+
+
+def _profiled(config: Petri) -> pstats.Stats:
+    profiler = cProfile.Profile()
+    run(config, None, True, lambda: profiler)
+    return pstats.Stats(profiler)
+
+
+def functions_report(stats: pstats.Stats, config: Petri, turbo: bool) -> str:
+    """Top 50 by cumulative time with calls and time per call, then callers and callees of each."""
+    text = io.StringIO()
+    text.write(f"{_TITLE}, {ON if turbo else OFF}, trainer {config.trainer}\n")
+    text.write("cProfile slows calls down: compare within this file, not with a clock.\n")
+    stats.stream = text  # type: ignore[attr-defined]
+    stats.sort_stats("cumulative")
+    stats.print_stats(TOP)
+    stats.print_callers(TOP)
+    stats.print_callees(TOP)
+    return text.getvalue()
+
+
+def _check_ours(file: Path) -> None:
+    """Refuse to replace a file that is no report of ours."""
+    if file.exists() and not (file.is_file() and _first_words(file).startswith(_TITLE)):
+        raise HotloopError(f"{file} exists and is no report of ours; move it, or run in another folder.")
+
+
+def _first_words(file: Path) -> str:
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return stream.read(len(_TITLE))
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); run in another folder.") from error

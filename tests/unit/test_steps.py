@@ -1,0 +1,400 @@
+"""Steps and episodes counted from what a step returns: both cores agree on every form it may have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop import Profiler
+from hotloop.instrument.counting import plain_numbers
+from hotloop.measure.profiler import default
+from hotloop.testing.fakes import FakeClock
+
+
+class Env:
+    num_envs = 3
+
+
+def counted(profiler: Profiler) -> tuple[int, int, float, float]:
+    """Env steps, episodes, sums of their returns and lengths."""
+    p = profiler.capture().progress
+    return p.env_steps, p.episodes, p.return_sum, p.length_sum
+
+
+def gym(reward: Any, terminated: Any, truncated: Any = False) -> tuple[Any, ...]:
+    return "observation", reward, terminated, truncated, {}
+
+
+class Broken:
+    """Offers a buffer of a kind nobody reads."""
+
+    def __buffer__(self, flags: int) -> memoryview:
+        raise BufferError("not today")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [bool, int, float, np.bool_, np.uint8, lambda v: np.array(v), lambda v: np.array(v, dtype=np.int64)],
+    ids=["bool", "int", "float", "numpy bool", "uint8", "0-d bool array", "0-d int array"],
+)
+@pytest.mark.parametrize(
+    "number", [float, int, np.float64, np.float32, lambda v: np.array(v, dtype=np.float32)]
+)
+def test_one_env(profiler: Profiler, flag: Any, number: Any) -> None:
+    count = profiler.step_counter(1, (2, 3))
+    env = Env()
+    for step in range(1, 8):
+        count(env, gym(number(2), flag(step == 3), flag(step == 7)))
+    assert counted(profiler) == (7, 2, 14.0, 7.0)
+
+
+@pytest.mark.parametrize("dtype", ["?", "b", "u1", "i8", "f4"])
+@pytest.mark.parametrize("rewards", ["f4", "f8", "i4"])
+def test_rows_of_many(profiler: Profiler, dtype: str, rewards: str) -> None:
+    count = profiler.step_counter(1, (2,))
+    env = Env()
+    gains = np.array([[1, 2, 3]] * 4, dtype=rewards)
+    ends = np.zeros((4, 3), dtype=dtype)
+    ends[1, 0] = ends[3, 2] = 1
+    for step in range(4):
+        result = (None, gains[step], ends[:, :][step], [{}] * 3)
+        count(env, result)
+        gains[step] += 100  # what was returned is the caller's to change
+    assert counted(profiler) == (12, 2, 2 * 1 + 4 * 3, 2 + 4)
+
+
+def test_arrays_with_strides_are_read_where_they_are(profiler: Profiler) -> None:
+    count = profiler.step_counter(1, (2,))
+    table = np.zeros((3, 2))
+    table[:, 0] = 1, 2, 3
+    table[1, 1] = 1
+    count(Env(), (None, table[::-1, 0], table[::-1, 1], None))
+    assert counted(profiler) == (3, 1, 2.0, 1.0)
+
+
+def test_a_row_that_is_only_a_reset_is_no_step(profiler: Profiler) -> None:
+    asked = []
+
+    def costs(env: Any) -> bool:
+        asked.append(env)
+        return True
+
+    count = profiler.step_counter(1, (2, 3), resets_cost_a_step=costs)
+    env, no = Env(), np.zeros(2, dtype=bool)
+    count(env, gym(np.array([1.0, 1.0]), np.array([True, False]), no))
+    count(env, gym(np.array([9.0, 1.0]), no, no))  # row 0 is reset
+    count(env, gym(np.array([5.0, 1.0]), no, np.array([True, True])))
+    assert counted(profiler) == (5, 3, 1.0 + 5.0 + 3.0, 1 + 1 + 3)
+    assert asked == [env]
+
+
+def test_somebody_may_know_better(profiler: Profiler) -> None:
+    answers: list[Any] = [(50.0, 7.0), None]
+    seen = []
+
+    def told(env: Any, result: Any, rows: list[int]) -> Any:
+        seen.append((result[3], rows))
+        return answers.pop(0)
+
+    count = profiler.step_counter(1, (2,), told=told)
+    env, ends = Env(), np.array([True, False, True])
+    for _ in range(2):
+        count(env, (None, np.ones(3), ends, "infos"))
+    assert counted(profiler) == (6, 4, 50.0 + 2.0, 7.0 + 2.0)
+    assert seen == [("infos", [0, 2])] * 2
+
+
+def test_an_error_of_somebody_else_is_reported_and_the_step_is_counted(
+    profiler: Profiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr("sys.excepthook", lambda kind, error, trace: raised.append(error))
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: raised.append(unraisable.exc_value))
+
+    def fail(*args: Any) -> Any:
+        raise ZeroDivisionError("theirs")
+
+    count = profiler.step_counter(1, (2,), told=fail, resets_cost_a_step=fail)
+    count(Env(), (None, 2.0, True, {}))
+    assert counted(profiler) == (1, 1, 2.0, 1.0)
+    assert [str(error) for error in raised] == ["theirs", "theirs"]
+
+
+ODD = [
+    None,
+    [None, 1.0, False, False, {}],
+    ("observation", 1.0),
+    ("observation", 1.0, False),
+    gym(1.0, [False]),
+    gym(1.0, None),
+    gym("1", False),
+    gym(10**400, False),
+    gym(Broken(), False),
+    gym(1.0, np.zeros(3, dtype=bool)),
+    gym(np.ones(3), np.zeros(2, dtype=bool), np.zeros(3, dtype=bool)),
+    gym(np.ones(3), np.zeros(3, dtype=bool), False),
+    gym(np.ones((3, 1)), np.zeros((3, 1), dtype=bool), np.zeros((3, 1), dtype=bool)),
+    gym(np.ones(3, dtype=complex), np.zeros(3, dtype=bool), np.zeros(3, dtype=bool)),
+    gym(np.ones(3, dtype=">f8"), np.zeros(3, dtype=bool), np.zeros(3, dtype=bool)),
+    gym(torch.ones(3), torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)),
+]
+
+
+@pytest.mark.parametrize("result", ODD, ids=range(len(ODD)))
+def test_what_is_not_understood_goes_to_who_may(profiler: Profiler, result: Any) -> None:
+    seen = []
+    count = profiler.step_counter(1, (2, 3), odd=lambda env, result: seen.append((env, result)))
+    env = Env()
+    count(env, result)
+    assert counted(profiler)[:2] == (0, 0)
+    assert seen[0][0] is env and seen[0][1] is result
+    profiler.step_counter(1, (2, 3))(env, result)  # nobody to ask: not counted, and no error
+    assert counted(profiler)[0] == 0
+
+
+def test_added_by_hand_it_is_the_same_episode(profiler: Profiler) -> None:
+    count = profiler.step_counter(1, (2, 3))
+    env = Env()
+    count(env, gym(1.5, False))
+    count.add(env, [2.5], [0])
+    count.add(env, (1,), (True,))
+    assert counted(profiler) == (3, 1, 5.0, 3.0)
+    with pytest.raises(ValueError, match=r"as many rewards \(2\) as ends \(1\)"):
+        count.add(env, [1, 2], [True])
+    with pytest.raises((TypeError, ValueError)):
+        count.add(env, ["a"], [True])
+    count.add(env, [1.0], [True])
+    assert counted(profiler)[1] == 2
+
+
+def test_another_width_or_a_reset_begins_anew(profiler: Profiler) -> None:
+    count = profiler.step_counter(1, (2,))
+    env, other = Env(), Env()
+    count(env, (None, 5.0, False, {}))
+    count(other, (None, 1.0, False, {}))
+    count.forget(env, "what reset returned")
+    count(env, (None, 1.0, True, {}))
+    count(other, (None, 1.0, True, {}))
+    assert counted(profiler) == (4, 2, 1.0 + 2.0, 1 + 2)
+    count(env, (None, np.array([1.0, 1.0]), np.array([True, False]), {}))
+    assert counted(profiler) == (6, 3, 4.0, 4.0)
+    count.forget(Env())  # never seen
+
+
+def test_nothing_is_counted_when_it_is_off_inside_a_region_or_while_nothing_records(
+    core: str, clock: FakeClock
+) -> None:
+    profiler = Profiler(clock=clock, core_name=core)
+    evaluate = profiler.profile("evaluate")
+    watch: list[int] = []
+    count = profiler.step_counter(1, (2, 3), unless=evaluate, watch=watch, noticed=lambda: watch.clear())
+    env, result = Env(), gym(1.0, True)
+    watch.append(1)
+    count(env, result)
+    assert watch == [1]
+    profiler.start()
+    with evaluate:
+        count(env, result)
+    assert watch == [] and counted(profiler)[0] == 0
+    count.counting = False
+    count(env, result)
+    assert counted(profiler)[0] == 0
+    count.counting = True
+    count(env, result)
+    assert counted(profiler) == (1, 1, 1.0, 1.0)
+    reported = []
+    count.report = lambda **words: reported.append(words)
+    count(env, gym(2.0, False))
+    count(env, result)
+    assert counted(profiler)[0] == 1
+    assert reported == [
+        {"env_steps": 1},
+        {"env_steps": 1, "episodes": 1, "episode_return": 3.0, "episode_length": 2.0},
+    ]
+    profiler.stop()
+
+
+@pytest.mark.parametrize("ends", [(), (1, 2, 3, 4, 5), (-1,)])
+def test_places_that_cannot_be(profiler: Profiler, ends: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="one to four places"):
+        profiler.step_counter(1, ends)
+
+
+def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeClock) -> None:
+    env_step, outer = profiler.profile("env_step"), profiler.profile("collect")
+
+    def step(env: Any) -> Any:
+        clock.advance(10)
+        return gym(1.0, False)
+
+    def slow(first: Any, result: Any) -> None:
+        clock.advance(3)
+
+    plain = env_step.wrap(step, after=profiler.step_counter(1, (2, 3)))
+    wrapped = env_step.wrap(step, after=slow)
+    with outer:
+        plain(Env())
+        wrapped(Env())
+        clock.advance(100)
+    stats = profiler.stats()
+    assert stats["env_step"].total_ns == 20
+    assert (stats["hotloop_hooks"].calls, stats["hotloop_hooks"].total_ns) == (2, 3)
+    assert (stats["collect"].total_ns, stats["collect"].own_ns) == (123, 100)
+    assert counted(profiler)[0] == 1
+
+
+def test_hooks_are_not_in_the_gaps_of_a_flat_script(core: str, clock: FakeClock) -> None:
+    from hotloop.measure.twin import SWITCH_SEGMENT
+
+    profiler = Profiler(clock=clock, core_name=core).start()
+    profiler.recorder.switches |= SWITCH_SEGMENT
+    profiler.recorder.name_gap = lambda a, b: profiler.profile(f"{a.name}..{b.name}")
+    step = profiler.profile("a").wrap(lambda: clock.advance(1), after=lambda first, result: clock.advance(2))
+    for _ in range(3):
+        step()
+        clock.advance(5)
+    stats = profiler.stats()
+    assert (stats["a..a"].calls, stats["a..a"].total_ns) == (2, 10)
+    assert (stats["hotloop_hooks"].calls, stats["hotloop_hooks"].total_ns) == (3, 6)
+    profiler.stop()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_both_cores_count_alike(data: st.DataObject) -> None:
+    width = data.draw(st.integers(0, 4))
+    costs = data.draw(st.booleans())
+    results = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        row = st.lists(st.booleans(), min_size=width, max_size=width)
+        rewards = st.lists(st.floats(-10, 10, width=32), min_size=width, max_size=width)
+        results.append(
+            gym(
+                np.array(data.draw(rewards), dtype=np.float32),
+                np.array(data.draw(row), dtype=bool),
+                np.array(data.draw(row), dtype=bool),
+            )
+        )
+    found = []
+    for name in ("compiled", "python"):
+        profiler = Profiler(clock=FakeClock(), core_name=name).start(memory=False)
+        count = profiler.step_counter(1, (2, 3), resets_cost_a_step=lambda env: costs)
+        env = Env()
+        for result in results:
+            count(env, result)
+        found.append(counted(profiler))
+        profiler.stop()
+    assert found[0] == found[1]
+
+
+def test_wrapped_calls_choose_their_region_in_the_order_never_always_choose(profiler: Profiler) -> None:
+    mine, other, around, aside, inner = (
+        profiler.profile(n) for n in ("mine", "other", "around", "aside", "inner")
+    )
+    train, rollout = profiler.profile("train"), profiler.profile("rollout")
+    answers = [True, True]
+    asked: list[int] = []
+
+    def question(at: int) -> Any:
+        return lambda: (asked.append(at), answers[at])[1]
+
+    call = mine.wrap(
+        lambda: None,
+        outer=around,
+        inside=(inner,),
+        choose=(question(0), question(1)),
+        always=(train,),
+        never=(rollout,),
+        otherwise=other,
+        otherwise_outer=aside,
+    )
+
+    def calls() -> tuple[int, ...]:
+        stats = profiler.stats()
+        return tuple(stats[n].calls if n in stats else 0 for n in ("mine", "around", "other", "aside"))
+
+    call()
+    assert calls() == (1, 1, 0, 0) and asked == [0, 1]
+    answers[0] = False
+    call()
+    assert calls() == (1, 1, 1, 1) and asked == [0, 1, 0]
+    with train:
+        call()
+        assert calls() == (2, 2, 1, 1) and len(asked) == 3
+        with rollout, inner:
+            call()
+    assert calls() == (2, 2, 2, 1) and len(asked) == 3
+
+
+def test_regions_with_the_same_bit_are_told_apart(profiler: Profiler) -> None:
+    regions = [profiler.profile(f"r{i}") for i in range(130)]
+    by_bit: dict[int, list[Any]] = {}
+    for region in regions:
+        by_bit.setdefault(region.number % 64, []).append(region)
+    first, second = by_bit[regions[0].number % 64][:2]
+    call = profiler.profile("call").wrap(lambda: None, alone=(second,))
+    with first:
+        assert first.is_open() and not second.is_open()
+        call()
+        with second:
+            assert first.is_open() and second.is_open()
+            call()
+    assert profiler.stats("call").calls == 1
+
+
+@pytest.mark.parametrize("word", ["outer", "otherwise", "alone", "inside", "always", "never"])
+def test_the_compiled_wrapper_refuses_what_is_no_region(word: str) -> None:
+    profiler = Profiler(core_name="compiled")
+    value: Any = "env_step" if word in ("outer", "otherwise") else ("env_step",)
+    with pytest.raises(TypeError, match=f"{word}.*region"):
+        profiler.profile("a").wrap(len, **{word: value})
+
+
+@pytest.mark.parametrize(
+    ("result", "known"),
+    [
+        (gym([1, 2], [False, True], [False, False]), ([1.0, 2.0], [False, True])),
+        ([None, 1, 0, 1, {}], ([1.0], [True])),
+        (("observation", 2.0, True, {}), ([2.0], [True])),
+        (gym(torch.ones(2, 1), torch.tensor([[1], [0]]), torch.zeros(2, 1)), ([1.0] * 2, [True, False])),
+        (gym(np.float16(1.0), np.array([False]), np.array([True])), ([1.0], [True])),
+        (gym(1.0, np.zeros(3), np.zeros(3)), None),
+        (gym("a", False), None),
+        (("observation", 1.0), None),
+        ("text", None),
+        (None, None),
+        (gym(SimpleNamespace(device=SimpleNamespace(type="cuda")), False), None),
+    ],
+    ids=range(11),
+)
+def test_odd_results_in_plain_numbers(result: Any, known: Any) -> None:
+    assert plain_numbers(result, 1, (2, 3)) == known
+
+
+def test_odd_results_are_counted_through_the_instrumented_path() -> None:
+    """A step is a step whatever it returns, and tensors are read without recording a transfer."""
+    from hotloop.instrument import counting
+    from hotloop.instrument.begin import Instrument
+
+    instrument = Instrument()
+    instrument.install()
+    default.start()
+    try:
+        env = Env()
+        counting.single_step.forget(env)
+        counting.single_step(env, gym(torch.tensor(1.5), torch.tensor(False), torch.tensor(False)))
+        counting.single_step(env, (None, 1, True, {}))
+        counting.single_step(env, "nothing like a result")
+        progress = default.capture().progress
+        names = set(default.stats())
+    finally:
+        default.stop()
+        instrument.remove()
+    assert (progress.env_steps, progress.episodes, progress.return_sum) == (2 + 3, 1, 2.5)
+    assert "transfer" not in names
