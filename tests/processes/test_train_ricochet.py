@@ -129,7 +129,7 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
     [
         (["nosuch"], "there is no workload 'nosuch'; there is ricochet"),
         (["ricochet", "--envs", "0"], "must be at least 1"),
-        (["ricochet", "--board-size", "3"], "7 .. 16"),
+        (["ricochet", "--board-size", "3"], "7 to 16"),
         (["ricochet", "--no-profiling", "--enable-profiling"], "no report to write"),
         (["ricochet", "--profiling-report", "nowhere/a.json"], "there is no folder"),
         (["ricochet", "--profiling-report", "mine.json"], "no report of ours"),

@@ -204,7 +204,7 @@ def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change:
     says.append(_against(predicted, whole.speed_up))
     if at_most is not None:
         names = " and ".join(name for name, _, _ in faster)
-        says.append(f"Without {names} at all, the whole would run {at_most:.2f}x as fast, no more.")
+        says.append(f"Had {names} taken no time at all, the same law would give {at_most:.2f}x: the limit.")
     changed = tuple(name for name, _, _ in rows)
     return Explanation(changed, together, predicted, whole.speed_up, at_most, tuple(says), certain)
 
