@@ -10,7 +10,7 @@ Three questions, each answered with rounds that are run in turn, medians over th
 - growth: time per env step of `fast` after 1024 and after 5000 episodes, as an exponent of the episodes.
 
 Run: python benchmarks/snake.py [--rounds N] [--only products variants growth] [--json FILE]
-About 5 minutes on a quiet machine. Exit code 1 when a target is missed.
+About 8 minutes on a quiet machine. Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Switch:
         if on and self.instrument is None:
             self.instrument = Instrument()
             self.instrument.install()
-            self.sampler = LineSampler(default.recorder, self.folder)
+            self.sampler = LineSampler(default.recorder, self.folder, wait=8)  # as after twenty seconds
             self.sampler.start()
         (default.resume if on else default.pause)()
         if not on and self.everything and self.instrument is not None:

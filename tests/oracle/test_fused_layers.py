@@ -153,6 +153,8 @@ def test_impossible_networks_are_refused() -> None:
 
 def test_another_batch_size_compiles_nothing() -> None:
     (layout,), work = lay_out(((4, 8, 2), "tanh"))
+    compiled = []
     for rows in (1, 8, 64):
         layers.forward(layout.table, work.packed, np.zeros(rows * 4, dtype=np.float32), 0, work.hidden, rows)
-    assert len(layers.forward.signatures) == 1
+        compiled.append(len(layers.forward.signatures))
+    assert compiled[0] == compiled[-1]

@@ -215,7 +215,7 @@ def test_a_run_that_hangs_is_ended_with_all_it_started(project: Path) -> None:
 def test_a_disk_that_fills_up_loses_nothing_already_measured(project: Path) -> None:
     disk = project / "small"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "none", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k,nr_inodes=200", "none", str(disk)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("LOUD: no right to mount a small disk here")
     try:
@@ -331,6 +331,9 @@ def test_ctrl_c_ends_runs_at_once(project: Path) -> None:
     done = carry_out(series, Progress(quiet=True), lanes=lanes)
     timer.join()
     assert done.interrupted and not done.series.runs
+    end = time.monotonic() + 20  # a thread may still be at its last line
+    while process._running and time.monotonic() < end:
+        time.sleep(0.05)
     assert not process._running
 
 

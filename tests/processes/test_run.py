@@ -150,11 +150,35 @@ def test_a_script_that_fails_is_reported_up_to_its_end(folder: Path, end: str, e
     (folder / "fails.py").write_text(TINY + end)
     done = launch(folder, "--capture", "cap", "fails.py", "100")
     assert done.returncode == 5
-    assert f"the script {ending}" in done.stderr
+    assert f"the script {'was' if 'by' in ending else 'ended with'} {ending}" in done.stderr
     assert "Where the time goes" in done.stdout
     capture = hotloop.load(folder / "cap")
     assert capture.facts["exit_status"] == ending
     assert capture.progress.env_steps == 100
+
+
+def test_a_script_that_came_no_further_than_its_arguments_gets_one_line(folder: Path) -> None:
+    (folder / "wrong.py").write_text(
+        "import argparse, numpy\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--steps', required=True)\nparser.parse_args()\n"
+    )
+    done = launch(folder, "--capture", "cap", "wrong.py", "--stepz", "3")
+    assert done.returncode == 5 and done.stdout == ""
+    *theirs, ours = done.stderr.splitlines()
+    assert theirs[-1].startswith("wrong.py: error: the following arguments are required")
+    assert ours == (
+        "hotloop: the script ended with exit code 2 before it did anything hotloop knows; "
+        "what there is: hotloop report cap"
+    )
+    assert hotloop.load(folder / "cap").facts["exit_status"] == "exit code 2"
+
+
+def test_a_module_is_called_by_its_name(folder: Path) -> None:
+    (folder / "train_me.py").write_text(TINY)
+    done = launch(folder, "--capture", "cap", "-m", "train_me", "100")
+    assert done.returncode == 0, done.stderr
+    (process,) = hotloop.load(folder / "cap").processes
+    assert process.label == "-m train_me"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

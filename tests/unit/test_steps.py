@@ -104,9 +104,12 @@ def test_somebody_may_know_better(profiler: Profiler) -> None:
 
     count = profiler.step_counter(1, (2,), told=told)
     env, ends = Env(), np.array([True, False, True])
-    for _ in range(2):
-        count(env, (None, np.ones(3), ends, "infos"))
-    assert counted(profiler) == (6, 4, 50.0 + 2.0, 7.0 + 2.0)
+    count(env, (None, np.ones(3), np.zeros(3, dtype=bool), "infos"))
+    count(env, (None, np.ones(3), ends, "infos"))
+    assert counted(profiler) == (6, 2, 50.0, 7.0)
+    count(env, (None, "not read any more", ends, "infos"))  # it does not know: then nobody knows the returns
+    progress = profiler.capture().progress
+    assert counted(profiler) == (9, 4, 50.0, 7.0 + 2.0) and progress.return_count == 2
     assert seen == [("infos", [0, 2])] * 2
 
 

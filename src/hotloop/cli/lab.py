@@ -30,7 +30,8 @@ class Arguments:
     action: tyro.conf.Positional[Literal["run", "new"]]
     """What to do."""
     file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN|CAPTURE")] = None
-    """run: the plan. new: the capture to look at; the latest in hotloop-runs/ when none is named."""
+    """run: the plan, a file or the name of one that comes with hotloop, such as snake-investigation.
+    new: the capture to look at; the latest in hotloop-runs/ when none is named."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PLAN.toml")] = None
     """new: where the plan goes; plan.toml when not given."""
     force: Flag = False

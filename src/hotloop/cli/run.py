@@ -16,7 +16,7 @@ from hotloop._util.units import size
 from hotloop.cli.report import note, print_text
 from hotloop.report.as_json import findings_json
 from hotloop.workflows.report import check_target, explained, write_report
-from hotloop.workflows.run import Ran, run_recorded
+from hotloop.workflows.run import Ran, did_nothing, run_recorded
 
 TAKES_COMMAND = True
 SCRIPT_FAILED, NOTHING_RECORDED, INTERRUPTED = 5, 1, 130
@@ -83,14 +83,20 @@ def run(arguments: Arguments) -> int:
             f"try: hotloop run {shlex.join(ran.command[1:])}"
         )
         return SCRIPT_FAILED if ran.exit_code else NOTHING_RECORDED
-    if not arguments.json:
+    in_vain = bool(ran.exit_code) and not ran.interrupted and did_nothing(result.capture)
+    if not arguments.json and not in_vain:
         sys.stdout.flush()
         print()
         print_text(dataclasses.replace(result, name=shlex.quote(str(ran.folder))))
     if arguments.output is not None:
         note(f"wrote {arguments.output} ({size(write_report(result, arguments.output))})")
-    if ran.exit_code:
-        note(f"hotloop: the script {ran.ending}; what it did until then is in {ran.folder}")
+    if in_vain:
+        note(
+            f"hotloop: the script {ran.told_ending} before it did anything hotloop knows; "
+            f"what there is: hotloop report {shlex.quote(str(ran.folder))}"
+        )
+    elif ran.exit_code:
+        note(f"hotloop: the script {ran.told_ending}; what it did until then is in {ran.folder}")
     return exit_code(ran)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 # Regions that may come anywhere, so they say nothing about what stands before or after them.
 MINOR = ("transfer", "gc_pause", "import", "hotloop_summary", "hotloop_meter", "log")
+GAPS = ("between ", "before ", "after ")  # how the names of gaps begin
 AFTER = {
     "policy_forward": "policy",  # sampling the action, handing it over
     "learner_forward": "loss",

@@ -22,13 +22,15 @@ _OUTER = {
 def patch_core(module: ModuleType, into: Patches) -> None:
     """`gymnasium.core`: every class derived from `Env`, now and later."""
     after = {"step": counting.single_step, "reset": counting.single_step.forget}
-    into.apply([follow_subclasses(module.Env, functools.partial(_methods, after=after), into)])
+    methods = functools.partial(_methods, hollow=module.Wrapper, after=after)
+    into.apply([follow_subclasses(module.Env, methods, into)])
 
 
 def patch_vector(module: ModuleType, into: Patches) -> None:
     """`gymnasium.vector.vector_env`: every class derived from `VectorEnv`, now and later."""
     after = {"step": counting.vector_step, "reset": counting.vector_step.forget}
-    into.apply([follow_subclasses(module.VectorEnv, functools.partial(_methods, after=after), into)])
+    methods = functools.partial(_methods, hollow=module.VectorWrapper, after=after)
+    into.apply([follow_subclasses(module.VectorEnv, methods, into)])
 
 
 def patch_async(module: ModuleType, into: Patches) -> None:
@@ -46,9 +48,9 @@ def patch_async(module: ModuleType, into: Patches) -> None:
     into.apply([Patch(module, "_async_worker", silent)])
 
 
-def _methods(cls: type, after: dict[str, Any]) -> Iterable[Patch]:
-    """Patches of the methods a class defines itself."""
-    for name, (outer, category) in _OUTER.items():
+def _methods(cls: type, hollow: type, after: dict[str, Any]) -> Iterable[Patch]:
+    """Patches of the methods a class defines itself; the `hollow` one only passes calls on."""
+    for name, (outer, category) in _OUTER.items() if cls is not hollow else ():
         if callable(vars(cls).get(name)) and not getattr(vars(cls)[name], "__isabstractmethod__", False):
             region = default.profile(f"{cls.__name__}.{name}", category)
             yield Patch(cls, name, functools.partial(region.wrap, outer=outer, after=after.get(name)))

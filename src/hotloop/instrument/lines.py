@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hotloop._util.files import write_atomically
@@ -19,7 +20,7 @@ INTERVAL_S = 0.04
 SAVE_INTERVAL_S = 2.0
 # To look, the sampler must be given the GIL, which costs the script about a tenth of a millisecond. So it
 # looks often at first and ever less often later; a look stands for as many intervals as it waited.
-LOOKS_BEFORE_DOUBLING = 200
+LOOKS_BEFORE_DOUBLING = 64
 LONGEST_WAIT = 32  # intervals
 
 
@@ -29,7 +30,9 @@ class LineSampler:
     Counts and samples are in intervals of INTERVAL_S.
     """
 
-    def __init__(self, recorder: Any, folder: Path):
+    def __init__(self, recorder: Any, folder: Path, wait: int = 1):
+        """`wait` is the number of intervals between looks at first."""
+        self._wait = wait
         self._recorder = recorder
         self._folder = folder
         self._thread = threading.Thread(target=self._run, name="hotloop lines", daemon=True)
@@ -52,15 +55,14 @@ class LineSampler:
 
     def _run(self) -> None:
         saved = time.monotonic()
-        wait, looks = 1, 0
+        wait, looks = self._wait, 0
         while not self._stop.wait(wait * INTERVAL_S):
             self._samples += wait
             looks += 1
             if self._recorder.open_depth(self._main.native_id) == 0:
                 frame = sys._current_frames().get(self._main.ident or 0)
                 if frame is not None:
-                    innermost = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                    self._counts[user_line(frame) or innermost] += wait
+                    self._counts[user_line(frame) or _package(frame)] += wait
             if looks % LOOKS_BEFORE_DOUBLING == 0 and wait < LONGEST_WAIT:
                 wait *= 2
             if time.monotonic() - saved > SAVE_INTERVAL_S:
@@ -75,3 +77,14 @@ class LineSampler:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"{os.uname().nodename}-{os.getpid()}-{self._start_ns}.json"
             write_atomically(self._folder / name, json.dumps(data))
+
+
+def _package(frame: FrameType) -> str:
+    """In words, whose code runs when none of the user's is on the stack: an import, the end of Python."""
+    inner: FrameType | None = frame
+    while inner is not None:
+        name = str(inner.f_globals.get("__name__", "")).split(".")[0].lstrip("_") or "python"
+        if name != "hotloop":
+            return f"({name}, not the script)"
+        inner = inner.f_back
+    return "(hotloop)"

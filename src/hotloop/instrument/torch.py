@@ -26,7 +26,7 @@ clip_grad_norm = _profile("clip_grad_norm", "optimizer")
 transfer = _profile("transfer")
 checkpoint = _profile("checkpoint")
 data_load = _profile("data_load")
-TRANSFERS = ("item", "cpu", "to", "cuda", "numpy", "tolist")
+TRANSFERS = ("item", "cpu", "to", "cuda", "tolist")  # `numpy` moves nothing: it is a view
 
 
 def patch_torch(torch: ModuleType, into: Patches) -> None:

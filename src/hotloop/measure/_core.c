@@ -2333,6 +2333,7 @@ static PyObject *recorder_progress(Recorder *self, PyObject *const *args, Py_ssi
 typedef struct {
     Py_ssize_t width;
     bool resets_cost_a_step;
+    bool told; /* somebody has told a return: rewards need not be added up */
     double *returns;
     int64_t *lengths;
     bool *waiting; /* rows whose next step is only a reset */
@@ -2495,8 +2496,9 @@ static Rows *rows_of(StepCounter *self, PyObject *env, Py_ssize_t width)
 }
 
 /* Somebody may know better what the episodes that ended came to; with an error, our own sums stay. */
-static void ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
+static bool ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
 {
+    bool known = false;
     PyObject *told = PyObject_CallFunctionObjArgs(self->told, env, result, finished, NULL);
     PyObject *pair = told && told != Py_None ? PySequence_Tuple(told) : NULL;
     if (pair != NULL && PyTuple_GET_SIZE(pair) < 2) {
@@ -2506,6 +2508,7 @@ static void ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObjec
         if (read_number(PyTuple_GET_ITEM(pair, 0), &first) && read_number(PyTuple_GET_ITEM(pair, 1), &second)) {
             sums[0] = first;
             sums[1] = second;
+            known = true;
         }
     }
     Py_XDECREF(pair);
@@ -2513,6 +2516,7 @@ static void ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObjec
     if (PyErr_Occurred()) {
         swallow_error(self->told);
     }
+    return known;
 }
 
 static bool report_work(StepCounter *self, const Work *work)
@@ -2522,8 +2526,10 @@ static bool report_work(StepCounter *self, const Work *work)
     }
     PyObject *words = Py_BuildValue("{sL}", "env_steps", work->env_steps);
     if (words != NULL && work->episodes) {
-        PyObject *more = Py_BuildValue("{sLsdsd}", "episodes", work->episodes, "episode_return", work->result,
-                                       "episode_length", work->length);
+        PyObject *more = work->has_return
+                             ? Py_BuildValue("{sLsdsd}", "episodes", work->episodes, "episode_length", work->length,
+                                             "episode_return", work->result)
+                             : Py_BuildValue("{sLsd}", "episodes", work->episodes, "episode_length", work->length);
         if (more == NULL || PyDict_Update(words, more) < 0) {
             Py_CLEAR(words);
         }
@@ -2547,7 +2553,8 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
     }
     Work work = {0};
     double sums[2] = {0, 0};
-    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* a collection may run anybody's code */
+    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* others may drop the rows meanwhile */
+    bool returns_known = !rows->told;
     for (Py_ssize_t row = 0; row < width; row++) {
         if (UNLIKELY(rows->waiting[row])) {
             rows->waiting[row] = false;
@@ -2574,17 +2581,21 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
             Py_XDECREF(number);
         }
     }
-    Py_DECREF(kept);
     if (PyErr_Occurred()) { /* no memory for the list */
+        Py_DECREF(kept);
         Py_XDECREF(finished);
         return false;
     }
     if (finished != NULL) {
-        ask_told(self, env, result, finished, sums);
+        bool told = ask_told(self, env, result, finished, sums);
+        rows->told |= told;
+        returns_known = told || !rows->told;
         Py_DECREF(finished);
     }
+    Py_DECREF(kept);
     if (work.episodes) {
-        work.has_length = work.has_return = true;
+        work.has_length = true;
+        work.has_return = returns_known;
         work.result = sums[0] / (double)work.episodes;
         work.length = sums[1] / (double)work.episodes;
     }
@@ -2592,15 +2603,30 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
 }
 
 /* Open every column; false, all closed, when the result is not of a kind we understand. */
-static bool open_columns(StepCounter *self, PyObject *result, Column *columns)
+static bool open_columns(StepCounter *self, PyObject *result, Column *columns, bool read_rewards)
 {
     Py_ssize_t opened = 0;
     bool good = PyTuple_Check(result);
     for (; good && opened < self->place_count; opened++) {
         Py_ssize_t place = self->places[opened];
-        if (place >= PyTuple_GET_SIZE(result) || !open_column(&columns[opened], PyTuple_GET_ITEM(result, place))) {
+        if (place >= PyTuple_GET_SIZE(result)) {
             good = false;
             break;
+        }
+        if (opened == 0 && !read_rewards) { /* the first of the ends stands in for what is not read */
+            columns[0].has_view = false;
+            continue;
+        }
+        if (!open_column(&columns[opened], PyTuple_GET_ITEM(result, place))) {
+            good = false;
+            break;
+        }
+        if (opened == 1 && !read_rewards) {
+            columns[0].width = columns[1].width;
+            columns[0].number = columns[1].number;
+            columns[0].data = columns[1].data;
+            columns[0].stride = columns[1].stride;
+            columns[0].format = columns[1].format;
         }
         if (columns[opened].width != columns[0].width) {
             good = false;
@@ -2632,7 +2658,8 @@ static bool count_step(PyObject *counter, PyObject *env, PyObject *result)
         return true;
     }
     Column columns[1 + MAX_ENDS];
-    if (!open_columns(self, result, columns)) {
+    bool read_rewards = !(self->last_env == env && self->last_rows->told);
+    if (!open_columns(self, result, columns, read_rewards)) {
         PyObject *done = self->odd ? PyObject_CallFunctionObjArgs(self->odd, env, result, NULL) : Py_NewRef(Py_None);
         Py_XDECREF(done);
         return done != NULL;

@@ -305,7 +305,12 @@ def process_label() -> str:
     name: str = multiprocessing.current_process().name if multiprocessing else "MainProcess"
     if name != "MainProcess":
         return name
-    return os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) and sys.argv[0] else "python"
+    given = sys.orig_argv[1:]
+    while given and given[0].startswith("-") and given[0] not in ("-c", "-m"):
+        del given[: 2 if given[0] in ("-W", "-X") else 1]
+    if len(given) > 1 and given[0] == "-m":  # its file may be called __main__.py, or not be known yet
+        return f"-m {given[1]}"
+    return os.path.basename((getattr(sys, "argv", None) or [""])[0]) or "python"
 
 
 def is_on_network(folder: Path) -> bool:

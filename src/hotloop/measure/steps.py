@@ -21,13 +21,14 @@ Column = tuple[bool, list[float]]  # whether it is one number and no array; its 
 class Rows:
     """Episodes under way in the rows of one env."""
 
-    __slots__ = ("lengths", "resets_cost_a_step", "returns", "waiting")
+    __slots__ = ("lengths", "resets_cost_a_step", "returns", "told", "waiting")
 
     def __init__(self, width: int, resets_cost_a_step: bool):
         self.returns = [0.0] * width
         self.lengths = [0] * width
         self.waiting = [False] * width  # rows whose next step is only a reset
         self.resets_cost_a_step = resets_cost_a_step
+        self.told = False  # somebody has told a return: rewards need not be added up
 
 
 class StepCounter:
@@ -36,8 +37,9 @@ class StepCounter:
     `reward` and `ends` are places in the result. `odd(env, result)` is called for a result that is
     not understood, and may count by calling `add`. Nothing is counted while `counting` is false or
     inside the region `unless`. `told(env, result, rows)` may know better about the episodes that
-    ended in `rows`: it gives the sums of their returns and lengths, or None. `resets_cost_a_step(env)`
-    is asked once for each env: then the step of a row after its end is only a reset and no step.
+    ended in `rows`: it gives the sums of their returns and lengths, or None. Once it has done so for an
+    env, rewards of that env are not read any more. `resets_cost_a_step(env)` is asked once for each
+    env: then the step of a row after its end is only a reset and no step.
     Whenever the list `watch` is not empty after a step, `noticed()` is called. With `report` set, it
     is called with what `Recorder.progress` takes, and nothing is counted here.
     """
@@ -78,7 +80,8 @@ class StepCounter:
             self._noticed()
         if self._unless is not None and self._unless.is_open():
             return
-        columns = self._columns(result)
+        known = self._rows.get(id(env))
+        columns = self._columns(result, read_rewards=known is None or not known.told)
         if columns is None:
             if self._odd is not None:
                 self._odd(env, result)
@@ -98,11 +101,13 @@ class StepCounter:
         """The episodes under way in `env` were broken off; has the form of an `after`, for resets."""
         self._rows.pop(id(env), None)
 
-    def _columns(self, result: Any) -> list[list[float]] | None:
+    def _columns(self, result: Any, read_rewards: bool) -> list[list[float]] | None:
         """Rewards, then each of the ends, all of one width; None when the result is not understood."""
         if not isinstance(result, tuple) or len(result) <= max(self._reward, *self._ends):
             return None
-        columns = [read_column(result[at]) for at in (self._reward, *self._ends)]
+        # What is not read is left out by reading the first of the ends in its place.
+        first = self._reward if read_rewards else self._ends[0]
+        columns = [read_column(result[at]) for at in (first, *self._ends)]
         read = [column for column in columns if column is not None]
         alike = len({(column[0], len(column[1])) for column in read}) == 1
         return [column[1] for column in read] if alike and len(read) == len(columns) else None
@@ -112,6 +117,7 @@ class StepCounter:
         if rows is None or len(rows.returns) != len(rewards):
             rows = self._rows[id(env)] = Rows(len(rewards), self._ask_resets(env))
         steps, finished, sum_of_returns, sum_of_lengths = 0, [], 0.0, 0.0
+        returns_known = not rows.told
         for row, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
             if rows.waiting[row]:
                 rows.waiting[row] = False
@@ -128,12 +134,15 @@ class StepCounter:
         if finished and self._told is not None and result is not None:
             sums = self._ask_told(env, result, finished)
             if sums is not None:
+                rows.told = True
                 sum_of_returns, sum_of_lengths = sums
+            returns_known = sums is not None or not rows.told
         count = len(finished)
         words: dict[str, Any] = {"env_steps": steps}
         if finished:
-            words |= {"episodes": count, "episode_return": sum_of_returns / count}
-            words["episode_length"] = sum_of_lengths / count
+            words |= {"episodes": count, "episode_length": sum_of_lengths / count}
+            if returns_known:
+                words["episode_return"] = sum_of_returns / count
         (self.report or self._recorder.progress)(**words)
 
     def _ask_resets(self, env: Any) -> bool:

@@ -20,6 +20,8 @@ from typing import Any
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import create_exclusively
 from hotloop.capture import store
+from hotloop.capture.model import Capture
+from hotloop.instrument.gaps import GAPS, MINOR
 from hotloop.measure.facts import new_facts
 from hotloop.workflows.launch import recording_environment
 
@@ -42,6 +44,11 @@ class Ran:
             return "finished" if self.exit_code == 0 else f"exit code {self.exit_code}"
         return f"ended by {signal.Signals(-self.exit_code).name}"
 
+    @property
+    def told_ending(self) -> str:
+        """The same as the end of a sentence about the script."""
+        return f"ended with {self.ending}" if self.exit_code > 0 else f"was {self.ending}"
+
 
 def run_recorded(words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool) -> Ran:
     """Run the command to its end, recording it; with `quiet` its stdout goes to stderr."""
@@ -55,6 +62,12 @@ def run_recorded(words: tuple[str, ...], folder: Path | None, options: dict[str,
     with contextlib.suppress(OSError, ValueError):
         store.update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     return ran
+
+
+def did_nothing(capture: Capture) -> bool:
+    """Whether a script came no further than its imports: a wrong argument, a file that is not there."""
+    names = {node.name for thread in capture.threads for node in thread.root.children}
+    return all(name in MINOR or name.startswith(GAPS) for name in names)
 
 
 def begin_capture(folder: Path, command: list[str]) -> None:

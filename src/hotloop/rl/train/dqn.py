@@ -200,7 +200,7 @@ class _Run:
         )
         self.recent = RecentEpisodes()
         self.steps = self.env_steps = self.updates = self._recorded_steps = self._recorded_env_steps = 0
-        self._record_every_s, self._record_at_s = 0.1, 0.0
+        self._record_every_s, self._record_at_s = 0.02, 0.0
         self._actions = np.zeros(rows, dtype=np.int64)
         self._finals: NDArray[Any] | None = None
         saved = load_checkpoint(config.checkpoint) if config.resume and config.checkpoint else None
@@ -318,8 +318,6 @@ class _Run:
             int(self.position.episodes.count[0]) + int(self.envs.num_envs)
             > self.position.episodes.returns.size
         )
-        if self._loop is None and not full and self.steps % 16:
-            return False
         now = time.perf_counter()
         due = full or self._loop is not None or now >= self._record_at_s
         if due:
