@@ -351,6 +351,35 @@ def test_regions_with_the_same_bit_are_told_apart(profiler: Profiler) -> None:
     assert profiler.stats("call").calls == 1
 
 
+@pytest.mark.parametrize("word", ["alone", "inside", "always", "never"])
+def test_a_wrapped_call_looks_for_seven_regions_at_most(profiler: Profiler, word: str) -> None:
+    regions = tuple(profiler.profile(f"r{i}") for i in range(8))
+    profiler.profile("a").wrap(len, **{word: regions[:7]})
+    with pytest.raises(ValueError, match=f"{word}= takes at most 7 regions, not 8"):
+        profiler.profile("a").wrap(len, **{word: regions})
+
+
+def test_regions_that_begin_and_end_together_add_up(profiler: Profiler, clock: FakeClock) -> None:
+    """Also when a window falls due at their end, and what is done at windows takes time."""
+    outer, inner = profiler.profile("outer"), profiler.profile("inner")
+
+    def at_window(now: int) -> None:
+        clock.advance(1000)
+        with profiler.profile("summary"):
+            clock.advance(10)
+
+    profiler.recorder.on_window = at_window
+    call = inner.wrap(lambda: clock.advance(60_000_000), outer=outer)
+    call()
+    clock.advance(5)
+    stats = profiler.stats()
+    assert (stats["inner"].total_ns, stats["inner"].own_ns) == (60_000_000, 60_000_000)
+    assert (stats["outer"].total_ns, stats["outer"].own_ns) == (60_001_010, 1000)
+    assert stats["summary"].total_ns == 10
+    (thread,) = profiler.capture().threads
+    assert sum(s.own_ns for s in stats.values()) + thread.unattributed_ns == thread.wall_ns
+
+
 @pytest.mark.parametrize("word", ["outer", "otherwise", "alone", "inside", "always", "never"])
 def test_the_compiled_wrapper_refuses_what_is_no_region(word: str) -> None:
     profiler = Profiler(core_name="compiled")
