@@ -359,6 +359,21 @@ def test_segments_hold_several_bursts_of_work() -> None:
     assert sorted(row["seconds"] for row in held_up.segments)[len(held_up.segments) // 2] < 0.03
 
 
+def test_what_switching_takes_and_a_single_hold_up_make_no_segment_longer() -> None:
+    class Slow(Switch):
+        def on(self) -> None:
+            super().on()
+            script.now_s += 0.2  # as `gc` does, which looks through all objects
+
+    script = Script([Slow("x"), Switch("y")], segment_s=0.02)
+    script.run(1, 3000, 0, lambda: 0.002)
+    script.now_s += 0.3
+    script.run(1, 3000, 0, lambda: 0.002)
+    assert len(script.segments) > 100
+    assert sum(row["seconds"] > 0.03 for row in script.segments) == 1
+    assert script.segments[-1]["steps_s"] < 12.5  # 6000 steps and the hold-up, no switches
+
+
 def test_no_difference_has_to_hold_for_the_sums_too() -> None:
     chance = random.Random(2)
     times = [

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import signal, stats
 
 from hotloop.analysis.looks import RUNS, SEGMENTS, Schedule, noise_floor
+from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds
 from hotloop.analysis.verdict import Verdict, decide, decide_blocks, judge
 from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, Noise, log_times, paired_times
 
@@ -146,3 +147,31 @@ def test_many_more_comparisons_hold(machine: str, change: float) -> None:
         assert found.share("faster") <= 0.02
     if change >= 0.05 and machine != "very noisy":
         assert found.share("slower") >= 0.97
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", [0.0, -0.1])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_of_eight_patches_that_do_nothing_hardly_one_is_given_a_word(machine: str, change: float) -> None:
+    """The machine drifts from one segment to the next; `change`: of a ninth patch that does help."""
+    drift, scatter, struck = {"quiet": (0.003, 0.02, 0.0), "noisy": (0.02, 0.05, 0.02)}.get(
+        machine, (0.05, 0.08, 0.05)
+    )
+    rng = np.random.default_rng(3)
+    names = [f"nothing_{number}" for number in range(8)] + ["faster"] * (change != 0)
+    false, repeats, rounds = 0, 800, 220
+    for _ in range(repeats):
+        shocks = rng.normal(0, drift, rounds * (len(names) + 1))
+        level = signal.lfilter([1.0], [1.0, -0.97], shocks)
+        late = rng.exponential(1.0, level.shape) * (rng.random(level.shape) < struck)
+        seconds = np.exp(level + rng.normal(0, scatter, level.shape) + late).reshape(rounds, -1)
+        rows = []
+        for row in seconds:
+            arms = rng.permutation([BASELINE, *names]).tolist()
+            times = dict(zip(arms, row.tolist(), strict=True))
+            rows.append({arm: (t * (1 + change * (arm == "faster")), 1) for arm, t in times.items()})
+        looking = Looking(names)
+        looking.look(Rounds("cycles", "env step", (Part(tuple(rows), 1.0),)), final=True)
+        words = {row.name: row.verdict.word for row in looking.verdicts}
+        false += any(words[name] in ("faster", "slower") for name in names if name != "faster")
+    assert false / repeats <= 0.06

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hotloop.analysis.looks import SEGMENTS, Schedule
+from hotloop.analysis.looks import PATCHES, Schedule
 from hotloop.analysis.verdict import TOLERANCE, Pairs, VariantVerdict, Verdict, holm, judge
 
 BASELINE = "as it is"
@@ -140,7 +140,7 @@ class Looking:
     """
 
     def __init__(
-        self, names: Sequence[str], *, tolerance: float = TOLERANCE, schedule: Schedule = SEGMENTS
+        self, names: Sequence[str], *, tolerance: float = TOLERANCE, schedule: Schedule = PATCHES
     ) -> None:
         self._tolerance, self._schedule = tolerance, schedule
         self._pairs: dict[str, Pairs] = {name: [] for name in names}

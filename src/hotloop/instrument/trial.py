@@ -29,6 +29,7 @@ SEGMENT_S = 0.02
 MOST_SEGMENT_S = 0.5
 BURST = 4  # times the mean: a piece of work between two ticks that is longer than most
 BURSTS = 2  # a segment is at least so many times as long as the longest of them
+OFTEN = 3  # so many times it has been that long: one hold-up is no burst
 FORGET = 0.98  # the longest, from one segment to the next
 SETTLE_SHARE = 0.1  # of a segment: dropped after a switch
 LONG_CYCLE_S, LONGER_CYCLE_S = 0.6, 0.9  # above, phases are cut apart; in between, it stays as it is
@@ -80,7 +81,7 @@ class _Gaps:
     def __init__(self) -> None:
         self.mean_s = 0.0
         self.mean_cpu_s = 0.0
-        self.longest_s = 0.0  # CPU time: a thread that is only held up has no bursts
+        self.longest_s = [0.0] * OFTEN  # CPU time: a thread that is only held up has no bursts
 
     def note(self, wall_s: float, cpu_s: float) -> None:
         """One more."""
@@ -88,11 +89,17 @@ class _Gaps:
             self.mean_s, self.mean_cpu_s = wall_s, cpu_s
         self.mean_s += 0.02 * (wall_s - self.mean_s)
         self.mean_cpu_s += 0.02 * (cpu_s - self.mean_cpu_s)
-        self.longest_s = max(self.longest_s, cpu_s)
+        if cpu_s > self.longest_s[-1]:
+            self.longest_s = sorted((*self.longest_s[:-1], cpu_s), reverse=True)
 
     def burst_s(self) -> float:
-        """The longest where it stands out; 0 where all are alike."""
-        return self.longest_s if self.longest_s > BURST * self.mean_cpu_s else 0.0
+        """What the longest reach where they stand out; 0 where all are alike."""
+        length_s = self.longest_s[-1]
+        return length_s if length_s > BURST * self.mean_cpu_s else 0.0
+
+    def forget(self) -> None:
+        """A segment has ended: what was long once is less so."""
+        self.longest_s = [FORGET * length_s for length_s in self.longest_s]
 
 
 class Trial:
@@ -160,7 +167,6 @@ class Trial:
         if self._toggles is None:
             if cycle_ended or now_s - self._first_s >= START_ANYWAY_S:
                 self._start(kind)
-                now_s = self._clock()  # looking for what applies takes a while
         else:
             self._all_steps += env_steps
             self._all_updates += updates
@@ -177,6 +183,8 @@ class Trial:
                 self._gaps[kind].note(now_s - self._last_s, self._cpu_s - before_s)
                 self._at_boundary(now_s)
         self._last_kind, self._last_s = kind, now_s
+        if self._switched_s > now_s:  # what a switch takes (`gc` looks through all objects) is nobody's work
+            self._last_s, self._cpu_s = self._switched_s, self._cpu_clock()
 
     def _note_cycle(self, now_s: float) -> None:
         self._cycle_s = now_s - self._cycle_began_s
@@ -193,7 +201,7 @@ class Trial:
             if now_s - self._switched_s >= SETTLE_SHARE * self._segment_s:
                 self._begin(now_s)
         elif now_s - self._began_s >= self._length_s():
-            self._gaps[self._kind].longest_s *= FORGET
+            self._gaps[self._kind].forget()
             turns = self._turns[self._kind]
             self._write(
                 {
