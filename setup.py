@@ -26,7 +26,11 @@ setup(
         Extension(
             "hotloop.measure._core",
             [str(MEASURE / "_core.c")],
-            depends=[str(MEASURE / "layout.h"), "src/hotloop/capture/layout.py"],
+            depends=[
+                *map(str, sorted(MEASURE.glob("compiled/*.h"))),
+                str(MEASURE / "layout.h"),
+                "src/hotloop/capture/layout.py",
+            ],
             extra_compile_args=["-O3", "-fno-plt", "-fvisibility=hidden", "-Wall", "-Wextra"],
             optional=True,
         ),

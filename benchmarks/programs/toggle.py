@@ -1,15 +1,17 @@
 """One program, recorded and not recorded in turns inside one process, in random order.
 
-toggle.py sb3|file record|all PAIRS prints pairs of (wall, CPU) seconds, without and with. `record` switches
-the recording only; `all` takes everything out in between: the wrappers, their callbacks and the sampler of
-source lines. A segment is one or two iterations of PPO; as many, not timed, come after every switch.
+toggle.py sb3|file record|all PAIRS prints, without and with recording, the stretches of every segment in
+nanoseconds. `record` switches the recording only; `all` takes everything out in between: the wrappers, their
+callbacks and the sampler of source lines. A segment is one iteration of PPO; after `all`, one that is not
+timed comes first. A stretch ends where an env begins a step or an optimizer ends one, so the stretches of
+all segments correspond to each other, and a pause of the machine spoils one of them and not the segment.
 """
 
 import contextlib
 import io
+import itertools
 import json
 import random
-import runpy
 import sys
 import tempfile
 import time
@@ -17,12 +19,27 @@ import warnings
 from pathlib import Path
 
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotloop.instrument.begin import Instrument
 from hotloop.instrument.lines import LineSampler
 from hotloop.measure.profiler import default
 
 EXAMPLE = Path(__file__).parents[2] / "examples/02_unmodified_ppo.py"
+moments: list[int] = []
+
+
+def note_moments():
+    """Note when an env begins a step and when an optimizer has made one; before anything is wrapped."""
+    plain = CartPoleEnv.step
+
+    def step(self, action):
+        moments.append(time.perf_counter_ns())
+        return plain(self, action)
+
+    CartPoleEnv.step = step
+    register_optimizer_step_post_hook(lambda *given: moments.append(time.perf_counter_ns()))
 
 
 class Switch:
@@ -50,34 +67,32 @@ def sb3_segment():
     from stable_baselines3 import PPO
 
     model = PPO("MlpPolicy", "CartPole-v1", n_steps=128, batch_size=64, n_epochs=4, seed=0, device="cpu")
-
-    def segment():
-        wall, cpu = time.perf_counter(), time.process_time()
-        model.learn(128, reset_num_timesteps=False)
-        return time.perf_counter() - wall, time.process_time() - cpu
-
-    return segment
+    return lambda: model.learn(128, reset_num_timesteps=False)
 
 
 def file_segment():
-    sys.argv = [str(EXAMPLE), "--total-steps", "1024"]
+    sys.argv = [str(EXAMPLE), "--total-steps", "512"]
+    code = compile(EXAMPLE.read_text(), str(EXAMPLE), "exec")
 
     def segment():
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            runpy.run_path(str(EXAMPLE), run_name="__main__")
-        words = out.getvalue().split()  # train_seconds W cpu C ...
-        return float(words[1]), float(words[3])
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(code, {"__name__": "__main__"})
 
     return segment
 
 
-if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    program, what, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def stretches(segment):
+    """Run it; the times between its moments. What comes before its first env step is not training."""
+    moments.clear()
+    segment()
+    return [b - a for a, b in itertools.pairwise(moments)]
+
+
+def main(program, what, pairs):
     torch.set_num_threads(1)
+    note_moments()
     chance = random.Random(1)
-    found = []
+    found = {"off": [], "on": []}
     with tempfile.TemporaryDirectory() as folder:
         default.start()
         switch = Switch(what == "all", Path(folder))
@@ -85,14 +100,18 @@ if __name__ == "__main__":
         segment = {"sb3": sb3_segment, "file": file_segment}[program]()
         segment()
         for _ in range(pairs):
-            seconds = {}
             for on in chance.sample([True, False], 2):
                 switch.set(on)
-                segment()
-                seconds[on] = segment()
-            found.append((seconds[False], seconds[True]))
+                if what == "all":
+                    segment()
+                found["on" if on else "off"].append(stretches(segment))
         switch.everything = True
         switch.set(False)
         default.resume()
         default.stop()
     print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

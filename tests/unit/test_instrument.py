@@ -166,11 +166,77 @@ def test_taken_out_again_it_leaves_no_trace() -> None:
     assert not hasattr(Own.step, "_hotloop_step") and not hasattr(torch.optim.Adam.step, "_hotloop_step")
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_optimizers_made_before_are_recorded_each_time_it_is_put_in(scheduled: bool) -> None:
+    """Torch wraps the `step` of a class once, a scheduler that of an optimizer: before us, or through us."""
+
+    class Early(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            return None
+
+    hooks: list[str] = []
+    weight = torch.ones(1, requires_grad=True)
+
+    def made() -> Any:
+        optimizer = Early([weight], {"lr": 0.1})
+        optimizer.register_step_post_hook(lambda *given: hooks.append("ran"))
+        if scheduled:
+            torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+        return optimizer
+
+    before = made()
+    plain = vars(Early)["step"]
+    default.start()
+    try:
+        for first in (before, None, before):
+            instrument = Instrument()
+            instrument.install()
+            steps = default.capture().progress.updates
+            optimizer = first or made()
+            optimizer.step()
+            assert default.capture().progress.updates == steps + 1
+            assert instrument.remove() == []
+            assert vars(Early)["step"] is plain and plain.hooked
+            before.step()
+            assert default.capture().progress.updates == steps + 1
+        assert default.stats()["optimizer_step"].calls == 3
+    finally:
+        default.stop()
+    assert len(hooks) == 6  # one for each step: torch has not wrapped it twice
+    gone = [Early([weight], {"lr": 0.1})]
+    instrument = Instrument()
+    instrument.install()
+    gone.clear()
+    assert instrument.remove() == []
+
+
+def test_a_class_that_was_first_used_while_recorded_is_recorded_again() -> None:
+    class Later(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            return None
+
+    weight = torch.ones(1, requires_grad=True)
+    optimizers, updates = [], []
+    for _ in range(2):
+        instrument = Instrument()
+        instrument.install()
+        default.start()
+        optimizers = optimizers or [Later([weight], {"lr": 0.1})]
+        weight.sum().backward()
+        optimizers[0].step()
+        updates.append(default.capture().progress.updates)
+        default.stop()
+        assert instrument.remove() == []
+        assert not hasattr(Later.step, "_hotloop_step") and vars(Later)["step"].hooked
+    assert updates == [1, 1]
+
+
 def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
     """No GPU at hand: torch's own initialisation does nothing here, and the device is a fake one."""
     device = FakeDevice()
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr("hotloop.instrument.torch.new_device", lambda: device)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     instrument = Instrument()
     instrument.install()
     default.start()
@@ -187,9 +253,12 @@ def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
     try:
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        net(torch.ones(1, 2))
+        net(torch.ones(1, 2)).cpu()
         assert default.recorder.device is None  # the script has not used a GPU
+        assert "transfer" not in default.stats()
         torch.cuda._lazy_init()
+        assert torch.ones(1).cpu().to("cpu").item() == 1.0
+        assert default.stats()["transfer"].calls == 3
         for _ in range(3):
             loss = net(torch.ones(1, 2)).sum()
             loss.backward()

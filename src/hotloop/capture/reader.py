@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def load(path: str | os.PathLike[str]) -> Capture:
         warnings.append("no process has recorded anything yet")
     if (folder / "lines").is_dir():
         facts["lines"] = read_lines(folder / "lines")
+    warnings += read_problems(folder / "problems")
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     return Capture(folder, facts, tuple(processes), tuple(warnings))
 
@@ -100,6 +102,15 @@ def read_lines(folder: Path) -> dict[str, Any]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # half a file of a process that is being written: next time
     return total
+
+
+def read_problems(folder: Path) -> list[str]:
+    """What processes could not record, a sentence each; what several of them say, once."""
+    said: dict[str, None] = {}
+    for file in sorted(folder.glob("*.txt")):
+        with contextlib.suppress(OSError):
+            said |= dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines())
+    return list(said)
 
 
 def read_part(file: Path) -> Process:

@@ -20,6 +20,11 @@ from hotloop.workflows.run import Ran, did_nothing, run_recorded
 
 TAKES_COMMAND = True
 SCRIPT_FAILED, NOTHING_RECORDED, INTERRUPTED = 5, 1, 130
+# Options that add a file to the capture: the file, and what is in it.
+EXTRAS = {
+    "torch_profile": ("torch-trace.json", "torch's own trace, for ui.perfetto.dev"),
+    "detailed": ("detailed.txt", "functions by time, with callers and callees"),
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,12 @@ def run(arguments: Arguments) -> int:
     }
     ran = run_recorded(arguments.command, arguments.capture, options | {"on": True}, quiet=arguments.json)
     result = explained(str(ran.folder))
+    files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}
     if arguments.json:
         script = {"exit_code": ran.exit_code, "ending": ran.ending, "command": list(ran.command)}
-        print(json.dumps(findings_json(result.findings) | {"script": script, "capture": str(ran.folder)}))
+        there = {name: str(file) if file.exists() else None for name, file in files.items()}
+        more = {"script": script, "capture": str(ran.folder), "files": there}
+        print(json.dumps(findings_json(result.findings) | more))
     if not result.capture.processes:
         note(
             f"hotloop: nothing was recorded: no Python that this command started reached {ran.folder}; "
@@ -90,6 +98,7 @@ def run(arguments: Arguments) -> int:
         print_text(dataclasses.replace(result, name=shlex.quote(str(ran.folder))))
     if arguments.output is not None:
         note(f"wrote {arguments.output} ({size(write_report(result, arguments.output))})")
+    tell_files(files)
     if in_vain:
         note(
             f"hotloop: the script {ran.told_ending} before it did anything hotloop knows; "
@@ -98,6 +107,18 @@ def run(arguments: Arguments) -> int:
     elif ran.exit_code:
         note(f"hotloop: the script {ran.told_ending}; what it did until then is in {ran.folder}")
     return exit_code(ran)
+
+
+def tell_files(files: dict[str, Path]) -> None:
+    """Where the files are that were asked for beside the recording, by option; or that they are missing."""
+    for name, file in files.items():
+        if file.exists():
+            note(f"{EXTRAS[name][1]}: {file}")
+        else:
+            option = "--" + name.replace("_", "-")
+            note(
+                f"hotloop: {option} left no {file.name}: the script was killed, or ended before any training"
+            )
 
 
 def exit_code(ran: Ran) -> int:

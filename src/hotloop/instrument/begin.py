@@ -81,9 +81,21 @@ class Instrument:
             try:
                 getattr(importlib.import_module(f"hotloop.instrument.{ours}"), function)(module, self.patches)
             except Exception as error:  # a library that has changed: the script must run all the same
-                self.failures.append(f"{module.__name__} is not instrumented ({error!r})")
+                self._fail(
+                    f"{module.__name__} is not recorded: hotloop does not know this version ({error!r})"
+                )
 
         return patch
+
+    def _fail(self, sentence: str) -> None:
+        """Keep it, and say it in the capture, where reports find it."""
+        self.failures.append(sentence)
+        if default.folder is not None and default.is_recording:
+            with contextlib.suppress(OSError):
+                (default.folder / "problems").mkdir(exist_ok=True)
+                file = default.folder / "problems" / f"{os.uname().nodename}-{os.getpid()}.txt"
+                with file.open("a", encoding="utf-8") as out:
+                    out.write(f"{sentence}\n")
 
     def install(self) -> None:
         """Wrap what is imported already, and the rest when it is imported."""
@@ -134,6 +146,7 @@ def begin() -> Instrument:
         sampler.start()
         atexit.register(sampler.stop)
         if first:
+            default.progress()  # its part begins here, not at its first region: there may be none
             _add_extras(options, current)
         elif options.get("trial"):
             from hotloop.instrument.trial_script import follow_trial

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import io
 import pstats
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,8 @@ from hotloop.measure.profiler import default
 
 TOP = 50
 TORCH_PROFILE_NS = 2_000_000_000
+ANOTHER_PROFILER = "Nothing was recorded with cProfile: another profiler was on from the start.\n"
+REPLACED = "The script set a profiler of its own (sys.setprofile): what came from then on is missing here.\n"
 
 
 def profile_functions(folder: Path) -> Callable[[], None]:
@@ -22,11 +25,17 @@ def profile_functions(folder: Path) -> Callable[[], None]:
     try:
         profiler.enable()
     except ValueError:  # another profiler is active: the script's own comes first
+        (folder / "detailed.txt").write_text(ANOTHER_PROFILER, encoding="utf-8")
         return lambda: None
 
     def finish() -> None:
+        # From 3.12 on cProfile is no `sys.setprofile` user any more, and both may be on.
+        active: Any = sys.getprofile()
+        replaced = sys.version_info < (3, 12) and active is not profiler
         profiler.disable()
         text = io.StringIO()
+        if replaced:
+            text.write(REPLACED)
         stats = pstats.Stats(profiler, stream=text).sort_stats("cumulative")
         text.write("Functions by cumulative time (recorded with cProfile, which slows calls down)\n")
         stats.print_stats(TOP)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import json
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +29,9 @@ clip_grad_norm = _profile("clip_grad_norm", "optimizer")
 transfer = _profile("transfer")
 checkpoint = _profile("checkpoint")
 data_load = _profile("data_load")
-TRANSFERS = ("item", "cpu", "to", "cuda", "tolist")  # `numpy` moves nothing: it is a view
+READS = ("item", "tolist")  # `numpy` moves nothing: it is a view
+MOVES = ("cpu", "to", "cuda")  # nor do these, as long as there is only main memory
+_at_first_use: list[Callable[[], None]] = []  # what is to be done when the script first uses CUDA
 
 
 def patch_torch(torch: ModuleType, into: Patches) -> None:
@@ -35,6 +40,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
         into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
     forward = (policy_forward, learner_forward, policy_value, optimizer_step)
     inside = (transfer, clip_grad_norm, *forward)
+    _wrap_moves(torch, into, inside)
     into.apply(
         [
             Patch(
@@ -55,10 +61,25 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch.nn.utils, "clip_grad_value_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch, "save", lambda f: checkpoint.wrap(f, alone=(checkpoint,))),
-            *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in TRANSFERS),
+            *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in READS),
             _OptimizerSteps(torch.optim.Optimizer),
         ]
     )
+
+
+def _wrap_moves(torch: ModuleType, into: Patches, inside: tuple[Any, ...]) -> None:
+    """Record moves of tensors from the moment on when there is somewhere to move them."""
+
+    def wrap() -> None:
+        into.apply(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in MOVES)
+
+    _at_first_use.clear()
+    accelerator = getattr(torch, "accelerator", None)  # in torch from 2.6 on
+    device = accelerator.current_accelerator() if accelerator is not None else "cuda"
+    if device is not None and getattr(device, "type", device) == "cuda" and not torch.cuda.is_initialized():
+        _at_first_use.append(wrap)
+    elif device is not None:
+        wrap()
 
 
 def patch_data(module: ModuleType, into: Patches) -> None:
@@ -80,6 +101,8 @@ def patch_cuda(cuda: ModuleType, into: Patches) -> None:
     def watched(f: Any) -> Any:
         def _lazy_init() -> None:
             f()
+            while _at_first_use:
+                _at_first_use.pop()()
             if default.recorder.device is None:
                 default.attach_device(new_device())
 
@@ -120,10 +143,15 @@ def _count_update(optimizer: Any, result: Any) -> None:
 
 
 class _OptimizerSteps(Patch):
-    """Every optimizer's `step`: torch itself wraps it when the first one of a class is made."""
+    """Every optimizer's `step`: torch itself wraps it when the first one of a class is made.
+
+    Put in late, it also wraps the classes torch has wrapped before, and the `step` that a learning-rate
+    scheduler has put on an optimizer itself, which calls the function that was there then.
+    """
 
     def __init__(self, base: type):
         super().__init__(base, "profile_hook_step", self._hooked)
+        self._optimizers: list[Patch] = []
 
     def _hooked(self, original: Any) -> Any:
         def profile_hook_step(step: Any) -> Any:
@@ -139,23 +167,39 @@ class _OptimizerSteps(Patch):
             yield cls
 
     def apply(self) -> None:
-        """Also wrap what torch has wrapped before."""
+        """Also wrap what torch and its schedulers have wrapped before."""
         super().apply()
+        late = False
         for cls in self._classes():
             step = vars(cls).get("step")
-            if getattr(step, "hooked", False) and not getattr(step, _OURS, False):
+            if getattr(step, _HOOKED, False) and not getattr(step, _OURS, False):
                 cls.step = _recorded_step(step)  # type: ignore[attr-defined]
+                late = True
+        if late:
+            found = [thing for thing in gc.get_objects() if issubclass(type(thing), self.owner)]
+            self._optimizers = [
+                Patch(weakref.proxy(one), "step", _recorded_step) for one in found if "step" in vars(one)
+            ]
+            for patch in self._optimizers:
+                patch.apply()
 
     def undo(self) -> bool:
-        """Put back the factory and what it has wrapped meanwhile."""
+        """Put back the factory and what it has wrapped meanwhile; for torch a step stays wrapped by it."""
+        for patch in self._optimizers:
+            with contextlib.suppress(ReferenceError):  # that optimizer is gone
+                patch.undo()
+        self._optimizers.clear()
         for cls in self._classes():
-            step = vars(cls).get("step")
+            step: Any = vars(cls).get("step")
             if getattr(step, _OURS, False):
-                cls.step = step.__wrapped__  # type: ignore[attr-defined,union-attr]
+                plain = step.__wrapped__
+                setattr(plain, _HOOKED, True)  # torch says so on what it finds on the class: on ours
+                cls.step = plain  # type: ignore[attr-defined]
         return super().undo()
 
 
 _OURS = "_hotloop_step"
+_HOOKED = "hooked"  # torch's own mark on a step it has wrapped
 
 
 def _recorded_step(hooked: Any) -> Any:

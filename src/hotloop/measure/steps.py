@@ -41,7 +41,8 @@ class StepCounter:
     env, rewards of that env are not read any more. `resets_cost_a_step(env)` is asked once for each
     env: then the step of a row after its end is only a reset and no step.
     Whenever the list `watch` is not empty after a step, `noticed()` is called. With `report` set, it
-    is called with what `Recorder.progress` takes, and nothing is counted here.
+    is called with what `Recorder.progress` takes, and nothing is counted here. `called_out` says whether
+    somebody was asked or told anything at the last step; else its time is too short to be recorded.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class StepCounter:
         if not 1 <= len(ends) <= 4 or min(reward, *ends) < 0:
             raise ValueError(f"ends={ends!r}, reward={reward!r}: one to four places in a result, from 0 on.")
         self.counting = True
+        self.called_out = False
         self.report: Callable[..., object] | None = None
         self._recorder = recorder
         self._reward = reward
@@ -74,9 +76,11 @@ class StepCounter:
 
     def __call__(self, env: Any, result: Any) -> None:
         """One step of `env` gave `result`."""
+        self.called_out = False
         if not self.counting or not self._recorder.epoch:
             return
         if self._watch and self._noticed is not None:
+            self.called_out = True
             self._noticed()
         if self._unless is not None and self._unless.is_open():
             return
@@ -84,6 +88,7 @@ class StepCounter:
         columns = self._columns(result, read_rewards=known is None or not known.told)
         if columns is None:
             if self._odd is not None:
+                self.called_out = True
                 self._odd(env, result)
             return
         rewards, *ends = columns
@@ -143,9 +148,11 @@ class StepCounter:
             words |= {"episodes": count, "episode_length": sum_of_lengths / count}
             if returns_known:
                 words["episode_return"] = sum_of_returns / count
+        self.called_out |= self.report is not None or self._recorder.steps_due > 0
         (self.report or self._recorder.progress)(**words)
 
     def _ask_resets(self, env: Any) -> bool:
+        self.called_out |= self._resets_cost_a_step is not None
         try:
             return self._resets_cost_a_step is not None and bool(self._resets_cost_a_step(env))
         except Exception:
@@ -153,6 +160,7 @@ class StepCounter:
             return False
 
     def _ask_told(self, env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
+        self.called_out = True
         try:
             sums = self._told(env, result, rows) if self._told is not None else None
             return None if sums is None else (float(sums[0]), float(sums[1]))

@@ -45,6 +45,7 @@ __all__ = ["KIND", "Recorder", "Region", "StepCounter"]
 
 KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
+MAX_SET = 7  # regions a wrapped call looks for at once
 SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`
 HOOKS_NAME = "hotloop_hooks"  # the region of what runs after wrapped calls
 
@@ -231,8 +232,11 @@ class Region:
 
         `after(first argument, result)` is called at the end of calls that opened `outer` (of all
         calls when there is none); what it raises is reported and goes no further, and its time goes
-        to a region of ours.
+        to a region of ours, unless it is a step counter that asked nobody.
         """
+        for word, given in (("inside", inside), ("alone", alone), ("always", always), ("never", never)):
+            if len(given) > MAX_SET:
+                raise ValueError(f"{word}= takes at most {MAX_SET} regions, not {len(given)}.")
         questions = choose if isinstance(choose, tuple) else () if choose is None else (choose,)
 
         def is_chosen() -> bool:
@@ -262,7 +266,8 @@ class Region:
                     after(args[0] if args else None, result)
                 except Exception:  # the function itself went well, and its caller must get the result
                     sys.excepthook(*sys.exc_info())
-                self.recorder.credit_hook()
+                if getattr(after, "called_out", True):
+                    self.recorder.credit_hook()
             return result
 
         return wrapped

@@ -1,0 +1,228 @@
+/* The hot path: entering and leaving a region. Part of _core.c. */
+
+/* The time since the last event becomes a completed call of `region` below the innermost open one. */
+static void credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
+{
+    Node *top = a->open[a->depth].node;
+    Node *node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
+    if (node != NULL) {
+        begin_update(a);
+        count_call(node, now - a->file->last_ns);
+        settle(a, node, now);
+        end_update(a);
+    }
+}
+
+/* Ask for the region of the time between two others, or remember the answer. Borrowed. */
+static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *before, Region *after)
+{
+    Callout saved = begin_callout(rec);
+    PyObject *key = PyTuple_Pack(2, before, after);
+    PyObject *gap = key ? PyDict_GetItemWithError(rec->gaps, key) : NULL;
+    if (key && gap == NULL && !PyErr_Occurred() && rec->name_gap != NULL) {
+        gap = PyObject_CallFunctionObjArgs(rec->name_gap, (PyObject *)before, (PyObject *)after, NULL);
+        if (gap != NULL) {
+            PyDict_SetItem(rec->gaps, key, gap);
+            Py_DECREF(gap); /* the dict keeps it */
+        }
+    }
+    Py_XDECREF(key);
+    end_callout(rec, saved);
+    return gap && Py_IS_TYPE(gap, &RegionType) ? (Region *)gap : NULL;
+}
+
+/* The time since the last outermost region ended becomes a call of a region of its own, named by its
+   neighbours: a script that marks nothing still gets a breakdown of its main loop. */
+static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
+{
+    Region *before = a->last_outermost;
+    if (UNLIKELY(after->gap_before != before)) {
+        after->gap = gap_between(rec, before, after);
+        after->gap_before = after->gap ? before : NULL;
+    }
+    if (after->gap != NULL) {
+        credit_time(rec, a, after->gap, now);
+    }
+}
+
+static __attribute__((noinline, cold)) void device_enter(Recorder *rec)
+{
+    Callout saved = begin_callout(rec);
+    PyObject *done = PyObject_CallMethod(rec->device, "enter", NULL);
+    Py_XDECREF(done);
+    end_callout(rec, saved);
+}
+
+/* What is needed of the region stands in its node: in a training step each of them is a cache miss.
+   `moment` is the time, read here when it is 0: regions that begin together share one reading. */
+static inline void enter(Recorder *rec, Region *region, Last *last, uint64_t *moment)
+{
+    Local *local = &locals[rec->slot];
+    if (UNLIKELY(local->epoch != rec->epoch) && !attach(rec)) {
+        return;
+    }
+    Arena *a = local->arena;
+    uint32_t depth = a->depth;
+    if (UNLIKELY(depth == HL_MAX_DEPTH)) {
+        a->file->overflow = ++a->overflow;
+        return;
+    }
+    if (UNLIKELY(rec->device != NULL && region->device)) {
+        device_enter(rec);
+    }
+    Node *top = a->open[depth].node, *node = last->child;
+    if (UNLIKELY(last->parent != top)) {
+        node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
+        if (node == NULL) {
+            a->file->overflow = ++a->overflow; /* no memory: its end must be swallowed, too */
+            return;
+        }
+        *last = (Last){top, node};
+    }
+    __builtin_prefetch(node); /* reading the clock waits for loads, but not for this */
+    uint64_t now = *moment ? *moment : now_ns(rec);
+    *moment = now;
+    if (UNLIKELY(depth == 0 && (rec->switches & SWITCH_SEGMENT) && a->last_outermost != NULL)) {
+        credit_gap(rec, a, region, now);
+    }
+    uint32_t number = LIKELY(node->region == region) ? node->number : region->number; /* else: too many paths */
+    begin_update(a);
+    settle(a, top, now);
+    HL_FRAME_t *frame = &a->file->stack[depth];
+    frame->node = node->index;
+    frame->region = number;
+    frame->start_ns = now;
+    a->open[depth + 1].bits = a->open[depth].bits | bit_of(number);
+    __atomic_store_n(&a->open[depth + 1].node, node, __ATOMIC_RELAXED);
+    set_depth(a, depth + 1);
+    end_update(a);
+    __builtin_prefetch(node->file, 1);
+    __builtin_prefetch(&node->buckets[node->last_bucket], 1);
+}
+
+static inline void enter_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (UNLIKELY(rec->epoch != 0)) {
+        uint64_t moment = 0;
+        enter(rec, region, &region->last, &moment);
+    }
+}
+
+static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a, Region *region, uint64_t now)
+{
+    HL_FRAME_t *stack = a->file->stack;
+    uint32_t at = a->depth;
+    while (at > 0 && stack[at - 1].region != region->number) {
+        at--;
+    }
+    if (at == 0) {
+        return; /* begun before recording, or before a fork: not ours to count */
+    }
+    at--;
+    begin_update(a);
+    settle(a, a->open[a->depth].node, now);
+    Node *node = a->nodes[stack[at].node];
+    count_call(node, now - stack[at].start_ns);
+    node->file->flags |= HL_NODE_OUT_OF_ORDER;
+    end_update(a);
+    uint32_t depth = a->depth - 1;
+    for (uint32_t d = at; d < depth; d++) { /* the ones above move down, below another parent */
+        Region *moved = (Region *)PyList_GET_ITEM(rec->regions, stack[d + 1].region);
+        Node *below = child_of(rec, a, a->open[d].node, moved);
+        if (below == NULL) {
+            below = a->nodes[stack[d + 1].node];
+        }
+        below->file->flags |= HL_NODE_OUT_OF_ORDER;
+        begin_update(a);
+        stack[d].node = below->index;
+        stack[d].region = moved->number;
+        stack[d].start_ns = stack[d + 1].start_ns;
+        a->open[d + 1].bits = a->open[d].bits | bit_of(moved->number);
+        __atomic_store_n(&a->open[d + 1].node, below, __ATOMIC_RELAXED);
+        end_update(a);
+    }
+    begin_update(a);
+    set_depth(a, depth);
+    end_update(a);
+}
+
+static __attribute__((noinline, cold)) void record_event(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
+{
+    if (a->events == NULL) {
+        Callout saved = begin_callout(rec);
+        HL_EVENT_BLOCK_t *block = new_block(rec, "EVENT_BLOCK", a->number, 0);
+        end_callout(rec, saved);
+        if (block == NULL) {
+            return;
+        }
+        a->events = block->events;
+    }
+    HL_EVENT_t *event = &a->events[a->file->event_count % HL_EVENTS_PER_BLOCK];
+    event->node = node->index;
+    event->start_ns = start;
+    event->duration_ns = now - start;
+    a->file->event_count++;
+}
+
+static __attribute__((noinline, cold)) void device_exit(Recorder *rec, Arena *a, Node *node)
+{
+    Callout saved = begin_callout(rec);
+    unsigned long long handle = (unsigned long long)a->number << 32 | node->index;
+    PyObject *done = PyObject_CallMethod(rec->device, "exit", "K", handle);
+    Py_XDECREF(done);
+    end_callout(rec, saved);
+}
+
+static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
+{
+    uint64_t now = *moment ? *moment : now_ns(rec);
+    *moment = now;
+    Local *local = &locals[rec->slot];
+    if (UNLIKELY(local->epoch != rec->epoch)) {
+        return; /* begun before recording, or before a fork */
+    }
+    Arena *a = local->arena;
+    if (UNLIKELY(a->overflow)) {
+        a->file->overflow = --a->overflow;
+        return;
+    }
+    uint32_t depth = a->depth;
+    Node *node = a->open[depth].node;
+    HL_FRAME_t *frame = &a->file->stack[depth - 1];
+    if (UNLIKELY(node->region != region) && (depth == 0 || frame->region != region->number)) {
+        close_out_of_order(rec, a, region, now);
+    } else {
+        uint64_t start = frame->start_ns;
+        begin_update(a);
+        settle(a, node, now);
+        count_call(node, now - start);
+        set_depth(a, depth - 1);
+        end_update(a);
+        if (UNLIKELY(rec->switches)) {
+            if (rec->switches & SWITCH_TIMELINE) {
+                record_event(rec, a, node, start, now);
+            }
+            if (depth == 1) {
+                a->last_outermost = region;
+            }
+        }
+        if (UNLIKELY(rec->device != NULL && region->device)) {
+            device_exit(rec, a, node);
+            *moment = 0; /* that took its time */
+        }
+    }
+    if (UNLIKELY(now >= a->due)) {
+        window_due(rec, a, now);
+        *moment = 0;
+    }
+}
+
+static inline void exit_region(Region *region)
+{
+    Recorder *rec = region->recorder;
+    if (UNLIKELY(rec->epoch != 0)) {
+        uint64_t moment = 0;
+        leave(rec, region, &moment);
+    }
+}

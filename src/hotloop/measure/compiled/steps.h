@@ -1,0 +1,576 @@
+/* Counting env steps and episodes from what calls return; as steps.py. Part of _core.c. */
+
+#define MAX_ENDS 4
+
+typedef struct {
+    Py_ssize_t width;
+    bool resets_cost_a_step;
+    bool told; /* somebody has told a return: rewards need not be added up */
+    Py_ssize_t waiting_count; /* of the rows below */
+    double *returns;
+    int64_t *lengths;
+    bool *waiting; /* rows whose next step is only a reset */
+    PyObject *capsule; /* borrowed: what keeps this memory */
+} Rows;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Recorder *recorder;
+    PyObject *last_env;   /* compared, never looked into */
+    Rows *last_rows;      /* its rows, kept by the capsule */
+    PyObject *watch;
+    PyObject *report;
+    uint64_t unless_bits; /* bit_of() of `unless` */
+    bool counting;
+    Py_ssize_t place_count;
+    Py_ssize_t places[1 + MAX_ENDS]; /* in a result: of the reward, then of what says that an episode ended */
+    Py_ssize_t last_place;           /* the largest of them */
+    PyObject *odd;
+    PyObject *told;
+    PyObject *resets_cost_a_step;
+    Region *unless;
+    PyObject *noticed;
+    PyObject *rows;       /* id of an env -> capsule with its Rows */
+    bool called_out;      /* Python was asked about the step that is being counted */
+} StepCounter;
+
+static void free_rows(PyObject *capsule)
+{
+    PyMem_Free(PyCapsule_GetPointer(capsule, NULL));
+}
+
+static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_t width)
+{
+    int costs = 0;
+    if (self->resets_cost_a_step != NULL) {
+        self->called_out = true;
+        PyObject *answer = PyObject_CallOneArg(self->resets_cost_a_step, env);
+        costs = answer ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (costs < 0) {
+            swallow_error((PyObject *)self);
+            costs = 0;
+        }
+    }
+    size_t count = (size_t)(width ? width : 1);
+    Rows *rows = PyMem_Calloc(1, sizeof(Rows) + count * (sizeof(double) + sizeof(int64_t) + sizeof(bool)));
+    PyObject *capsule = rows ? PyCapsule_New(rows, NULL, free_rows) : PyErr_NoMemory();
+    if (capsule == NULL) {
+        PyMem_Free(rows);
+        return NULL;
+    }
+    rows->capsule = capsule;
+    rows->width = width;
+    rows->resets_cost_a_step = costs;
+    rows->returns = (double *)(rows + 1);
+    rows->lengths = (int64_t *)(rows->returns + count);
+    rows->waiting = (bool *)(rows->lengths + count);
+    self->last_env = NULL; /* its rows may be the ones that are dropped now */
+    int failed = PyDict_SetItem(self->rows, key, capsule);
+    Py_DECREF(capsule);
+    return failed ? NULL : rows;
+}
+
+static Rows *rows_of(StepCounter *self, PyObject *env, Py_ssize_t width)
+{
+    if (LIKELY(self->last_env == env && self->last_rows->width == width)) {
+        return self->last_rows;
+    }
+    PyObject *key = PyLong_FromVoidPtr(env);
+    PyObject *found = key ? PyDict_GetItemWithError(self->rows, key) : NULL;
+    Rows *rows = found ? PyCapsule_GetPointer(found, NULL) : NULL;
+    if (key != NULL && !PyErr_Occurred() && (rows == NULL || rows->width != width)) {
+        rows = new_rows(self, env, key, width);
+    }
+    Py_XDECREF(key);
+    if (rows != NULL) {
+        self->last_env = env;
+        self->last_rows = rows;
+    }
+    return rows;
+}
+
+/* Somebody may know better what the episodes that ended came to; with an error, our own sums stay. */
+static bool ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
+{
+    bool known = false;
+    self->called_out = true;
+    PyObject *told = PyObject_CallFunctionObjArgs(self->told, env, result, finished, NULL);
+    PyObject *pair = told && told != Py_None ? PySequence_Tuple(told) : NULL;
+    if (pair != NULL && PyTuple_GET_SIZE(pair) < 2) {
+        PyErr_SetString(PyExc_TypeError, "told() gives the sums of returns and lengths, or None.");
+    } else if (pair != NULL) {
+        double first, second;
+        if (read_number(PyTuple_GET_ITEM(pair, 0), &first) && read_number(PyTuple_GET_ITEM(pair, 1), &second)) {
+            sums[0] = first;
+            sums[1] = second;
+            known = true;
+        }
+    }
+    Py_XDECREF(pair);
+    Py_XDECREF(told);
+    if (PyErr_Occurred()) {
+        swallow_error(self->told);
+    }
+    return known;
+}
+
+static bool report_work(StepCounter *self, const Work *work, uint64_t now)
+{
+    if (self->report == NULL) {
+        self->called_out |= self->recorder->steps_due > 0;
+        return add_work(self->recorder, work, now);
+    }
+    self->called_out = true;
+    PyObject *words = Py_BuildValue("{sL}", "env_steps", work->env_steps);
+    if (words != NULL && work->episodes) {
+        PyObject *more = work->has_return
+                             ? Py_BuildValue("{sLsdsd}", "episodes", work->episodes, "episode_length", work->length,
+                                             "episode_return", work->result)
+                             : Py_BuildValue("{sLsd}", "episodes", work->episodes, "episode_length", work->length);
+        if (more == NULL || PyDict_Update(words, more) < 0) {
+            Py_CLEAR(words);
+        }
+        Py_XDECREF(more);
+    }
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *done = words && nothing ? PyObject_Call(self->report, nothing, words) : NULL;
+    Py_XDECREF(nothing);
+    Py_XDECREF(words);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+/* One step of every row; columns[0] is what was gained. False with an error set. */
+static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column *columns, Py_ssize_t count,
+                     uint64_t now)
+{
+    Py_ssize_t width = columns[0].width < 0 ? 1 : columns[0].width;
+    Rows *rows = rows_of(self, env, width);
+    if (rows == NULL) {
+        return false;
+    }
+    Work work = {0};
+    double sums[2] = {0, 0};
+    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* others may drop the rows meanwhile */
+    bool returns_known = !rows->told;
+    for (Py_ssize_t row = 0; row < width; row++) {
+        if (UNLIKELY(rows->waiting[row])) {
+            rows->waiting[row] = false;
+            rows->waiting_count--;
+            continue;
+        }
+        work.env_steps++;
+        rows->returns[row] += column_value(&columns[0], row);
+        rows->lengths[row]++;
+        bool ended = false;
+        for (Py_ssize_t c = 1; c < count; c++) {
+            ended |= column_value(&columns[c], row) != 0;
+        }
+        if (UNLIKELY(ended)) {
+            work.episodes++;
+            sums[0] += rows->returns[row];
+            sums[1] += (double)rows->lengths[row];
+            rows->returns[row] = 0;
+            rows->lengths[row] = 0;
+            rows->waiting[row] = rows->resets_cost_a_step;
+            rows->waiting_count += rows->resets_cost_a_step;
+            PyObject *number = self->told && result ? PyLong_FromSsize_t(row) : NULL;
+            if (number != NULL && (finished || (finished = PyList_New(0)))) {
+                PyList_Append(finished, number);
+            }
+            Py_XDECREF(number);
+        }
+    }
+    if (PyErr_Occurred()) { /* no memory for the list */
+        Py_DECREF(kept);
+        Py_XDECREF(finished);
+        return false;
+    }
+    if (finished != NULL) {
+        bool told = ask_told(self, env, result, finished, sums);
+        rows->told |= told;
+        returns_known = told || !rows->told;
+        Py_DECREF(finished);
+    }
+    Py_DECREF(kept);
+    if (work.episodes) {
+        work.has_length = true;
+        work.has_return = returns_known;
+        work.result = sums[0] / (double)work.episodes;
+        work.length = sums[1] / (double)work.episodes;
+    }
+    return report_work(self, &work, now);
+}
+
+/* Open every column; false, all closed, when the result is not of a kind we understand. */
+static bool open_columns(StepCounter *self, PyObject *result, Column *columns, bool read_rewards)
+{
+    Py_ssize_t opened = 0;
+    bool good = PyTuple_Check(result);
+    for (; good && opened < self->place_count; opened++) {
+        Py_ssize_t place = self->places[opened];
+        if (place >= PyTuple_GET_SIZE(result)) {
+            good = false;
+            break;
+        }
+        if (opened == 0 && !read_rewards) { /* the first of the ends stands in for what is not read */
+            columns[0].has_view = false;
+            continue;
+        }
+        if (!open_column(&columns[opened], PyTuple_GET_ITEM(result, place))) {
+            good = false;
+            break;
+        }
+        if (opened == 1 && !read_rewards) {
+            columns[0].width = columns[1].width;
+            columns[0].number = columns[1].number;
+            columns[0].data = columns[1].data;
+            columns[0].stride = columns[1].stride;
+            columns[0].format = columns[1].format;
+        }
+        if (columns[opened].width != columns[0].width) {
+            good = false;
+            opened++;
+            break;
+        }
+    }
+    while (!good && opened > 0) {
+        close_column(&columns[--opened]);
+    }
+    return good;
+}
+
+/* A step of any kind. False with an error set. */
+static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64_t now)
+{
+    if (!self->counting || self->recorder->epoch == 0) {
+        return true;
+    }
+    if (UNLIKELY(self->watch && PyList_GET_SIZE(self->watch) > 0 && self->noticed)) {
+        self->called_out = true;
+        PyObject *done = PyObject_CallNoArgs(self->noticed);
+        if (done == NULL) {
+            return false;
+        }
+        Py_DECREF(done);
+    }
+    if (self->unless != NULL && is_open(self->recorder, self->unless)) {
+        return true;
+    }
+    Column columns[1 + MAX_ENDS];
+    bool read_rewards = !(self->last_env == env && self->last_rows->told);
+    if (!open_columns(self, result, columns, read_rewards)) {
+        self->called_out |= self->odd != NULL;
+        PyObject *done = self->odd ? PyObject_CallFunctionObjArgs(self->odd, env, result, NULL) : Py_NewRef(Py_None);
+        Py_XDECREF(done);
+        return done != NULL;
+    }
+    bool good = add_step(self, env, result, columns, self->place_count, now);
+    for (Py_ssize_t c = 0; c < self->place_count; c++) {
+        close_column(&columns[c]);
+    }
+    return good;
+}
+
+/* False with an error set. `now` is the time, or 0 when it must be read; `called_out`, whether Python was
+   asked anything, may be NULL. */
+static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out)
+{
+    StepCounter *self = (StepCounter *)counter;
+    self->called_out = false;
+    bool good = count_any(self, env, result, now);
+    if (called_out != NULL) {
+        *called_out = self->called_out;
+    }
+    return good;
+}
+
+static inline bool is_plain_false(PyObject *item)
+{
+    return item == Py_False || (numpy_false != NULL && item == numpy_false);
+}
+
+/* Whether it is a flat array of as many values of that kind, side by side. */
+static inline bool is_flat(PyObject *item, char code, Py_ssize_t width, Py_ssize_t stride)
+{
+    const Array *array = (const Array *)item;
+    return is_array(item) && array->ndim == 1 && array->shape[0] == width && array->kind->code == code &&
+           array->strides[0] == stride && is_native(array);
+}
+
+/* Nearly every step is of an env we know, in a form we know, and nothing ends at it. For those this is all
+   that runs: little code, since between two steps a training script has driven it out of the caches. False,
+   with nothing done, when the step is anything else. */
+static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result)
+{
+    StepCounter *self = (StepCounter *)counter;
+    if (self->last_env != env || !self->counting || self->report != NULL || self->recorder->steps_due > 0 ||
+        (self->watch != NULL && PyList_GET_SIZE(self->watch) > 0) ||
+        (a->open[a->depth].bits & self->unless_bits) || !PyTuple_Check(result) ||
+        self->last_place >= PyTuple_GET_SIZE(result)) {
+        return false;
+    }
+    Rows *rows = self->last_rows;
+    Py_ssize_t width = rows->width;
+    PyObject **items = ((PyTupleObject *)result)->ob_item;
+    PyObject *gained = items[self->places[0]], *first = items[self->places[1]];
+    bool one = is_plain_false(first);
+    if (rows->waiting_count != 0 || (one && width != 1)) {
+        return false;
+    }
+    for (Py_ssize_t c = 1; c < self->place_count; c++) {
+        PyObject *item = items[self->places[c]];
+        if (one ? !is_plain_false(item) : !is_flat(item, '?', width, 1)) {
+            return false;
+        }
+        for (Py_ssize_t row = 0; !one && row < width; row++) {
+            if (((const Array *)item)->data[row]) {
+                return false;
+            }
+        }
+    }
+    if (!rows->told) {
+        const char *data = one ? NULL : ((const Array *)gained)->data; /* if it is one */
+        if (one && PyFloat_Check(gained)) {
+            rows->returns[0] += PyFloat_AS_DOUBLE(gained);
+        } else if (!one && is_flat(gained, 'd', width, sizeof(double))) {
+            for (Py_ssize_t row = 0; row < width; row++) {
+                rows->returns[row] += number_at(data + row * (Py_ssize_t)sizeof(double), 'd');
+            }
+        } else if (!one && is_flat(gained, 'f', width, sizeof(float))) {
+            for (Py_ssize_t row = 0; row < width; row++) {
+                rows->returns[row] += number_at(data + row * (Py_ssize_t)sizeof(float), 'f');
+            }
+        } else {
+            return false;
+        }
+    }
+    for (Py_ssize_t row = 0; row < width; row++) {
+        rows->lengths[row]++;
+    }
+    begin_update(a);
+    a->file->progress.env_steps += (uint64_t)width;
+    end_update(a);
+    return true;
+}
+
+static PyObject *call_counter(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    if (PyVectorcall_NARGS(nargsf) != 2 || names != NULL) {
+        PyErr_SetString(PyExc_TypeError, "A step counter is called with an env and what its step returned.");
+        return NULL;
+    }
+    if (!count_step(self, args[0], args[1], 0, NULL)) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* A column of our own from any sequence; its numbers are freed by the caller. */
+static bool column_from(Column *column, PyObject *sequence, bool as_flags, double **numbers)
+{
+    PyObject *items = PySequence_Fast(sequence, "add() takes sequences of numbers.");
+    if (items == NULL) {
+        return false;
+    }
+    Py_ssize_t width = PySequence_Fast_GET_SIZE(items);
+    *numbers = PyMem_Calloc((size_t)(width ? width : 1), sizeof(double));
+    bool good = *numbers != NULL || PyErr_NoMemory() != NULL;
+    for (Py_ssize_t i = 0; good && i < width; i++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+        if (as_flags) {
+            int yes = PyObject_IsTrue(item);
+            good = yes >= 0;
+            (*numbers)[i] = yes;
+        } else {
+            good = read_number(item, *numbers + i);
+        }
+    }
+    *column = (Column){.width = width, .data = (char *)*numbers, .stride = sizeof(double), .format = 'd'};
+    Py_DECREF(items);
+    return good;
+}
+
+static PyObject *counter_add(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *rewards, *ended;
+    if (!PyArg_ParseTuple(args, "OOO", &env, &rewards, &ended)) {
+        return NULL;
+    }
+    Column columns[2];
+    double *gained = NULL, *over = NULL;
+    bool good = column_from(&columns[0], rewards, false, &gained) && column_from(&columns[1], ended, true, &over);
+    if (good && columns[0].width != columns[1].width) {
+        PyErr_Format(PyExc_ValueError, "add() needs as many rewards (%zd) as ends (%zd).", columns[0].width,
+                     columns[1].width);
+        good = false;
+    }
+    good = good && (self->recorder->epoch == 0 || add_step(self, env, NULL, columns, 2, 0));
+    PyMem_Free(gained);
+    PyMem_Free(over);
+    if (!good) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *counter_forget(StepCounter *self, PyObject *args)
+{
+    PyObject *env, *result = NULL;
+    if (!PyArg_ParseTuple(args, "O|O", &env, &result)) {
+        return NULL;
+    }
+    PyObject *key = PyLong_FromVoidPtr(env);
+    if (key == NULL) {
+        return NULL;
+    }
+    self->last_env = NULL;
+    int known = PyDict_Contains(self->rows, key);
+    int failed = known < 0 || (known && PyDict_DelItem(self->rows, key) < 0);
+    Py_DECREF(key);
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static bool read_places(StepCounter *self, Py_ssize_t reward, PyObject *ends)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(ends);
+    bool good = reward >= 0 && count >= 1 && count <= MAX_ENDS;
+    self->places[0] = self->last_place = reward;
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        self->places[1 + i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(ends, i), PyExc_OverflowError);
+        if (PyErr_Occurred()) {
+            return false;
+        }
+        good = self->places[1 + i] >= 0;
+        self->last_place = Py_MAX(self->last_place, self->places[1 + i]);
+    }
+    self->place_count = 1 + count;
+    if (!good) {
+        PyErr_Format(PyExc_ValueError, "ends=%R, reward=%zd: one to four places in a result, from 0 on.", ends, reward);
+    }
+    return good;
+}
+
+static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"recorder", "reward", "ends", "odd", "told", "resets_cost_a_step",
+                            "unless", "watch", "noticed", NULL};
+    PyObject *recorder, *ends, *odd = NULL, *told = NULL, *resets = NULL, *unless = NULL, *watch = NULL;
+    PyObject *noticed = NULL;
+    Py_ssize_t reward;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!nO!|$OOOOOO", words, &RecorderType, &recorder, &reward,
+                                     &PyTuple_Type, &ends, &odd, &told, &resets, &unless, &watch, &noticed) ||
+        !is_region_or_none(unless, "unless")) {
+        return NULL;
+    }
+    if (watch != NULL && watch != Py_None && !PyList_Check(watch)) {
+        PyErr_Format(PyExc_TypeError, "watch=%R must be a list or None.", watch);
+        return NULL;
+    }
+    StepCounter *self = (StepCounter *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = call_counter;
+    self->recorder = (Recorder *)Py_NewRef(recorder);
+    self->counting = true;
+    self->odd = none_to_null(odd);
+    self->told = none_to_null(told);
+    self->resets_cost_a_step = none_to_null(resets);
+    self->unless = (Region *)none_to_null(unless);
+    self->unless_bits = self->unless ? bit_of(self->unless->number) : 0;
+    self->watch = none_to_null(watch);
+    self->noticed = none_to_null(noticed);
+    self->rows = PyDict_New();
+    if (self->rows == NULL || !read_places(self, reward, ends)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->recorder);
+    Py_VISIT(self->odd);
+    Py_VISIT(self->told);
+    Py_VISIT(self->resets_cost_a_step);
+    Py_VISIT(self->unless);
+    Py_VISIT(self->watch);
+    Py_VISIT(self->noticed);
+    Py_VISIT(self->report);
+    Py_VISIT(self->rows);
+    return 0;
+}
+
+static int counter_clear(StepCounter *self)
+{
+    Py_CLEAR(self->odd);
+    Py_CLEAR(self->told);
+    Py_CLEAR(self->resets_cost_a_step);
+    Py_CLEAR(self->watch);
+    Py_CLEAR(self->noticed);
+    Py_CLEAR(self->report);
+    return 0;
+}
+
+static void counter_dealloc(StepCounter *self)
+{
+    PyObject_GC_UnTrack(self);
+    counter_clear(self);
+    Py_XDECREF(self->rows);
+    Py_XDECREF(self->unless);
+    Py_XDECREF(self->recorder);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *get_report(StepCounter *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->report ? self->report : Py_None);
+}
+
+static int set_report(StepCounter *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    Py_XSETREF(self->report, none_to_null(value));
+    return 0;
+}
+
+static PyMethodDef counter_methods[] = {
+    {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): one step of every row, in plain numbers."},
+    {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its episodes were broken off."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef counter_members[] = {
+    {"counting", T_BOOL, offsetof(StepCounter, counting), 0, "Whether steps are counted."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef counter_getset[] = {
+    {"report", (getter)get_report, (setter)set_report, "Called with what progress() takes, instead of counting.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject StepCounterType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.StepCounter",
+    .tp_doc = "Counts env steps and episodes from what calls return; see steps.py for the same in Python.",
+    .tp_basicsize = sizeof(StepCounter),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(StepCounter, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = counter_new,
+    .tp_traverse = (traverseproc)counter_traverse,
+    .tp_clear = (inquiry)counter_clear,
+    .tp_dealloc = (destructor)counter_dealloc,
+    .tp_methods = counter_methods,
+    .tp_members = counter_members,
+    .tp_getset = counter_getset,
+};

@@ -1,0 +1,382 @@
+/* `Region.wrap`: functions that run inside a region. Part of _core.c. */
+
+/* Regions to be looked for among the open ones. */
+typedef struct {
+    PyObject *regions; /* tuple; NULL when empty */
+    uint64_t bits;     /* bit_of() of each */
+    uint16_t count;
+    uint16_t numbers[MAX_SET]; /* of the regions, so that they need not be touched; below HL_MAX_REGIONS */
+} RegionSet;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Region *region;
+    PyObject *function;
+    Recorder *recorder;  /* the region's: whether it records can be asked without touching the region */
+    uint64_t alone_bits; /* of `alone` */
+    Last last;           /* of `region` */
+    uint64_t epoch;      /* in which `last` is right */
+    Region *outer;       /* opened around the call unless it is open on this thread already */
+    PyObject *after;     /* after(first argument, result), for calls that opened `outer` or have none */
+    Region *otherwise;
+    RegionSet inside;    /* `outer` is not opened when one of these is open */
+    Region *otherwise_outer; /* `outer` of calls that are `otherwise` */
+    RegionSet never;     /* when one of these is open, `otherwise` is the region */
+    RegionSet always;    /* else, when one of these is open, `region` is, and `choose` is not asked */
+    PyObject *choose;    /* tuple of callables without arguments: all true -> region, else otherwise */
+    RegionSet alone;     /* when one of these is open, the call is passed through */
+    PyObject *dict;
+    PyObject *weak;
+} Profiled;
+
+static inline Arena *arena_now(Recorder *rec)
+{
+    Local *local = &locals[rec->slot];
+    return rec->epoch != 0 && local->epoch == rec->epoch ? local->arena : NULL;
+}
+
+static __attribute__((hot)) bool is_open(Recorder *rec, Region *region)
+{
+    Arena *a = arena_now(rec);
+    if (a == NULL || !(a->open[a->depth].bits & bit_of(region->number))) {
+        return false;
+    }
+    for (uint32_t d = a->depth; d > 0; d--) {
+        if (a->file->stack[d - 1].region == region->number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static __attribute__((noinline, hot)) bool find_open(Arena *a, const RegionSet *set)
+{
+    for (uint32_t d = a->depth; d > 0; d--) { /* from the innermost: it is the likeliest */
+        uint32_t number = a->file->stack[d - 1].region;
+        for (uint16_t i = 0; (set->bits & bit_of(number)) && i < set->count; i++) {
+            if (set->numbers[i] == number) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static inline bool any_open(Arena *a, const RegionSet *set)
+{
+    return a != NULL && (a->open[a->depth].bits & set->bits) && find_open(a, set);
+}
+
+/* Whether a call is of `region` and not of `otherwise`; an error in `choose` is the chooser's fault,
+   not the caller's. */
+static __attribute__((noinline, hot)) bool is_chosen(Profiled *self, Arena *a)
+{
+    if (any_open(a, &self->never)) {
+        return false;
+    }
+    if (any_open(a, &self->always)) {
+        return true;
+    }
+    for (Py_ssize_t i = 0; self->choose && i < PyTuple_GET_SIZE(self->choose); i++) {
+        PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->choose, i));
+        int yes = answer == Py_True ? 1 : answer == Py_False ? 0 : answer ? PyObject_IsTrue(answer) : -1;
+        Py_XDECREF(answer);
+        if (yes < 0) {
+            swallow_error((PyObject *)self);
+            return true;
+        }
+        if (!yes) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
+static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out);
+
+/* What runs after a call is our own time: it becomes a call of a region of ours, so that reports show it. */
+static void credit_hook(Recorder *rec)
+{
+    if (rec->hooks == NULL) {
+        Callout saved = begin_callout(rec);
+        PyObject *made = PyObject_CallFunction(rec->profile, "ss", HOOKS_NAME, "hotloop");
+        rec->hooks = (Region *)made; /* the list of regions keeps it */
+        Py_XDECREF(made);
+        end_callout(rec, saved);
+    }
+    Arena *a = arena_now(rec);
+    if (a != NULL && rec->hooks != NULL && !a->overflow) {
+        credit_time(rec, a, rec->hooks, now_ns(rec));
+    }
+}
+
+/* A counter that did not have to ask Python anything costs no more than a region: it is not a call of its own. */
+static __attribute__((noinline)) void call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *result)
+{
+    bool went_well, called_out = true;
+    if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: the time is that of its end */
+        went_well = count_step(self->after, first, result, a ? a->file->last_ns : 0, &called_out);
+    } else {
+        PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
+        went_well = done != NULL;
+        Py_XDECREF(done);
+    }
+    if (!went_well) {
+        swallow_error(self->after);
+    }
+    if (called_out) {
+        credit_hook(self->recorder);
+    }
+}
+
+static inline void call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
+{
+    PyObject *first = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : Py_None;
+    Arena *a = arena_now(self->recorder);
+    if (!(Py_IS_TYPE(self->after, &StepCounterType) && a != NULL && count_quickly(self->after, a, first, result))) {
+        call_slowly_after(self, a, first, result);
+    }
+}
+
+/* Not inlined here, four times: code that is not in the cache costs as much as data. */
+static __attribute__((noinline, hot)) void enter_wrapped(Recorder *rec, Region *region, Last *last, uint64_t *moment)
+{
+    enter(rec, region, last, moment);
+}
+
+static __attribute__((noinline, hot)) void exit_wrapped(Recorder *rec, Region *region, uint64_t *moment)
+{
+    if (LIKELY(rec->epoch != 0)) { /* it may have been stopped meanwhile */
+        leave(rec, region, moment);
+    }
+}
+
+static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Profiled *self = (Profiled *)callable;
+    Recorder *rec = self->recorder;
+    if (rec->epoch == 0) {
+        return PyObject_Vectorcall(self->function, args, nargsf, names);
+    }
+    if (UNLIKELY(self->epoch != rec->epoch)) {
+        self->epoch = rec->epoch;
+        self->last = (Last){NULL, NULL}; /* nodes of an earlier recording are gone */
+    }
+    Arena *a = arena_now(rec);
+    if (a != NULL && (a->open[a->depth].bits & self->alone_bits) && find_open(a, &self->alone)) {
+        return PyObject_Vectorcall(self->function, args, nargsf, names);
+    }
+    __builtin_prefetch(self->last.child);
+    Region *region = self->region, *outer = self->outer;
+    if (self->otherwise != NULL && !is_chosen(self, a)) {
+        region = self->otherwise;
+        outer = self->otherwise_outer ? self->otherwise_outer : outer;
+    }
+    bool has_outer = outer != NULL;
+    if (has_outer && (is_open(rec, outer) || any_open(arena_now(rec), &self->inside))) {
+        outer = NULL;
+    }
+    uint64_t moment = 0;
+    if (outer != NULL) {
+        enter_wrapped(rec, outer, &outer->last, &moment);
+    }
+    if (LIKELY(rec->epoch == self->epoch)) { /* opening a part may fail */
+        enter_wrapped(rec, region, region == self->region ? &self->last : &region->last, &moment);
+    }
+    PyObject *result = PyObject_Vectorcall(self->function, args, nargsf, names);
+    moment = 0;
+    exit_wrapped(rec, region, &moment);
+    if (outer != NULL) {
+        exit_wrapped(rec, outer, &moment);
+    }
+    if (self->after != NULL && result != NULL && (outer != NULL || !has_outer)) {
+        call_after(self, args, nargsf, result);
+    }
+    return result;
+}
+
+static PyObject *none_to_null(PyObject *value)
+{
+    return value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+}
+
+static bool is_region_or_none(PyObject *value, const char *word)
+{
+    if (value == NULL || value == Py_None || Py_IS_TYPE(value, &RegionType)) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "%s=%R must be a region or None.", word, value);
+    return false;
+}
+
+static bool fill_set(RegionSet *set, PyObject *value, const char *word)
+{
+    set->regions = NULL;
+    set->bits = 0;
+    set->count = 0;
+    if (value == NULL || value == Py_None) {
+        return true;
+    }
+    set->regions = PySequence_Tuple(value);
+    if (set->regions && PyTuple_GET_SIZE(set->regions) > MAX_SET) {
+        PyErr_Format(PyExc_ValueError, "%s= takes at most %d regions, not %zd.", word, MAX_SET,
+                     PyTuple_GET_SIZE(set->regions));
+        return false;
+    }
+    for (Py_ssize_t i = 0; set->regions && i < PyTuple_GET_SIZE(set->regions); i++) {
+        PyObject *item = PyTuple_GET_ITEM(set->regions, i);
+        if (!Py_IS_TYPE(item, &RegionType)) {
+            PyErr_Format(PyExc_TypeError, "%s= takes a tuple of regions; there is %R in it.", word, item);
+            return false;
+        }
+        set->bits |= bit_of(((Region *)item)->number);
+        set->numbers[set->count++] = (uint16_t)((Region *)item)->number;
+    }
+    return set->regions != NULL;
+}
+
+/* `choose` as a tuple: of one callable, or as many as were given. */
+static bool fill_choices(PyObject **into, PyObject *value)
+{
+    bool one = value != NULL && value != Py_None && !PyTuple_Check(value);
+    *into = one ? PyTuple_Pack(1, value) : none_to_null(value);
+    return *into != NULL || !PyErr_Occurred();
+}
+
+static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"function", "outer", "inside", "alone", "choose", "always", "never",
+                            "otherwise", "otherwise_outer", "after", NULL};
+    PyObject *function, *outer = NULL, *inside = NULL, *alone = NULL, *choose = NULL, *always = NULL;
+    PyObject *never = NULL, *otherwise = NULL, *otherwise_outer = NULL, *after = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOO", words, &function, &outer, &inside, &alone,
+                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after) ||
+        !is_region_or_none(outer, "outer") || !is_region_or_none(otherwise, "otherwise") ||
+        !is_region_or_none(otherwise_outer, "otherwise_outer")) {
+        return NULL;
+    }
+    Profiled *profiled = (Profiled *)PyType_GenericAlloc(&ProfiledType, 0);
+    if (profiled == NULL) {
+        return NULL;
+    }
+    profiled->vectorcall = call_profiled;
+    profiled->region = (Region *)Py_NewRef((PyObject *)self);
+    profiled->recorder = self->recorder; /* kept by the region */
+    profiled->function = Py_NewRef(function);
+    profiled->outer = (Region *)none_to_null(outer);
+    profiled->otherwise = (Region *)none_to_null(otherwise);
+    profiled->otherwise_outer = (Region *)none_to_null(otherwise_outer);
+    profiled->after = none_to_null(after);
+    if (!fill_set(&profiled->inside, inside, "inside") || !fill_set(&profiled->alone, alone, "alone") ||
+        !fill_set(&profiled->always, always, "always") || !fill_set(&profiled->never, never, "never") ||
+        !fill_choices(&profiled->choose, choose)) {
+        Py_DECREF(profiled);
+        return NULL;
+    }
+    profiled->alone_bits = profiled->alone.bits;
+    return (PyObject *)profiled;
+}
+
+static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->region);
+    Py_VISIT(self->function);
+    Py_VISIT(self->outer);
+    Py_VISIT(self->inside.regions);
+    Py_VISIT(self->alone.regions);
+    Py_VISIT(self->always.regions);
+    Py_VISIT(self->never.regions);
+    Py_VISIT(self->choose);
+    Py_VISIT(self->otherwise);
+    Py_VISIT(self->otherwise_outer);
+    Py_VISIT(self->after);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int profiled_clear(Profiled *self)
+{
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->after);
+    Py_CLEAR(self->choose);
+    return 0;
+}
+
+static void profiled_dealloc(Profiled *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weak) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    profiled_clear(self);
+    Py_XDECREF(self->region);
+    Py_XDECREF(self->function);
+    Py_XDECREF(self->outer);
+    Py_XDECREF(self->inside.regions);
+    Py_XDECREF(self->alone.regions);
+    Py_XDECREF(self->always.regions);
+    Py_XDECREF(self->never.regions);
+    Py_XDECREF(self->otherwise);
+    Py_XDECREF(self->otherwise_outer);
+    PyObject_GC_Del(self);
+}
+
+static PyObject *profiled_get(PyObject *self, PyObject *object, PyObject *type)
+{
+    (void)type;
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static PyObject *profiled_repr(Profiled *self)
+{
+    return PyUnicode_FromFormat("<%R in %R>", self->function, (PyObject *)self->region);
+}
+
+/* Pickled like a function: by the name it is found under. */
+static PyObject *profiled_reduce(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+/* Attributes of the function (defaults, annotations, code) show through. */
+static PyObject *profiled_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(((Profiled *)self)->function, name);
+    }
+    return found;
+}
+
+static PyMethodDef profiled_methods[] = {
+    {"__reduce__", profiled_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef profiled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject ProfiledType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotloop.measure._core.profiled",
+    .tp_basicsize = sizeof(Profiled),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Profiled, vectorcall),
+    .tp_dictoffset = offsetof(Profiled, dict),
+    .tp_weaklistoffset = offsetof(Profiled, weak),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = profiled_get,
+    .tp_getattro = profiled_getattr,
+    .tp_repr = (reprfunc)profiled_repr,
+    .tp_traverse = (traverseproc)profiled_traverse,
+    .tp_clear = (inquiry)profiled_clear,
+    .tp_dealloc = (destructor)profiled_dealloc,
+    .tp_methods = profiled_methods,
+    .tp_getset = profiled_getset,
+};
