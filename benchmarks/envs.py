@@ -145,6 +145,33 @@ def groups() -> list[Group]:
             ),
             (Target("petri-turbo", "petri-plain", 256, 10.0),),
         ),
+        Group(
+            "platformer",
+            "Platformer and Mario, game frames/s (chain: 4 frames a step, 84 x 84 gray, stack of 4)",
+            (
+                Entry("platformer", "hotloop, the whole chain in one kernel", SMALL),
+                Entry("platformer-copies", "hotloop, the same, copies handed out", SMALL),
+                Entry("platformer-raw", "hotloop, RGB frames 240 x 256, no chain", SMALL),
+                Entry("platformer-wrappers", "Gymnasium's wrappers around our RGB frames", (1,)),
+                Entry("platformer-rules", "rules.py in its plain chain, the twin", (1,)),
+                Entry("mario", "Super Mario Bros in its emulator, our chain", (1,)),
+                Entry("mario-raw", "Super Mario Bros in its emulator, RGB frames", (1,)),
+            ),
+            (
+                Target("platformer", "mario", 1, 10.0),
+                Target("platformer", "mario-raw", 1, 10.0),
+            ),
+        ),
+        Group(
+            "track",
+            "Track, env steps/s",
+            (
+                Entry("track-near", "hotloop, searching near the last segment"),
+                Entry("track-all", "hotloop, searching all segments"),
+                Entry("track-rules", "rules.py, the twin", (1, 64)),
+            ),
+            (Target("track-near", "track-rules", 64, 50.0),),
+        ),
     ]
 
 

@@ -264,6 +264,143 @@ def petri(num_envs: int, **settings: Any) -> Contestant:
     return rounds_of(step, actions, num_envs), row_bytes
 
 
+# ---- Track
+
+
+def expert_drives(num_envs: int) -> list[Any]:
+    """Actions of the expert for the cars of seed 0, noise added, so that the cars stay on the track."""
+    from hotloop.rl.envs.track.env import TrackVectorEnv
+    from hotloop.rl.envs.track.expert import expert_actions
+
+    env, rng = TrackVectorEnv(num_envs), np.random.default_rng(0)
+    seen, _ = env.reset(seed=0)
+    actions = []
+    for _ in range(256):
+        noisy = expert_actions(seen) + rng.normal(0.0, 0.1, (num_envs, 2))
+        actions.append(noisy.astype(np.float32))
+        seen = env.step(actions[-1])[0]
+    return actions
+
+
+def track(num_envs: int, **settings: Any) -> Contestant:
+    """The same 256 steps again and again, each time from the reset that they belong to."""
+    from hotloop.rl.envs.track.env import TrackVectorEnv
+
+    env = TrackVectorEnv(num_envs, copy=False, autoreset_mode="SameStep", **settings)
+    actions, at = expert_drives(num_envs), [0]
+
+    def step(action: Any) -> None:
+        if at[0] == 0:
+            env.reset(seed=0)
+        at[0] = (at[0] + 1) % len(actions)
+        env.step(action)
+
+    env.reset(seed=0)
+    return rounds_of(step, actions, num_envs), env.observations[0].nbytes + 8 + 2
+
+
+def track_rules(num_envs: int) -> Contestant:
+    from hotloop.rl.envs.track.line import draw_line
+    from hotloop.rl.envs.track.rules import Track, TrackConfig
+
+    config = TrackConfig()
+    line = draw_line(config.track_seed, config.track_points, config.lap_m)
+    cars = [Track(line, config, np.random.default_rng(row)) for row in range(num_envs)]
+    actions = [one.tolist() for one in expert_drives(num_envs)]
+    for car in cars:
+        car.reset()
+
+    def step(chosen: Any) -> None:
+        for car, action in zip(cars, chosen, strict=True):
+            _, _, terminated, truncated, _ = car.step(action)
+            if terminated or truncated:
+                car.reset()
+
+    return rounds_of(step, actions, num_envs), None
+
+
+# ---- Platformer and Mario: rounds count frames of the game
+
+
+def frames_of(contestant: Contestant, skip: int) -> Contestant:
+    """The same rounds, counted in frames."""
+    run, row_bytes = contestant
+
+    def counted(seconds: float) -> tuple[float, float]:
+        steps, taken = run(seconds)
+        return steps * skip, taken
+
+    return counted, row_bytes
+
+
+def platformer(num_envs: int, *, chained: bool = True, copy: bool = False) -> Contestant:
+    from hotloop.rl.envs.chain import Chain
+    from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
+
+    chain = Chain() if chained else None
+    env = PlatformerVectorEnv(num_envs, chain=chain, copy=copy, autoreset_mode="SameStep")
+    return frames_of(gymnasium_like(env, 7, num_envs), chain.skip if chain else 1)
+
+
+def played(env: Any, skip: int) -> Contestant:
+    """One plain environment with random actions, reset when it ends."""
+    rng = np.random.default_rng(0)
+    env.reset(seed=0)
+
+    def step(action: int) -> None:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+
+    return frames_of((rounds_of(step, rng.integers(0, 7, 256).tolist(), 1), None), skip)
+
+
+def platformer_wrappers(_: int) -> Contestant:
+    from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation, ResizeObservation
+
+    from hotloop.rl.envs.platformer.env import PlatformerEnv
+
+    class Skip(PlatformerEnv):
+        """Four frames a step, the last one seen: Gymnasium has no wrapper for it."""
+
+        def step(self, action: Any) -> Any:
+            total = 0.0
+            for _ in range(4):
+                frame, reward, terminated, truncated, info = super().step(action)
+                total += reward
+                if terminated or truncated:
+                    break
+            return frame, total, terminated, truncated, info
+
+    env = GrayscaleObservation(Skip(chain=None))
+    return played(FrameStackObservation(ResizeObservation(env, (84, 84)), 4), 4)
+
+
+def platformer_rules(_: int) -> Contestant:
+    from hotloop.rl.envs.chain import PlainChain
+    from hotloop.rl.envs.platformer.config import PlatformerConfig
+    from hotloop.rl.envs.platformer.rules import make_twin
+
+    class Seeded:
+        def reset(self, seed: int | None = None) -> Any:
+            if seed is not None:
+                self.twin = make_twin(PlatformerConfig(), seed)
+                assert isinstance(self.twin, PlainChain)
+            return self.twin.reset()
+
+        def step(self, action: int) -> Any:
+            return self.twin.step(action)
+
+    return played(Seeded(), 4)
+
+
+def mario(_: int, *, chained: bool) -> Contestant:
+    from hotloop.rl.envs.chain import Chain
+    from hotloop.rl.envs.mario import MarioEnv
+
+    return played(MarioEnv(chain=Chain() if chained else None), 4 if chained else 1)
+
+
 # ---- twins
 
 
@@ -333,6 +470,16 @@ CONTESTANTS: dict[str, Callable[[int], Contestant]] = {
     "ricochet-pil": functools.partial(ricochet, rendering="pil"),
     "petri-turbo": functools.partial(petri, turbo=True),
     "petri-plain": functools.partial(petri, turbo=False),
+    "platformer": platformer,
+    "platformer-copies": functools.partial(platformer, copy=True),
+    "platformer-raw": functools.partial(platformer, chained=False),
+    "platformer-wrappers": platformer_wrappers,
+    "platformer-rules": platformer_rules,
+    "mario": functools.partial(mario, chained=True),
+    "mario-raw": functools.partial(mario, chained=False),
+    "track-near": track,
+    "track-all": functools.partial(track, projection="all"),
+    "track-rules": track_rules,
 }
 
 

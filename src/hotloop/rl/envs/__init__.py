@@ -10,10 +10,12 @@ from __future__ import annotations
 ENVIRONMENTS = {
     "CartPole": ("cartpole", "CartPole"),
     "Petri": ("petri", "Petri"),
+    "Platformer": ("platformer", "Platformer"),
     "Ricochet": ("ricochet", "Ricochet"),
     "Snake": ("snake", "Snake"),
     "Track": ("track", "Track"),
 }
+MARIO = "hotloop/Mario-v0"  # one environment in an emulator of its own: no batched form
 
 
 def register_envs() -> None:
@@ -30,6 +32,8 @@ def register_envs() -> None:
                 vector_entry_point=f"{where}:{prefix}VectorEnv",
                 disable_env_checker=True,
             )
+    if MARIO not in registry:
+        register(id=MARIO, entry_point="hotloop.rl.envs.mario:MarioEnv", disable_env_checker=True)
 
 
 register_envs()

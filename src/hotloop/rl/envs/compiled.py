@@ -1,8 +1,8 @@
 """How kernels are compiled, and the word to the user while the first use waits for the compiler.
 
 A kernel is a function over arrays that the caller owns: no objects, no allocation, the GIL released.
-Compiled code is kept on disk beside the source (or in NUMBA_CACHE_DIR); batch sizes are not part of a
-type, so another batch size never compiles again.
+Compiled code is kept on disk beside the source (or in NUMBA_CACHE_DIR) until that source, or one that it
+imports, changes; batch sizes are not part of a type, so another batch size never compiles again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hotloop.rl.envs.sources import watch
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _announced: set[Callable[..., Any]] = set()  # what `kernel` compiles, ours and the user's
@@ -26,8 +28,16 @@ _announced: set[Callable[..., Any]] = set()  # what `kernel` compiles, ours and 
 
 def kernel(function: Function) -> Function:
     """Compile a function over arrays when it is first called; it releases the GIL and is cached on disk."""
+    return compiled(function)
+
+
+def compiled(function: Function, **options: Any) -> Function:
+    """`kernel` with further options of numba's."""
     _announced.add(function)
-    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    made: Any = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+    if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
+        watch(made, function)
+    return cast(Function, made)
 
 
 def addresses(*arrays: NDArray[Any]) -> NDArray[np.int64]:

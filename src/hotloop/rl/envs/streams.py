@@ -7,9 +7,13 @@ the size of the batch or the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from hotloop.rl.envs.compiled import kernel
@@ -17,8 +21,7 @@ from hotloop.rl.envs.compiled import kernel
 Streams = NDArray[np.uint64]  # [rows, 4]: state high, state low, increment high, increment low
 
 _WORD = (1 << 64) - 1
-_MULTIPLIER_HIGH = np.uint64(2549297995355413924)
-_MULTIPLIER_LOW = np.uint64(4865540595714422341)
+_MULTIPLIER = (2549297995355413924 << 64) + 4865540595714422341
 _TO_UNIT = 1.0 / 9007199254740992.0  # 2^-53
 
 
@@ -35,26 +38,47 @@ def seed_streams(streams: Streams, seeds: Iterable[int | None]) -> None:
         streams[row] = (value >> 64, value & _WORD, increment >> 64, increment & _WORD)
 
 
+@intrinsic
+def _step(_typing: Any, high: Any, low: Any, add_high: Any, add_low: Any) -> Any:
+    """state * multiplier + increment in 128 bits, in and out as two words."""
+    word, whole = ir.IntType(64), ir.IntType(128)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def joined(high: Any, low: Any) -> Any:
+            return builder.or_(builder.shl(builder.zext(high, whole), whole(64)), builder.zext(low, whole))
+
+        product = builder.mul(joined(arguments[0], arguments[1]), whole(_MULTIPLIER))
+        state = builder.add(product, joined(arguments[2], arguments[3]))
+        parts = [builder.trunc(builder.lshr(state, whole(64)), word), builder.trunc(state, word)]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    two_words = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]
+    return two_words(*[types.uint64] * 4), generate
+
+
+step_words = cast(
+    "Callable[[np.uint64, np.uint64, np.uint64, np.uint64], tuple[np.uint64, np.uint64]]", _step
+)
+
+
+@kernel
+def to_unit(high: np.uint64, low: np.uint64) -> float:
+    """The number in [0, 1) that a state gives: the generator's XSL-RR output, its upper 53 bits."""
+    mixed, turn = high ^ low, high >> np.uint64(58)
+    turned = (mixed >> turn) | (mixed << ((np.uint64(64) - turn) & np.uint64(63)))
+    return np.int64(turned >> np.uint64(11)) * _TO_UNIT
+
+
 @kernel
 def next_double(streams: Streams, row: int) -> float:
-    """The row's next number in [0, 1): a step of the 128-bit PCG generator and its XSL-RR output."""
-    low, high = streams[row, 1], streams[row, 0]
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    # low * multiplier_low as 128 bits, from four products of 32-bit halves
-    a, b = low >> half, low & mask
-    c, d = _MULTIPLIER_LOW >> half, _MULTIPLIER_LOW & mask
-    bd, ad, bc = b * d, a * d, b * c
-    middle = (bd >> half) + (ad & mask) + (bc & mask)
-    product_low = (bd & mask) | (middle << half)
-    product_high = a * c + (ad >> half) + (bc >> half) + (middle >> half)
-    product_high += high * _MULTIPLIER_LOW + low * _MULTIPLIER_HIGH
-    new_low = product_low + streams[row, 3]
-    carry = np.uint64(1) if new_low < product_low else np.uint64(0)
-    new_high = product_high + streams[row, 2] + carry
-    streams[row, 0], streams[row, 1] = new_high, new_low
-    mixed, turn = new_high ^ new_low, new_high >> np.uint64(58)
-    turned = (mixed >> turn) | (mixed << ((np.uint64(64) - turn) & np.uint64(63)))
-    return float(turned >> np.uint64(11)) * _TO_UNIT
+    """The row's next number in [0, 1).
+
+    A kernel that draws many from one row may keep the four words to itself, call `step_words` and `to_unit`
+    and write the first two back at the end: what next_double reads it has just written, and waits for it.
+    """
+    high, low = step_words(streams[row, 0], streams[row, 1], streams[row, 2], streams[row, 3])
+    streams[row, 0], streams[row, 1] = high, low
+    return to_unit(high, low)
 
 
 @kernel

@@ -13,6 +13,7 @@ MOST_ROBOTS = 5
 DEEPEST = 12
 OBSERVATION_MODES = ("rgb_image", "image", "symbolic")
 RENDERINGS = ("compiled", "pil")
+FARTHEST = 2  # moves that `symbolic` can look ahead
 PICTURE = 128
 """Height and width of an `rgb_image` observation in pixels."""
 
@@ -27,6 +28,8 @@ class RicochetConfig:
     """1 to 5."""
     obs_mode: str = "rgb_image"
     """`rgb_image` uint8 [3, 128, 128], `image` float32 planes, `symbolic` float32 vector."""
+    lookahead: int = 0
+    """With `symbolic`, 1: also where each move ends and whether it solves; 2: and whether one more would."""
     rendering: str = "compiled"
     """Who draws `rgb_image`: `pil` (the reference) or `compiled`; the pixels are the same."""
     noop: bool = False
@@ -45,6 +48,11 @@ class RicochetConfig:
         self._check_number("robots", 1, MOST_ROBOTS, "there are five colours")
         self._check_number("max_episode_steps", 1, 2**31 - 1, "an episode needs a step")
         self._check_number("max_solution_moves", 1, DEEPEST, "deeper searches at every reset take too long")
+        self._check_number("lookahead", 0, FARTHEST, "to look farther is to solve it")
+        if self.lookahead and self.obs_mode != "symbolic":
+            raise HotloopError(
+                f"lookahead={self.lookahead} needs obs_mode='symbolic', not {self.obs_mode!r}; leave one out."
+            )
         for name in ("step_reward", "goal_reward"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -65,6 +73,11 @@ class RicochetConfig:
     def actions(self) -> int:
         """Number of actions: robot * 4 + direction, then the no-op."""
         return 4 * self.robots + int(self.noop)
+
+    @property
+    def numbers_ahead(self) -> int:
+        """Numbers that looking ahead adds to a symbolic observation."""
+        return 4 * self.robots * (2 + self.lookahead) if self.lookahead else 0
 
     @property
     def walls_per_quadrant(self) -> int:

@@ -28,7 +28,9 @@ def observation_space(config: RicochetConfig) -> Box:
     cells = config.board_size**2
     if config.obs_mode == "image":
         return Box(0.0, 1.0, (config.robots + 6, config.board_size, config.board_size), np.float32)
-    return Box(0.0, 1.0, (3 * config.robots + 2 + 2 * cells,), np.float32)
+    lengths = [3 * config.robots + 2 + 2 * cells, config.numbers_ahead]
+    least = np.repeat(np.array([0.0, -1.0], dtype=np.float32), lengths)
+    return Box(least, np.ones_like(least))
 
 
 def _config(settings: dict[str, Any]) -> RicochetConfig:
@@ -71,7 +73,8 @@ class RicochetVectorEnv(BatchedEnv):
         limits = (config.max_episode_steps, config.max_solution_moves)
         planes = int(config.obs_mode == "image")
         self.options = np.array(
-            [config.board_size, config.robots, config.actions, *limits, planes, self.mode], dtype=np.int64
+            [config.board_size, config.robots, config.actions, *limits, planes, self.mode, config.lookahead],
+            dtype=np.int64,
         )
         self.values = np.array([config.step_reward, config.goal_reward])
         self._scratch: dict[int, tuple[kernels.Scratch, NDArray[np.uint64]]] = {}

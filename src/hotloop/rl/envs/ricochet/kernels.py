@@ -31,7 +31,7 @@ SHOWN, NEW, DUE = range(3)
 # What a step of a batch answers when no action was wrong.
 DONE, RESETS_DUE = -1, -2
 # Entries of `options`, int64.
-SIZE, ROBOTS, ACTIONS, MAX_STEPS, MAX_MOVES, PLANES, MODE = range(7)
+SIZE, ROBOTS, ACTIONS, MAX_STEPS, MAX_MOVES, PLANES, MODE, LOOKAHEAD = range(8)
 
 
 class Rows(NamedTuple):
@@ -151,6 +151,30 @@ def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observati
 
 
 @kernel
+def observe_ahead_row(rows: Rows, row: int, size: int, robots: int, further: bool, observations: Any) -> None:
+    """Write the numbers of `rules.ahead` behind the vector; any move may change all of them."""
+    pieces = rows.pieces[row]
+    whose, target = pieces[robots + TARGET_ROBOT], pieces[robots + TARGET]
+    last, at = np.float32(size - 1), 3 * robots + 2 + 2 * size * size
+    for robot in range(robots):
+        start = pieces[robot]
+        for direction in range(4):
+            end = slide_row(rows, row, size, robots, robot, direction)
+            observations[row, at] = np.float32(end // size - target // size) / last
+            observations[row, at + 1] = np.float32(end % size - target % size) / last
+            observations[row, at + 2] = 1.0 if robot == whose and end == target else 0.0
+            at += 3
+            if further:
+                pieces[robot] = end
+                observations[row, at] = 0.0
+                for second in range(4):
+                    if slide_row(rows, row, size, robots, whose, second) == target:
+                        observations[row, at] = 1.0
+                pieces[robot] = start
+                at += 1
+
+
+@kernel
 def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations: Any) -> None:
     """Write the planes of `rules.image`, flat [rows, planes * size^2]; after a step only what changed."""
     pieces = rows.pieces[row]
@@ -182,7 +206,10 @@ def observe_row(rows: Rows, row: int, options: NDArray[np.int64], observations: 
     if options[PLANES] == 1:
         observe_image_row(rows, row, options[SIZE], options[ROBOTS], observations)
     else:
-        observe_symbolic_row(rows, row, options[SIZE], options[ROBOTS], observations)
+        size, robots = options[SIZE], options[ROBOTS]
+        observe_symbolic_row(rows, row, size, robots, observations)
+        if options[LOOKAHEAD] > 0:
+            observe_ahead_row(rows, row, size, robots, options[LOOKAHEAD] > 1, observations)
     if rows.pieces[row, options[ROBOTS] + FRESH] == NEW:
         rows.pieces[row, options[ROBOTS] + FRESH] = SHOWN
 

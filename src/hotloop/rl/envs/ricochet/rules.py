@@ -111,6 +111,26 @@ def symbolic(position: Position) -> NDArray[np.float32]:
     return np.concatenate([coordinates.ravel(), whose, sides.ravel().astype(np.float32)])
 
 
+def ahead(position: Position, lookahead: int) -> NDArray[np.float32]:
+    """What each move would lead to, float32 [4 robots (2 + lookahead)]; nothing without lookahead.
+
+    For each action: where its robot would end, row and column seen from the target and divided by size - 1;
+    whether that solves the board; with lookahead 2 also whether one more move of the target's robot would.
+    """
+    last = np.float32(position.size - 1)
+    target = np.array(divmod(position.target, position.size), dtype=np.float32)
+    seen: list[np.float32] = []
+    for action in range(4 * len(position.robots) if lookahead else 0):
+        after = move(position, action)
+        end = np.array(divmod(after.robots[action // 4], position.size), dtype=np.float32)
+        solves = action // 4 == position.target_robot and is_solved(after)
+        seen += [*((end - target) / last), np.float32(solves)]
+        if lookahead >= 2:
+            further = (move(after, 4 * position.target_robot + direction) for direction in range(4))
+            seen.append(np.float32(any(is_solved(one) for one in further)))
+    return np.array(seen, dtype=np.float32)
+
+
 def image(position: Position) -> NDArray[np.float32]:
     """The position as planes, float32 [robots + 6, size, size] of 0 and 1.
 
@@ -164,7 +184,8 @@ class Ricochet:
         """What the agent sees, in the configured mode."""
         assert self.position is not None
         if self.config.obs_mode == "symbolic":
-            return symbolic(self.position)
+            farther = ahead(self.position, self.config.lookahead)
+            return np.concatenate([symbolic(self.position), farther])
         if self.config.obs_mode == "image":
             return image(self.position)
         from hotloop.rl.envs.ricochet.render import rgb_image

@@ -1,0 +1,1 @@
+"""A side-scrolling platform game with levels drawn from a seed."""

@@ -1,0 +1,148 @@
+"""A step of a batch in one kernel: the skipped frames, the one that is seen, the stack, resets.
+
+Observations are handed over flat, uint8 [rows, stack, bytes of a frame], so that gray, coloured and raw
+frames are one kind of array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
+from hotloop.rl.envs.lean import kernel, part
+from hotloop.rl.envs.platformer.atlas import Atlas
+from hotloop.rl.envs.platformer.config import ACTIONS
+from hotloop.rl.envs.platformer.kernels import DEAD, FLAG_GET, INFOS, Fixed, Rows, frame_row, reset_game
+from hotloop.rl.envs.platformer.kernels_draw import Scratch, observe_row
+
+# Entries of `settings`, int64.
+SEEN, SKIP, MOST_STEPS, MODE = range(4)
+
+
+class Results(NamedTuple):
+    """What a step leaves, first index the row."""
+
+    observations: NDArray[np.uint8]  # [rows, stack, bytes]
+    final_observations: NDArray[np.uint8]
+    final_infos: NDArray[np.int32]  # [rows, INFOS]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    over: NDArray[np.bool_]
+    elapsed: NDArray[np.int32]
+
+
+class Making(NamedTuple):
+    """What games and frames are made of; the same for all rows."""
+
+    settings: NDArray[np.int64]
+    plan: NDArray[np.int64]
+    fixed: Fixed
+    atlas: Atlas
+    palette: NDArray[np.uint8]
+
+
+@part
+def fill_stack(stack: Any) -> None:
+    """The newest frame in place of all older ones."""
+    newest = stack[stack.shape[0] - 1]
+    for number in range(stack.shape[0] - 1):
+        older = stack[number]
+        for at in range(newest.shape[0]):
+            older[at] = newest[at]
+
+
+@part
+def move_stack(stack: Any) -> None:
+    """Every frame becomes one older; the newest is still to be drawn."""
+    for number in range(stack.shape[0] - 1):
+        older, younger = stack[number], stack[number + 1]
+        for at in range(older.shape[0]):
+            older[at] = younger[at]
+
+
+@part
+def play_row(rows: Rows, row: int, action: int, results: Results, settings: Any) -> bool:
+    """Hold the action for the frames of a step; True when the episode is over."""
+    game = rows.games[row]
+    reward, ended = 0, False
+    for _ in range(settings[SKIP]):
+        reward += frame_row(rows, row, action)
+        ended = bool(game[DEAD] or game[FLAG_GET])
+        if ended:
+            break
+    results.elapsed[row] += 1
+    results.rewards[row] = reward
+    results.terminated[row] = ended
+    most = settings[MOST_STEPS]
+    results.truncated[row] = not ended and most > 0 and results.elapsed[row] >= most
+    return bool(ended or results.truncated[row])
+
+
+@part
+def keep_final(rows: Rows, row: int, results: Results) -> None:
+    """Put the end of an episode aside, before the row is reset."""
+    stack, final = results.observations[row], results.final_observations[row]
+    for number in range(stack.shape[0]):
+        frame, kept = stack[number], final[number]
+        for at in range(frame.shape[0]):
+            kept[at] = frame[at]
+    for column in range(INFOS):
+        results.final_infos[row, column] = rows.games[row, column]
+
+
+@kernel
+def run_rows(
+    chosen: Any,
+    actions: Any,
+    rows: Rows,
+    results: Results,
+    making: Making,
+    scratch: Scratch,
+    start: int,
+    stop: int,
+) -> int:
+    """Step rows start .. stop - 1; or, where `chosen` has entries, begin new games in the rows it marks.
+
+    Returns -1, or the first row with a wrong action, having changed nothing. One kernel for both and every
+    part called once: the compiler takes long enough over it.
+    """
+    resetting = chosen.shape[0] > 0
+    if not resetting:
+        for row in range(actions.shape[0]):
+            if actions[row] < 0 or actions[row] >= ACTIONS:
+                return row
+    settings = making.settings
+    for row in range(start, stop):
+        if resetting and not chosen[row]:
+            continue
+        fresh = resetting or (results.over[row] and settings[MODE] == NEXT_STEP)
+        ended = False
+        if fresh:
+            results.rewards[row], results.over[row] = 0.0, False
+            results.terminated[row], results.truncated[row] = False, False
+        else:
+            ended = play_row(rows, row, actions[row], results, settings)
+        stack = results.observations[row]
+        newest = stack[stack.shape[0] - 1]
+        while True:
+            if fresh:
+                reset_game(rows, row, making.plan, making.fixed, scratch.work)
+                results.elapsed[row] = 0
+            else:
+                move_stack(stack)
+            observe_row(rows, row, settings[SEEN], making.atlas, making.palette, scratch, newest)
+            if fresh:
+                fill_stack(stack)
+                break
+            if not ended:
+                break
+            if settings[MODE] != SAME_STEP:
+                results.over[row] = True
+                break
+            keep_final(rows, row, results)
+            fresh = True
+    return -1

@@ -1,0 +1,137 @@
+"""The platformer as an environment: checkers, the conformance kit, settings, pictures."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import hotloop.rl.envs  # noqa: F401
+from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.platformer.config import PlatformerConfig
+from hotloop.rl.envs.platformer.env import Chain, PlatformerEnv, PlatformerVectorEnv
+from hotloop.rl.envs.platformer.rules import make_twin
+from hotloop.testing.conformance import check_vector_env
+
+SMALL = Chain(skip=3, size=12, stack=2)
+
+
+@pytest.mark.parametrize("chain", [Chain(), None, Chain(gray=False, stack=1)])
+def test_the_checkers_of_gymnasium_and_stable_baselines3_pass(chain: Chain | None) -> None:
+    sb3 = pytest.importorskip("stable_baselines3.common.env_checker")
+    made = gymnasium.make("hotloop/Platformer-v0", chain=chain, render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Stable-Baselines3 has opinions on the shape of pictures
+        sb3.check_env(PlatformerEnv(chain=chain))
+    check_env(made.unwrapped)
+
+
+def rightwards(_env: Any, _infos: Any, rng: Any) -> Any:
+    return rng.choice([1, 2, 3, 4, 4, 6], _env.num_envs)
+
+
+def test_the_conformance_kit_passes() -> None:
+    setup: dict[str, Any] = {"difficulty": "hard", "chain": SMALL, "max_episode_steps": 25}
+
+    def make(
+        num_envs: int, autoreset_mode: Any = "NextStep", num_threads: int = 1, copy: bool = True
+    ) -> PlatformerVectorEnv:
+        return PlatformerVectorEnv(
+            num_envs, autoreset_mode=autoreset_mode, num_threads=num_threads, copy=copy, **setup
+        )
+
+    config = PlatformerConfig(**setup)
+    report = check_vector_env(
+        make,
+        make_twin=lambda seed: make_twin(config, seed),
+        num_envs=2,
+        steps=36,
+        seeds=(0, 1000),
+        choose=rightwards,
+    )
+    assert "twin" in report.checked and not report.not_checked, report
+
+
+def test_default_observations_and_what_collectors_take_of_them() -> None:
+    env = PlatformerVectorEnv(3, autoreset_mode="SameStep", copy=False)
+    observations, infos = env.reset(seed=0)
+    assert observations.shape == (3, 4, 84, 84) and observations.dtype == np.uint8
+    assert env.newest_frame.shape == (3, 84, 84) and np.shares_memory(env.newest_frame, env.observations)
+    wanted = {"x_pos", "y_pos", "coins", "score", "time", "life", "flag_get", "status"}
+    assert {name for name in infos if not name.startswith("_")} == wanted
+    one = PlatformerEnv()
+    _, info = one.reset(seed=0)
+    assert info == {
+        "x_pos": 48,
+        "y_pos": 32,
+        "coins": 0,
+        "score": 0,
+        "time": 400,
+        "life": 2,
+        "flag_get": False,
+        "status": "small",
+    }
+    assert one.newest_frame.shape == (84, 84)
+
+
+def test_frames_are_pictures_of_the_game() -> None:
+    env = PlatformerEnv(level=0, chain=None, render_mode="rgb_array")
+    frame, _ = env.reset(seed=0)
+    assert frame.shape == (240, 256, 3) and np.array_equal(env.render(), frame)
+    assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 30  # colours
+    for _ in range(75):
+        later, *_ = env.step(3)
+    assert (later[100:200] != frame[100:200]).any(axis=-1).mean() > 0.2  # hills and ground have scrolled
+    assert env.metadata["render_fps"] == 60 and PlatformerEnv().metadata["render_fps"] == 15
+
+
+def test_threads_change_nothing_and_copies_go_on_alone() -> None:
+    one, four = (PlatformerVectorEnv(7, num_threads=threads, autoreset_mode="SameStep") for threads in (1, 4))
+    rng = np.random.default_rng(0)
+    one.reset(seed=5), four.reset(seed=5)
+    copied = pickle.loads(pickle.dumps(four))
+    for _ in range(40):
+        actions = rng.integers(0, 7, 7)
+        expected = one.step(actions)[0]
+        assert np.array_equal(expected, four.step(actions)[0])
+        assert np.array_equal(expected, copied.step(actions)[0])
+    four.close(), copied.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"difficulty": "brutal"}, "easy, normal, hard"),
+        ({"level": -1}, "at least 0"),
+        ({"level": True}, "at least 0"),
+        ({"chain": 4}, "RGB frames as they are"),
+        ({"max_episode_steps": 0}, "at least 1"),
+        ({"render_mode": "human"}, "rgb_array"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_with_what_can(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(HotloopError, match=word):
+        PlatformerVectorEnv(1, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"skip": 0}, {"size": 7}, {"size": 241}, {"stack": 0}, {"skip": 2.5}, {"gray": 1}]
+)
+def test_chains_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(HotloopError, match="cannot be used in a chain"):
+        Chain(**wrong)
+
+
+def test_a_wrong_action_is_refused_and_nothing_is_stepped() -> None:
+    env = PlatformerVectorEnv(3, chain=SMALL)
+    env.reset(seed=0)
+    before = env.save_state()
+    with pytest.raises(HotloopError, match="action 7 of row 1"):
+        env.step(np.array([0, 7, 0]))
+    assert all((before[name] == value).all() for name, value in env.save_state().items())
+    env.step(np.zeros(3, dtype=np.int64))
