@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hotloop.capture.reader import load as load
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
     from hotloop.workflows.arm import arm as arm
+    from hotloop.workflows.collect import collect as collect
     from hotloop.workflows.existing import compare as compare
     from hotloop.workflows.record import start as start
     from hotloop.workflows.record import stop as stop
@@ -33,6 +34,7 @@ _LAZY = {
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
     "arm": "hotloop.workflows.arm",
+    "collect": "hotloop.workflows.collect",
     "compare": "hotloop.workflows.existing",
     "load": "hotloop.capture.reader",
     "start": "hotloop.workflows.record",

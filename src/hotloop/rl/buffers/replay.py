@@ -19,6 +19,9 @@ observation is stored; stacks are rebuilt when sampled and never reach over the 
     buffer.push(actions, rewards, terminated, truncated, observations, final_observations)
     buffer.sample(batch)                          # batch.observations, batch.rewards, ... are filled
 
+Collectors that run at their own pace hand over rows instead of vector steps: `buffer.push_rows(rows)` is
+then the only call (replay_rows.py).
+
 So a small transition costs one or two cache lines, and a stack of frames is one run of memory.
 """
 
@@ -37,6 +40,8 @@ from hotloop.rl.buffers import replay_kernels as kernels
 from hotloop.rl.buffers.memory import huge_bytes
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.buffers.replay_layout import NO_BYTES, Layout
+from hotloop.rl.buffers.replay_plain import push_one
+from hotloop.rl.buffers.replay_rows import RowStreams
 from hotloop.rl.buffers.sum_tree import find_leaves, make_tree, set_leaves, set_range
 from hotloop.rl.envs.compiled import addresses
 from hotloop.rl.envs.streams import make_streams, seed_streams
@@ -120,6 +125,7 @@ class ReplayBuffer:
         self._streams = make_streams(1)
         seed_streams(self._streams, [seed])
         self._started = False
+        self._row_streams: RowStreams | None = None  # once rows are pushed instead of vector steps
         self._largest_priority = 1.0
         # leaves are ordered by slot, then environment, so that a step's are neighbours
         self._tree = make_tree(length * num_envs if prioritised else 1)
@@ -177,65 +183,27 @@ class ReplayBuffer:
         step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
         for env in range(self.num_envs):
             final = None if final_observations is None else final_observations[env]
-            self._push_one(
-                env, actions[env], step[1][env], terminated[env], truncated[env], observations[env], final
-            )
+            row = actions[env], step[1][env], terminated[env], truncated[env], observations[env], final
+            push_one(self._ring, self._records[env], self._free, self._finals, self.layout, *row)
         self._ring[kernels.TIME] += 1
         self._ring[kernels.COUNT] = min(self._ring[kernels.COUNT] + 1, self._ring[kernels.SLOTS])
         if self.prioritised:
             self._new_priorities()
 
-    def _push_one(
-        self,
-        env: int,
-        action: Any,
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        observation: Any,
-        final: Any,
-    ) -> None:
-        """The plain twin of one turn of the kernel `push`."""
-        ring, records = self._ring, self._records[env]
-        length, time = self._length, int(ring[kernels.TIME])
-        here, after, before = (
-            records[time % length],
-            records[(time + 1) % length],
-            records[(time - 1) % length],
-        )
-        oldest = records["marks"][(time - ring[kernels.SLOTS]) % length]
-        if ring[kernels.COUNT] == ring[kernels.SLOTS] and not oldest & kernels.HOLE:
-            ring[kernels.LIVE] -= 1
-        if after["marks"] & kernels.FINAL:
-            self._free[ring[kernels.FREE]] = after["marks"] >> kernels.PLACE
-            ring[kernels.FREE] += 1
-        earlier = int(before["marks"])
-        hole = (
-            self.layout.autoreset == "next_step"
-            and time > 0
-            and bool(earlier & (kernels.TERMINATED | kernels.TRUNCATED))
-            and not earlier & (kernels.FINAL | kernels.HOLE)
-        )
-        if time > 0:
-            before["marks"] = earlier & ~kernels.NEWEST
-        edges = kernels.FIRST | kernels.LAST
-        marks = int(here["marks"]) & (kernels.START | edges) | kernels.NEWEST
-        keeps_final = False
-        if hole:
-            marks |= kernels.HOLE
-        else:
-            ring[kernels.LIVE] += 1
-            marks |= kernels.TERMINATED * bool(terminated) | kernels.TRUNCATED * bool(truncated)
-            keeps_final = self.layout.autoreset == "same_step" and bool(terminated or truncated)
-        if keeps_final:
-            ring[kernels.FREE] -= 1
-            place = int(self._free[ring[kernels.FREE]])
-            frames = self._finals.view(self.layout.observation_dtype).reshape(-1, *self.layout.frame_shape)
-            frames[place] = self.layout.newest(final)
-            marks |= kernels.FINAL | place << kernels.PLACE
-        here["action"], here["reward"], here["marks"] = action, reward, marks
-        after["frame"] = self.layout.newest(observation)
-        after["marks"] = int(after["marks"]) & edges | (kernels.START if hole or keeps_final else 0)
+    def push_rows(self, rows: NDArray[Any]) -> None:
+        """Store rows of collectors, in any mixture of streams but in order within each; one copy is made.
+
+        A row's stream is its environment in this buffer. A buffer takes rows or vector steps, not both,
+        and rows are drawn uniformly.
+        """
+        if self._started or self.prioritised:
+            raise HotloopError(
+                "push_rows() needs a buffer without priorities that takes nothing but rows; make one for it."
+            )
+        if self._row_streams is None:
+            self._row_streams = RowStreams(self.layout)
+        stored = (self._memory, self._numbers, self._marks, self._ring)
+        self._row_streams.push(stored, rows)
 
     # ---- sampling
 
@@ -262,6 +230,12 @@ class ReplayBuffer:
         Uniformly, or as `prioritised` says; then `batch.weights` are the importance weights
         (len(buffer) * probability) ** -beta, divided by the largest of the batch.
         """
+        if self._row_streams is not None:
+            self._check_batch(batch)
+            if not len(self):
+                raise HotloopError(_EMPTY)
+            self._row_streams.sample(self._stored, self._streams, batch)
+            return batch
         if self.prioritised is None:
             if batch.bound_to is not self._finals:
                 self._bind(batch)
@@ -290,9 +264,11 @@ class ReplayBuffer:
                 f"rows of shape {wanted.shape} do not name {batch.rows.size} places of a ring of "
                 f"{self._records.size}; give rows that sample() drew into a batch of this size."
             )
-        age = (self._ring[kernels.TIME] - 1 - slots) % self._length
-        marks = self._records["marks"][envs, slots]
-        drawable = (age < self._ring[kernels.COUNT]) & (marks & kernels.HOLE == 0)
+        if self._row_streams is None:
+            kept = (self._ring[kernels.TIME] - 1 - slots) % self._length < self._ring[kernels.COUNT]
+        else:
+            kept = self._row_streams.drawable(envs, slots, self._length)
+        drawable = kept & (self._records["marks"][envs, slots] & kernels.HOLE == 0)
         if not drawable.all():
             raise HotloopError(
                 f"row {int(wanted[~drawable][0])} holds no transition any more; gather before pushing on."
@@ -320,7 +296,10 @@ class ReplayBuffer:
 
     def save_state(self) -> dict[str, NDArray[Any]]:
         """A copy of everything that decides what comes next; slots never written are left out."""
-        written = min(int(self._ring[kernels.TIME]) + 1, self._length) if self._started else 0
+        slots = int(self._ring[kernels.TIME]) + 1 if self._started else 0
+        if self._row_streams is not None:
+            slots = self._row_streams.written
+        written = min(slots, self._length)
         state: dict[str, NDArray[Any]] = {
             "memory": self._by_env[:, : written * self._records.itemsize],
             "ring": self._ring,
@@ -330,6 +309,8 @@ class ReplayBuffer:
             "tree": self._tree[self._tree.size // 2 :],
             "largest_priority": np.array([self._largest_priority]),
         }
+        if self._row_streams is not None:
+            state["clocks"] = self._row_streams.clocks
         return {name: array.copy() for name, array in state.items()}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
@@ -347,7 +328,10 @@ class ReplayBuffer:
                 "capacity, envs, spaces and settings as the saved one."
             )
         self._by_env[:, : state["memory"].shape[1]] = state["memory"]
-        self._started = state["memory"].size > 0
+        self._started = state["memory"].size > 0 and "clocks" not in state
+        if "clocks" in state:
+            self._row_streams = RowStreams(self.layout)
+            self._row_streams.clocks[...] = state["clocks"]
         self._ring[...], self._streams[...] = state["ring"], state["streams"]
         self._finals, self._free = state["finals"].copy(), state["free"].copy()
         self._largest_priority = float(state["largest_priority"][0])
@@ -387,6 +371,8 @@ class ReplayBuffer:
 
     def _checked(self, *step: Any) -> tuple[NDArray[Any], ...]:
         """A push's arguments as kernels take them, with room for the final observations among them."""
+        if self._row_streams is not None:
+            raise HotloopError("This buffer takes rows by push_rows(); make another one for vector steps.")
         if not self._started:
             raise HotloopError("push() before start(): give the observations of reset() to start() first.")
         checked = self.layout.checked_step(*step)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.buffers.memory import copy_bytes, prefetch
 from hotloop.rl.envs.compiled import array_at, kernel
-from hotloop.rl.envs.streams import Streams, next_below
+from hotloop.rl.envs.streams import Streams, next_below, step_words, to_unit
 
 # indices into `ring`
 ENVS, SLOTS, LENGTH, STRIDE, FRAME, ACTION_AT, ACTION, REWARD_AT, STACK, PAD_ZERO, N_STEP, FINALS_GIVEN = (
@@ -133,13 +133,16 @@ def draw(memory: Bytes, marks: NDArray[np.int32], ring: Words, streams: Streams,
     first = (ring[TIME] - count) % length
     bound = count * ring[ENVS]
     inverse = 1.0 / count
+    high, low, add_high, add_low = streams[0, 0], streams[0, 1], streams[0, 2], streams[0, 3]
     for place in range(rows.size):
-        row = place_of(next_below(streams, 0, bound), count, inverse, first, length)
+        high, low = step_words(high, low, add_high, add_low)
+        row = place_of(int(to_unit(high, low) * bound), count, inverse, first, length)
         rows[place] = row
         prefetch(memory, row * stride)
         if stride > _LINE // 2:  # smaller records lie in one line
             prefetch(memory, row * stride + reward_at)
         prefetch(memory, (row + 1) * stride)
+    streams[0, 0], streams[0, 1] = high, low
     if ring[LIVE] == bound:
         return
     mark_at = reward_at // 4 + 1

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.rl.buffers import replay_kernels as kernels
 from hotloop.rl.buffers.replay_layout import Layout
 from hotloop.rl.buffers.sum_tree import make_tree, plain_find, plain_set
 
@@ -172,3 +173,54 @@ class PlainReplay:
         earlier = frame if self.layout.stack_padding == "first" else np.zeros_like(frame)
         stack = [earlier.copy() for _ in range(self.layout.frame_stack - 1)]
         return deque([*stack, frame.copy()], maxlen=self.layout.frame_stack)
+
+
+def push_one(
+    ring: NDArray[np.int64],
+    records: NDArray[Any],
+    free: NDArray[np.int64],
+    finals: NDArray[np.uint8],
+    layout: Layout,
+    action: Any,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    observation: Any,
+    final: Any,
+) -> None:
+    """One turn of the kernel `push`, in plain Python: one environment's step into its own ring `records`."""
+    length, time = len(records), int(ring[kernels.TIME])
+    here, after, before = (records[at % length] for at in (time, time + 1, time - 1))
+    oldest = records["marks"][(time - ring[kernels.SLOTS]) % length]
+    if ring[kernels.COUNT] == ring[kernels.SLOTS] and not oldest & kernels.HOLE:
+        ring[kernels.LIVE] -= 1
+    if after["marks"] & kernels.FINAL:
+        free[ring[kernels.FREE]] = after["marks"] >> kernels.PLACE
+        ring[kernels.FREE] += 1
+    earlier = int(before["marks"])
+    hole = (
+        layout.autoreset == "next_step"
+        and time > 0
+        and bool(earlier & (kernels.TERMINATED | kernels.TRUNCATED))
+        and not earlier & (kernels.FINAL | kernels.HOLE)
+    )
+    if time > 0:
+        before["marks"] = earlier & ~kernels.NEWEST
+    edges = kernels.FIRST | kernels.LAST
+    marks = int(here["marks"]) & (kernels.START | edges) | kernels.NEWEST
+    keeps_final = False
+    if hole:
+        marks |= kernels.HOLE
+    else:
+        ring[kernels.LIVE] += 1
+        marks |= kernels.TERMINATED * bool(terminated) | kernels.TRUNCATED * bool(truncated)
+        keeps_final = layout.autoreset == "same_step" and bool(terminated or truncated)
+    if keeps_final:
+        ring[kernels.FREE] -= 1
+        place = int(free[ring[kernels.FREE]])
+        frames = finals.view(layout.observation_dtype).reshape(-1, *layout.frame_shape)
+        frames[place] = layout.newest(final)
+        marks |= kernels.FINAL | place << kernels.PLACE
+    here["action"], here["reward"], here["marks"] = action, reward, marks
+    after["frame"] = layout.newest(observation)
+    after["marks"] = int(after["marks"]) & edges | (kernels.START if hole or keeps_final else 0)

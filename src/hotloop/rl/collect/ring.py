@@ -34,10 +34,10 @@ class RecordRing:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dtype": self.dtype.descr, "block": self._block}
+        return {"dtype": self.dtype, "block": self._block}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.dtype, self._block = np.dtype(state["dtype"]), state["block"]
+        self.dtype, self._block = state["dtype"], state["block"]
         self._open(create=False)
 
     # ---- the writing side
@@ -74,6 +74,15 @@ class RecordRing:
         first, count = self._ring.peek(most, timeout_s)
         return self.records[first : first + count]
 
+    def blocks(self, most: int) -> list[NDArray[Any]]:
+        """All rows handed over, at most `most`, as one run or, around the end of the memory, two."""
+        first, count = self._ring.peek(most)
+        found = [self.records[first : first + count]] if count else []
+        rest = min(most, self.pending()) - count
+        if count and rest > 0 and first + count == self.capacity:
+            found.append(self.records[:rest])
+        return found
+
     def give_back(self, count: int) -> None:
         """The first `count` of the rows peeked at may be written again."""
         self._ring.give_back(count)
@@ -83,6 +92,11 @@ class RecordRing:
     def close(self) -> None:
         """Wake who waits on this ring; nobody will wait on it again."""
         self._ring.close()
+
+    def pending(self) -> int:
+        """Rows handed over and not yet given back."""
+        state = self._ring.state()
+        return int(state["handed_over"] - state["given_back"])
 
     def state(self) -> dict[str, Any]:
         """capacity, handed_over, given_back, dropped, producer_wait_ns, consumer_wait_ns, closed."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import size
 from hotloop.machine.health import memory_available_bytes
+
+_NOTE_BYTES = 16_384
 
 
 class SharedBlock:
@@ -37,11 +40,50 @@ class SharedBlock:
         return _attach, (reduction.DupFd(self._file), self.count_bytes)
 
     def close(self) -> None:
-        """Unmap; views into the memory must be gone by then."""
+        """Give the memory back; where somebody still holds a view, it goes when the last view does."""
         if self._file >= 0:
-            self.memory.close()
+            with suppress(BufferError):
+                self.memory.close()
             os.close(self._file)
             self._file = -1
+
+
+class SharedNote:
+    """A nameless file a child writes its last words into, by any means down to a signal handler."""
+
+    def __init__(self) -> None:
+        self._file = _nameless_file()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_note, (reduction.DupFd(self._file),)
+
+    def fileno(self) -> int:
+        """For `faulthandler`."""
+        return self._file
+
+    def write(self, text: str) -> None:
+        """Add words; the last ones count when there are too many."""
+        os.write(self._file, text[-_NOTE_BYTES:].encode(errors="replace"))
+
+    def take(self) -> str:
+        """What was written since the last call."""
+        text = os.pread(self._file, 4 * _NOTE_BYTES, 0).decode(errors="replace")
+        if text:
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+        return text
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _attach_note(file: Any) -> SharedNote:
+    note = SharedNote.__new__(SharedNote)
+    note._file = file.detach()
+    return note
 
 
 def _attach(file: Any, count_bytes: int) -> SharedBlock:

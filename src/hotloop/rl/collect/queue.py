@@ -1,0 +1,135 @@
+"""One bounded queue of rows for all collectors, behind one lock: what the rings are measured against.
+
+Done as well as it can be with a lock: rows are made ready outside of it, it is held for one copy, and who
+must wait sleeps on a bell. The lock is the kernel's own record lock (fcntl), which is given back when its
+holder dies at any moment; a semaphore would stay taken for ever. Every wait for it is timed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop import profile
+from hotloop.rl.collect import transport
+from hotloop.rl.collect.shared import SharedBlock, SharedNote
+from hotloop.rl.collect.status import BEAT, LOCKING, PHASE, RUNNING
+
+_lock_wait = profile("lock_wait")
+_HEAD, _TAIL = 0, 1
+_ROOM_AT, _DATA_AT, _ROWS_AT = 64, 128, 192
+
+
+class LockedQueue:
+    """`capacity` rows of `dtype` in shared memory; any number of writers, one reader."""
+
+    def __init__(self, dtype: np.dtype[Any], capacity: int):
+        self.dtype, self.capacity = dtype, capacity
+        self._block = SharedBlock(_ROWS_AT + capacity * dtype.itemsize)
+        self._lock = SharedNote()
+        self._open()
+
+    def _open(self) -> None:
+        memory = self._block.memory
+        self._words = np.frombuffer(memory, dtype=np.int64, count=8)
+        self.room = transport.Bell(memoryview(memory)[_ROOM_AT : _ROOM_AT + 64])
+        self.data = transport.Bell(memoryview(memory)[_DATA_AT : _DATA_AT + 64])
+        self.records: NDArray[Any] = np.frombuffer(
+            memory, dtype=self.dtype, count=self.capacity, offset=_ROWS_AT
+        )
+        self.lock_wait_ns = 0
+        """Nanoseconds this process has waited for the lock."""
+        self.line: Any = None
+        """A collector's line of the status table: while it waits here it cannot give signs of life."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "capacity": self.capacity, "block": self._block, "lock": self._lock}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.dtype, self.capacity = state["dtype"], state["capacity"]
+        self._block, self._lock = state["block"], state["lock"]
+        self._open()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock; the time until it is had is counted."""
+        began = time.monotonic_ns()
+        if self.line is not None:
+            self.line[PHASE] = LOCKING
+        with _lock_wait:
+            fcntl.lockf(self._lock.fileno(), fcntl.LOCK_EX)
+        now = time.monotonic_ns()
+        self.lock_wait_ns += now - began
+        if self.line is not None:
+            self.line[BEAT], self.line[PHASE] = now, RUNNING
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._lock.fileno(), fcntl.LOCK_UN)
+
+    def put(self, rows: NDArray[Any]) -> tuple[int, int]:
+        """Copy in as many rows as there is room for; how many, and the room bell's count from before."""
+        with self.locked():
+            seen = self.room.count()
+            head = int(self._words[_HEAD])
+            count = min(len(rows), self.capacity - (head - int(self._words[_TAIL])))
+            self._copy(head, rows[:count], write=True)
+            self._words[_HEAD] = head + count  # the rows are there before this says so
+        return count, seen
+
+    def get(self, into: NDArray[Any]) -> int:
+        """Copy out as many rows as there are, at most len(into); how many."""
+        with self.locked():
+            tail = int(self._words[_TAIL])
+            count = min(len(into), int(self._words[_HEAD]) - tail)
+            self._copy(tail, into[:count], write=False)
+            self._words[_TAIL] = tail + count
+        if count:
+            self.room.ring()
+        return count
+
+    def _copy(self, position: int, rows: NDArray[Any], *, write: bool) -> None:
+        at = position % self.capacity
+        first = min(len(rows), self.capacity - at)
+        for mine, other in (
+            (self.records[at : at + first], rows[:first]),
+            (self.records[: len(rows) - first], rows[first:]),
+        ):
+            if write:
+                mine[...] = other
+            else:
+                other[...] = mine
+
+    def waiting_of(self, collector: int) -> int:
+        """Rows of one collector, which is dead, that wait."""
+        tail, head = self._words[[_TAIL, _HEAD]]
+        return int(
+            np.count_nonzero(self.records["collector"][np.arange(tail, head) % self.capacity] == collector)
+        )
+
+    def taken(self) -> int:
+        """Rows taken since the beginning."""
+        return int(self._words[_TAIL])
+
+    def pending(self) -> int:
+        """Rows that wait."""
+        return int(self._words[_HEAD] - self._words[_TAIL])
+
+    def close(self) -> None:
+        """Wake who waits for room."""
+        self.room.ring()
+
+    def free(self) -> None:
+        """Unmap the memory; the object cannot be used any more."""
+        self._words = self._words.copy()
+        self.records = self.records[:0].copy()
+        self.room.release()
+        self.data.release()
+        self._block.close()
+        self._lock.close()

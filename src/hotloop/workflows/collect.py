@@ -1,0 +1,131 @@
+"""`hotloop.collect`: experience of any Gymnasium environment, from processes of its own, for any learner."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.extras import need
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hotloop.rl.collect.protocol import Actor, Collector, Method, Spaces, WhenFull
+
+Kind = Literal["processes", "locked", "serial"]
+
+
+def collect(
+    make_env: str | Callable[..., Any],
+    make_actor: Callable[[Spaces], Actor] | None = None,
+    *,
+    collectors: int = 2,
+    envs: int = 1,
+    weights: int = 0,
+    control: float = 0.0,
+    frame_stack: int = 1,
+    infos: tuple[str, ...] = (),
+    seed: int = 0,
+    kind: Kind = "processes",
+    ring_rows: int = 0,
+    when_full: WhenFull = "wait",
+    method: Method = "spawn",
+    hang_timeout_s: float = 60.0,
+    note: Callable[[str], None] | None = None,
+) -> Collector:
+    """Start to collect; use it as `with hotloop.collect(...) as collector:`, or call `close()` at the end.
+
+    `make_env`: a Gymnasium id, or a function that gives an env or vector env, called with a seed if it takes
+    an argument. `make_actor(spaces)` gives the `Actor` that chooses actions; by default they are random.
+    `weights`: numbers in the vector that `publish` sends to actors. The other settings are those of
+    `hotloop.rl.collect.protocol.Task` and `Setup`; `kind` says how rows travel: by a ring for each process
+    without locks, through one locked queue, or not at all (everything in this process).
+    """
+    need("gymnasium", "rl")
+    from hotloop.rl.collect.locked import LockedCollector
+    from hotloop.rl.collect.processes import ProcessCollector
+    from hotloop.rl.collect.protocol import Setup, Task
+    from hotloop.rl.collect.serial import SerialCollector
+
+    kinds: dict[str, Any] = {
+        "processes": ProcessCollector,
+        "locked": LockedCollector,
+        "serial": SerialCollector,
+    }
+    if kind not in kinds:
+        raise HotloopError(f"kind={kind!r} is not known; use one of {', '.join(map(repr, kinds))}.")
+    task = Task(
+        _factory(make_env),
+        make_actor or RandomActor,
+        weights=weights,
+        control=control,
+        envs=envs,
+        frame_stack=frame_stack,
+        infos=infos,
+        seed=seed,
+    )
+    setup = Setup(
+        collectors=collectors,
+        ring_rows=ring_rows,
+        when_full=when_full,
+        method=method,
+        hang_timeout_s=hang_timeout_s,
+        note=note,
+    )
+    collector: Collector = kinds[kind](task, setup)
+    collector.start()
+    return collector
+
+
+class RandomActor:
+    """Draws actions from the action space, one environment after the other."""
+
+    def __init__(self, spaces: Spaces):
+        from gymnasium.vector.utils import batch_space
+
+        self._space = batch_space(spaces.action, spaces.envs)
+        self._seeded = False
+
+    def load(self, weights: NDArray[np.float32]) -> None:
+        """There is nothing to learn."""
+
+    def act(self, observations: NDArray[Any], control: float, rng: np.random.Generator) -> NDArray[Any]:
+        """A random action for each environment."""
+        if not self._seeded:
+            self._space.seed(int(rng.integers(2**31)))
+            self._seeded = True
+        found: NDArray[Any] = self._space.sample()
+        return found
+
+
+def _factory(make_env: str | Callable[..., Any]) -> Callable[[int], Any]:
+    if isinstance(make_env, str):
+        return partial(_make_by_name, make_env)
+    if not callable(make_env):
+        raise HotloopError(
+            f"make_env={make_env!r} is neither a Gymnasium id nor a function that gives an environment."
+        )
+    try:
+        inspect.signature(make_env).bind(0)
+    except TypeError:
+        return partial(_make_without_seed, make_env)
+    except ValueError:  # no signature to be had
+        pass
+    return make_env
+
+
+def _make_by_name(name: str, _seed: int) -> Any:
+    import gymnasium
+
+    from hotloop.rl.envs import register_envs
+
+    register_envs()
+    return gymnasium.make(name)
+
+
+def _make_without_seed(make_env: Callable[[], Any], _seed: int) -> Any:
+    return make_env()
