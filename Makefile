@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
-SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/rl/collect/*.[ch])
+SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
 .PHONY: help demo test test-long lint bench bench-peers browser clean
 .DEFAULT_GOAL := help
@@ -12,14 +12,11 @@ SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## profile a small training run, explain it, write the report
-	rm -rf hotloop-runs/demo
-	$(BIN)/python examples/01_profile_a_training_loop.py --capture hotloop-runs/demo
-	$(BIN)/hotloop report hotloop-runs/demo
-	$(BIN)/hotloop report hotloop-runs/demo -o hotloop-runs/demo.html --force
+demo: $(INSTALLED) ## train on pictures, find what is slow, switch it, prove the gain (two minutes)
+	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests
@@ -32,12 +29,15 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 bench: $(BENCH_INSTALLED) ## what a region costs, next to other profilers (a minute)
 	$(BIN)/python benchmarks/region_cost.py
 
-bench-peers: $(INSTALLED) ## environments next to other libraries, which go into .venv-peers (ten minutes)
+bench-peers: $(INSTALLED) ## environments and trainers next to other libraries, in .venv-peers (half an hour)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet jax==0.10.2 jumanji==1.1.2 \
-	  envpool==1.2.5 gym==0.26.2 pettingzoo==1.27.0 shimmy==2.0.1 imageio==2.38.1
+	.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 \
+	  jax==0.10.2 optax jumanji==1.1.2 envpool==1.2.5 gym==0.26.2 pettingzoo==1.27.0 shimmy==2.0.1 \
+	  imageio==2.38.1 psutil rich rich-argparse
 	$(BIN)/python benchmarks/programs/build_puffer.py .venv-peers
 	$(BIN)/python benchmarks/envs.py --peers-python .venv-peers/bin/python
+	$(BIN)/python benchmarks/trainers.py ppo --peers-python .venv-peers/bin/python
+	$(BIN)/python benchmarks/trainers.py dqn --peers-python .venv-peers/bin/python
 
 browser: ## Debian's chromium for the browser tests, when we are root
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

@@ -32,11 +32,11 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 import numpy as np
 import torch
 
+from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.streams import make_streams
 from hotloop.rl.train.dqn import train
 from hotloop.rl.train.dqn_learners import make_learner
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel
 from hotloop.rl.train.networks.q import QNetwork
 from hotloop.rl.workloads.snake import HIDDEN, Snake, compile_kernels, dqn_settings, make_envs
 from hotloop.rl.workloads.snake_play import learn_and_play
@@ -106,7 +106,7 @@ def library_products(multiply: Callable[..., Any], make: Callable[..., Any]) -> 
     return updating, acting
 
 
-@fast_kernel
+@kernel
 def update_passes(state: Any, inputs: Any, times: int) -> None:
     for _ in range(times):
         for _ in range(3):

@@ -45,6 +45,7 @@ ENTRIES = (
     Entry("ppo", "hotloop, our CartPole", "ppo_hotloop.py", ("--env", "CartPole")),
     Entry("ppo", "hotloop, Gymnasium's CartPole", "ppo_hotloop.py", ("--env", "CartPole-v1")),
     Entry("ppo", "PureJaxRL-style JAX", "ppo_purejax.py", needs="jax"),
+    Entry("ppo", "PufferLib, its own CartPole", "ppo_puffer.py", needs="pufferlib"),
     Entry("ppo", "Stable-Baselines3", "ppo_sb3.py", baseline=True),
     Entry("ppo", "CleanRL's loop", "ppo_cleanrl.py"),
     Entry("ppo", "TorchRL", "ppo_torchrl.py"),
@@ -96,7 +97,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of steps")
     parser.add_argument("--only", help="entries whose name contains this")
-    parser.add_argument("--peers-python", default=sys.executable, help="a Python with jax and optax")
+    parser.add_argument(
+        "--peers-python", default=sys.executable, help="a Python with jax and PufferLib: make bench-peers"
+    )
     given = parser.parse_args()
 
     wanted = [entry for entry in ENTRIES if entry.benchmark == given.benchmark]

@@ -20,18 +20,6 @@ from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
 CORES = ("compiled", "python")
-RL = Path(cores.__file__).parents[1] / "rl"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Throw compiled kernels away when a source is newer: numba looks at a kernel's own file only."""
-    if hasattr(config, "workerinput"):
-        return
-    compiled = [*RL.rglob("*.nbi"), *RL.rglob("*.nbc")]
-    newest_source = max((file.stat().st_mtime for file in RL.rglob("*.py")), default=0.0)
-    if compiled and newest_source > min(file.stat().st_mtime for file in compiled):
-        for file in compiled:
-            file.unlink(missing_ok=True)
 
 
 @pytest.fixture(params=CORES)

@@ -1,7 +1,9 @@
-"""Puts PufferLib's CartPole and Snake, in C, into a virtual environment: `python build_puffer.py VENV`.
+"""Puts PufferLib's trainer and its CartPole and Snake, in C, into a virtual environment that has torch.
 
 PufferLib's own build compiles some thirty environments and fetches libraries for its pictures and physics;
 here pip only unpacks its source, and the two environments are compiled with the flags its setup.py uses.
+
+Run: python build_puffer.py VENV
 """
 
 from __future__ import annotations
@@ -54,7 +56,19 @@ def main() -> None:
             headers = [f"-I{folder}" for folder in (numpy_headers, python_headers, raylib / "include")]
             command = ["gcc", *FLAGS, *headers, str(here / "binding.c"), str(raylib / "lib/libraylib.a")]
             subprocess.run([*command, "-lm", "-lpthread", "-ldl", "-o", str(here / "binding.so")], check=True)
-    print(f"PufferLib {VERSION}: CartPole and Snake compiled into {packages / 'pufferlib'}")
+    build_trainer(python, packages / "pufferlib", python_headers)
+    print(f"PufferLib {VERSION}: CartPole, Snake and the trainer compiled into {packages / 'pufferlib'}")
+
+
+def build_trainer(python: Path, package: Path, python_headers: str) -> None:
+    """Its advantages are computed in C++ that is linked to torch."""
+    words = "from torch.utils.cpp_extension import include_paths, library_paths; print(*{}())"
+    headers = [f"-I{path}" for path in asked(python, words.format("include_paths")).split()]
+    (libraries, *_) = asked(python, words.format("library_paths")).split()
+    linked = [f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
+    command = ["g++", "-O2", "-std=c++20", "-shared", "-fPIC", *headers, f"-I{python_headers}"]
+    source = package / "extensions/pufferlib.cpp"
+    subprocess.run([*command, str(source), "-o", str(package / "_C.so"), *linked], check=True)
 
 
 if __name__ == "__main__":

@@ -104,6 +104,29 @@ def test_any_size_and_seed(size: int, robots: int, moves: int, limit: int, seed:
         pairs.step()
 
 
+@pytest.mark.parametrize("lookahead", [1, 2])
+@pytest.mark.parametrize(("size", "robots"), [(7, 1), (8, 4), (16, 5)])
+def test_looking_ahead_sees_the_same(lookahead: int, size: int, robots: int) -> None:
+    setup = {"board_size": size, "robots": robots, "max_solution_moves": 2, "max_episode_steps": 9}
+    config = RicochetConfig(obs_mode="symbolic", lookahead=lookahead, **setup)
+    envs = RicochetVectorEnv(8, obs_mode="symbolic", lookahead=lookahead, autoreset_mode=SAME_STEP, **setup)
+    twins = [Ricochet(config, 5 + row) for row in range(8)]
+    seen, rng = envs.reset(seed=5)[0], np.random.default_rng(size)
+    ended = 0
+    expected = [twin.reset()[0] for twin in twins]
+    for _ in range(30):
+        assert np.array_equal(seen, np.stack(expected))
+        actions = rng.integers(config.actions, size=8)
+        seen, _, _, _, infos = envs.step(actions)
+        for row, twin in enumerate(twins):
+            expected[row], _, terminated, truncated, _ = twin.step(int(actions[row]))
+            if terminated or truncated:
+                ended += 1
+                assert np.array_equal(infos["final_obs"][row], expected[row])
+                expected[row] = twin.reset()[0]
+    assert ended > 20
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("size", [8, 11, 16])
 def test_a_million_steps_are_the_same(size: int) -> None:

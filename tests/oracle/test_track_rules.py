@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.track.env import TrackEnv, TrackVectorEnv
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.envs.track.line import CLEARANCE_M, LEAST_RADIUS_M, draw_line
-from hotloop.rl.envs.track.rules import Track
+from hotloop.rl.envs.track.rules import Track, TrackConfig
+from hotloop.testing.conformance import check_vector_env
 
 
 def actions_for(observations: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
@@ -110,6 +113,24 @@ def test_lines_are_even_gentle_and_never_near_to_themselves(seed: int) -> None:
 def test_one_car_passes_the_checkers() -> None:
     check_env(gymnasium.make("hotloop/Track-v0").unwrapped, skip_render_check=True)
     sb3_check_env(TrackEnv())
+
+
+@pytest.mark.parametrize("projection", ["all", "near"])
+def test_the_conformance_kit_passes_with_the_twin(projection: str) -> None:
+    setup: dict[str, Any] = {"track_points": 80, "max_episode_steps": 25}
+    config = TrackConfig(**setup)
+    line = draw_line(config.track_seed, config.track_points, config.lap_m)
+
+    def make(
+        num_envs: int, autoreset_mode: Any = AutoresetMode.NEXT_STEP, num_threads: int = 1, copy: bool = True
+    ) -> TrackVectorEnv:
+        modes: dict[str, Any] = {"autoreset_mode": autoreset_mode, "num_threads": num_threads, "copy": copy}
+        return TrackVectorEnv(num_envs, projection=projection, **modes, **setup)
+
+    report = check_vector_env(
+        make, make_twin=lambda seed: Track(line, config, np.random.default_rng(seed)), steps=60
+    )
+    assert not report.not_checked, report
 
 
 def test_pictures_show_the_car_where_it_is() -> None:

@@ -66,12 +66,14 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 
 
 # What can be said when only the category is known: a push is then some work done env by env, a resize
-# some drawing or the env's own work; a reset and a lock cannot be told from steps and other waits.
+# some drawing or the env's own work; a reset and a lock cannot be told from steps and other waits, nor
+# what was thrown away from what was handed over.
 WITHOUT_A_NAME = {
     "replay-item-by-item": {"replay-item-by-item", "per-item-calls"},
     "resizing": {"resizing", "rendering-in-python", "envs-one-after-another"},
     "costly-resets": {"leave-alone"},
     "lock-wait": {"nothing"},
+    "experience-dropped": {"nothing"},
 }
 
 

@@ -29,6 +29,25 @@ MODES = ("rgb_image", "image", "symbolic")
 # ---- as an environment
 
 
+@pytest.mark.parametrize("lookahead", [1, 2])
+def test_looking_ahead_shows_the_move_that_solves_a_board(lookahead: int) -> None:
+    env = RicochetVectorEnv(40, obs_mode="symbolic", lookahead=lookahead, max_solution_moves=4)
+    observations, infos = env.reset(seed=2)
+    assert all(env.single_observation_space.contains(row) for row in observations)
+    base = RicochetVectorEnv(1, obs_mode="symbolic").single_observation_space.shape[0]
+    assert observations.shape == (40, base + 16 * (2 + lookahead))
+    ahead = observations[:, base:].reshape(40, 16, 2 + lookahead)
+    solving, moves = env.expert_actions()
+    assert ahead[:, :, 2].any(axis=1).tolist() == (moves == 1).tolist()
+    assert not ahead[ahead[:, :, 2] == 1.0][:, :2].any()  # the end is the target itself
+    at = np.arange(40)
+    assert ahead[at, solving, 2].tolist() == (moves == 1).tolist()
+    if lookahead == 2:
+        assert ahead[at, solving, 3][moves == 2].all() and (moves == 2).sum() > 5
+        assert not ahead[moves > 2, :, 3].any()
+    assert (moves == infos["optimal_moves"]).all()
+
+
 @pytest.mark.parametrize("obs_mode", MODES)
 def test_the_checkers_of_gymnasium_and_stable_baselines3_pass(obs_mode: str) -> None:
     sb3 = pytest.importorskip("stable_baselines3.common.env_checker")
@@ -159,6 +178,8 @@ def test_the_functions_on_one_row_can_be_called_from_other_kernels() -> None:
         ({"goal_reward": float("nan")}, "goal_reward=nan"),
         ({"step_reward": "low"}, "step_reward='low'"),
         ({"obs_mode": "rgb"}, "obs_mode='rgb' is not known; use 'rgb_image' or 'image' or 'symbolic'"),
+        ({"lookahead": 3, "obs_mode": "symbolic"}, "lookahead=3 .*from 0 to 2"),
+        ({"lookahead": 1, "obs_mode": "image"}, "lookahead=1 needs obs_mode='symbolic', not 'image'"),
         ({"rendering": "opengl"}, "rendering='opengl' is not known; use 'compiled' or 'pil'"),
         ({"size": 8}, "'size' is not a setting of Ricochet; use board_size, "),
         ({"render_mode": "human"}, "render_mode='human'"),

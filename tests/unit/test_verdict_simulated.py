@@ -159,7 +159,7 @@ def test_of_eight_patches_that_do_nothing_hardly_one_is_given_a_word(machine: st
     )
     rng = np.random.default_rng(3)
     names = [f"nothing_{number}" for number in range(8)] + ["faster"] * (change != 0)
-    false, repeats, rounds = 0, 800, 220
+    false, repeats, rounds = 0, 400, 220
     for _ in range(repeats):
         shocks = rng.normal(0, drift, rounds * (len(names) + 1))
         level = signal.lfilter([1.0], [1.0, -0.97], shocks)

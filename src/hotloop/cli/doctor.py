@@ -82,4 +82,8 @@ def _text(diagnosis: Diagnosis) -> str:
         fill(f"  {one.name:<22} {one.value!s:<6} {one.reason}", 78, subsequent_indent=" " * 32)
         for one in diagnosis.settings
     ]
-    return "\n".join([*lines, "", "next: hotloop run train.py"])
+    lines += ["", "Presets of hotloop train (--preset NAME)"]
+    lines += [
+        fill(f"  {name:<11} {words}", 78, subsequent_indent=" " * 14) for name, words in diagnosis.presets
+    ]
+    return "\n".join([*lines, "", "next: hotloop tune WORKLOAD, or hotloop run train.py"])

@@ -23,6 +23,7 @@ VERBS = {
     "scale": "fit how the time grows with the amount of work",
     "prove": "test a recommendation: predicted against measured",
     "train": "train a reference pipeline under the profiler and explain it",
+    "tune": "find the fastest settings for this machine, measured, and compare them with yours",
     "doctor": "say what this machine grants training and where to start",
 }
 

@@ -8,16 +8,19 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
-from hotloop.cli import train_petri
-from hotloop.cli.lines import note
+from hotloop.cli import train_mario, train_petri
+from hotloop.cli.lines import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.report import print_text
+from hotloop.cli.train_plan import plan_text
 from hotloop.report.as_json import findings_json
+from hotloop.workflows.choices import NOTHING_CHOSEN, Chosen, choose, says_of, wishes_in
+from hotloop.workflows.memory import Line, checked_plan, lines_of
 from hotloop.workflows.report import explained
 from hotloop.workflows.train import (
     WORKLOADS,
@@ -49,6 +52,14 @@ class Profiling:
     """One-file export that every reading verb takes; profiling_report.json with --enable-profiling."""
     profiling_summary_freq: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Print a summary every N env steps; with --enable-profiling ten times in a run when not given."""
+    preset: Annotated[
+        Literal["small-ram", "many-cores", "gpu", "quick"] | None, tyro.conf.arg(metavar="NAME")
+    ] = None
+    """Settings by name: small-ram, many-cores, gpu or quick; flags given beside it win."""
+    tuned: Flag = False
+    """The settings that `hotloop tune` found here, those that change nothing but the speed."""
+    tuned_semantic: Flag = False
+    """The same, and those that may change learning, with what they keep."""
     json: Flag = False
     """Print the outcome and all findings as one JSON object."""
 
@@ -61,6 +72,7 @@ class Arguments:
     config: Any
     profiling: Profiling
     request: Any = None  # what else a workload can find out, where it offers that
+    chosen: Chosen = NOTHING_CHOSEN  # by a preset or by tuning
 
 
 def read(words: list[str]) -> Arguments | None:
@@ -70,8 +82,13 @@ def read(words: list[str]) -> Arguments | None:
         return None
     name = words[0]
     kind = config_class(name)
+    chosen = choose(name, kind(), **wishes_in(words))  # stand in for the defaults, so that flags win
     fields: list[Any] = [
-        ("config", Annotated[kind, tyro.conf.arg(name="")]),
+        (
+            "config",
+            Annotated[kind, tyro.conf.arg(name="")],
+            dataclasses.field(default=kind(**chosen.settings)),
+        ),
         ("profiling", Annotated[Profiling, tyro.conf.arg(name="")], dataclasses.field(default=Profiling())),
     ]
     request = request_class(name)
@@ -80,7 +97,7 @@ def read(words: list[str]) -> Arguments | None:
         fields.append(("request", beside, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     given: Any = tyro.cli(both, args=words[1:], prog=f"hotloop train {name}", description=kind.__doc__)
-    return Arguments(name, given.config, given.profiling, getattr(given, "request", None))
+    return Arguments(name, given.config, given.profiling, getattr(given, "request", None), chosen)
 
 
 def usage() -> str:
@@ -102,7 +119,8 @@ def run(arguments: Arguments) -> int:
     """Train, then explain; Ctrl-C ends the training, keeps its checkpoint and still explains."""
     wish = arguments.profiling
     if arguments.request is not None and arguments.request.wanted:
-        return train_petri.run(arguments.config, arguments.request, wish)
+        asked = train_mario.run if arguments.workload == "mario" else train_petri.run
+        return asked(arguments.config, arguments.request, wish)
     report = wish.profiling_report or (DEFAULT_REPORT if wish.enable_profiling else None)
     if report is not None and wish.no_profiling:
         raise HotloopError(
@@ -113,15 +131,21 @@ def run(arguments: Arguments) -> int:
     summary = wish.profiling_summary_freq
     if wish.enable_profiling and not summary:
         summary = max(getattr(arguments.config, "timesteps", 0) // 10, 1)
+    for sentence in says_of(arguments.workload, arguments.chosen, arguments.config):
+        note(f"hotloop: {sentence}")
+    plan = checked_plan(arguments.workload, arguments.config, rate_per_s=arguments.chosen.rate_per_s)
+    if plan is not None and not wish.json:
+        note(plan_text(lines_of(plan), pen_for_stderr(), ended=False))
     recording = Recording(wish.capture, not wish.no_profiling, summary)
     trained = train(arguments.workload, arguments.config, recording, quiet=wish.json)
+    held = lines_of(plan, trained) if plan is not None else ()
     if trained.folder is None:
-        _say(trained, wish.json, None)
+        _say(trained, wish.json, None, held)
     else:
         result = explained(str(trained.folder))
         if report is not None:
             save_export(result.capture, report)
-        _say(trained, wish.json, findings_json(result.findings))
+        _say(trained, wish.json, findings_json(result.findings), held)
         if not wish.json:
             print_text(dataclasses.replace(result, name=shlex.quote(str(trained.folder))))
         if report is not None:
@@ -129,11 +153,14 @@ def run(arguments: Arguments) -> int:
     return INTERRUPTED if trained.outcome.stopped_by == "SIGINT" else 0
 
 
-def _say(trained: Trained, as_json: bool, findings: dict[str, Any] | None) -> None:
+def _say(
+    trained: Trained, as_json: bool, findings: dict[str, Any] | None, held: tuple[Line, ...] = ()
+) -> None:
     done = trained.outcome
     if as_json:
         outcome = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(done).items()}
-        place = {"capture": str(trained.folder)} if trained.folder else {}
+        place: dict[str, Any] = {"capture": str(trained.folder)} if trained.folder else {}
+        place["predictions"] = [dataclasses.asdict(line) for line in held]
         print(json.dumps((findings or {"schema_version": 1}) | {"outcome": outcome} | place))
         return
     mean = "no episode ended" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
@@ -149,5 +176,7 @@ def _say(trained: Trained, as_json: bool, findings: dict[str, Any] | None) -> No
         print(f"  stopped by {done.stopped_by}{kept}")
     if done.checkpoint is not None and done.stopped_by is None:
         print(f"  the agent is in {done.checkpoint}")
+    if held:
+        print(plan_text(held, pen_for_stdout(), ended=True))
     print()
     sys.stdout.flush()

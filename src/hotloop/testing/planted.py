@@ -219,6 +219,37 @@ def collectors_at_one_lock() -> Planted:
     return make_capture(loop, updates=1000, processes=processes, facts=TORCH), "lock-wait"
 
 
+# -- pipelines of collectors and a learner -------------------------------------------------------
+
+
+def _pipeline(loop: dict[str, Spec], updates: int, waiting_ms: float = 0.0) -> Capture:
+    """Two collectors that wait so long after each of 3000 steps, beside a learner's loop."""
+    work = {"env_step": Spec(3000, 0.7 * MS), "policy_forward": Spec(3000, 0.4 * MS)}
+    if waiting_ms:
+        work["ipc_wait"] = Spec(3000, waiting_ms * MS)
+    collector = ThreadSpec(work, env_steps=3000)
+    processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(2)]
+    return make_capture(loop, updates=updates, processes=processes, facts=TORCH)
+
+
+def rows_that_found_no_room() -> Planted:
+    """A fifth of all transitions is thrown away, because the queue is full."""
+    push = {"replay_push": Spec(12, 5 * MS, bytes_moved=4e6), "rows_dropped": Spec(12, US, bytes_moved=1e6)}
+    return _pipeline({**push, **learn(1100)}, 1100, waiting_ms=0.05), "experience-dropped"
+
+
+def learner_that_waits_a_little() -> Planted:
+    """The learner waits an eighth of its time for collectors that never wait."""
+    wait = {"ipc_wait": Spec(1000, 0.45 * MS, site="learner.py:18")}
+    return _pipeline({**wait, **learn(1000)}, 1000), "production-below-consumption"
+
+
+def learner_that_sorts_experience() -> Planted:
+    """A third of the learner's time goes into sorting what the collectors sent."""
+    sort = {"sort_rows": Spec(40, 32 * MS, site="learner.py:30")}
+    return _pipeline({**sort, **learn(800)}, 800, waiting_ms=0.1), "learner-under-used"
+
+
 # -- jobs beside training ------------------------------------------------------------------------
 
 
@@ -334,6 +365,9 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     eight_threads_in_each_of_eight_processes,
     learner_without_experience,
     collectors_at_one_lock,
+    rows_that_found_no_room,
+    learner_that_waits_a_little,
+    learner_that_sorts_experience,
     log_line_in_every_turn,
     evaluation_every_100_turns,
     evaluation_without_its_name,

@@ -9,6 +9,7 @@ from hotloop.machine.facts import library_versions
 from hotloop.machine.health import Health, health
 from hotloop.tuning.complaints import Complaint, complaints
 from hotloop.tuning.starting import Setting, Tier, starting_settings, tier
+from hotloop.workflows.presets import preset_lines
 
 SCHEMA_VERSION = 1
 
@@ -23,6 +24,8 @@ class Diagnosis:
     tier_means: str
     complaints: tuple[Complaint, ...]
     settings: tuple[Setting, ...]
+    presets: tuple[tuple[str, str], ...]
+    """Name and values in words."""
 
     def as_json(self) -> dict[str, Any]:
         """The diagnosis as plain values."""
@@ -34,4 +37,4 @@ def diagnose() -> Diagnosis:
     seen = health()
     rank, means = tier(seen.cores_granted, seen.memory_bytes, len(seen.accelerators))
     settings = starting_settings(seen.cores_granted)
-    return Diagnosis(seen, library_versions(), rank, means, complaints(seen), settings)
+    return Diagnosis(seen, library_versions(), rank, means, complaints(seen), settings, preset_lines())

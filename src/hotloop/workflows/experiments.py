@@ -27,6 +27,7 @@ from hotloop.capture.series import Figures, Run, Series
 from hotloop.capture.store import new_folder
 from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
 from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
+from hotloop.lab.process import Job, Outcome
 from hotloop.machine.cores import room
 from hotloop.machine.facts import facts, library_versions
 from hotloop.report.series_text import progress_text
@@ -161,7 +162,7 @@ def resume(folder: Path | None, budget_s: float | None = None) -> Series:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP end the run that is going, too, and keep what was measured."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -189,16 +190,20 @@ def carry_out(
     places: Places | None = None,
     lanes: tuple[Cores, ...] = ONE_LANE,
     measure: Callable[[Path], Figures] | None = None,
+    start: Callable[[Job], Outcome] | None = None,
 ) -> Done:
     """Conduct the plan from where the series stands, and judge what came of it.
 
-    `measure` takes a run's figures from its capture folder, in place of the steady state.
+    `measure` takes a run's figures from its capture folder, in place of the steady state; `start` makes a
+    run, in place of a fresh process that is waited for.
     """
     given = hands(progress, places or Places(), series.plan.record)
     if measure is not None:
         given = replace(given, measure=measure)
+    if start is not None:
+        given = replace(given, start=start)
     try:
-        with _interruptible():
+        with interruptible():
             conducted = conduct(series, given, lanes)
     finally:
         progress.end()

@@ -24,9 +24,15 @@ from hotloop.rl.workloads.outcome import Outcome
 from hotloop.workflows.record import start, stop
 
 # name -> class of its settings in hotloop/rl/workloads/<name>.py, beside `run(config, note, quiet)`
-WORKLOADS = {"ricochet": "Ricochet", "petri": "Petri", "snake": "Snake"}
+WORKLOADS = {
+    "ricochet": "Ricochet",
+    "petri": "Petri",
+    "snake": "Snake",
+    "mario": "Mario",
+    "imitate": "Imitate",
+}
 # name -> module of ours with the class `Request`: what else the workload can find out
-REQUESTS = {"petri": "hotloop.workflows.train_petri"}
+REQUESTS = {"petri": "hotloop.workflows.train_petri", "mario": "hotloop.workflows.train_mario"}
 NOTE_EVERY_S = 2.0
 
 
@@ -85,6 +91,8 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     try:
         with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
             outcome = workload.run(config, _bottleneck_note(), quiet)
+        if outcome.figures and default.folder is not None:
+            store.update_facts(folder, {"figures": outcome.figures})
     finally:
         stop()
     return Trained(outcome, folder)

@@ -1,6 +1,16 @@
 """The rules hotloop comes with: small functions that look at a run and say what would help, or nothing."""
 
-from hotloop.analysis.rules import items, learner, memory, overall, pictures, policy, side_jobs, workers
+from hotloop.analysis.rules import (
+    items,
+    learner,
+    memory,
+    overall,
+    pictures,
+    pipeline,
+    policy,
+    side_jobs,
+    workers,
+)
 
 BUILT_IN = (
     items.replay_item_by_item,
@@ -19,6 +29,9 @@ BUILT_IN = (
     workers.one_thread,
     workers.starved_learner,
     workers.lock_wait,
+    pipeline.experience_dropped,
+    pipeline.production_below_consumption,
+    pipeline.learner_under_used,
     side_jobs.logging_too_often,
     side_jobs.evaluation_too_often,
     side_jobs.checkpoint_too_often,

@@ -57,6 +57,8 @@ _log = profile("log")
 _checkpoint = profile("checkpoint")
 _fused_loop = profile("fused_loop", "model")
 
+IN_ONE_KERNEL = "all in one kernel"  # on the progress line: nobody can see what takes longest in there
+
 
 class Learner(Protocol):
     """What the loop needs of a learner; see `dqn_torch.TorchLearner` for the meaning of each."""
@@ -92,6 +94,7 @@ def train(
     network: nn.Module | None = None,
     after_record: Callable[[int, dict[str, float]], None] | None = None,
     report: Callable[..., Any] = progress,
+    note: Callable[[], str] | None = None,
 ) -> DQNResult:
     """Train a network of action values; see `DQNConfig`.
 
@@ -100,7 +103,8 @@ def train(
     `evaluation_envs`: the same for the evaluation; needed when `envs` are given and an evaluation is wanted.
     `network`: any module observations -> values [batch, actions]; by default a `QNetwork`.
     `after_record(env_steps, statistics)` is called whenever metrics are recorded. `report` is told of the
-    work done since it was last called, in the words of `hotloop.progress`.
+    work done since it was last called, in the words of `hotloop.progress`. `note` is asked for a few words to
+    put on the progress line, such as what takes longest; a loop in one kernel has no parts to name.
     """
     check(config)
     if envs is not None and config.evaluation_episodes > 0 and evaluation_envs is None:
@@ -134,7 +138,8 @@ def train(
                 metrics.write(run.env_steps, run.metrics(statistics))
                 if after_record is not None:
                     after_record(run.env_steps, statistics)
-                line.update(run.env_steps, run.recent.mean_return)
+                words = IN_ONE_KERNEL if run.in_kernel else note() if note else run.learner.name
+                line.update(run.env_steps, run.recent.mean_return, words)
                 stopped_by = stop.by or run.solved()
                 if config.checkpoint and run.env_steps - saved_at >= config.checkpoint_every:
                     run.save(config.checkpoint)
@@ -154,6 +159,18 @@ def train(
             )
             evaluated = float(returns.mean())
         return run.result(evaluated, seconds, run.env_steps - first_step, stopped_by, statistics)
+
+
+def fits_one_kernel(config: DQNConfig, learner: str, envs: Any) -> bool:
+    """Whether all that a run does can be done in one kernel; it is then, unless loop is "python"."""
+    return (
+        learner == "fused"
+        and has_loop(envs)
+        and config.push == "batch"
+        and config.log_every == 0
+        and config.learn
+        and not config.prioritised
+    )
 
 
 class _Run:
@@ -212,16 +229,14 @@ class _Run:
             self._load(saved)
         self._loop = self._kernel_loop()
 
+    @property
+    def in_kernel(self) -> bool:
+        """Whether the whole loop runs in one kernel."""
+        return self._loop is not None
+
     def _kernel_loop(self) -> FusedLoop | None:
         config = self.config
-        possible = (
-            self.learner.name == "fused"
-            and has_loop(self.envs)
-            and config.push == "batch"
-            and config.log_every == 0
-            and config.learn
-            and not config.prioritised
-        )
+        possible = fits_one_kernel(config, self.learner.name, self.envs)
         if config.loop == "kernel" and not possible:
             raise HotloopError(
                 "loop='kernel' needs the fused learner, one of our envs with same-step autoreset, uniform "

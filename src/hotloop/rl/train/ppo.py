@@ -167,13 +167,15 @@ def train(
     envs: Any = None,
     network: nn.Module | None = None,
     after_update: Callable[[int, dict[str, float]], None] | None = None,
+    note: Callable[[], str] | None = None,
 ) -> TrainResult:
     """Train a policy; see `PPOConfig`.
 
     `envs`: a Gymnasium vector env with discrete actions to train on, which stays the caller's (for our own
     envs, `copy=False` and same-step autoreset are fastest); by default it is made from `config.env`.
     `network`: any module observations -> (logits, values); by default an `ActorCritic`.
-    `after_update(env_steps, statistics)` is called after each iteration.
+    `after_update(env_steps, statistics)` is called after each iteration. `note` is asked for a few words to
+    put on the progress line, such as what takes longest; by default it shows who learns.
     """
     check(config)
     with ExitStack() as leave:
@@ -203,7 +205,7 @@ def train(
             statistics = run.learner.update(run.buffer, *run.minibatches(), rate)
             check_finite(statistics, run.env_steps, config.checkpoint)
             run.count(statistics)
-            line.update(run.env_steps, run.recent.mean_return, run.learner.name)
+            line.update(run.env_steps, run.recent.mean_return, note() if note else run.learner.name)
             metrics.write(run.env_steps, {**statistics, "return": run.recent.mean_return})
             if after_update is not None:
                 after_update(run.env_steps, statistics)

@@ -6,6 +6,7 @@ These are leaves that a trainer calls; none of them owns the loop.
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import sys
 import threading
@@ -61,8 +62,17 @@ class StopRequests:
         self.by = signal.Signals(number).name
 
 
+def progress_words(head: str, mean_return: float | None, note: str, columns: int | None) -> str:
+    """A progress line; where it does not fit into so many columns, the return is left out first."""
+    said = [head, "" if mean_return is None else f"return {mean_return:.1f}", note]
+    line = "  ".join(part for part in said if part)
+    if columns is not None and len(line) >= columns:
+        line = "  ".join(part for part in (head, note) if part)[: columns - 1]
+    return line
+
+
 class ProgressLine:
-    """Steps per second and time left on stderr: redrawn on a terminal, a new line now and then elsewhere."""
+    """Steps per second, time left and a note on stderr: redrawn on a terminal, else a line now and then."""
 
     def __init__(
         self,
@@ -91,12 +101,10 @@ class ProgressLine:
         self._due_s = now + self._every_s
         rate = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
         left = duration((self._total - steps) / rate * 1e9) if rate > 0 else "-"
-        words = f"{count(steps)} / {count(self._total)} steps  {count(rate)} steps/s  {left} left"
-        if mean_return is not None:
-            words += f"  return {mean_return:.1f}"
-        if note:
-            words += f"  {note}"
-        self._stream.write(f"\r\033[K{words[:100]}" if self._redraw else f"{words}\n")
+        head = f"{count(steps)} / {count(self._total)} steps  {count(rate)} steps/s  {left} left"
+        columns = shutil.get_terminal_size().columns if self._redraw else None
+        words = progress_words(head, mean_return, note, columns)
+        self._stream.write(f"\r\033[K{words}" if self._redraw else f"{words}\n")
         self._stream.flush()
         self._drawn = self._redraw
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
 
 from hotloop._util.units import count, duration
+from hotloop.rl.train.session import progress_words
 from hotloop.rl.workloads.outcome import Note
 
 EXPECTED_STEPS = (50, 200)  # for each episode of an agent that plays
@@ -63,12 +65,10 @@ class EpisodeLine:
             if self._episodes:
                 left = max(self._total - self._episodes, 0) * passed_s / self._episodes
                 words.append(f" {duration(1e9 * left)} left")
-        if mean_return is not None:
-            words.append(f" return {mean_return:.1f}")
-        if self._note is not None:
-            words.append(f" {self._note()}")
-        line = " ".join(words).rstrip()
-        self._stream.write(f"\r\033[K{line[:100]}" if self._redraw else f"{line}\n")
+        note = self._note() if self._note is not None else ""
+        columns = shutil.get_terminal_size().columns if self._redraw else None
+        line = progress_words(" ".join(words), mean_return, note, columns)
+        self._stream.write(f"\r\033[K{line}" if self._redraw else f"{line}\n")
         self._stream.flush()
         self._drawn = self._redraw
 

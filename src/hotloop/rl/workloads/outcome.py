@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Note = Callable[[], str]
@@ -29,6 +29,8 @@ class Outcome:
     """Where the agent was kept, if it was."""
     remarks: tuple[str, ...] = ()
     """What a reader must know to read the figures right."""
+    figures: dict[str, float | None] = field(default_factory=dict)
+    """What else was measured, by name; None for what was not. Goes into the recording."""
 
     @property
     def steps_per_s(self) -> float:

@@ -118,7 +118,7 @@ def run(
         from hotloop.rl.workloads.petri_torchrl import train
 
         return train(config, around)
-    return _with_sb3(config, around) if config.trainer == "sb3" else _with_ppo(config, quiet, around)
+    return _with_sb3(config, around) if config.trainer == "sb3" else _with_ppo(config, note, quiet, around)
 
 
 def check(config: Petri) -> None:
@@ -216,7 +216,7 @@ class _Turns:
         self._open = nullcontext()
 
 
-def _with_ppo(config: Petri, quiet: bool, around: Measured) -> Outcome:
+def _with_ppo(config: Petri, note: Note | None, quiet: bool, around: Measured) -> Outcome:
     from hotloop.rl.train.ppo import PPOConfig, train
 
     batches = batches_of(config)
@@ -245,7 +245,7 @@ def _with_ppo(config: Petri, quiet: bool, around: Measured) -> Outcome:
     )
     turns = _Turns(around, batches)
     try:
-        done = train(settings, envs=warm(make_envs(config)), after_update=turns.next)
+        done = train(settings, envs=warm(make_envs(config)), after_update=turns.next, note=note)
     finally:
         turns.end()
     words = played_words(config, best_of(done.network)) if done.stopped_by is None else ()

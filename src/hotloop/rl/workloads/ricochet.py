@@ -27,6 +27,9 @@ class Ricochet:
     """Boards played at the same time."""
     obs_mode: Literal["rgb_image", "image", "symbolic"] = "rgb_image"
     """What the agent sees: pictures of 128 x 128 pixels, planes of the board, or a vector."""
+    lookahead: Literal[0, 1, 2] = 0
+    """With symbols, 1: also where each move ends and whether it solves the board; 2: and whether one more
+    move would."""
     convlstm: bool = True
     """With pictures: an encoder that remembers; otherwise plain convolutions."""
     rendering: Literal["compiled", "pil"] = "compiled"
@@ -39,16 +42,28 @@ class Ricochet:
     """1 to 5."""
     max_solution_moves: int = 3
     """Every board can be solved in so many moves."""
+    episode_steps: int = 100
+    """Moves after which a board is given up."""
     channels: int = 16
     """Of the encoder's maps and memory, with pictures."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers, without pictures."""
     rollout_steps: int = 32
     """Env steps of each board between two rounds of learning."""
     epochs: int = 3
     """Passes over what was collected."""
     learning_rate: float = 3e-4
     """Of Adam."""
+    discount: float = 0.99
+    """What a reward one step later is worth."""
+    entropy_weight: float = 0.01
+    """Reward for undecided policies."""
     compile: bool = False
     """Compile the network; its inner regions are then not recorded."""
+    threads: int = 1
+    """Threads of torch, with pictures; `hotloop tune ricochet` finds out whether more help."""
+    evaluation_boards: int = 0
+    """Boards never seen in training to play after it; 0 for none."""
     seed: int = 0
     """Same seed, same settings: same agent."""
     checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -64,10 +79,12 @@ def make_envs(config: Ricochet, copy: bool = False) -> Any:
     return RicochetVectorEnv(
         config.envs,
         obs_mode=config.obs_mode,
+        lookahead=config.lookahead,
         rendering=config.rendering,
         board_size=config.board_size,
         robots=config.robots,
         max_solution_moves=config.max_solution_moves,
+        max_episode_steps=config.episode_steps,
         autoreset_mode="SameStep",
         copy=copy,
     )
@@ -75,19 +92,26 @@ def make_envs(config: Ricochet, copy: bool = False) -> Any:
 
 def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outcome:
     """Train as the config says."""
-    if config.envs < 1 or config.timesteps < 1:
-        raise HotloopError(f"envs={config.envs} and timesteps={config.timesteps} must be at least 1.")
+    for name in ("envs", "timesteps", "threads"):
+        if getattr(config, name) < 1:
+            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
+    if config.evaluation_boards < 0 or (config.evaluation_boards and config.trainer == "sb3"):
+        raise HotloopError(
+            f"evaluation_boards={config.evaluation_boards} with trainer={config.trainer!r} cannot be; "
+            "give at least 0, and with sb3 leave it out."
+        )
     if config.trainer == "sb3":
         return _with_sb3(config)
     if config.obs_mode == "rgb_image":
         return _with_recurrent_ppo(config, note, quiet)
-    return _with_ppo(config, quiet)
+    return _with_ppo(config, note, quiet)
 
 
-def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
-    from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, train
+def recurrent_settings(config: Ricochet) -> Any:
+    """The settings of our PPO for pictures."""
+    from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig
 
-    settings = RecurrentPPOConfig(
+    return RecurrentPPOConfig(
         total_steps=config.timesteps,
         seed=config.seed,
         encoder="convlstm" if config.convlstm else "conv",
@@ -96,12 +120,24 @@ def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Out
         epochs=config.epochs,
         groups=min(4, config.envs),
         learning_rate=config.learning_rate,
+        discount=config.discount,
+        entropy_weight=config.entropy_weight,
         compile=config.compile,
+        threads=config.threads,
         checkpoint=config.checkpoint,
         resume=config.resume,
     )
-    done = train(settings, warm(make_envs(config)), quiet=quiet, note=note)
-    remarks = []
+
+
+def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+    from hotloop.rl.train.recurrent_ppo import train
+
+    done = train(recurrent_settings(config), warm(make_envs(config)), quiet=quiet, note=note)
+    remarks: list[str] = []
+    if config.evaluation_boards and done.stopped_by is None:
+        from hotloop.rl.workloads.ricochet_play import remembering
+
+        remarks += _played(config, remembering(done.policy))
     if config.compile:
         remarks.append("the network was compiled: only its outer regions were recorded")
     if config.rendering == "compiled":
@@ -118,11 +154,12 @@ def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Out
     )
 
 
-def _with_ppo(config: Ricochet, quiet: bool) -> Outcome:
-    from hotloop.rl.train.ppo import PPOConfig, train
+def ppo_settings(config: Ricochet, quiet: bool = False) -> Any:
+    """The settings of our PPO for planes and symbols."""
+    from hotloop.rl.train.ppo import PPOConfig
 
     samples = config.rollout_steps * config.envs
-    settings = PPOConfig(
+    return PPOConfig(
         env="Ricochet",
         total_steps=config.timesteps,
         seed=config.seed,
@@ -131,13 +168,24 @@ def _with_ppo(config: Ricochet, quiet: bool) -> Outcome:
         minibatch=samples // 4 if samples % 4 == 0 else samples,
         epochs=config.epochs,
         learning_rate=config.learning_rate,
-        entropy_weight=0.01,
-        hidden=(128, 128),
+        discount=config.discount,
+        entropy_weight=config.entropy_weight,
+        hidden=config.hidden,
         checkpoint=config.checkpoint,
         resume=config.resume,
         quiet=quiet,
     )
-    done = train(settings, envs=warm(make_envs(config)))
+
+
+def _with_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+    from hotloop.rl.train.ppo import train
+
+    done = train(ppo_settings(config, quiet), envs=warm(make_envs(config)), note=note)
+    remarks: tuple[str, ...] = ()
+    if config.evaluation_boards and done.stopped_by is None:
+        from hotloop.rl.workloads.ricochet_play import sampled
+
+        remarks = _played(config, sampled(done.network))
     return Outcome(
         done.env_steps,
         done.updates,
@@ -146,8 +194,17 @@ def _with_ppo(config: Ricochet, quiet: bool) -> Outcome:
         done.seconds,
         done.stopped_by,
         config.checkpoint,
-        (f"learner: {done.learner}",),
+        (*remarks, f"learner: {done.learner}"),
     )
+
+
+def _played(config: Ricochet, act: Any) -> tuple[str, ...]:
+    """What the agent does with boards it never saw, and what chance does."""
+    from hotloop.rl.workloads.ricochet_play import at_random, play
+
+    agent = play(act, config, config.evaluation_boards)
+    chance = play(at_random(config), config, config.evaluation_boards)
+    return f"the agent {agent.says}", f"at random: {100 * chance.fraction:.1f} %"
 
 
 def _with_sb3(config: Ricochet) -> Outcome:
@@ -163,15 +220,17 @@ def _with_sb3(config: Ricochet) -> Outcome:
     def make() -> Any:
         return RicochetEnv(
             obs_mode=config.obs_mode,
+            lookahead=config.lookahead,
             rendering=config.rendering,
             board_size=config.board_size,
             robots=config.robots,
             max_solution_moves=config.max_solution_moves,
+            max_episode_steps=config.episode_steps,
         )
 
     torch.set_num_threads(1)
     pictures = config.obs_mode == "rgb_image"
-    policy: dict[str, Any] = {"net_arch": []} if pictures else {"net_arch": [64, 64]}
+    policy: dict[str, Any] = {"net_arch": [] if pictures else list(config.hidden)}
     if pictures:
         policy |= extractor_for("convlstm" if config.convlstm else "conv", config.channels)
     model = PPO(
@@ -181,6 +240,8 @@ def _with_sb3(config: Ricochet) -> Outcome:
         batch_size=max(config.rollout_steps * config.envs // 4, 2),
         n_epochs=config.epochs,
         learning_rate=config.learning_rate,
+        gamma=config.discount,
+        ent_coef=config.entropy_weight,
         policy_kwargs=policy,
         seed=config.seed,
     )

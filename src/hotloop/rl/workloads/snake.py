@@ -211,10 +211,12 @@ def run(config: Snake, note: Note | None = None, quiet: bool = False) -> Outcome
 
 def _with_dqn(config: Snake, note: Note | None, quiet: bool) -> Outcome:
     with _start_up:
-        from hotloop.rl.train.dqn import train
+        from hotloop.rl.train.dqn import IN_ONE_KERNEL, fits_one_kernel, train
 
         settings, envs = dqn_settings(config), make_envs(config)
         compile_kernels(settings, envs)
+    in_kernel = settings.loop != "python" and fits_one_kernel(settings, settings.learner, envs)
+    note = (lambda: f"{IN_ONE_KERNEL}; --split on shows its parts") if in_kernel else note
     line = EpisodeLine(None if config.resume else config.episodes, quiet=quiet, note=note)
 
     def report(**done: Any) -> None:

@@ -1,75 +1,50 @@
-"""How the learner's kernels are compiled: like every kernel, with leave to reorder and contract sums.
+"""What the learners' kernels need of the compiler beyond `kernel`.
 
-Reordering changes the last digits only; not-a-number and infinity keep their meaning, so that a run that
-goes wrong is seen.
+A sum of products gives other last digits when the compiler reorders it or contracts a product and a sum,
+and whether it does hangs on what a kernel is compiled into. So the layers and DQN leave it no choice: their
+kernels are strict, products and sums are contracted by hand with `fma`, long sums have an order of their own.
+Whoever calls them, the numbers are the same to the last bit.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
-import numba
-from numba.core import types
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from hotloop.rl.envs import compiled
-from hotloop.rl.envs.compiled import Function
-
-_PACKAGE = Path(__file__).parents[3]  # the folder of hotloop
+from hotloop.rl.envs.compiled import Function, compiled
 
 
 def fast_kernel(function: Function) -> Function:
-    """Compile a function over float32 arrays; sums may be reordered and contracted, NaN stays NaN.
+    """A kernel whose sums may be reordered and contracted; not-a-number and infinity keep their meaning.
 
-    The compiled code is kept on disk until the function's file, or one that it imports, changes.
+    Its last digits may differ between two kernels that it is compiled into.
     """
-    compiled._announced.add(function)
-    allowed = {"contract", "reassoc", "nsz"}
-    made = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=allowed)(function)
-    _watch_imports(made, function)
-    return cast(Function, made)
+    return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-def _watch_imports(dispatcher: Any, function: Callable[..., Any]) -> None:
-    """Let changes of imported files invalidate the kept code; numba itself looks at the own file only.
+@intrinsic
+def _fma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
+    single = types.float32
+    if (a, b, c) != (single, single, single):
+        return None
 
-    Kernels are compiled into their callers: without this, a caller would go on with the old code.
-    """
-    kept = dispatcher._cache._cache_file
-    kept._source_stamp = (kept._source_stamp, fingerprint(Path(function.__code__.co_filename)))
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        number = ir.FloatType()
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, ir.FunctionType(number, [number] * 3), "llvm.fma.f32"
+        )
+        return builder.call(function, arguments)
 
-
-@cache
-def fingerprint(file: Path) -> str:
-    """A hash of the file and of every file of `hotloop.rl` that it imports, directly or not."""
-    found: dict[Path, bytes] = {}
-    left = [file]
-    while left:
-        one = left.pop()
-        if one not in found:
-            found[one] = one.read_bytes()
-            left += _imported(found[one])
-    digest = hashlib.sha256()
-    for one in sorted(found):
-        digest.update(found[one])
-    return digest.hexdigest()
+    return single(single, single, single), generate
 
 
-def _imported(source: bytes) -> list[Path]:
-    """The files of `hotloop.rl` that this source names in its imports."""
-    names = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    places = [_PACKAGE.joinpath(*name.split(".")[1:]) for name in names if name.startswith("hotloop.rl.")]
-    return [place.with_suffix(".py") for place in places if place.with_suffix(".py").is_file()]
+# Called inside a kernel with float32 numbers: a * b + c, rounded once.
+fma = cast("Callable[[np.float32, np.float32, np.float32], np.float32]", _fma)
 
 
 @intrinsic

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.rl.buffers import replay_kernels
+from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.streams import Streams, next_below, next_double
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
+from hotloop.rl.train.fused.compiled import not_inlined
 from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
 from hotloop.rl.train.fused.tiles import Floats
 
@@ -81,14 +82,14 @@ class Replay(NamedTuple):
     layout: Words
 
 
-@fast_kernel
+@kernel
 def pack_both(learner: Learner) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
     layers.pack(learner.table, learner.parameters, learner.packed, learner.turned)
     layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
 
 
-@fast_kernel
+@kernel
 def action_values(row: Floats, dueling: bool) -> None:
     """Turn advantages and value into action values, in place; plain values stay as they are."""
     if dueling:
@@ -101,7 +102,7 @@ def action_values(row: Floats, dueling: bool) -> None:
             row[a] += shift
 
 
-@fast_kernel
+@kernel
 def best_of(row: Floats, actions: int) -> int:
     """The first of the largest values."""
     best = 0
@@ -111,7 +112,7 @@ def best_of(row: Floats, actions: int) -> int:
     return best
 
 
-@fast_kernel
+@kernel
 def act(
     learner: Learner,
     settings: NDArray[np.float64],
@@ -147,7 +148,7 @@ def act(
                 actions[row] = best_of(line, count)
 
 
-@fast_kernel
+@kernel
 def find_targets(
     learner: Learner, batch: Batch, settings: NDArray[np.float64], start: int, rows: int
 ) -> None:
@@ -171,17 +172,17 @@ def find_targets(
         line = learner.hidden[out + row * columns : out + row * columns + outputs]
         action_values(line, dueling)
         best = int(learner.targets[start + row]) if double else best_of(line, count)
-        # In double precision the product is exact, so fused or not, the sum is the same.
+        # As torch rounds it: the product is exact in double precision, the sum is rounded once.
         value = np.float64(batch.discounts[start + row]) * np.float64(line[best])
         learner.targets[start + row] = np.float32(np.float64(batch.rewards[start + row]) + value)
 
 
-@fast_kernel
+@kernel
 def update(
     learner: Learner, batch: Batch, settings: NDArray[np.float64], statistics: NDArray[np.float64]
 ) -> None:
     """One gradient step: targets, loss, backward, clipping, Adam."""
-    not_inlined()  # so that its sums are the same wherever it is called from
+    not_inlined()
     table = learner.table
     last = table.shape[0] - 1
     out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
@@ -249,7 +250,7 @@ def update(
     statistics[UPDATES] += 1
 
 
-@fast_kernel
+@kernel
 def follow(learner: Learner, rate: float) -> None:
     """Move the target towards the network: all the way with rate 1."""
     part = np.float32(rate)
@@ -261,7 +262,7 @@ def follow(learner: Learner, rate: float) -> None:
     layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
 
 
-@fast_kernel
+@kernel
 def learn(
     learner: Learner,
     replay: Replay,

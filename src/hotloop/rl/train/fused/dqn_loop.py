@@ -1,8 +1,8 @@
 """Whole DQN training in one kernel call: acting, the environments' kernel, storing, learning.
 
-The loop does what `dqn.train` does in Python with the kernels of `fused.dqn`, from the same random numbers;
-the compiler may contract a product and a sum in one and not in the other. Each family of environments has
-its few lines, as in `rollout`, so that the compiled code is kept on disk.
+The loop does what `dqn.train` does in Python with the kernels of `fused.dqn`, from the same random numbers
+and to the same bit. Each family of environments has its few lines, as in `rollout`, so that the compiled code
+is kept on disk.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.cartpole import kernels as cartpole
+from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.snake import kernels as snake
 from hotloop.rl.envs.streams import Streams
-from hotloop.rl.train.fused.compiled import fast_kernel
 from hotloop.rl.train.fused.dqn import (
     EPSILON_END,
     EPSILON_START,
@@ -57,14 +57,14 @@ class Envs(NamedTuple):
     truncated: NDArray[np.bool_]
 
 
-@fast_kernel
+@kernel
 def epsilon_at(settings: NDArray[np.float64], env_steps: int) -> float:
     """How often to explore after so many env steps."""
     done = min(env_steps / settings[EPSILON_STEPS], 1.0)
     return float(settings[EPSILON_START] + done * (settings[EPSILON_END] - settings[EPSILON_START]))
 
 
-@fast_kernel
+@kernel
 def keep(envs: Envs, replay: Replay, episodes: Episodes) -> None:
     """Store what a step gave, and note the episodes that ended."""
     replay_kernels.push(
@@ -84,7 +84,7 @@ def keep(envs: Envs, replay: Replay, episodes: Episodes) -> None:
             episodes.running_lengths[row] = 0
 
 
-@fast_kernel
+@kernel
 def learn_on_time(
     learner: Learner,
     replay: Replay,
@@ -104,7 +104,7 @@ def learn_on_time(
         follow(learner, settings[TARGET_RATE])
 
 
-@fast_kernel
+@kernel
 def cartpole_loop(
     learner: Learner,
     replay: Replay,
@@ -134,7 +134,7 @@ def cartpole_loop(
         learn_on_time(learner, replay, batch, settings, statistics, clock, rows)
 
 
-@fast_kernel
+@kernel
 def snake_loop(
     learner: Learner,
     replay: Replay,

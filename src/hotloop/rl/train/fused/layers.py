@@ -13,8 +13,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
-from hotloop.rl.train.fused.tiles import Floats, multiply
+from hotloop.rl.envs.compiled import kernel
+from hotloop.rl.train.fused.compiled import fma, not_inlined
+from hotloop.rl.train.fused.tiles import Floats, multiply, squares
 
 Table = NDArray[np.int64]  # [layers, 10]: the columns below
 
@@ -46,18 +47,19 @@ _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _LEAST_FIRST, _LEAST_SECOND = np.float32(1e-30), np.float32(1e-36)
 
 
-@fast_kernel
+@kernel
 def tanh(x: np.float32) -> np.float32:
     """tanh in single precision without branches, so that a loop over it is vectorised."""
-    x = _LIMIT if x > _LIMIT else x
-    x = -_LIMIT if x < -_LIMIT else x
-    s = x * x
-    top = _P0 + s * (_P1 + s * (_P2 + s * (_P3 + s * _P4)))
-    bottom = _ONE + s * (_Q1 + s * (_Q2 + s * (_Q3 + s * _Q4)))
-    return x * top / bottom
+    y = np.float32(x)
+    y = _LIMIT if y > _LIMIT else y
+    y = -_LIMIT if y < -_LIMIT else y
+    s = y * y
+    top = fma(s, fma(s, fma(s, fma(s, _P4, _P3), _P2), _P1), _P0)
+    bottom = fma(s, fma(s, fma(s, fma(s, _Q4, _Q3), _Q2), _Q1), _ONE)
+    return y * top / bottom
 
 
-@fast_kernel
+@kernel
 def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bias_at: int, kind: int) -> None:
     """Add the bias to each row of `values` [rows, columns] and apply the activation, in place."""
     row_bias = bias[bias_at : bias_at + columns]
@@ -75,7 +77,7 @@ def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bia
                 row[j] += row_bias[j]
 
 
-@fast_kernel
+@kernel
 def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
     """Copy `count` numbers.
 
@@ -87,7 +89,7 @@ def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
         b[i] = a[i]
 
 
-@fast_kernel
+@kernel
 def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> None:
     """Put the weights into the form the products need; to be called after each change of `parameters`.
 
@@ -109,7 +111,7 @@ def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> No
                     line[i] = column[i * outputs]
 
 
-@fast_kernel
+@kernel
 def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Floats, rows: int) -> None:
     """Run at most CHUNK rows through the network; layer outputs go to `hidden` at their offsets.
 
@@ -146,7 +148,7 @@ def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Float
         activate(hidden, out, rows, columns, packed, weights + depth * columns, table[layer, ACTIVATION])
 
 
-@fast_kernel
+@kernel
 def backward(
     table: Table,
     turned: Floats,
@@ -190,18 +192,18 @@ def backward(
         )
 
 
-@fast_kernel
+@kernel
 def through_activation(deltas: Floats, outputs: Floats, kind: int) -> None:
     """Multiply the gradient by the derivative of the activation, given the activation's output."""
     if kind == TANH:
         for j in range(deltas.size):
-            deltas[j] *= _ONE - outputs[j] * outputs[j]
+            deltas[j] *= fma(-outputs[j], outputs[j], _ONE)
     elif kind == RELU:
         for j in range(deltas.size):
             deltas[j] = deltas[j] if outputs[j] > _ZERO else _ZERO
 
 
-@fast_kernel
+@kernel
 def unpack_grads(table: Table, packed_grads: Floats, grads: Floats) -> None:
     """Move the summed gradients to the flat order of the parameters and leave `packed_grads` zero."""
     not_inlined()
@@ -217,16 +219,13 @@ def unpack_grads(table: Table, packed_grads: Floats, grads: Floats) -> None:
             whole[i] = _ZERO
 
 
-@fast_kernel
+@kernel
 def sum_of_squares(values: Floats) -> np.float32:
-    """The sum of the squares."""
-    total = _ZERO
-    for i in range(values.size):
-        total += values[i] * values[i]
-    return total
+    """The sum of the squares, added up in an order that is the same wherever this is called."""
+    return squares(values, values.size)
 
 
-@fast_kernel
+@kernel
 def adam(
     parameters: Floats,
     grads: Floats,
@@ -252,9 +251,9 @@ def adam(
     small, factor = np.float32(epsilon), np.float32(scale)
     for i in range(parameters.size):
         g = grads[i] * factor
-        m = keep1 * first[i] + new1 * g
-        v = keep2 * second[i] + new2 * g * g
+        m = fma(keep1, first[i], new1 * g)
+        v = fma(keep2, second[i], new2 * g * g)
         m = m if abs(m) > _LEAST_FIRST else _ZERO
         v = v if v > _LEAST_SECOND else _ZERO
         first[i], second[i] = m, v
-        parameters[i] -= rate * m / (np.sqrt(v) * root + small)
+        parameters[i] -= rate * m / fma(np.sqrt(v), root, small)

@@ -11,16 +11,18 @@ of columns must be a multiple of LANES: `padded(columns)`; whoever owns the memo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
+from hotloop.rl.envs.compiled import kernel
+from hotloop.rl.train.fused.compiled import not_inlined
 
 Floats = NDArray[np.float32]
 
@@ -36,6 +38,7 @@ def _best_block() -> tuple[int, int, int]:
 
 
 LANES, ROWS, WIDE = _best_block()
+IN_FLIGHT = 4  # vectors of sums, so that no sum waits for the one before
 TALL = 8  # rows of a block one vector wide: as many sums as the two multipliers have in flight
 
 
@@ -121,6 +124,48 @@ def _make_block(rows: int, vectors: int) -> Any:
     return multiply_block
 
 
+@intrinsic
+def _squares(_typing: Any, values: Any, count: Any) -> Any:
+    """The sum of the first `count` squares, in IN_FLIGHT vectors of sums."""
+    vector, number = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
+    step = IN_FLIGHT * LANES
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        whole, single = (
+            cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+                builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{name}"
+            )
+            for kind, name in ((vector, f"v{LANES}f32"), (ir.FloatType(), "f32"))
+        )
+        sums = [cgutils.alloca_once(builder, vector) for _ in range(IN_FLIGHT)]  # type: ignore[no-untyped-call]
+        for one in sums:
+            builder.store(ir.Constant(vector, [0.0] * LANES), one)
+        steps = builder.sdiv(arguments[1], number(step))
+        with cgutils.for_range(builder, steps) as loop:
+            for place, one in enumerate(sums):
+                at = builder.add(builder.mul(loop.index, number(step)), number(place * LANES))
+                read = builder.load(builder.bitcast(builder.gep(data, [at]), vector.as_pointer()), align=4)
+                builder.store(builder.call(whole, [read, read, builder.load(one)]), one)
+        lanes = [builder.load(one) for one in sums]
+        while len(lanes) > 1:
+            lanes = [builder.fadd(a, b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+        numbers = [builder.extract_element(lanes[0], ir.IntType(32)(lane)) for lane in range(LANES)]
+        while len(numbers) > 1:
+            numbers = [builder.fadd(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
+        total = cgutils.alloca_once_value(builder, numbers[0])  # type: ignore[no-untyped-call]
+        done = builder.mul(steps, number(step))
+        with cgutils.for_range(builder, builder.sub(arguments[1], done)) as loop:
+            read = builder.load(builder.gep(data, [builder.add(done, loop.index)]))
+            builder.store(builder.call(single, [read, read, builder.load(total)]), total)
+        return builder.load(total)
+
+    return types.float32(values, types.intp), generate
+
+
+# Called inside a kernel with a float32 array and a number of its elements: the sum of their squares.
+squares = cast("Callable[[Floats, int], np.float32]", _squares)
+
 _block = _make_block(ROWS, WIDE)
 _block_one_row = _make_block(1, WIDE)
 _block_one_vector = _make_block(TALL, 1)
@@ -128,7 +173,7 @@ _block_one_by_one = _make_block(1, 1)
 _WIDTH = WIDE * LANES
 
 
-@fast_kernel
+@kernel
 def multiply(
     a: Floats,
     a_at: int,

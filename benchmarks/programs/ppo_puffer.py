@@ -1,0 +1,80 @@
+"""PufferLib's own trainer and its own CartPole in C, at the settings all trainers have.
+
+Minibatches are whole segments of 128 steps, chosen by the size of their advantages; that is PufferLib's
+algorithm and cannot be switched off, only made even (`prio_alpha` 0).
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+import types
+
+import ppo_settings as s
+import torch
+from torch import nn
+
+sys.modules["pufferlib.sweep"] = types.ModuleType("pufferlib.sweep")  # wants packages that training does not
+import pufferlib.vector  # noqa: E402
+from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: E402
+from pufferlib.pufferl import PuffeRL  # noqa: E402
+
+given = s.arguments()
+torch.set_num_threads(1)
+torch.manual_seed(given.seed)
+
+
+def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
+    made = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(made.weight, gain)
+    nn.init.zeros_(made.bias)
+    return made
+
+
+class Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        h = s.HIDDEN
+        self.actor = nn.Sequential(layer(4, h), nn.Tanh(), layer(h, h), nn.Tanh(), layer(h, 2, 0.01))
+        self.critic = nn.Sequential(layer(4, h), nn.Tanh(), layer(h, h), nn.Tanh(), layer(h, 1, 1.0))
+
+    def forward_eval(self, observations, state=None):
+        return self.actor(observations), self.critic(observations)
+
+    forward = forward_eval
+
+
+envs = pufferlib.vector.make(Cartpole, env_kwargs={"num_envs": s.ENVS}, backend=pufferlib.PufferEnv)
+settings = {
+    "env": "cartpole", "seed": given.seed, "device": "cpu", "cpu_offload": False, "use_rnn": False,
+    "torch_deterministic": False, "compile": False, "precision": "float32", "optimizer": "adam",
+    "batch_size": s.BATCH, "bptt_horizon": s.STEPS, "minibatch_size": s.MINIBATCH,
+    "max_minibatch_size": s.MINIBATCH, "update_epochs": s.EPOCHS, "learning_rate": s.LEARNING_RATE,
+    "anneal_lr": False, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": s.ADAM_EPSILON,
+    "gamma": s.DISCOUNT, "gae_lambda": s.TRACE, "clip_coef": s.CLIP, "vf_coef": 2 * s.VALUE_WEIGHT,
+    "vf_clip_coef": 1e9, "max_grad_norm": s.LARGEST_NORM, "ent_coef": s.ENTROPY_WEIGHT,
+    "vtrace_rho_clip": 1.0, "vtrace_c_clip": 1.0, "prio_alpha": 0.0, "prio_beta0": 0.0,
+    "total_timesteps": s.WARM_UP + given.steps + s.BATCH, "checkpoint_interval": 10**9,
+    "data_dir": tempfile.mkdtemp(),
+}  # fmt: skip
+lengths: list[float] = []
+with contextlib.redirect_stdout(io.StringIO()):  # its dashboard
+    trainer = PuffeRL(settings, envs, Policy())
+    trainer.print_dashboard = lambda *args, **kwargs: None
+
+    def iteration() -> None:
+        trainer.evaluate()
+        if trainer.stats.get("episode_length"):
+            lengths.extend(trainer.stats["episode_length"])
+            trainer.stats.clear()
+        trainer.train()
+
+    for _ in range(s.WARM_UP // s.BATCH):
+        iteration()
+    clock = s.Clock()
+    iterations = given.steps // s.BATCH
+    for _ in range(iterations):
+        iteration()
+clock.say(iterations * s.BATCH, iterations * trainer.total_minibatches, lengths[-100:])
+trainer.utilization.stop()
+sys.stdout.flush()

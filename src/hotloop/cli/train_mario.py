@@ -1,0 +1,45 @@
+"""`hotloop train mario --benchmark`: prints the table and says what was written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, Protocol
+
+from hotloop._util.errors import HotloopError
+from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.report.pipeline import benchmark_json, benchmark_text
+from hotloop.workflows.experiments import Progress, exit_code_of
+from hotloop.workflows.train_mario import Request, benchmark
+
+
+class Wish(Protocol):
+    """How the training is recorded and shown; see `hotloop.cli.train.Profiling`."""
+
+    @property
+    def no_profiling(self) -> bool:
+        """Record nothing."""
+
+    @property
+    def json(self) -> bool:
+        """Print JSON."""
+
+
+def run(config: Any, request: Request, wish: Wish) -> int:
+    """Run the benchmark, print it, and return the exit code."""
+    if wish.no_profiling:
+        raise HotloopError("--benchmark takes its figures from recordings; leave out --no-profiling.")
+    found = benchmark(config, request, Progress())
+    done = found.done
+    if wish.json:
+        print(json.dumps(benchmark_json(found.rows, found.figures, found.same_work, done.series)))
+    else:
+        print(
+            benchmark_text(
+                found.rows, len(found.figures), found.same_work, done.found.badge, pen_for_stdout()
+            )
+        )
+    note(done.conducted.says)
+    note(f"wrote {request.benchmark_json} and {request.benchmark_png}")
+    note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
+    return exit_code_of(done.conducted)

@@ -1,0 +1,158 @@
+"""What tuning found, in words, tables and plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from typing import Any
+
+from hotloop._util.units import percent, size
+from hotloop.report.as_json import plain
+from hotloop.report.lines import Pen, table
+from hotloop.report.series_text import experiment_json
+from hotloop.report.verdict import floor_text, headline
+from hotloop.workflows.tune import (
+    ALL,
+    CURRENT,
+    FEW_PROBES,
+    SAFE,
+    Tuning,
+    finalists_table,
+    search_json,
+    words_of,
+)
+
+MOST_ROWS = 8
+
+
+def tuning_text(tuning: Tuning, pen: Pen) -> str:
+    """The whole result."""
+    lines = [*_table_lines(tuning, pen), *_model_lines(tuning, pen), ""]
+    if tuning.interrupted and not tuning.compared:
+        lines.append(pen.paint("Not compared with yours: interrupted.", "bold yellow"))
+        return "\n".join(lines)
+    lines += _verdict_lines(tuning, pen)
+    return "\n".join([*lines, "", *_next_lines(tuning, pen)])
+
+
+def _table_lines(tuning: Tuning, pen: Pen) -> list[str]:
+    searched = tuning.searched
+    about = f"{len(searched.probes)} probes in {searched.spent_s:.0f} s, {searched.legal} settings"
+    lines = [pen.heading(f"Tuning {pen.clean(tuning.target.name, 40)}", about)]
+    rows = [("settings that met in turns", "predicted", "measured", "memory")]
+    for settings, predicted, seen in finalists_table(searched)[:MOST_ROWS]:
+        held = tuning.target.memory_bytes(settings, searched.probes)
+        yours = " (yours)" if settings == searched.space.current else ""
+        rows.append((words_of(settings) + yours, _rate(predicted), _rate(seen), size(held)))
+    drawn = table(pen, rows)
+    lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
+    failed = [p for p in searched.probes if p.failure]
+    for probe in failed[:3]:
+        lines.append(pen.wrap(f"failed: {words_of(probe.settings)}: {probe.failure}", "  "))
+    if searched.too_large:
+        words = f"{searched.too_large} settings were left out: they would take over half of the free memory."
+        lines.append(pen.wrap(words, "  "))
+    return lines
+
+
+def _rate(seconds: float | None) -> str:
+    return "-" if not seconds else f"{1 / seconds:,.0f}/s" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _model_lines(tuning: Tuning, pen: Pen) -> list[str]:
+    model = tuning.searched.model
+    if model is None:
+        return []
+    said = [f"The predictions miss their own probes by {percent(model.error_fraction)} (median)."]
+    if model.inference is not None:
+        ceiling, half = model.inference
+        said.append(
+            f"Inference alone allows at most {ceiling:,.0f} env steps/s, half of that with {half:,.0f} envs."
+        )
+    return [pen.wrap(" ".join(said), "  ")]
+
+
+def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
+    found = [row for done in tuning.compared for row in done.found.compared]
+    if not found:
+        made = len(tuning.searched.probes)
+        if made < min(FEW_PROBES, tuning.searched.legal):
+            words = f"Nothing can be said: there was time for {made} of {tuning.searched.legal} settings; "
+            return pen.wrap(words + "give more with --budget.").split("\n")
+        return [pen.paint("Keep yours: the search ended at the settings in use.", "bold")]
+    lines = []
+    for row in found:
+        name = row.variant.name
+        settings = " ".join(row.variant.overrides)
+        kind = "same results" if row.variant.safety == "safe" else "may change learning"
+        faster = row.verdict.word == "faster"
+        said = headline(row.verdict, CURRENT, settings)
+        if row.verdict.word == "undecided":
+            said = f"Keep yours for now. {said}; a larger --budget makes more pairs."
+        elif not faster:
+            said = f"Keep yours. {said}."
+        style = "bold green" if faster else "bold yellow" if row.verdict.word == "undecided" else "bold"
+        lines.append(pen.paint(pen.wrap(f"{settings} ({kind})").split("\n")[0], "bold"))
+        lines += [pen.paint(line, style) for line in pen.wrap(said, "  ").split("\n")]
+        lines.append(pen.wrap(floor_text(row.verdict), "  "))
+        if row.variant.safety == "semantic" and name in (ALL, SAFE):
+            for key in (word.partition("=")[0] for word in row.variant.overrides):
+                knob = tuning.searched.space.knob(key)
+                if knob.invariant and knob.safety == "semantic":
+                    lines.append(pen.wrap(f"{key}: {knob.invariant}.", "  "))
+    return lines
+
+
+def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
+    tuned, target = tuning.tuned, tuning.target
+    workload = len(target.name.split()) == 1
+    lines = []
+    if workload:
+        if tuned.safe:
+            lines.append(f"next: hotloop train {target.name} --tuned")
+        if tuned.semantic:
+            lines.append(f"next: hotloop train {target.name} --tuned-semantic")
+    else:
+        for settings, wanted in (
+            (tuning.searched.best_safe, tuned.safe),
+            (tuning.searched.best, tuned.semantic),
+        ):
+            if wanted:
+                before = [f"{name}={value}" for name, value in target.variables(settings)]
+                lines.append(
+                    pen.command(f"next: {' '.join([*before, shlex.join(target.command(settings))])}")
+                )
+    for done in tuning.compared:
+        lines.append(f"more: hotloop report {shlex.quote(str(done.series.path))}")
+    return lines or [f"the probes are in {shlex.quote(str(tuning.folder))}"]
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """The whole result as plain values."""
+    compared = [experiment_json(done.series, done.found) for done in tuning.compared]
+    return {
+        "schema_version": 1,
+        "kind": "hotloop tuning",
+        "target": tuning.target.name,
+        "folder": str(tuning.folder),
+        "interrupted": tuning.interrupted,
+        "failed": tuning.failed or None,
+        "search": plain(search_json(tuning.searched)),
+        "tuned": dataclasses.asdict(tuning.tuned),
+        "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or "keep yours",
+        "compare": compared,
+    }
+
+
+def remembered_text(found: Any) -> str:
+    """What was found before."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at_s))
+    lines = [f"{found.target}, tuned {when} on this machine with these versions"]
+    for kind, settings, gain in (
+        ("same results", found.safe, found.safe_gain),
+        ("may change learning", found.semantic, found.semantic_gain),
+    ):
+        words = " ".join(f"{key}={value}" for key, value in settings.items())
+        lines.append(f"  {kind}: {words}: {gain}" if settings else f"  {kind}: keep yours")
+    return "\n".join([*lines, *(f"  {sentence}" for sentence in found.invariants)])

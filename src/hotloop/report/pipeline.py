@@ -1,0 +1,149 @@
+"""Two machineries of collectors and a learner, side by side: as a table, as JSON, as a picture."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hotloop._util.extras import need
+from hotloop.analysis.badge import Badge
+from hotloop.analysis.findings import Estimate
+from hotloop.analysis.pipeline import PipelineFigures, PipelineRow
+from hotloop.capture.series import Series
+from hotloop.report.as_json import SCHEMA_VERSION, plain
+from hotloop.report.lines import Pen, table
+from hotloop.report.series_text import badge_text
+
+INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
+COLOURS = {"original": "#d55e00", "fast": "#0072b2"}
+_LABELS = {  # short enough for 80 columns
+    "experience rate": "experience, steps/s",
+    "learner throughput": "learner, batches/s",
+    "learner busy": "learner busy, share",
+    "lock wait": "lock wait, ms/1000",
+    "epoch time": "epoch, s",
+}
+_WORDS = {True: "reached", False: "missed", None: "open"}
+Figures = Sequence[tuple[PipelineFigures, PipelineFigures]]
+
+
+def benchmark_text(rows: Sequence[PipelineRow], pairs: int, same_work: str, badge: Badge, pen: Pen) -> str:
+    """Medians of both, the change with its interval, the goal, and whether it was reached."""
+    cells = [("", "original", "fast", "change", "goal", "")]
+    cells += [
+        (
+            _LABELS.get(row.name, row.name),
+            number(row.a),
+            number(row.b),
+            _change(row),
+            goal_text(row),
+            _WORDS[row.reached],
+        )
+        for row in rows
+    ]
+    pairs_text = f"{pairs} pairs of runs" if pairs != 1 else "1 pair of runs"
+    lines = [pen.heading("mario: fast against original", pairs_text), *table(pen, cells)]
+    lines[1] = pen.paint(lines[1], "dim")
+    if any(row.change is None for row in rows):
+        lines.append(pen.wrap("Too few pairs for intervals: at least 5 are needed (--pairs).", "  "))
+    lines.append(pen.dim(pen.wrap(same_work, "  ")))
+    lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait in 1000 env steps, all processes.", "  ")))
+    lines.append(pen.dim(pen.wrap(f"Medians; intervals hold with 95 %. {badge_text(badge)}", "  ")))
+    return "\n".join(lines)
+
+
+def number(value: float | None) -> str:
+    """Three digits, or `-`."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _change(row: PipelineRow) -> str:
+    return "-" if row.change is None else change_text(row.change)
+
+
+def change_text(change: Estimate) -> str:
+    """`+153 % [140, 166]`; without an interval where nothing is left that could vary."""
+    if change.low == change.high:
+        return f"{100 * change.value:+.0f} %"
+    low, high = f"{100 * change.low:.0f}", f"{100 * change.high:.0f}"
+    return f"{100 * change.value:+.0f} % [{low}, {high}]"
+
+
+def goal_text(row: PipelineRow) -> str:
+    """`+80 %`, or `at least 80 %`."""
+    if row.goal.change is not None:
+        return f"{100 * row.goal.change:+.0f} %"
+    return "" if row.goal.at_least is None else f">= {row.goal.at_least:g}"
+
+
+def benchmark_json(
+    rows: Sequence[PipelineRow], figures: Figures, same_work: str, series: Series
+) -> dict[str, Any]:
+    """Everything as plain values: the table, and the figures of every pair."""
+    return {
+        "kind": "hotloop mario benchmark",
+        "schema_version": SCHEMA_VERSION,
+        "rows": plain(tuple(rows)),
+        "pairs": [{"original": plain(a), "fast": plain(b)} for a, b in figures],
+        "same_work": same_work,
+        "commands": {variant.name: list(variant.command) for variant in series.plan.variants},
+        "machine": plain(series.facts.get("machine", {})),
+        "versions": plain(series.facts.get("versions", {})),
+        "series": str(series.path),
+    }
+
+
+def benchmark_png(rows: Sequence[PipelineRow], figures: Figures, same_work: str) -> bytes:
+    """A panel for each row: every run as a dot, medians as bars; the bytes of a PNG file."""
+    matplotlib = need("matplotlib", "report")
+    shapes = need("matplotlib.figure", "report")
+    agg = need("matplotlib.backends.backend_agg", "report")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"font.size": 9, "text.color": INK, "axes.edgecolor": GRID})
+        figure = shapes.Figure(figsize=(13, 4.6), dpi=110, facecolor="white")
+        agg.FigureCanvasAgg(figure)
+        grid = figure.add_gridspec(1, len(rows), left=0.045, right=0.985, top=0.74, bottom=0.12, wspace=0.38)
+        for place, row in enumerate(rows):
+            _panel(figure.add_subplot(grid[0, place]), row, figures)
+        figure.text(0.02, 0.955, "mario: fast against original", fontsize=14, fontweight="bold", va="top")
+        said = "\n".join(textwrap.wrap(same_work, 170))
+        figure.text(0.02, 0.885, said, fontsize=8, color=FAINT, va="top")
+        target = io.BytesIO()
+        figure.savefig(target, format="png", metadata={"Software": "hotloop"})
+    return target.getvalue()
+
+
+_OF: dict[str, Callable[[PipelineFigures], float]] = {
+    "experience rate": lambda f: f.env_steps_per_s,
+    "learner throughput": lambda f: f.learnt_per_s / 512,
+    "learner busy": lambda f: f.learner_busy_fraction,
+    "lock wait": lambda f: 1000 * f.lock_wait_s,
+    "epoch time": lambda f: f.epoch_s,
+}
+
+
+def _panel(axes: Any, row: PipelineRow, figures: Figures) -> None:
+    of = _OF[row.name]
+    for place, (name, middle) in enumerate((("original", row.a), ("fast", row.b))):
+        axes.bar(place, middle or 0.0, width=0.62, color=COLOURS[name], alpha=0.35)
+        values = [of(pair[place]) for pair in figures]
+        axes.plot([place] * len(values), values, "o", color=COLOURS[name], markersize=5, alpha=0.9)
+        axes.annotate(
+            number(middle), (place, middle or 0.0), ha="center", va="bottom", textcoords="offset points",
+            xytext=(20, 2), color=INK,
+        )  # fmt: skip
+    axes.set_xticks([0, 1], ["original", "fast"])
+    axes.set_xlim(-0.55, 1.55)
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.16)
+    axes.set_title(f"{row.name}\n{_change(row)}", fontsize=10, fontweight="bold", loc="left")
+    axes.set_ylabel(row.unit, color=FAINT)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=FAINT)
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,129 @@
+"""A pipeline of stages: a progress bar for each, what each did, and where its time went."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from hotloop._util.units import count, duration, percent, size
+from hotloop.rl.collect.memory import ProcessMemory
+from hotloop.rl.workloads.outcome import Note
+
+BAR = 24  # characters
+
+
+class StageBar:
+    """How far a stage is, on stderr: a bar redrawn on a terminal, a line now and then elsewhere."""
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        unit: str,
+        *,
+        done: int = 0,
+        quiet: bool = False,
+        note: Note | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self._name, self._total, self._unit, self._note, self._clock = name, total, unit, note, clock
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet, self._redraw = quiet, self._stream.isatty()
+        self._every_s = 0.1 if self._redraw else 10.0
+        self._first = self._done = done
+        self._began_s = clock()
+        self._due_s = self._began_s + self._every_s
+        self._words = ""
+
+    def update(self, done: int, words: str = "") -> None:
+        """So much is done in all; draws when it is time to."""
+        self._done, self._words = done, words
+        now = self._clock()
+        if not self._quiet and now >= self._due_s:
+            self._due_s = now + self._every_s
+            self._draw(now)
+
+    def close(self) -> None:
+        """Draw the last state, and end the line so that what follows starts on its own."""
+        if not self._quiet:
+            self._draw(self._clock(), last=True)
+
+    def _draw(self, now: float, last: bool = False) -> None:
+        passed_s, here = max(now - self._began_s, 1e-9), self._done - self._first
+        filled = BAR * self._done // max(self._total, 1)
+        bar = "#" * filled + "." * (BAR - filled)
+        parts = [f"{self._name:<5} [{bar}] {count(self._done)} / {count(self._total)} {self._unit}"]
+        if here:
+            rate = here / passed_s
+            parts.append(f"{count(rate) if rate >= 10 else f'{rate:.1f}'}/s")
+            left_s = max(self._total - self._done, 0) / rate
+            parts.append(f"in {duration(1e9 * passed_s)}" if last else f"{duration(1e9 * left_s)} left")
+        if self._words:
+            parts.append(self._words)
+        if self._note is not None and not last:
+            parts.append(self._note())
+        line = "  ".join(part for part in parts if part)
+        if self._redraw:
+            self._stream.write(f"\r\033[K{line[:110]}" + ("\n" if last else ""))
+        else:
+            self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What a stage did and where its time went."""
+
+    stage: str
+    """demos, bc or rl."""
+    summary: str
+    """The work and its rate in one sentence."""
+    seconds: float
+    """Wall time of the work; start-up and compilation apart."""
+    parts_s: dict[str, float]
+    """Seconds of each part, and of what is in none of them as `other`; they add up to `parts_of_s`."""
+    parts_of_s: float
+    """The time that was split: wall time, or that of all workers together."""
+    parts_of: str
+    """Whose time that is, in words."""
+    remarks: tuple[str, ...]
+    """What else a reader must know."""
+    work: float = 0.0
+    """How much was done: env steps, or samples cloned."""
+    worker_memory: ProcessMemory | None = None
+    """Of the worker process with most; None without worker processes, or where it is not told."""
+
+
+def split(parts_s: dict[str, float], whole_s: float) -> dict[str, float]:
+    """The parts, and what is left of the whole as `other`."""
+    return {**parts_s, "other": max(whole_s - sum(parts_s.values()), 0.0)}
+
+
+def report_lines(report: StageReport) -> list[str]:
+    """The report as a person reads it, at most 100 characters a line."""
+    whole = max(report.parts_of_s, 1e-12)
+    shares = sorted(report.parts_s.items(), key=lambda part: (part[0] == "other", -part[1]))
+    shown = ", ".join(f"{name} {percent(seconds / whole)}" for name, seconds in shares)
+    lines = [f"{report.stage}: {report.summary}", f"  {report.parts_of}: {shown}"]
+    if report.worker_memory is not None:
+        memory = report.worker_memory
+        own = size(memory.private_bytes)
+        lines.append(f"  memory by worker: {size(memory.resident_bytes)}, of which {own} its own")
+    return lines + [f"  {remark}" for remark in report.remarks]
+
+
+def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
+    """Columns of text, the first to the left and the others to the right."""
+    cells = [tuple(str(cell) for cell in row) for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

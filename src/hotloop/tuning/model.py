@@ -1,0 +1,233 @@
+"""What settings will take, from a few probes: phase times as sums of simple terms, none of them negative.
+
+Times are of one step of all n environments (collecting) or of one update (learning), with w processes that
+step, C cores, t threads and batches of B:
+
+    t_env   = e n / min(w, C) + i w + i0        without a knob for w: e n + e' n / min(n, C) + i0
+    t_infer = a + n (b + b' / min(t, C)) + k (t - 1)
+    t_train = c + B (d + d' / min(t, C)) + k' (t - 1)
+    t_rest  = r n + r0
+
+b + b' / min(t, C) is b / s(t), with the speed-up s of Amdahl's law; k is what more threads cost. Each phase
+is fitted by itself, by non-negative least squares of relative errors.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from hotloop.tuning.space import Settings, Space
+
+PHASES: dict[str, tuple[str, ...]] = {
+    "env": ("environment", "rendering", "ipc"),
+    "infer": ("policy",),
+    "train": ("model", "loss", "backward", "optimizer", "advantage", "replay", "data", "transfer"),
+}
+REST = "rest"
+LEAST_PROBES = 3  # fewer say nothing about how a time grows
+NEGLIGIBLE = 0.01  # a phase below this share of the time in every probe is part of the rest
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A short run with some settings: what was measured."""
+
+    settings: Settings
+    s_per_unit: float | None
+    """Seconds for an env step (or an update, or a run: what all probes have); None when it failed."""
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    """Of that, seconds by phase: env, infer, train, rest; {} when they are not known."""
+    updates_per_unit: float | None = None
+    peak_bytes: int | None = None
+    """Most memory it held, all its processes together."""
+    spent_s: float = 0.0
+    failure: str = ""
+    """One sentence when it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The fitted terms of a phase."""
+
+    name: str
+    terms: tuple[str, ...]
+    weights: tuple[float, ...]
+    """Seconds, one for each term, none negative."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Predicts seconds per env step for settings with the switches of the probes it was fitted to."""
+
+    space: Space
+    cores: float
+    phases: tuple[Phase, ...]
+    updates: tuple[float, bool]
+    """Updates per env step, and whether they fall with the batch size (then: of a batch of 1)."""
+    error_fraction: float
+    """Median relative error on the probes themselves."""
+
+    def predict_s(self, settings: Settings) -> float:
+        """Seconds per env step."""
+        amounts = _Amounts.of(self.space, settings, self.cores)
+        return sum(self._phase_s(phase, amounts) for phase in self.phases)
+
+    def _phase_s(self, phase: Phase, amounts: _Amounts) -> float:
+        per = float(np.dot([amounts.term(term) for term in phase.terms], phase.weights))
+        if phase.name == "train":
+            rate, falls = self.updates
+            return per * (rate / amounts.batch if falls else rate)
+        return per / amounts.envs
+
+    @property
+    def inference(self) -> tuple[float, float] | None:
+        """Ceiling in env steps/s that inference sets (1/b, one thread) and the envs that reach half of it
+        (a/b); None where inference was not seen apart or does not grow with the envs."""
+        found = next((phase for phase in self.phases if phase.name == "infer"), None)
+        if found is None:
+            return None
+        weights = dict(zip(found.terms, found.weights, strict=True))
+        each = weights.get("n", 0.0) + weights.get("n/threads", 0.0)
+        return (1 / each, weights.get("1", 0.0) / each) if each > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """The numbers that terms are made of."""
+
+    envs: int
+    workers: int | None
+    threads: int
+    batch: int
+    cores: float
+
+    @classmethod
+    def of(cls, space: Space, settings: Settings, cores: float) -> _Amounts:
+        def amount(role: str, least: int) -> int | None:
+            found = space.amount(settings, role)  # type: ignore[arg-type]
+            return None if found is None else max(found, least)
+
+        return cls(
+            amount("envs", 1) or 1,
+            amount("workers", 0),
+            amount("threads", 1) or 1,
+            amount("batch", 1) or 1,
+            cores,
+        )
+
+    def term(self, name: str) -> float:
+        """The value of a term for these amounts."""
+        workers = max(self.workers or 0, 1)  # without worker processes the main one steps
+        values: dict[str, float] = {
+            "1": 1.0,
+            "n": self.envs,
+            "n/min(n,C)": self.envs / min(self.envs, self.cores),
+            "n/min(w,C)": self.envs / min(workers, self.cores),
+            "w": self.workers or 0,
+            "B": self.batch,
+            "n/threads": self.envs / min(self.threads, self.cores),
+            "B/threads": self.batch / min(self.threads, self.cores),
+            "threads-1": self.threads - 1,
+        }
+        return values[name]
+
+
+def split_phases(components_s: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by category as seconds by phase; what is in no phase is the rest."""
+    found = {name: sum(components_s.get(c, 0.0) for c in kinds) for name, kinds in PHASES.items()}
+    found[REST] = sum(components_s.values()) - sum(found.values())
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
+    """A model of the probes that succeeded, which must share their switches; None with too few."""
+    good = [p for p in probes if p.s_per_unit]
+    if len({p.settings for p in good}) < LEAST_PROBES:
+        return None
+    amounts = [_Amounts.of(space, p.settings, cores) for p in good]
+    shares = [_phases_of(p) for p in good]
+    seen = [
+        name
+        for name in PHASES
+        if max(s.get(name, 0.0) / (p.s_per_unit or 1.0) for s, p in zip(shares, good, strict=True))
+        >= NEGLIGIBLE
+    ]
+    updates = _updates(good, amounts)
+    if updates is None and "train" in seen:
+        seen.remove("train")  # learning that cannot be counted is part of the rest
+    phases = []
+    for name in (*seen, REST):
+        per_step = [
+            shares[at].get(name, 0.0)
+            if name != REST
+            else (probe.s_per_unit or 0.0) - sum(shares[at].get(other, 0.0) for other in seen)
+            for at, probe in enumerate(good)
+        ]
+        if name == "train" and updates is not None:
+            times = [s / (p.updates_per_unit or updates[0]) for s, p in zip(per_step, good, strict=True)]
+        else:
+            times = [s * a.envs for s, a in zip(per_step, amounts, strict=True)]
+        phases.append(_fitted(name, _terms(name, space, seen), amounts, times))
+    model = Model(space, cores, tuple(phases), updates or (0.0, False), 0.0)
+    errors = [abs(model.predict_s(p.settings) / p.s_per_unit - 1) for p in good if p.s_per_unit]
+    return Model(space, cores, tuple(phases), model.updates, float(statistics.median(errors)))
+
+
+def _phases_of(probe: Probe) -> Mapping[str, float]:
+    """The phases scaled to the probe's time: they may have been taken over a slightly other stretch."""
+    total = sum(probe.phases_s.values())
+    scale = (probe.s_per_unit or 0.0) / total if total > 0 else 0.0
+    return {name: seconds * scale for name, seconds in probe.phases_s.items()}
+
+
+def _terms(phase: str, space: Space, seen: Sequence[str]) -> tuple[str, ...]:
+    """The terms whose amounts can change in this space."""
+    roles = {knob.role for knob in space.knobs}
+    threads = "threads" in roles
+    if phase == "infer":
+        return ("1", "n", *(("n/threads", "threads-1") if threads else ()))
+    if phase == "train":
+        return ("1", "B", *(("B/threads", "threads-1") if threads else ()))
+    if phase == "env":
+        return ("n/min(w,C)", "w", "1") if "workers" in roles else ("n", "n/min(n,C)", "1")
+    alone = not seen  # no phase is known: the rest is all there is
+    found = ["1", "n"]
+    found += ["n/min(w,C)", "w"] if alone and "workers" in roles else []
+    found += ["n/min(n,C)"] if alone and "workers" not in roles and "envs" in roles else []
+    found += ["n/threads", "threads-1"] if alone and threads else []
+    found += ["B"] if alone and "batch" in roles else []
+    return tuple(found)
+
+
+def _fitted(name: str, terms: tuple[str, ...], amounts: Sequence[_Amounts], times: Sequence[float]) -> Phase:
+    """Non-negative weights that come nearest the times, each error taken relative to its time."""
+    measured = np.maximum(np.array(times), 0.0)
+    floor = max(float(measured.max()) * 1e-6, 1e-15)
+    scale = 1 / np.maximum(measured, floor)
+    table: Floats = np.array([[a.term(term) for term in terms] for a in amounts])
+    weights, _ = nnls(table * scale[:, None], measured * scale)
+    return Phase(name, terms, tuple(float(w) for w in weights))
+
+
+def _updates(probes: Sequence[Probe], amounts: Sequence[_Amounts]) -> tuple[float, bool] | None:
+    """Updates per env step, constant or falling with the batch size, whichever varies less."""
+    pairs = [
+        (p.updates_per_unit, a.batch) for p, a in zip(probes, amounts, strict=True) if p.updates_per_unit
+    ]
+    if not pairs:
+        return None
+    rates, products = [u for u, _ in pairs], [u * b for u, b in pairs]
+    falls = _spread(products) < _spread(rates)
+    return float(statistics.median(products if falls else rates)), falls
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) / min(values)

@@ -1,0 +1,280 @@
+"""The measured search: a few probes, a model, then the best few against each other in turns.
+
+It is handed a function that makes a probe, so that it can be tried out on made-up machines.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hotloop.tuning.model import Model, Probe, fit
+from hotloop.tuning.space import Settings, Space, words_of
+
+PROBES = 12
+FINALISTS = 6
+EXPLORE_SHARE = 0.55  # of the budget, for probes before the finalists are chosen
+SWITCH_SHARE = 0.3  # of the budget, for those of them that try switches
+HOPELESS = 1.5  # times the best: settings so slow are no finalists, and do not stay any
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long to search, and how."""
+
+    budget_s: float
+    cores: float
+    probes: int = PROBES
+    finalists: int = FINALISTS
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was measured, and where it led."""
+
+    space: Space
+    probes: tuple[Probe, ...]
+    """In the order they were made."""
+    model: Model | None
+    """None with too few probes."""
+    best: Settings
+    """The fastest of all."""
+    best_safe: Settings
+    """The fastest with only safe settings changed; the current ones when nothing safe was faster."""
+    legal: int
+    """Settings that are allowed and fit into memory."""
+    too_large: int
+    """Settings left out because they would not fit into memory."""
+    spent_s: float
+    interrupted: bool = False
+    predicted_s: dict[Settings, float] = field(default_factory=dict)
+    """What the model said of the finalists before they met; seconds per unit."""
+    finalists: tuple[Settings, ...] = ()
+    """Settings that met in turns, or would have, had there been time."""
+
+    def measured_s(self, settings: Settings) -> float | None:
+        """Median of its probes; None when none succeeded."""
+        values = [p.s_per_unit for p in self.probes if p.settings == settings and p.s_per_unit]
+        return statistics.median(values) if values else None
+
+
+class Search:
+    """One search; `run` does it."""
+
+    def __init__(
+        self,
+        space: Space,
+        probe: Callable[[Settings], Probe],
+        terms: Terms,
+        *,
+        fits: Callable[[Settings, Sequence[Probe]], bool] = lambda settings, probes: True,
+        tell: Callable[[Probe], None] = lambda probe: None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """`fits(settings, probes so far)` says whether memory allows the settings; `tell` gets each probe."""
+        self._space, self._probe, self._terms = space, probe, terms
+        self._fits, self._tell, self._clock = fits, tell, clock
+        self._random = random.Random(terms.seed)
+        self._probes: list[Probe] = []
+        self._rounds: dict[Settings, list[float]] = {}  # times of the finalists, in turns
+        self._survivors: list[Settings] = []
+        self._everything: list[Settings] = list(space.all_settings())
+        self._predicted: dict[Settings, float] = {}
+        self._began_s = clock()
+
+    def run(self) -> Searched:
+        """Search until the budget is spent or one setting is left; Ctrl-C keeps what was measured."""
+        interrupted = False
+        try:
+            self._explore()
+            self._halve(self._finalists())
+        except KeyboardInterrupt:
+            interrupted = True
+        legal, too_large = self._legal()
+        best = self._best(lambda settings: True)
+        return Searched(
+            space=self._space,
+            probes=tuple(self._probes),
+            model=self._model(),
+            best=best,
+            best_safe=best if self._space.is_safe(best) else self._best(self._space.is_safe),
+            legal=len(legal),
+            too_large=too_large,
+            spent_s=self._clock() - self._began_s,
+            interrupted=interrupted,
+            predicted_s=dict(self._predicted),
+            finalists=tuple(self._rounds),
+        )
+
+    # ---- probes before the finalists
+
+    def _explore(self) -> None:
+        space = self._space
+        self._measure(space.current)
+        for at, settings in enumerate(self._switch_settings()):
+            if self._may_explore(SWITCH_SHARE if at else EXPLORE_SHARE):
+                self._measure(settings)
+        base = dict(space.switches(self._best(lambda settings: True)))
+        while self._may_explore():
+            found = self._farthest(space.with_values(space.current, **base))
+            if found is None:
+                return
+            self._measure(found)
+
+    def _may_explore(self, share: float = EXPLORE_SHARE) -> bool:
+        spent_s = self._clock() - self._began_s
+        most = share * self._terms.budget_s
+        return len(self._probes) < self._terms.probes and spent_s + self._cost_s() <= most
+
+    def _switch_settings(self) -> list[Settings]:
+        """All switches at their likeliest best, then each other position alone, in random order."""
+        space = self._space
+        likeliest = space.with_values(
+            space.current, **{k.name: k.values[0] for k in space.knobs if k.is_switch}
+        )
+        others = [
+            space.with_values(likeliest, **{knob.name: value})
+            for knob in space.knobs
+            if knob.is_switch
+            for value in knob.all_values[1:]
+        ]
+        self._random.shuffle(others)
+        found = [s for s in dict.fromkeys((likeliest, *others)) if s != space.current]
+        return [s for s in found if space.allowed(dict(s)) and self._fits(s, self._probes)]
+
+    def _farthest(self, base: Settings) -> Settings | None:
+        """The setting, with the switches of `base`, that is farthest from all that was probed.
+
+        The ends of every knob come first, then the middles. None when all were probed.
+        """
+        legal, _ = self._legal()
+        known = {p.settings for p in self._probes}
+        mine = [s for s in legal if self._space.switches(s) == self._space.switches(base) and s not in known]
+        if not mine:
+            return None
+        self._random.shuffle(mine)
+        places = [self._place(p.settings) for p in self._probes if p.s_per_unit]
+        return max(mine, key=lambda s: min((math.dist(self._place(s), p) for p in places), default=0.0))
+
+    def _place(self, settings: Settings) -> tuple[float, ...]:
+        """Amounts as logarithms, each knob from 0 to 1."""
+        found = []
+        for name, value in settings:
+            knob = self._space.knob(name)
+            if knob.is_switch:
+                continue
+            low, high = (math.log(1 + int(end)) for end in (knob.all_values[0], knob.all_values[-1]))
+            found.append((math.log(1 + int(value)) - low) / (high - low) if high > low else 0.0)
+        return tuple(found)
+
+    # ---- the best few in turns
+
+    def _finalists(self) -> list[Settings]:
+        """Best first by what was measured, or else predicted; the current settings are always among them."""
+        space, model = self._space, self._model()
+        base = space.switches(self._best(lambda settings: True))  # those of the probes the model is fitted to
+        known = {p.settings for p in self._probes}
+        scores: dict[Settings, float] = {}
+        for settings in self._legal()[0]:
+            modelled = model is not None and space.switches(settings) == base
+            if model is not None and modelled:
+                self._predicted[settings] = model.predict_s(settings)
+            found = self._median(settings) if settings in known else self._predicted.get(settings)
+            if found is not None:
+                scores[settings] = found
+        limit = HOPELESS * min(scores.values(), default=0.0)
+        ranked = sorted((s for s in scores if scores[s] <= limit), key=lambda s: scores[s])
+        safe = sorted((s for s in scores if space.is_safe(s)), key=lambda s: scores[s])
+        chosen = list(dict.fromkeys((*safe[:1], space.current)))
+        chosen += [s for s in ranked if s not in chosen][: self._terms.finalists - len(chosen)]
+        self._predicted = {s: p for s, p in self._predicted.items() if s in chosen}
+        return [s for s in chosen if s in scores]
+
+    def _halve(self, finalists: Sequence[Settings]) -> None:
+        """Each once, keep the better half; the others twice, keep the better half; and so on."""
+        left, times = list(finalists), 1
+        self._rounds = {settings: [] for settings in left}
+        while len(left) > 1:
+            turns = left * times
+            if self._left_s() < len(left) * self._cost_s():
+                return
+            for settings in self._shuffled(turns, len(left)):
+                if self._left_s() < 0.5 * self._cost_s():
+                    return
+                made = self._measure(settings)
+                self._rounds[settings].append(made.s_per_unit or math.inf)
+            middle = {s: statistics.median(self._rounds[s]) for s in left}
+            left = sorted(
+                (s for s in left if middle[s] <= HOPELESS * min(middle.values())), key=middle.__getitem__
+            )
+            left, times = left[: max((len(left) + 1) // 2, 1)], times + 1
+            self._survivors = left
+
+    def _shuffled(self, turns: Sequence[Settings], size: int) -> list[Settings]:
+        """Complete blocks, each in an order of its own: all settings see the same times of day."""
+        found: list[Settings] = []
+        for at in range(0, len(turns), size):
+            block = list(turns[at : at + size])
+            self._random.shuffle(block)
+            found += block
+        return found
+
+    # ---- shared
+
+    def _measure(self, settings: Settings) -> Probe:
+        made = self._probe(settings)
+        self._probes.append(made)
+        self._tell(made)
+        return made
+
+    def _cost_s(self) -> float:
+        """What a probe takes, from those made so far."""
+        return statistics.median([p.spent_s for p in self._probes[-7:]]) if self._probes else 0.0
+
+    def _left_s(self) -> float:
+        return self._terms.budget_s - (self._clock() - self._began_s)
+
+    def _median(self, settings: Settings) -> float | None:
+        values = [p.s_per_unit for p in self._probes if p.settings == settings and p.s_per_unit]
+        return statistics.median(values) if values else None
+
+    def _best(self, wanted: Callable[[Settings], bool]) -> Settings:
+        """The fastest so far; of finalists that met in turns, the one that came farthest."""
+        met = {s: times for s, times in self._rounds.items() if times and wanted(s)}
+        last = [s for s in self._survivors if s in met]
+        if not last and met:
+            most = max(len(times) for times in met.values())
+            last = [s for s, times in met.items() if len(times) == most]
+        if last:
+            return min(last, key=lambda s: statistics.median(met[s]))
+        known = [s for s in dict.fromkeys(p.settings for p in self._probes) if wanted(s)]
+        timed = {s: found for s in known if (found := self._median(s)) is not None}
+        return min(timed, key=lambda s: timed[s]) if timed else self._space.current
+
+    def _legal(self) -> tuple[list[Settings], int]:
+        """Allowed settings that fit into memory, and how many do not; the current ones always count."""
+        current = self._space.current
+        found = [s for s in self._everything if s == current or self._fits(s, self._probes)]
+        return found, len(self._everything) - len(found)
+
+    def _model(self) -> Model | None:
+        base = self._space.switches(self._best(lambda settings: True))
+        mine = [p for p in self._probes if self._space.switches(p.settings) == base]
+        return fit(self._space, mine, self._terms.cores)
+
+
+def says(probe: Probe, unit: str) -> str:
+    """A probe in one line."""
+    words = words_of(probe.settings)
+    if probe.s_per_unit is None:
+        return f"{words}: {probe.failure or 'nothing was measured'}"
+    return (
+        f"{words}: {1 / probe.s_per_unit:,.0f} {unit}s/s"
+        if unit != "run"
+        else f"{words}: {probe.s_per_unit:.3g} s"
+    )

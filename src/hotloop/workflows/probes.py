@@ -1,0 +1,299 @@
+"""Short runs of a training, started, watched through their capture and ended once they have shown enough.
+
+Two ways to start one: a script of the user's is a fresh process; a workload of ours is forked from a host
+that has everything loaded already (`probe_host.py`), which saves seconds for each probe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from hotloop._util.errors import CaptureError, HotloopError
+from hotloop.analysis.cycles import Seen, seen_so_far, whole_cycles
+from hotloop.capture.reader import load
+from hotloop.capture.series import Figures
+from hotloop.lab.process import GRACE_S, Job, Outcome, failure_of
+from hotloop.measure.profiler import CAPTURE_VARIABLE
+
+CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
+OUTCOME_FILE = "outcome.json"  # beside the capture: what the workload said of itself
+LOOK_S = 0.25
+SCRIPT_CYCLES = 2  # of collecting and learning that a script must show
+TAIL_BYTES = 2000
+
+
+@dataclass
+class Patience:
+    """When a probe has shown enough; it learns from the first one how long a cycle takes."""
+
+    work_s: float
+    """Seconds of work to look at, start-up apart."""
+    most_s: float
+    """Seconds of work after which it is ended in any case."""
+    cycles: int = SCRIPT_CYCLES
+    """Whole cycles of collecting and learning to wait for, where a run learns at all; 0 for one that ends its
+    cycle by itself when asked to stop."""
+    learns: bool | None = None
+    """Whether updates are to be waited for; None: not known yet."""
+
+    def enough(self, seen: Seen, worked_s: float) -> bool:
+        """Whether the run may be ended now."""
+        if worked_s >= self.most_s:
+            return True
+        if worked_s < self.work_s:
+            return False
+        if not self.cycles:
+            return True
+        if seen.updates or self.learns:
+            self.learns = True
+            return seen.cycles >= self.cycles
+        # No update was seen yet: a first probe waits longer, to see whether there are any.
+        return self.learns is False or worked_s >= min(5 * self.work_s, self.most_s)
+
+    def ended(self, seen: Seen) -> None:
+        """A probe is over."""
+        if self.learns is None and seen.env_steps:
+            self.learns = seen.updates > 0
+
+
+class Running(Protocol):
+    """A probe under way."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end, so long at most; whether it has ended."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to all it started."""
+
+    def result(self) -> tuple[int, float | None, str]:
+        """Exit code (negative: killed by that signal), CPU seconds, the end of its stderr."""
+
+
+def watched(
+    start: Callable[[Job], Running],
+    patience: Patience,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[Job], Outcome]:
+    """A function that makes one probe, for the lab's hands: as long as `patience` wants."""
+
+    def run(job: Job) -> Outcome:
+        capture, began_s = Path(job.environment[CAPTURE_VARIABLE]), clock()
+        running = start(job)
+        worked_since_s: float | None = None
+        seen = Seen(0, 0, 0)
+        enough = late = False
+        try:
+            while not running.wait(LOOK_S):
+                now_s = clock()
+                seen = _look(capture) or seen
+                if worked_since_s is None and (seen.env_steps or seen.updates):
+                    worked_since_s = now_s
+                enough = worked_since_s is not None and patience.enough(seen, now_s - worked_since_s)
+                late = job.timeout_s is not None and now_s - began_s > job.timeout_s
+                if enough or late:
+                    _end(running, late)
+                    break
+        except BaseException:
+            _end(running, at_once=False)
+            raise
+        patience.ended(_look(capture) or seen)
+        code, cpu_s, tail = running.result()
+        failure = "" if enough else failure_of(code)
+        if late and not enough:
+            failure = f"ended after {job.timeout_s:.4g} s, the time-out for one run"
+        return Outcome(clock() - began_s, cpu_s, None if enough else code, failure, tail)
+
+    return run
+
+
+def _look(capture: Path) -> Seen | None:
+    try:
+        return seen_so_far(load(capture))
+    except (CaptureError, OSError, ValueError):
+        return None  # it has not begun to record
+
+
+def _end(running: Running, at_once: bool) -> None:
+    """Ask, wait, insist; a workload of ours ends its iteration first."""
+    if not at_once:
+        running.signal(signal.SIGTERM)
+        if running.wait(10 * GRACE_S):
+            return
+    running.signal(signal.SIGKILL)
+    running.wait(GRACE_S)
+
+
+def measured(folder: Path) -> Figures:
+    """What a probe did, by its capture; its own account of the training loop comes first."""
+    known = whole_cycles(load(folder))
+    try:
+        said = json.loads((folder.parent / OUTCOME_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return known
+    steps, updates, seconds = said["env_steps"], said["updates"], said["seconds"]
+    if not steps or not seconds:
+        return known
+    per_update = seconds / updates if updates else None
+    return replace(
+        known,
+        env_steps=steps,
+        updates=updates or None,
+        s_per_env_step=seconds / steps,
+        s_per_update=per_update,
+    )
+
+
+# ---- scripts
+
+
+class _Script:
+    """A fresh process, with all it starts in one group."""
+
+    def __init__(self, job: Job):
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 closed by `result`
+        try:
+            self._process = subprocess.Popen(
+                job.command,
+                env=job.environment,
+                cwd=job.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise HotloopError(f"{job.command[0]} could not be started: {error.strerror}.") from error
+
+    def wait(self, seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            return True
+        return False
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def result(self) -> tuple[int, float | None, str]:
+        self.signal(signal.SIGKILL)  # what it left running
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(size - TAIL_BYTES, 0))
+        tail = self._stderr.read().decode("utf-8", "replace").strip()
+        self._stderr.close()
+        code = self._process.returncode
+        return (-signal.SIGKILL if code is None else code), None, tail
+
+
+def start_script(job: Job) -> Running:
+    """Start a command of the user's."""
+    return _Script(job)
+
+
+# ---- workloads
+
+
+class Host:
+    """The process that workloads are forked from; a context manager."""
+
+    def __init__(self, name: str, environment: dict[str, str]):
+        self._name, self._environment = name, environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def __enter__(self) -> Host:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hotloop.workflows.probe_host", self._name],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # what was read and not used is in `_unread`, where `select` cannot miss it
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def start(self, job: Job) -> Running:
+        """Fork a child that trains with the settings in the job's environment."""
+        config = json.loads(job.environment[CONFIG_VARIABLE])
+        config["seed"] += int(job.environment.get("HOTLOOP_SEED", "0"))  # the runs of a pair share one
+        request = {"config": config, "capture": job.environment[CAPTURE_VARIABLE]}
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            pid = int(self._answer()["pid"])
+        except (OSError, ValueError, KeyError):
+            raise HotloopError(
+                f"the process that trains {self._name} for tuning died; try: hotloop train {self._name}"
+            ) from None
+        return _Forked(self, pid, Path(str(request["capture"])).parent / "stderr.txt")
+
+    def ended(self, seconds: float) -> dict[str, Any] | None:
+        """What the host says of the child that ended; None after so many seconds without."""
+        assert self._process is not None and self._process.stdout is not None
+        if b"\n" not in self._unread and not select.select([self._process.stdout], [], [], seconds)[0]:
+            return None
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        while b"\n" not in self._unread:
+            read = os.read(self._process.stdout.fileno(), 4096)
+            if not read:
+                raise HotloopError(f"the process that trains {self._name} for tuning died.")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+class _Forked:
+    """A child of the host."""
+
+    def __init__(self, host: Host, pid: int, stderr: Path):
+        self._host, self._pid, self._stderr = host, pid, stderr
+        self._said: dict[str, Any] | None = None
+
+    def wait(self, seconds: float) -> bool:
+        if self._said is None:
+            self._said = self._host.ended(seconds)
+        return self._said is not None
+
+    def signal(self, number: int) -> None:
+        if self._said is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
+
+    def result(self) -> tuple[int, float | None, str]:
+        said = self._said or {"code": -signal.SIGKILL, "cpu_s": None}
+        try:
+            tail = self._stderr.read_text(encoding="utf-8", errors="replace")[-TAIL_BYTES:].strip()
+        except OSError:
+            tail = ""
+        return int(said["code"]), said["cpu_s"], tail

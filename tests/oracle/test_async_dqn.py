@@ -1,0 +1,379 @@
+"""The asynchronous DQN learner against plain torch: networks, accumulation, precision, state, targets."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+from torch._inductor import config as inductor
+
+from hotloop._util.errors import HotloopError
+from hotloop.rl.buffers.replay import ReplayBuffer
+from hotloop.rl.train.async_actor import FrameActor
+from hotloop.rl.train.async_dqn_config import AsyncDQNConfig, check
+from hotloop.rl.train.async_learner import FrameLearner, choose_device, choose_precision, cpu_has_bfloat16
+from hotloop.rl.train.networks.frames import (
+    Folded,
+    FrameQNetwork,
+    flat_size,
+    flatten_into,
+    learning_values,
+    load_flat,
+)
+from hotloop.rl.train.networks.prepare import prepared, prepared_plain
+
+SHAPE, ACTIONS = (4, 36, 36), 5
+SMALL: dict[str, Any] = {"channels": (8, 8, 8), "hidden": 16}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network(norm: bool = True, seed: int = 0) -> FrameQNetwork:
+    torch.manual_seed(seed)
+    made = FrameQNetwork(SHAPE, ACTIONS, norm=norm, **SMALL)
+    with torch.no_grad():  # statistics and scales as after some training
+        for layer in made.norms:
+            layer.running_mean.uniform_(-0.5, 0.5)  # type: ignore[operator, union-attr]
+            layer.running_var.uniform_(0.5, 2.0)  # type: ignore[operator, union-attr]
+            layer.weight.uniform_(0.5, 1.5)  # type: ignore[operator, union-attr]
+            layer.bias.uniform_(-0.2, 0.2)  # type: ignore[operator, union-attr]
+    return made
+
+
+def settings(**given: Any) -> AsyncDQNConfig:
+    small = {"batch_size": 16, "accumulate": 1, "device": "cpu", "precision": "float32", **SMALL}
+    return AsyncDQNConfig(**small | given)
+
+
+def fields(rows: int, seed: int = 1) -> dict[str, Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    frames = torch.randint(0, 256, (rows, 5, 36, 36), dtype=torch.uint8, generator=made)
+    return {
+        "observations": frames[:, :4],
+        "next_observations": frames[:, 1:],
+        "actions": torch.randint(0, ACTIONS, (rows,), generator=made),
+        "rewards": torch.randn(rows, generator=made),
+        "discounts": torch.where(torch.rand(rows, generator=made) < 0.2, 0.0, 0.97),
+    }
+
+
+def part(whole: dict[str, Tensor], begin: int, end: int) -> dict[str, Tensor]:
+    return {name: tensor[begin:end] for name, tensor in whole.items()}
+
+
+def weights(learner: FrameLearner) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in learner.network.state_dict().items()}
+
+
+def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], **within: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], **(within or {"rtol": 1e-4, "atol": 1e-5}), msg=name)
+
+
+# ---- the network
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_convolutions_have_a_bias_only_without_normalisation_and_he_weights(norm: bool) -> None:
+    torch.manual_seed(0)
+    made = FrameQNetwork((4, 84, 84), 7, norm=norm)
+    assert [layer.bias is None for layer in made.convolutions] == [norm] * 3
+    assert made.hidden.in_features == 64 * 7 * 7  # Mnih et al., 2015
+    for layer in (*made.convolutions, made.hidden):
+        weight: Any = layer.weight
+        wanted = (2.0 / (weight[0].numel())) ** 0.5  # He et al., 2015, equation 10
+        assert float(weight.detach().std()) == pytest.approx(wanted, rel=0.05)
+    assert sum(p.numel() for p in made.convolutions.parameters()) == 77_824 + (0 if norm else 160)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_fast_forms_give_the_network_s_own_values(norm: bool) -> None:
+    made, observations = network(norm), fields(12)["observations"]
+    ready = prepared(observations)
+    with torch.no_grad():
+        torch.testing.assert_close(Folded(made)(observations), made(observations), rtol=1e-4, atol=1e-5)
+        many = fields(300)["observations"]  # more than are computed at once
+        torch.testing.assert_close(Folded(made)(many), made(many), rtol=1e-4, atol=1e-5)
+    twin = copy.deepcopy(made)
+    fast, plain = learning_values(made, ready), twin(observations, batch_statistics=True)
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    fast.square().sum().backward()  # type: ignore[no-untyped-call]
+    plain.square().sum().backward()  # type: ignore[no-untyped-call]
+    for (name, a), b in zip(made.named_parameters(), twin.parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4 * float(b.grad.abs().max()), msg=name)
+    assert_close(dict(made.named_buffers()), dict(twin.named_buffers()))  # running statistics followed alike
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_the_kernel_prepares_pixels_as_torch_does(contiguous: bool) -> None:
+    observations = fields(6)["observations"]
+    if contiguous:
+        observations = observations.contiguous()
+    wanted = prepared_plain(observations)
+    memory = torch.full((8, 9, 9, 64), 7.0)
+    for found in (
+        prepared(observations),
+        prepared(observations, memory),
+        prepared(observations.mT.clone().mT),
+    ):
+        assert torch.equal(found, wanted) and found.is_contiguous(memory_format=torch.channels_last)
+    assert bool((memory[6:] == 7.0).all())
+
+
+def test_prepared_pixels_are_the_blocks_of_the_frames() -> None:
+    observations = fields(2)["observations"]
+    ready = prepared(observations)
+    assert ready.shape == (2, 64, 9, 9)
+    for frame, y, x in ((0, 0, 0), (3, 35, 35), (2, 17, 30)):
+        channel = 16 * frame + 4 * (y % 4) + x % 4
+        assert float(ready[1, channel, y // 4, x // 4]) == pytest.approx(
+            int(observations[1, frame, y, x]) / 255
+        )
+
+
+def test_weights_travel_as_one_vector_with_the_running_statistics() -> None:
+    made, other = network(seed=1), network(seed=2)
+    vector = flatten_into(made, np.zeros(flat_size(made), dtype=np.float32))
+    load_flat(other, vector)
+    assert_close(dict(made.named_parameters()), dict(other.named_parameters()), rtol=0, atol=0)
+    observations = fields(3)["observations"]
+    with torch.no_grad():
+        assert torch.equal(made(observations), other(observations))
+    with pytest.raises(HotloopError, match=f"of {vector.size - 1} weights does not fit"):
+        load_flat(other, vector[1:])
+
+
+def test_frames_that_are_too_small_are_refused() -> None:
+    with pytest.raises(HotloopError, match=r"\(4, 20, 84\) are no stacks of frames"):
+        FrameQNetwork((4, 20, 84), 7)
+
+
+# ---- updates
+
+
+def reference_loss(made: FrameQNetwork, config: AsyncDQNConfig, groups: list[dict[str, Tensor]]) -> Tensor:
+    """The loss of one batch made of all groups in the plainest torch, normalised group by group."""
+    target = copy.deepcopy(made)
+    whole = {name: torch.cat([group[name] for group in groups]) for name in groups[0]}
+    rows = torch.arange(len(whole["actions"]))
+    with torch.no_grad():
+        later = target(whole["next_observations"])
+        best = (made(whole["next_observations"]) if config.double else later).argmax(1)
+        wanted = whole["rewards"] * config.reward_scale + whole["discounts"] * later[rows, best]
+    values = torch.cat([made(group["observations"], batch_statistics=True) for group in groups])
+    return nn.functional.smooth_l1_loss(values[rows, whole["actions"]], wanted)
+
+
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_accumulated_batches_make_the_update_of_one_large_batch(layout: Any) -> None:
+    config = settings(accumulate=4, layout=layout, reward_scale=0.5, norm=False, max_grad_norm=0.5)
+    whole = fields(64)
+    learner, plain = FrameLearner(network(norm=False), config), network(norm=False)
+    for n in range(4):
+        learner.add(part(whole, 16 * n, 16 * n + 16))
+    learner.update()
+    adam = torch.optim.Adam(plain.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
+    reference_loss(plain, config, [whole]).backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+    adam.step()
+    assert_close(weights(learner), dict(plain.state_dict()))
+    assert learner.batches == 4 and learner.updates == 1
+
+
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_with_normalisation_the_large_batch_is_normalised_in_groups_of_a_batch(layout: Any) -> None:
+    # The choice of the next action reads running statistics, which move with every batch: left out here.
+    config = settings(accumulate=4, double=False, layout=layout)
+    whole = fields(64)
+    groups = [part(whole, 16 * n, 16 * n + 16) for n in range(4)]
+    learner, plain = FrameLearner(network(), config), network()
+    for group in groups:
+        learner.add(group)
+    reference_loss(plain, config, groups).backward()  # type: ignore[no-untyped-call]
+    for (name, mine), theirs in zip(learner.network.named_parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        most = float(theirs.grad.abs().max())
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4 * most, msg=name)
+
+
+def assert_same_learning(**switch: Any) -> None:
+    plain = FrameLearner(network(), settings(layout="plain"))
+    other = FrameLearner(network(), settings(**{"layout": "plain"} | switch))
+    for seed in range(3):
+        for learner in (plain, other):
+            learner.add(fields(16, seed))
+            learner.update()
+    assert other.statistics() == pytest.approx(plain.statistics(), rel=1e-3)
+    assert_close(weights(other), weights(plain), rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.parametrize("switch", [{"layout": "fast"}, {"data_parallel": True}])
+def test_a_switch_changes_the_speed_and_not_the_numbers(switch: dict[str, Any]) -> None:
+    assert_same_learning(**switch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_torch_compile_changes_the_speed_and_not_the_numbers(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its thread would outlive the test
+    with inductor.patch(compile_threads=1):  # so would compile workers
+        assert_same_learning(compile=True, layout=layout)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_half_precision_follows_single_precision_and_keeps_single_weights(
+    precision: Any, layout: Any
+) -> None:
+    single = FrameLearner(network(), settings(layout=layout))
+    half = FrameLearner(network(), settings(layout=layout, precision=precision))
+    single.add(fields(16))
+    half.add(fields(16))
+    scale = half._scaler.get_scale() if precision == "float16" else 1.0
+    a = torch.cat([p.grad.flatten() for p in single.network.parameters() if p.grad is not None])
+    b = torch.cat([p.grad.flatten() for p in half.network.parameters() if p.grad is not None]) / scale
+    assert float(nn.functional.cosine_similarity(a, b, dim=0)) > 0.99
+    assert float(b.norm()) == pytest.approx(float(a.norm()), rel=0.05)
+    half.update()
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in half.network.parameters())
+    assert half.statistics()["loss"] == pytest.approx(single.statistics()["loss"], rel=0.05)
+
+
+def test_a_step_that_overflows_half_precision_is_skipped_and_the_scale_falls() -> None:
+    learner = FrameLearner(network(), settings(precision="float16"))
+    before, scale = weights(learner), learner._scaler.get_scale()
+    learner.add(fields(16) | {"rewards": torch.full((16,), 1e30)})
+    next(learner.network.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+    learner.update()
+    kept = dict(learner.network.named_parameters())
+    assert all(torch.equal(before[name], kept[name]) for name in kept)
+    assert learner._scaler.get_scale() < scale
+
+
+def test_targets_end_with_termination_only_and_use_the_target_network() -> None:
+    config = settings(layout="plain", target_every=2, accumulate=1)
+    learner = FrameLearner(network(), config)
+    first = weights(learner)
+    learner.add(fields(16))
+    learner.update()
+    now = dict(learner.target.state_dict())
+    assert all(torch.equal(first[name], now[name]) for name in first)
+    learner.add(fields(16))
+    learner.update()
+    now = {name: tensor for name, tensor in learner.target.state_dict().items() if "num_batches" not in name}
+    assert all(torch.equal(now[name], weights(learner)[name]) for name in now)
+
+
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_a_learner_goes_on_from_its_state_to_the_same_numbers(layout: Any) -> None:
+    config = settings(accumulate=2, layout=layout, target_every=2)
+    one, two = FrameLearner(network(), config), FrameLearner(network(seed=5), config)
+    for seed in range(3):  # one batch is under way
+        one.add(fields(16, seed))
+        if one.batches % 2 == 0:
+            one.update()
+    two.load(one.state())
+    for seed in range(3, 6):
+        for learner in (one, two):
+            learner.add(fields(16, seed))
+            if learner.batches % 2 == 0:
+                learner.update()
+    a, b = one.state(), two.state()
+    assert a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_it_learns_from_a_replay_of_single_frames() -> None:
+    space, rng = Box(0, 255, SHAPE, np.uint8), np.random.default_rng(0)
+    buffer = ReplayBuffer(256, 2, space, Discrete(ACTIONS), frame_stack=4, gamma=0.0, seed=3)
+    stacks = np.zeros((2, *SHAPE), dtype=np.uint8)
+    stacks[:] = rng.integers(0, 256, (2, 1, 36, 36))
+    buffer.start(stacks)
+    no = np.zeros(2, dtype=np.bool_)
+    for _ in range(60):
+        stacks[:, :-1], stacks[:, -1] = stacks[:, 1:].copy(), rng.integers(0, 256, (2, 36, 36))
+        buffer.push(rng.integers(0, ACTIONS, 2), rng.random(2), no, no, stacks)
+    learner = FrameLearner(network(), settings(accumulate=2, batch_size=32, learning_rate=1e-3))
+    batch = learner.make_batch(buffer)
+    losses = []
+    for _ in range(6):
+        for _ in range(8):
+            learner.learn(buffer, batch)
+        losses.append(learner.statistics()["loss"])
+    assert losses[-1] < 0.5 * losses[0] and learner.updates == 24
+
+
+# ---- acting
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_an_actor_takes_the_best_action_of_the_weights_it_was_given(fast: bool) -> None:
+    made, observations = network(seed=3), fields(20)["observations"].numpy()
+    actor = FrameActor(network(seed=4), fast=fast)
+    actor.load(flatten_into(made, np.zeros(flat_size(made), dtype=np.float32)))
+    with torch.no_grad():
+        best = made(torch.from_numpy(np.ascontiguousarray(observations))).argmax(1).numpy()
+    assert np.array_equal(actor.act(observations, 0.0, np.random.default_rng(0)), best)
+    drawn = np.concatenate([actor.act(observations, 1.0, np.random.default_rng(n)) for n in range(50)])
+    counts = np.bincount(drawn, minlength=ACTIONS) / len(drawn)
+    assert len(counts) == ACTIONS and counts == pytest.approx(np.full(ACTIONS, 1 / ACTIONS), abs=0.05)
+    half = np.mean(
+        [np.mean(actor.act(observations, 0.5, np.random.default_rng(n)) == best) for n in range(50)]
+    )
+    assert half == pytest.approx(0.5 + 0.5 / ACTIONS, abs=0.06)
+
+
+# ---- settings
+
+
+def test_auto_precision_is_what_the_device_has(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    with_it, without = tmp_path / "a", tmp_path / "b"
+    with_it.write_text("flags : fpu avx512f avx512_bf16\n")
+    without.write_text("flags : fpu avx512f\n")
+    assert (
+        cpu_has_bfloat16(with_it) and not cpu_has_bfloat16(without) and not cpu_has_bfloat16(tmp_path / "c")
+    )
+    assert choose_precision("auto", cpu) == ("bfloat16" if cpu_has_bfloat16() else "float32")
+    assert choose_precision("auto", torch.device("cuda")) == "float16"
+    assert choose_precision("bfloat16", cpu) == "bfloat16"
+
+
+def test_a_device_that_is_not_there_is_said_in_one_sentence() -> None:
+    with pytest.raises(HotloopError, match="device='tpu' is not known"):
+        choose_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(HotloopError, match="needs a GPU"):
+            choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"epochs": 0}, "epochs=0 must be at least 1"),
+        ({"learn_per_step": -1.0}, "learn_per_step=-1.0 must be at least 0"),
+        ({"discount": 1.5}, "discount=1.5 must lie in 0 .. 1"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
+        ({"channels": (8, 8)}, r"channels=\(8, 8\) must be three widths"),
+        ({"capacity": 40, "collectors": 4, "envs": 8}, "no room for two steps of 32 environments"),
+        ({"resume": True}, "resume needs to know from what"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(HotloopError, match=sentence):
+        check(AsyncDQNConfig(**given))

@@ -1,0 +1,365 @@
+"""`hotloop train mario` as a user runs it: both machineries, monitoring, stops and resumes, the benchmark."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotloop import load
+from hotloop.analysis.pipeline import compare_pipelines, pipeline_figures
+from hotloop.capture.series import read as read_series
+from hotloop.capture.stats import by_name
+from hotloop.cli.main import main
+from hotloop.measure.profiler import default
+from hotloop.rl.collect.protocol import CollectorState
+from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
+from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, live_lines, main_line, processor_line
+from hotloop.rl.train.checkpoint import CheckpointError, load_checkpoint
+from hotloop.rl.workloads.mario import Mario, settings_of
+from hotloop.workflows.train_mario import command_of, equal_work
+from tests.frame_game import make_corridor
+
+ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
+TINY: dict[str, Any] = {
+    "channels": (4, 4, 4),
+    "hidden": 8,
+    "batch_size": 16,
+    "accumulate": 2,
+    "learning_starts": 32,
+    "capacity": 2000,
+    "ring": 64,
+    "experience_batch_size": 64,
+    "epoch_steps": 128,
+    "epochs": 3,
+    "device": "cpu",
+    "precision": "float32",
+    "quiet": True,
+}
+SMALL = [
+    "--channels",
+    "4",
+    "4",
+    "4",
+    "--hidden",
+    "8",
+    "--batch-size",
+    "16",
+    "--accumulate",
+    "2",
+    "--size",
+    "36",
+]
+SMALL += ["--learning-starts", "32", "--ring", "64", "--experience-batch-size", "64", "--epoch-steps", "128"]
+SMALL += ["--epochs", "3", "--envs", "2", "--collectors", "2"]
+
+
+@pytest.fixture(autouse=True)
+def last_recording_forgotten() -> Iterator[None]:
+    """The default profiler keeps its last recording to be read; an empty one takes its place."""
+    yield
+    default.start()
+    default.stop()
+
+
+def tiny(**given: Any) -> AsyncDQNConfig:
+    return AsyncDQNConfig(**TINY | {"transport": "serial", "collectors": 2, "envs": 2} | given)
+
+
+# ---- the trainer
+
+
+@pytest.mark.parametrize("transport", ["serial", "rings", "locked"])
+def test_every_transport_does_the_same_amount_of_work(transport: Any) -> None:
+    method = "fork" if transport == "locked" else "spawn"
+    told: list[dict[str, Any]] = []
+    config = tiny(transport=transport, start_method=method)
+    done = train(config, make_corridor, distance="x_pos", report=lambda **words: told.append(words))
+    assert done.epochs == 3 and 384 <= done.steps_here < 384 + 64 + 8
+    assert done.batches == (done.env_steps - 32) // 16 and done.updates == done.batches // 2
+    assert sum(words.get("updates", 0) for words in told) == done.updates
+    assert done.episodes > 0 and done.mean_distance is not None and done.mean_length is not None
+    assert done.drops == 0 and done.restarts == 0 and done.stopped_by is None
+    assert len(done.epoch_s) == 3 and 0 < done.learner_busy_fraction <= 1
+    assert done.staleness is not None and (transport == "locked" or done.lock_wait_s == 0)
+    assert done.steps_per_s > 0 and done.batches_per_s > 0
+
+
+def test_the_same_seed_gives_the_same_agent_without_processes() -> None:
+    one, two, other = (train(tiny(seed=seed), make_corridor) for seed in (1, 1, 2))
+    a, b, c = (list(done.network.state_dict().values()) for done in (one, two, other))
+    assert all((x == y).all() for x, y in zip(a, b, strict=True))
+    assert any((x != y).any() for x, y in zip(a, c, strict=True))
+
+
+def test_epochs_can_end_by_their_episodes() -> None:
+    done = train(tiny(epoch_steps=0, episodes_per_epoch=5, epochs=2), make_corridor)
+    assert done.epochs == 2 and done.episodes >= 10
+
+
+def test_no_learning_is_a_setting() -> None:
+    done = train(tiny(learn_per_step=0.0), make_corridor)
+    assert done.batches == 0 and done.env_steps >= 384 and done.learner_busy_fraction == 0
+
+
+def test_it_goes_on_from_its_checkpoint_and_refuses_another_network(tmp_path: Path) -> None:
+    file = tmp_path / "agent.safetensors"
+    first = train(tiny(checkpoint=file, epochs=2), make_corridor, distance="x_pos")
+    saved = load_checkpoint(file)
+    assert saved.state["epochs"] == 2 and saved.state["env_steps"] == first.env_steps
+    second = train(tiny(checkpoint=file, epochs=3, resume=True), make_corridor, distance="x_pos")
+    assert second.epochs == 3 and len(second.epoch_s) == 1
+    assert second.env_steps > first.env_steps and second.batches > first.batches
+    assert second.env_steps - first.env_steps >= second.steps_here
+    assert second.episodes > first.episodes
+    with pytest.raises(CheckpointError, match=r"hidden was 8, is 16"):
+        train(tiny(checkpoint=file, resume=True, hidden=16), make_corridor)
+
+
+def test_a_request_to_stop_saves_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "agent.safetensors"
+    asked = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    asked.start()
+    done = train(tiny(checkpoint=file, epochs=10**6), make_corridor)
+    asked.join()
+    assert done.stopped_by == "SIGINT" and load_checkpoint(file).state["epochs"] == done.epochs
+
+
+def test_other_observations_are_refused() -> None:
+    import gymnasium
+
+    with pytest.raises(Exception, match="takes uint8 stacks of frames"):
+        train(tiny(), lambda seed: gymnasium.make("CartPole-v1"))
+
+
+# ---- monitoring
+
+
+def state(**given: Any) -> CollectorState:
+    known: dict[str, Any] = {
+        "rows": 2100, "env_steps": 2000, "episodes": 9, "dropped": 3, "queued": 40, "queue_fraction": 0.1,
+        "lock_wait_s": 0.0125, "collector_wait_s": 1.0, "learner_wait_s": 0.5, "published_version": 4,
+        "versions_behind": 1.5, "collector_busy_fractions": (0.75, None), "alive": 2, "restarts": 0,
+        "failures": (),
+    }  # fmt: skip
+    return CollectorState(**known | given)
+
+
+def moment(**given: Any) -> Moment:
+    known: dict[str, Any] = {
+        "env_steps": 2000, "takes": 4, "buffer": 1990, "seconds": 4.0, "steps_here": 2000, "batches_here": 8,
+        "learning_s": 3.0, "collectors": state(),
+    }  # fmt: skip
+    return Moment(**known | given)
+
+
+EPOCH = Epoch(3, 1.5, 0.01234, 0.5, 123.44, 456.0, 0.95, 1990)
+
+
+def test_the_lines_have_the_form_people_know() -> None:
+    assert processor_line(moment()) == (
+        "[PROCESSOR] Processed: 2,000, Batches: 4, Drops: 3, Buffer: 1,990, Queue: 40, Learner busy: 75.0 %, "
+        "Lock wait: 12.5 ms, Stale: 1.5, Collectors busy: 75.0 %"
+    )
+    assert main_line(EPOCH) == (
+        "[MAIN] Epoch 3 - Loss: 0.0123, TD Error: 0.5000, Reward: 123.4, Distance: 456, Epsilon: 0.950, "
+        "Buffer: 1,990, Time: 1.50 s"
+    )
+    unknown = dataclasses.replace(EPOCH, loss=None, td_error=None, mean_return=None, distance=None)
+    assert "Loss: -, TD Error: -, Reward: -, Distance: -," in main_line(unknown)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
+    clock = iter(np.arange(0.0, 1000.0, 6.0))
+    file = io.StringIO()
+    monitor = Monitor(stream=file, clock=lambda: float(next(clock)), note=lambda: "backward 60 %")
+    assert not monitor.due and monitor.due
+    monitor.show(moment())
+    monitor.epoch(EPOCH, moment())
+    monitor.line("collector 1 was started anew")
+    lines = file.getvalue().splitlines()
+    assert [line.split("]")[0] for line in lines[:3]] == ["[PROCESSOR", "[MAIN", "[PROCESSOR"]
+    assert lines[0].endswith("backward 60 %") and lines[3] == "collector 1 was started anew"
+    screen = Terminal()
+    monitor = Monitor(stream=screen)
+    monitor.show(moment())
+    shown = live_lines(moment(), 99)
+    assert screen.getvalue().count("\n") == len(shown) and "\033" not in screen.getvalue()
+    assert any(line.startswith("  collector 0") and "75.0 % busy" in line for line in shown)
+    assert any("500 steps/s" in line and "2.00 batches/s" in line for line in shown)
+    monitor.epoch(EPOCH, moment())
+    assert f"\033[{len(shown)}A\033[J[MAIN] Epoch 3" in screen.getvalue()
+    quiet = io.StringIO()
+    monitor = Monitor(stream=quiet, quiet=True)
+    monitor.epoch(EPOCH, moment())
+    assert not monitor.due and not quiet.getvalue()
+
+
+# ---- the workload
+
+
+def test_variants_are_those_of_the_original_and_a_flag_takes_a_variant_s_place() -> None:
+    original, fast = settings_of(Mario(variant="original")), settings_of(Mario())
+    names = ("transport", "collectors", "capacity", "batch_size", "episodes_per_epoch", "weights_every")
+    assert [getattr(original, n) for n in names] == ["locked", 2, 10_000, 256, 8, 3]
+    assert [getattr(fast, n) for n in names] == ["rings", 4, 50_000, 512, 16, 5]
+    assert original.envs == 1 and original.layout == "plain" and fast.accumulate == 4
+    assert settings_of(Mario(batch_size=64, collectors=1)).batch_size == 64
+    same = ("discount", "reward_scale", "learning_rate", "learn_per_step", "channels", "hidden", "norm")
+    assert all(getattr(original, n) == getattr(fast, n) for n in same)
+
+
+def test_a_run_is_recorded_over_all_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(tmp_path / "cap")
+    assert main(["train", "mario", *SMALL, "--capture", place, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    outcome = data["outcome"]
+    assert outcome["env_steps"] >= 384 and outcome["updates"] > 0
+    assert any("learner busy" in remark and "lock wait none" in remark for remark in outcome["remarks"])
+    capture = load(place)
+    assert len(capture.processes) == 3  # the learner and two collectors
+    stats = by_name(capture.tree)
+    assert stats["training_epoch"].calls == 2 and stats["replay_push"].bytes_moved > 0
+    assert {"env_step", "policy_forward", "ipc_send", "weights_sync", "replay_sample", "backward"} <= set(
+        stats
+    )
+    assert "lock_wait" not in stats and "rows_dropped" not in stats
+    assert capture.progress.env_steps >= outcome["env_steps"]
+    found = pipeline_figures(capture, 128, 16)
+    assert found is not None and found.epochs == 2 and found.lock_wait_s == 0
+    assert 0 < found.learner_busy_fraction < 1 and found.learnt_per_s > 0
+
+
+def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
+    place = str(tmp_path / "cap")
+    words = [*SMALL, "--variant", "original", "--envs", "1", "--no-profiling"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hotloop", "train", "mario", *words],
+        env=os.environ | {"HOTLOOP_CAPTURE": place},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"\[PROCESSOR\] Processed: \d+, Batches: \d+, Drops: 0, Buffer: [\d,]+, Queue: ", done.stderr
+    )
+    assert done.stderr.count("[MAIN] Epoch ") == 3
+    capture = load(place)
+    found = pipeline_figures(capture, 128, 16)
+    assert found is not None and found.lock_wait_s > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--size", "50"], "size=50 must be a multiple of 4"),
+        (["--world", "9-1"], "world='9-1' is not known"),
+        (["--stack", "1"], "stack=1 must be at least 2"),
+        (["--epochs", "0"], "epochs=0 must be at least 1"),
+        (["--device", "tpu"], "device='tpu' is not known"),
+        (["--benchmark", "--checkpoint", "a"], "trains afresh"),
+        (["--benchmark", "--no-profiling"], "figures from recordings"),
+        (["--benchmark", "--benchmark-json", "nowhere/a.json"], "there is no folder"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: Any,
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "mario", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("gym_super_mario_bros") is None, reason="the extra mario is not installed"
+)
+def test_the_real_game_runs_an_epoch() -> None:
+    from hotloop.rl.workloads.mario import run
+
+    config = Mario(
+        env="mario", epochs=1, epoch_steps=64, collectors=1, envs=1, channels=(4, 4, 4), hidden=8,
+        batch_size=16, accumulate=1, learning_starts=16, max_episode_steps=50,
+    )  # fmt: skip
+    done = run(config, quiet=True)
+    assert done.env_steps >= 64 and done.episodes >= 1 and done.updates >= 1
+
+
+# ---- the benchmark
+
+
+def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
+    original, fast = (equal_work(Mario(), name) for name in ("original", "fast"))  # type: ignore[arg-type]
+    for side in (original, fast):
+        machinery = side.machinery
+        assert machinery.batch_size * machinery.accumulate == 2048
+        assert (side.epoch_steps, side.epsilon_start, side.epsilon_end) == (4096, 0.1, 0.1)
+    assert original.machinery.batch_size == 256 and fast.machinery.batch_size == 512
+    assert original.learn_per_step == fast.learn_per_step
+    words = command_of(original)
+    assert words[words.index("--variant") + 1] == "original" and "--checkpoint" not in words
+    assert words[words.index("--seed") + 1] == "{seed}" and "--no-compile" in words
+
+
+def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
+    command = [sys.executable, str(ORIGINALS / "benchmark_performance.py"), *SMALL[:-4], "--collectors", "2"]
+    command += ["--pairs", "1", "--budget", "1s", "--series", "s"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    assert "experience, steps/s" in done.stdout and "Too few pairs" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    data = json.loads((tmp_path / "mario_benchmark.json").read_text())
+    assert data["kind"] == "hotloop mario benchmark" and len(data["pairs"]) == 1
+    pair = data["pairs"][0]
+    assert pair["original"]["lock_wait_s"] > 0 and pair["fast"]["lock_wait_s"] == 0
+    assert (tmp_path / "mario_benchmark.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(run.variant for run in read_series(tmp_path / "s").runs) == ["fast", "original"]
+
+
+def test_the_original_for_training(tmp_path: Path) -> None:
+    command = [sys.executable, str(ORIGINALS / "mario_rl_optimized.py"), *SMALL, "--transport", "serial"]
+    done = subprocess.run(
+        [*command, "--no-profiling"], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[MAIN] Epoch 3 - Loss: " in done.stderr and "learner busy" in done.stdout
+
+
+def test_rows_of_the_table_come_from_ratios_of_pairs() -> None:
+    from hotloop.analysis.pipeline import PipelineFigures
+
+    def side(rate: float, lock_s: float) -> PipelineFigures:
+        return PipelineFigures(2, 4096 / rate, rate, rate / 2, 0.9, 0.05, lock_s)
+
+    pairs = [(side(500 + n, 0.004), side(2 * (500 + n), 0.0)) for n in range(8)]
+    rows = {row.name: row for row in compare_pipelines(pairs)}
+    rate = rows["experience rate"]
+    assert rate.change is not None and rate.change.value == pytest.approx(1.0) and rate.reached is True
+    assert rows["learner throughput"].reached is False  # +100 %, and +150 % was wanted
+    assert rows["epoch time"].change is not None
+    assert rows["epoch time"].change.value == pytest.approx(-0.5) and rows["epoch time"].reached is False
+    assert rows["lock wait"].change is not None and rows["lock wait"].change.value == -1.0
+    assert rows["lock wait"].reached is True and rows["learner busy"].reached is True
+    assert all(row.change is None for row in compare_pipelines(pairs[:2]) if row.name != "lock wait")

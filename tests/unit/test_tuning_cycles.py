@@ -1,0 +1,83 @@
+"""Time per env step over whole cycles: right wherever the run is cut off."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotloop import Profiler
+from hotloop.analysis.cycles import Seen, seen_so_far, whole_cycles
+from hotloop.analysis.steady import figures
+from hotloop.testing.fakes import FakeClock
+from hotloop.workflows.probes import Patience
+
+STEP_NS, LEARN_NS = 20_000_000, 600_000_000
+STEPS, ENVS = 20, 4  # a cycle: 0.4 s of collecting, 0.6 s of learning, 80 env steps
+TRUE_S = (STEPS * STEP_NS + LEARN_NS) / 1e9 / (STEPS * ENVS)
+
+
+def run(profiler: Profiler, clock: FakeClock, steps: int, learn: bool = True) -> None:
+    """So many vector steps, learning after each `STEPS` of them."""
+    for step in range(steps):
+        with profiler.profile("env_step"):
+            clock.advance(STEP_NS)
+        profiler.progress(env_steps=ENVS)
+        if learn and (step + 1) % STEPS == 0:
+            for _ in range(6):
+                with profiler.profile("backward"):
+                    clock.advance(LEARN_NS // 6)
+                profiler.progress(updates=1)
+
+
+@pytest.mark.parametrize("steps", [2 * STEPS, 3 * STEPS - 1, 3 * STEPS, 3 * STEPS + 7, 6 * STEPS - 2])
+def test_the_time_is_that_of_whole_cycles_wherever_the_run_ends(
+    profiler: Profiler, clock: FakeClock, steps: int
+) -> None:
+    run(profiler, clock, steps)
+    found = whole_cycles(profiler.capture())
+    assert found.s_per_env_step == pytest.approx(TRUE_S, rel=0.02)
+    assert found.s_per_update == pytest.approx(TRUE_S * STEPS * ENVS / 6, rel=0.02)
+    assert sum(found.components_s.values()) == pytest.approx(TRUE_S, rel=0.02)
+    assert found.components_s["backward"] == pytest.approx(LEARN_NS / 1e9 / (STEPS * ENVS), rel=0.15)
+
+
+def test_without_two_rounds_of_learning_the_steady_figures_are_given(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    run(profiler, clock, STEPS - 1)
+    capture = profiler.capture()
+    assert whole_cycles(capture) == figures(capture)
+    assert seen_so_far(capture) == Seen((STEPS - 1) * ENVS, 0, 0)
+
+
+def test_cycles_are_counted_from_one_round_of_learning_to_the_next(
+    profiler: Profiler, clock: FakeClock
+) -> None:
+    run(profiler, clock, 4 * STEPS)
+    seen = seen_so_far(profiler.capture())
+    assert (seen.env_steps, seen.updates, seen.cycles) == (4 * STEPS * ENVS, 24, 3)
+
+
+def test_a_run_without_updates_has_no_cycles(profiler: Profiler, clock: FakeClock) -> None:
+    run(profiler, clock, 50, learn=False)
+    assert seen_so_far(profiler.capture()).cycles == 0
+
+
+def test_a_probe_waits_for_whole_cycles_but_not_for_ever() -> None:
+    patience = Patience(2.0, 30.0, cycles=2)
+    assert not patience.enough(Seen(100, 0, 0), 1.9)
+    assert not patience.enough(Seen(100, 0, 0), 9.0)  # there may be updates yet
+    assert not patience.enough(Seen(200, 6, 1), 11.0) and patience.learns
+    assert patience.enough(Seen(300, 12, 2), 12.0)
+    assert not patience.enough(Seen(300, 0, 0), 12.0)  # the next one: known to learn
+    assert patience.enough(Seen(300, 0, 0), 30.0)
+
+
+def test_a_run_known_not_to_learn_is_ended_in_time() -> None:
+    patience = Patience(2.0, 30.0)
+    assert patience.enough(Seen(100, 0, 0), 10.0)
+    patience.ended(Seen(100, 0, 0))
+    assert patience.learns is False and patience.enough(Seen(10, 0, 0), 2.0)
+
+
+def test_a_workload_that_ends_its_own_cycle_is_not_waited_for() -> None:
+    assert Patience(2.0, 30.0, cycles=0).enough(Seen(1, 0, 0), 2.0)

@@ -1,0 +1,214 @@
+"""What `hotloop train` takes from presets and tuning, and its memory plan against what runs hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop._util.errors import HotloopError
+from hotloop.cli.main import main
+from hotloop.cli.train import Arguments, read
+from hotloop.rl.workloads.needs import needs_of, replay_bytes, rollout_bytes
+from hotloop.rl.workloads.petri import Petri
+from hotloop.rl.workloads.ricochet import Ricochet
+from hotloop.rl.workloads.snake import Snake, make_envs
+from hotloop.tuning.cache import Tuned, cache_file, elsewhere, recall, remember
+from hotloop.workflows import memory
+from hotloop.workflows.memory import checked_plan, memory_plan
+from hotloop.workflows.presets import largest_divisor
+
+
+def arguments(*words: str) -> Arguments:
+    found = read(list(words))
+    assert found is not None
+    return found
+
+
+# ---- presets
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("ricochet", "--preset", "small-ram"), {"envs": 2}),
+        (("ricochet", "--preset=many-cores"), {"envs": 12}),
+        (("ricochet", "--preset", "quick"), {"envs": 4, "timesteps": 100_000, "epochs": 3}),
+        (("petri", "--preset", "gpu"), {"envs": 8, "minibatch": 512}),  # 12 does not divide 2048
+        (("petri", "--preset", "quick", "--envs", "16"), {"envs": 16, "timesteps": 100_000}),  # flags win
+        (("snake", "--preset", "gpu"), {"envs": 12, "batch_size": 512}),
+        (("snake", "--preset", "quick"), {"envs": 4, "episodes": 50}),
+    ],
+)
+def test_a_preset_stands_in_for_the_defaults(words: tuple[str, ...], expected: dict[str, int]) -> None:
+    given = arguments(*words)
+    assert {name: getattr(given.config, name) for name in expected} == expected
+    assert given.chosen.says[0].startswith("preset ")
+
+
+def test_a_preset_says_what_it_could_not_set() -> None:
+    said = " ".join(arguments("petri", "--preset", "many-cores").chosen.says)
+    assert "envs=8 instead of 12" in said and "demonstration_workers=12" in said
+    with pytest.raises(HotloopError, match="there is no preset 'big'"):
+        read(["petri", "--preset", "big"])
+    assert largest_divisor(2048, 12) == 8 and largest_divisor(7, 6) == 1
+
+
+def test_doctor_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "small-ram" in text and "demonstration workers 12" in text and "batch size 512" in text
+
+
+# ---- what tuning found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hotloop/tuned.json"
+
+
+FOUND = Tuned(
+    target="petri",
+    base={"wafers": 4, "frames_per_batch": 2048},
+    safe={"learner": "fused"},
+    semantic={"learner": "fused", "envs": 64},
+    invariants=("envs: frames_per_batch stays 2048",),
+    safe_gain="faster by 4.0 % [2.0, 6.0]",
+    semantic_gain="faster by 30.0 % [28.0, 32.0]",
+    rate_per_s=1000.0,
+    semantic_rate_per_s=1300.0,
+)
+
+
+def test_tuned_settings_are_applied_safe_ones_first(cache: Path) -> None:
+    assert remember(FOUND) and cache_file() == cache
+    safe = arguments("petri", "--tuned")
+    assert (safe.config.learner, safe.config.envs) == ("fused", 16)
+    assert "faster by 4.0 %" in safe.chosen.says[0] and "--tuned-semantic" in safe.chosen.says[1]
+    every = arguments("petri", "--tuned-semantic", "--wafers", "6")
+    assert (every.config.learner, every.config.envs, every.config.wafers) == ("fused", 64, 6)
+    assert any("frames_per_batch stays" in sentence for sentence in every.chosen.says)
+    assert every.chosen.rate_per_s == 1300.0
+    from hotloop.workflows.choices import says_of
+
+    assert says_of("petri", every.chosen, every.config)[-1] == "it was tuned with wafers=4"
+    assert "tuned with" not in " ".join(says_of("petri", safe.chosen, safe.config))
+
+
+def test_what_was_found_is_kept_by_hardware_and_versions(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert recall("petri") is None and not elsewhere("petri")
+    remember(FOUND)
+    again = recall("petri")
+    assert again is not None and again.at_s > 0 and replace(again, at_s=0.0) == FOUND
+    monkeypatch.setattr("hotloop.tuning.cache.library_versions", lambda: {"torch": "99"})
+    assert recall("petri") is None and elsewhere("petri")
+    with pytest.raises(HotloopError, match="other hardware or other versions"):
+        read(["petri", "--tuned"])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}'])
+def test_a_broken_cache_is_as_good_as_none(cache: Path, text: str) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text(text)
+    assert recall("petri") is None
+    assert remember(FOUND) and recall("petri") is not None
+
+
+def test_entries_of_another_version_are_tuned_again(cache: Path) -> None:
+    remember(FOUND)
+    data: dict[str, Any] = json.loads(cache.read_text())
+    next(iter(data.values()))["petri"]["version"] = 99
+    cache.write_text(json.dumps(data))
+    assert recall("petri") is None
+
+
+# ---- the memory plan
+
+
+def test_bytes_of_buffers_are_those_of_the_buffers() -> None:
+    from hotloop.rl.buffers.replay import ReplayBuffer
+    from hotloop.rl.buffers.rollout import RolloutBuffer
+
+    for masked in (True, False):
+        made = RolloutBuffer(7, 5, (3, 2), 4, masked=masked)
+        held = sum(value.nbytes for value in vars(made).values() if hasattr(value, "nbytes"))
+        assert rollout_bytes(7, 5, 3 * 2 * 4, 4, masked) == held
+    envs = make_envs(Snake(envs=8))
+    space, actions = envs.single_observation_space, envs.single_action_space
+    stored = ReplayBuffer(1000, 8, space, actions).bytes_stored
+    assert 0 <= stored - replay_bytes(1000, 8, space, actions) <= 64
+
+
+def test_a_run_that_cannot_fit_is_refused_with_the_setting_that_would(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Snake(capacity=900_000_000)
+    with pytest.raises(HotloopError, match=r"replay of 900,000,000 .*--capacity \d+ would fit") as refused:
+        checked_plan("snake", config, available_bytes=4 << 30)
+    value = int(str(refused.value).split("--capacity ")[1].split()[0])
+    fitting = checked_plan("snake", replace(config, capacity=value), available_bytes=4 << 30)
+    assert fitting is not None and fitting.plan.fits()
+    monkeypatch.setattr(memory, "memory_available_bytes", lambda: 1 << 30)
+    assert main(["train", "ricochet", "--envs", "100000", "--no-profiling"]) == 2
+    assert "--envs" in capsys.readouterr().err
+
+
+def test_the_plan_grows_with_the_settings_it_names() -> None:
+    for name, config, setting in (
+        ("snake", Snake(), "capacity"),
+        ("petri", Petri(), "frames_per_batch"),
+        ("ricochet", Ricochet(), "envs"),
+    ):
+        more = replace(config, **{setting: 8 * getattr(config, setting)})
+        small, large = needs_of(name, config), needs_of(name, more)
+        assert small is not None and large is not None
+        assert sum(n.bytes for n in large) > sum(n.bytes for n in small)
+        assert any(need.setting == setting for need in large)
+
+
+def test_settings_that_cannot_be_are_left_to_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert memory_plan("petri", Petri(envs=0)) is None
+    assert main(["train", "petri", "--envs", "0", "--no-profiling"]) == 2
+    assert "envs=0 must be at least 1" in capsys.readouterr().err
+
+
+MEASURE = """
+import importlib, json, resource, sys
+from hotloop.workflows.train import config_class
+from hotloop.workflows.memory import memory_plan
+name, given = sys.argv[1], json.loads(sys.argv[2])
+config = config_class(name)(**given)
+plan = memory_plan(name, config)
+importlib.import_module(f"hotloop.rl.workloads.{name}").run(config, None, True)
+print(json.dumps([plan.total_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("petri", {"frames_per_batch": 262_144, "timesteps": 1, "envs": 64, "epochs": 1, "minibatch": 2048}),
+        ("snake", {"capacity": 2_000_000, "steps": 2_100_000, "episodes": 10**9, "training": "skipped"}),
+        ("ricochet", {"timesteps": 1, "envs": 32, "rollout_steps": 32, "epochs": 1}),
+    ],
+)
+def test_the_plan_comes_within_15_percent_of_what_a_run_holds(name: str, given: dict[str, Any]) -> None:
+    if name == "petri":
+        given = given | {"learner": "fused"}
+    command = [sys.executable, "-c", MEASURE, name, json.dumps(given)]
+    for _ in range(3):
+        ran = subprocess.run(command, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        if "compiling" not in ran.stderr:  # which takes memory of its own, once
+            break
+    predicted, measured = json.loads(ran.stdout.splitlines()[-1])
+    assert predicted == pytest.approx(measured, rel=0.15)
