@@ -37,7 +37,7 @@ def imitation(observations: np.ndarray, actions: np.ndarray) -> float:
     import gymnasium
     import torch
     from imitation.algorithms import bc
-    from imitation.data.types import TransitionsMinimal
+    from imitation.data.types import Transitions
     from stable_baselines3.common.policies import ActorCriticPolicy
 
     torch.set_num_threads(1)
@@ -48,7 +48,13 @@ def imitation(observations: np.ndarray, actions: np.ndarray) -> float:
         observation_space=seen,
         action_space=done,
         rng=np.random.default_rng(0),
-        demonstrations=TransitionsMinimal(obs=observations, acts=actions, infos=infos),
+        demonstrations=Transitions(
+            obs=observations,
+            acts=actions,
+            infos=infos,
+            next_obs=np.roll(observations, -1, axis=0),  # not looked at by cloning
+            dones=np.zeros(len(actions), dtype=np.bool_),
+        ),
         policy=ActorCriticPolicy(seen, done, lambda _: 1e-3, net_arch=list(HIDDEN)),
         batch_size=BATCH,
         device="cpu",

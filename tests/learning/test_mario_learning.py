@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-
-import pytest
 
 from hotloop.rl.train.async_dqn import train
 from hotloop.rl.workloads.mario import Mario, make_env, settings_of
@@ -41,13 +38,3 @@ def test_the_agent_comes_clearly_further_than_chance() -> None:
     agent = play(LEARNER, done.network)
     assert agent.mean_distance > 1.5 * chance.mean_distance, f"agent: {agent.says}; chance: {chance.says}"
     assert agent.mean_return > chance.mean_return
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("transport", ["rings", "locked"])
-def test_collectors_in_processes_teach_the_same(transport: str) -> None:
-    config = replace(LEARNER, transport=transport, collectors=2, envs=8)
-    chance = play(config, None)
-    done = train(settings_of(config), partial(make_env, config), distance="x_pos")
-    agent = play(config, done.network)
-    assert agent.mean_distance > 1.5 * chance.mean_distance, f"agent: {agent.says}; chance: {chance.says}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -47,6 +48,16 @@ def test_own_times_and_unattributed_add_up_to_the_wall_time(profiler: Profiler, 
     (thread,) = profiler.capture().threads
     assert thread.unattributed_ns == 11 + 19
     assert own_sum(thread.root) == thread.wall_ns == 60
+
+
+def test_regions_work_in_an_exit_stack(profiler: Profiler, clock: FakeClock) -> None:
+    with contextlib.ExitStack() as leave:
+        leave.enter_context(profiler.profile("outer"))
+        clock.advance(5)
+        leave.enter_context(profiler.profile("inner"))
+        clock.advance(7)
+    assert node_at(profiler, "outer").total_ns == 12
+    assert node_at(profiler, "outer", "inner").calls == 1
 
 
 def test_recursion_does_not_count_time_twice(profiler: Profiler, clock: FakeClock) -> None:

@@ -75,12 +75,28 @@ static PyObject *slot_get(PyObject *self, PyObject *object, PyObject *type)
     return Py_NewRef(*(PyObject **)((char *)object + ((Slot *)self)->offset));
 }
 
+/* type(region).__enter__(region), as contextlib.ExitStack calls it */
+static PyObject *slot_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &RegionType)) {
+        PyErr_SetString(PyExc_TypeError, "the first argument must be a region");
+        return NULL;
+    }
+    PyObject *bound = slot_get(self, PyTuple_GET_ITEM(args, 0), NULL);
+    PyObject *rest = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
+    PyObject *result = rest ? PyObject_Call(bound, rest, kwargs) : NULL;
+    Py_XDECREF(rest);
+    Py_DECREF(bound);
+    return result;
+}
+
 static PyTypeObject SlotType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.Slot",
     .tp_basicsize = sizeof(Slot),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_descr_get = slot_get,
+    .tp_call = slot_call,
 };
 
 static int region_traverse(Region *self, visitproc visit, void *arg)

@@ -42,7 +42,6 @@ from hotloop.rl.train.networks.prepare import is_preparable, prepared
 _sample = profile("replay_sample")
 _transfer = profile("transfer")
 _forward = profile("learner_forward")
-_loss = profile("loss")
 _backward = profile("backward")
 _optimizer = profile("optimizer_step")
 _sync = profile("weights_sync")

@@ -241,6 +241,7 @@ def check(config: Imitate) -> None:
 
 # Seen with Python 3.11, numba 0.68 and torch 2.13 on Linux: pages that one more process has for itself.
 WORKER_BYTES = 75 << 20  # drives a car: numpy, numba, Gymnasium; 120 when it has to compile its kernels
+SB3_WORKER_BYTES = 210 << 20  # the same below SubprocVecEnv, which imports torch as well
 LOADER_BYTES = 30 << 20  # forked from the training process
 KERNELS_BYTES = 60 << 20
 LAP_STEPS = 1_950
@@ -286,4 +287,4 @@ def _replay(config: Imitate) -> Need:
 def _cars(config: Imitate) -> Need:
     if config.trainer == "hotloop":
         return Need(f"{config.envs:,} cars", config.envs * 4_096, "envs", config.envs)
-    return _processes(config.envs, "envs", WORKER_BYTES)
+    return _processes(config.envs, "envs", SB3_WORKER_BYTES)

@@ -278,7 +278,7 @@ def sac_settings(config: Imitate, **changes: Any) -> Any:
         "first_log_std": FIRST_LOG_STD if from_clone else 0.0,
         "hidden": config.hidden,
         "learner": config.learner,
-        "evaluate_every": max(config.timesteps // 5, 1),
+        "evaluate_every": max(config.timesteps // 5, 1_000),
         "checkpoint": config.agent,
         "checkpoint_every": max(config.timesteps // 10, 5_000),
         "resume": config.resume and config.agent.is_file(),
