@@ -82,3 +82,20 @@ def test_a_change_in_an_imported_file_compiles_again(tmp_path: Path) -> None:
 def test_every_kind_of_kernel_is_watched(function: Any) -> None:
     file, module = Path(function.py_func.__code__.co_filename), function.py_func.__module__
     assert function._cache._cache_file._source_stamp[1] == sources.fingerprint(file, module)
+
+
+def test_a_strict_kernel_stays_strict_when_a_fast_one_calls_it_first() -> None:
+    """Numba hands the caller's fastmath down to kernels that do not say, and keeps what it made on disk."""
+    from hotloop.rl.envs.compiled import kernel
+    from hotloop.rl.train.fused.compiled import fast_kernel
+
+    @kernel
+    def plus_and_minus(a: float, b: float) -> float:
+        return (a + b) - a
+
+    @fast_kernel
+    def caller(a: float, b: float) -> float:
+        return plus_and_minus(a, b)
+
+    assert caller(1e16, 1.0) == (1e16 + 1.0) - 1e16 == 0.0
+    assert plus_and_minus(1e16, 1.0) == 0.0

@@ -32,9 +32,14 @@ def kernel(function: Function) -> Function:
 
 
 def compiled(function: Function, **options: Any) -> Function:
-    """`kernel` with further options of numba's."""
+    """`kernel` with further options of numba's.
+
+    `fastmath` is always set: numba compiles a kernel that does not say with the caller's, and keeps that on
+    disk, so its last digits would hang on who happened to call it first.
+    """
     _announced.add(function)
-    made: Any = numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+    options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": False} | options
+    made: Any = numba.njit(**options)(function)
     if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
         watch(made, function)
     return cast(Function, made)
@@ -60,7 +65,7 @@ def _pointer(_typing: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-@numba.njit(error_model="numpy", inline="always")
+@numba.njit(error_model="numpy", fastmath=False, inline="always")
 def array_at(table: NDArray[np.int64], index: int, shape: Any, dtype: Any) -> NDArray[Any]:
     """Inside a kernel: the array whose address `addresses` put at `index`, its shape and dtype known."""
     return carray(_pointer(table[index]), shape, dtype)  # type: ignore[call-arg]

@@ -16,7 +16,7 @@ from hotloop.rl.envs.compiled import _announced
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_HOW: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_HOW: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": False, "_nrt": False}
 _INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 

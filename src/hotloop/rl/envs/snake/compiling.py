@@ -16,7 +16,14 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-_HOW: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
+# fastmath is said, because a kernel that does not say is compiled with its first caller's
+_HOW: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "error_model": "numpy",
+    "fastmath": False,
+    "_nrt": False,
+}
 
 
 def kernel(function: Function) -> Function:
