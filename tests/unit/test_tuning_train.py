@@ -189,7 +189,7 @@ name, given = sys.argv[1], json.loads(sys.argv[2])
 config = config_class(name)(**given)
 plan = memory_plan(name, config)
 importlib.import_module(f"hotloop.rl.workloads.{name}").run(config, None, True)
-most = re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())  # rusage has the parent's
+most = re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())  # rusage: the parent's
 print(json.dumps([plan.total_bytes, int(most[1]) * 1024]))
 """
 

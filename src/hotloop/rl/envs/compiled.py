@@ -31,15 +31,15 @@ def kernel(function: Function) -> Function:
     return compiled(function)
 
 
-def compiled(function: Function, **options: Any) -> Function:
+def compiled(function: Function, fastmath: bool | set[str] = False, **options: Any) -> Function:
     """`kernel` with further options of numba's.
 
     `fastmath` is always set: numba compiles a kernel that does not say with the caller's, and keeps that on
     disk, so its last digits would hang on who happened to call it first.
     """
     _announced.add(function)
-    options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": False} | options
-    made: Any = numba.njit(**options)(function)
+    how = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath, **options)
+    made: Any = how(function)
     if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
         watch(made, function)
     return cast(Function, made)
