@@ -152,7 +152,7 @@ def test_a_stage_restarts_from_its_own_checkpoint(tmp_path: Path, capsys: pytest
     assert again["env_steps"] == 400 and stage(again, "rl")["summary"].startswith("0 env steps")
 
 
-@pytest.mark.parametrize("envs", ["2", pytest.param("1", marks=pytest.mark.long)])
+@pytest.mark.parametrize("envs", [pytest.param(envs, marks=pytest.mark.long) for envs in ("1", "2")])
 def test_stable_baselines3_does_the_same_updates_for_each_env_step(
     trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], envs: str
 ) -> None:
@@ -242,6 +242,7 @@ def run_original(folder: Path, words: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_scripts_of_the_original_take_their_flags(tmp_path: Path) -> None:
     small = {
         "collect_demonstrations.py": ["--episodes", "2", "--workers", "2"],

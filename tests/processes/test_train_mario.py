@@ -321,6 +321,7 @@ def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
     assert words[words.index("--seed") + 1] == "{seed}" and "--no-compile" in words
 
 
+@pytest.mark.long
 def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
     command = [sys.executable, str(ORIGINALS / "benchmark_performance.py"), *SMALL[:-4], "--collectors", "2"]
     command += ["--pairs", "1", "--budget", "1s", "--series", "s"]

@@ -125,6 +125,7 @@ def test_training_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert stats["replay_push"].calls == 64 and "backward" not in stats
 
 
+@pytest.mark.long
 def test_the_learning_check_gives_the_return_and_no_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
