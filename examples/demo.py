@@ -51,7 +51,7 @@ def main() -> None:
         help="where runs and report go; those of an earlier demo are replaced",
     )
     parser.add_argument("--timesteps", type=int, default=8192, help="of the training that is explained")
-    parser.add_argument("--compare-timesteps", type=int, default=1024, help="of each run compared")
+    parser.add_argument("--compare-timesteps", type=int, default=2048, help="of each run compared")
     parser.add_argument("--budget", default="120s", help="of the comparison")
     given = parser.parse_args()
     folder: Path = given.folder

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hotloop._util.errors import HotloopError
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
-from hotloop.rl.train.fused.tiles import LANES, multiply, padded
+from hotloop.rl.train.fused.tiles import LANES, multiply, padded, turn
 from hotloop.rl.train.networks.mlp import mlp
 
 FEW = settings(derandomize=True, deadline=None, max_examples=40)
@@ -70,6 +70,17 @@ def test_products_of_every_shape_equal_numpy(
         a.ravel(), 0, *strides, b.ravel(), 0, columns, c.reshape(-1), 0, columns, rows, columns, depth, add
     )
     assert (c == wanted).all()
+
+
+@FEW
+@given(rows=st.integers(1, 70), columns=st.integers(1, 70), gap=st.integers(0, 20))
+def test_a_turned_matrix_of_any_shape_is_numpys(rows: int, columns: int, gap: int) -> None:
+    a = np.arange(3 + rows * columns, dtype=np.float32)
+    b = np.full(5 + columns * (rows + gap), -1, dtype=np.float32)
+    turn(a, 3, rows, columns, b, 5, rows + gap)
+    found = b[5:].reshape(columns, rows + gap)
+    assert (found[:, :rows] == a[3:].reshape(rows, columns).T).all()
+    assert (b[:5] == -1).all() and (found[:, rows:] == -1).all()
 
 
 @FEW

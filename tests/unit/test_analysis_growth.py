@@ -189,3 +189,13 @@ def test_a_factor_common_to_all_regions_comes_out_as_itself() -> None:
     assert ratios["calls per step"] == pytest.approx(1.0, rel=1e-12)
     excess = (late.own_ns.sum() / 25.0) / (early.own_ns.sum() / 100.0)
     assert math.prod(ratios.values()) == pytest.approx(excess, rel=1e-12)
+
+
+def test_regions_that_all_slow_down_alike_tell_of_the_machine() -> None:
+    names = ["env_step", "act", "loss", "store", "render"]
+    together = grown({name: Spec(20_000, 20_000, growth=0.4) for name in names}).growth
+    assert together is not None and not any(region.flagged for region in together.regions)
+    assert "rather the machine than the code" in together.says
+    alone = grown({name: Spec(20_000, 20_000, growth=0.4 * (name == "store")) for name in names}).growth
+    assert alone is not None
+    assert [region.name for region in alone.regions if region.flagged] == ["store"]

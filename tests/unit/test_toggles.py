@@ -47,6 +47,12 @@ def model() -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def nothing_frozen() -> None:
+    """As in a script: our own freezing of what was imported would keep `Collector` from freezing."""
+    gc.unfreeze()
+
+
 def train(net: Any, optimizer: Any, steps: int) -> None:
     for step in range(steps):
         images = torch.linspace(-1, 1 + step, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)

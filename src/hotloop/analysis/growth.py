@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ LEAST_EPISODES = 5  # in each of the two stretches, to speak of time per episode
 MOST_REGIONS = 50  # exponents are fitted for the names with most own time
 FLAG_EXPONENT = 0.15
 FLAG_P = 0.001
+LEAST_OTHERS = 4  # regions whose common course tells what the machine did
 LEAST_SHARED = 0.1  # of the time, in regions that both stretches have
 _FLAT = 0.05  # factors closer to 1 than this are not worth a word
 
@@ -164,8 +165,18 @@ def region_growth(course: Course, first: int) -> tuple[RegionGrowth, ...]:
         if one is not None:
             extra_ns = (one.late_ns - one.early_ns) * float(spans.calls[first:, column].sum())
             found.append((extra_ns, one))
+    found = [(extra_ns, _beyond_the_machine(one, [other for _, other in found])) for extra_ns, one in found]
     found.sort(key=lambda pair: (not pair[1].flagged, -pair[0]))
     return tuple(one for _, one in found)
+
+
+def _beyond_the_machine(one: RegionGrowth, regions: list[RegionGrowth]) -> RegionGrowth:
+    """A region that grows no faster than the others do is slowed by what slows them all."""
+    others = [region.exponent.value for region in regions if region is not one]
+    if not one.flagged or len(others) < LEAST_OTHERS:
+        return one
+    common = max(float(np.median(others)), 0.0)
+    return replace(one, flagged=one.exponent.low - common > FLAG_EXPONENT)
 
 
 def _exponent(name: str, calls: Floats, own_ns: Floats, env_steps: Floats) -> RegionGrowth | None:

@@ -8,6 +8,7 @@ import sysconfig
 from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_OWN_TRAINING = os.path.join(_PACKAGE, "rl") + os.sep  # names regions of its own, as a user's code does
 _LIBRARIES = tuple(
     path + os.sep
     for key in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -32,13 +33,14 @@ def describe(name: object, category: object, device: object) -> tuple[bool, str]
 
 
 def call_site() -> str:
-    """file:line of the nearest caller outside hotloop."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            return ""
+    """file:line of the nearest caller that is neither profiler nor interpreter; "" when there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OWN_TRAINING) or not file.startswith((_PACKAGE, "<frozen ")):
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return ""
 
 
 def user_site() -> str:

@@ -155,7 +155,7 @@ class StepCounter:
         self.called_out |= self._resets_cost_a_step is not None
         try:
             return self._resets_cost_a_step is not None and bool(self._resets_cost_a_step(env))
-        except Exception:
+        except Exception:  # a library's question failed: told, and the user's training goes on
             sys.excepthook(*sys.exc_info())
             return False
 
@@ -164,7 +164,7 @@ class StepCounter:
         try:
             sums = self._told(env, result, rows) if self._told is not None else None
             return None if sums is None else (float(sums[0]), float(sums[1]))
-        except Exception:
+        except Exception:  # as above
             sys.excepthook(*sys.exc_info())
             return None
 

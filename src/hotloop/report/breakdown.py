@@ -24,7 +24,7 @@ _COLOURS = {  # of the category each part mostly is
     "replay buffer": "replay",
 }
 _NOT_WORTH = "not worth optimising"
-_TODO = {
+_REMEDIES = {
     "env step": "a compiled simulator (--turbo), or more envs in one call",
     "env reset": "reset inside the step (same-step autoreset), or longer episodes",
     "policy forward": "more envs, so that one call serves more rows; a smaller network",
@@ -96,8 +96,9 @@ def impacts_text(found: Sequence[Impact], pen: Pen, aside: str, last: str = "") 
         for one in rows:
             gain = factor(one.gain_if_twice_as_fast)
             said = f"{one.name}, {percent(one.share.value)}: twice as fast would give {gain}"
-            todo = f". {_TODO[one.name][:1].upper()}{_TODO[one.name][1:]}." if one.name in _TODO else "."
-            lines.append(pen.wrap(said + todo, "    ", "      "))
+            remedy = _REMEDIES.get(one.name, "")
+            after = f" {remedy[:1].upper()}{remedy[1:]}." if remedy else ""
+            lines.append(pen.wrap(f"{said}.{after}", "    ", "      "))
     return "\n".join([*lines, *([pen.wrap(last, "  ")] if last else [])])
 
 

@@ -76,18 +76,18 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     workload = importlib.import_module(f"hotloop.rl.workloads.{name}")
     if not recording.profiling:
         return Trained(workload.run(config, None, quiet), None)
-    folder = recording.capture or store.new_folder(f"train-{name}")
+    if hasattr(workload, "prepare"):
+        workload.prepare(config)  # what happens once on a machine is no part of the training
+    wanted = recording.capture or store.new_folder(f"train-{name}")
     plain = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    folder = (
-        start(
-            folder,
-            config=plain,
-            seeds={"seed": config.seed},
-            summary_every_steps=recording.summary_every_steps,
-            timeline=recording.timeline,
-        )
-        or folder
+    made = start(
+        wanted,
+        config=plain,
+        seeds={"seed": config.seed},
+        summary_every_steps=recording.summary_every_steps,
+        timeline=recording.timeline,
     )
+    folder = wanted if made is None or made == wanted.absolute() else made
     try:
         with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
             outcome = workload.run(config, _bottleneck_note(), quiet)

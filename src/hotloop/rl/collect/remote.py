@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from multiprocessing import util
 from types import TracebackType
@@ -28,7 +29,7 @@ from hotloop.rl.collect.status import DROPPED, LOCK_WAIT, PAST_WAIT, WAIT, Statu
 from hotloop.rl.collect.watch import Link, Watch
 
 
-class RemoteCollector:
+class RemoteCollector(ABC):
     """Processes, weights, state and the end of it all; `take` and `done` belong to the transport."""
 
     def __init__(self, task: Task, setup: Setup | None = None):
@@ -46,21 +47,23 @@ class RemoteCollector:
 
     # ---- what a transport supplies
 
+    @abstractmethod
     def _links(self) -> Sequence[Link]:
-        raise NotImplementedError
+        """One for each collector."""
 
+    @abstractmethod
     def _queued(self) -> tuple[int, int]:
         """Rows that wait to be taken, and room in all."""
-        raise NotImplementedError
 
-    def _before_life(self, collector: int) -> None:
+    def _before_life(self, collector: int) -> None:  # noqa: B027 - a ring has nothing to do then
         """A process for this collector is about to be started; its predecessor, if any, is gone."""
 
     def _own_lock_wait_ns(self) -> int:
         return 0
 
+    @abstractmethod
     def _free(self) -> None:
-        raise NotImplementedError
+        """Give back what the transport holds."""
 
     # ---- the protocol
 

@@ -107,6 +107,13 @@ def batches_of(config: Petri) -> int:
     return -(-config.timesteps // config.frames_per_batch)
 
 
+def prepare(config: Petri) -> None:
+    """Compile the kernels, before anybody looks at the time."""
+    check(config)
+    if config.trainer == "hotloop":
+        warm(make_envs(config)).close()
+
+
 def run(
     config: Petri, note: Note | None = None, quiet: bool = False, measured: Measured | None = None
 ) -> Outcome:

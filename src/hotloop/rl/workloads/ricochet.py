@@ -90,8 +90,15 @@ def make_envs(config: Ricochet, copy: bool = False) -> Any:
     )
 
 
-def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outcome:
-    """Train as the config says."""
+def prepare(config: Ricochet) -> None:
+    """Compile the kernels, before anybody looks at the time."""
+    check(config)
+    if config.trainer == "hotloop":
+        warm(make_envs(config)).close()
+
+
+def check(config: Ricochet) -> None:
+    """Say what cannot be."""
     for name in ("envs", "timesteps", "threads"):
         if getattr(config, name) < 1:
             raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
@@ -100,6 +107,11 @@ def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outc
             f"evaluation_boards={config.evaluation_boards} with trainer={config.trainer!r} cannot be; "
             "give at least 0, and with sb3 leave it out."
         )
+
+
+def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outcome:
+    """Train as the config says."""
+    check(config)
     if config.trainer == "sb3":
         return _with_sb3(config)
     if config.obs_mode == "rgb_image":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.train.fused.compiled import fma, not_inlined
-from hotloop.rl.train.fused.tiles import Floats, multiply, squares
+from hotloop.rl.train.fused.tiles import Floats, multiply, squares, turn
 
 Table = NDArray[np.int64]  # [layers, 10]: the columns below
 
@@ -103,12 +103,7 @@ def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> No
             copy(parameters, weights + i * outputs, packed, to + i * columns, outputs)
         copy(parameters, table[layer, BIAS], packed, to + inputs * columns, outputs)
         if layer > 0:
-            row, back = table[layer, INPUT_ROW], table[layer, TURNED]
-            for o in range(outputs):
-                line = turned[back + o * row : back + (o + 1) * row]
-                column = parameters[weights + o : weights + inputs * outputs]
-                for i in range(inputs):
-                    line[i] = column[i * outputs]
+            turn(parameters, weights, inputs, outputs, turned, table[layer, TURNED], table[layer, INPUT_ROW])
 
 
 @kernel

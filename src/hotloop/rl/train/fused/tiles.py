@@ -31,13 +31,14 @@ def _best_block() -> tuple[int, int, int]:
     """Floats in a vector, rows and vectors of a block, by what this processor has."""
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
-        return 16, 4, 4  # 16 sums + 4 of B + 1 of A in 32 registers
+        return 16, 6, 4  # 24 sums + 4 of B + 1 of A in 32 registers
     if features.get("avx"):
-        return 8, 4, 2  # 8 sums + 2 of B + 1 of A in 16 registers
-    return 4, 4, 2
+        return 8, 6, 2  # 12 sums + 2 of B + 1 of A in 16 registers
+    return 4, 6, 2
 
 
 LANES, ROWS, WIDE = _best_block()
+FEW = 4  # rows of a lower block, for what blocks of ROWS leave
 IN_FLIGHT = 4  # vectors of sums, so that no sum waits for the one before
 TALL = 8  # rows of a block one vector wide: as many sums as the two multipliers have in flight
 
@@ -163,10 +164,60 @@ def _squares(_typing: Any, values: Any, count: Any) -> Any:
     return types.float32(values, types.intp), generate
 
 
+@intrinsic
+def _turn_block(_typing: Any, a: Any, a_at: Any, a_row: Any, b: Any, b_at: Any, b_row: Any) -> Any:
+    """B(n, m) = A(m, n) for a square of LANES x LANES; rows as in `_make_block`.
+
+    A square of 2^k rows is turned by k rounds, each of which interleaves row i with row i + half.
+    """
+    vector, number = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
+    half = LANES // 2
+    masks = [
+        ir.Constant(
+            ir.VectorType(ir.IntType(32), LANES),
+            [first + lane // 2 + LANES * (lane % 2) for lane in range(LANES)],
+        )
+        for first in (0, half)
+    ]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def place(array: int, at: int, row: int, index: int) -> Any:
+            data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+            offset = builder.add(arguments[at], builder.mul(arguments[row], number(index)))
+            return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
+
+        lines = [builder.load(place(0, 1, 2, index), align=4) for index in range(LANES)]
+        for _ in range(LANES.bit_length() - 1):
+            lines = [
+                builder.shuffle_vector(lines[index // 2], lines[index // 2 + half], masks[index % 2])
+                for index in range(LANES)
+            ]
+        for index, line in enumerate(lines):
+            builder.store(line, place(3, 4, 5, index), align=4)
+        return context.get_dummy_value()
+
+    return types.void(a, types.intp, types.intp, b, types.intp, types.intp), generate
+
+
+@kernel
+def turn(a: Floats, a_at: int, rows: int, columns: int, b: Floats, b_at: int, b_row: int) -> None:
+    """B(n, m) = A(m, n), A [rows, columns] dense, rows of B `b_row` apart; nothing may overlap."""
+    whole_rows, whole_columns = rows - rows % LANES, columns - columns % LANES
+    for j in range(0, whole_columns, LANES):
+        for i in range(0, whole_rows, LANES):
+            _turn_block(a, a_at + i * columns + j, columns, b, b_at + j * b_row + i, b_row)
+    for j in range(columns):
+        line = b[b_at + j * b_row : b_at + j * b_row + rows]
+        column = a[a_at + j : a_at + rows * columns]
+        for i in range(whole_rows if j < whole_columns else 0, rows):
+            line[i] = column[i * columns]
+
+
 # Called inside a kernel with a float32 array and a number of its elements: the sum of their squares.
 squares = cast("Callable[[Floats, int], np.float32]", _squares)
 
 _block = _make_block(ROWS, WIDE)
+_block_few_rows = _make_block(FEW, WIDE)
 _block_one_row = _make_block(1, WIDE)
 _block_one_vector = _make_block(TALL, 1)
 _block_one_by_one = _make_block(1, 1)
@@ -195,17 +246,26 @@ def multiply(
     `columns` is a multiple of LANES. Nothing may overlap C.
     """
     not_inlined()
+    high = rows // ROWS * ROWS  # rows in blocks of ROWS, if possible so that blocks of FEW do the rest
+    while high > 0 and (rows - high) % FEW:
+        high -= ROWS
     j = 0
     while j < columns:
         wide = columns - j >= _WIDTH
         i = 0
         if wide:
-            while i + ROWS <= rows:
+            while i < high:
                 _block(
                     a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
                     c, c_at + i * c_row + j, c_row, depth, add,
                 )  # fmt: skip
                 i += ROWS
+            while i + FEW <= rows:
+                _block_few_rows(
+                    a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
+                    c, c_at + i * c_row + j, c_row, depth, add,
+                )  # fmt: skip
+                i += FEW
             while i < rows:
                 _block_one_row(
                     a, a_at + i * a_row, a_row, a_column, b, b_at + j, b_row,
