@@ -1,4 +1,5 @@
 /* Two threads through one ring and readers of one board, for ThreadSanitizer: any race is an error. */
+#define _GNU_SOURCE /* as Python.h does */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -360,3 +360,12 @@ def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
     with pytest.raises(HotloopError, match="another shape"):
         other.load_state(buffer.save_state())
     assert len(buffer) == 2
+
+
+def test_copies_of_any_length_move_their_bytes_and_no_others() -> None:
+    source = np.arange(1, 201, dtype=np.uint8)
+    for count in range(130):
+        target = np.zeros(200, dtype=np.uint8)
+        replay_kernels.copy(target, 7, source, 11, count)
+        assert (target[7 : 7 + count] == source[11 : 11 + count]).all()
+        assert target[:7].sum() == target[7 + count :].sum() == 0

@@ -52,6 +52,46 @@ def _copy_bytes(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any
     return types.void(to, types.intp, source, types.intp, types.intp), generate
 
 
+SHORT = 64  # bytes that `copy_short` may be asked for
+
+
+def _copy_short(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any, count: Any) -> Any:
+    """`copy_bytes` for at most SHORT bytes: two moves that may overlap; a call of memcpy takes longer."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        destination = _address(context, builder, signature.args[0], values[0], values[1])
+        origin = _address(context, builder, signature.args[2], values[2], values[3])
+        count, number = values[4], ir.IntType(64)
+
+        def two_moves(size: int) -> None:
+            kind = ir.VectorType(ir.IntType(8), size).as_pointer()
+            offsets = number(0), builder.sub(count, number(size))
+            found = [
+                builder.load(builder.bitcast(builder.gep(origin, [at]), kind), align=1) for at in offsets
+            ]
+            for at, moved in zip(offsets, found, strict=True):
+                builder.store(moved, builder.bitcast(builder.gep(destination, [at]), kind), align=1)
+
+        def shorter(sizes: tuple[int, ...]) -> None:
+            if not sizes:
+                with builder.if_then(builder.icmp_signed(">", count, number(0))):
+                    two_moves(1)
+                with builder.if_then(builder.icmp_signed("==", count, number(3))):
+                    middle = builder.load(builder.gep(origin, [number(1)]))
+                    builder.store(middle, builder.gep(destination, [number(1)]))
+                return
+            with builder.if_else(builder.icmp_signed(">=", count, number(sizes[0]))) as (enough, less):
+                with enough:
+                    two_moves(sizes[0])
+                with less:
+                    shorter(sizes[1:])
+
+        shorter((32, 16, 8, 4))
+        return context.get_dummy_value()
+
+    return types.void(to, types.intp, source, types.intp, types.intp), generate
+
+
 def _prefetch(_: Any, array: Any, offset: Any) -> Any:
     """Ask for the cache line at a byte offset of an array, without waiting for it."""
 
@@ -68,4 +108,5 @@ def _prefetch(_: Any, array: Any, offset: Any) -> Any:
 
 # numba adds the typing context as the first argument of the functions above; kernels call these without it
 copy_bytes: Any = intrinsic(_copy_bytes)
+copy_short: Any = intrinsic(_copy_short)
 prefetch: Any = intrinsic(_prefetch)

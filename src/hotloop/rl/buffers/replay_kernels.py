@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.buffers.memory import copy_bytes, prefetch
+from hotloop.rl.buffers.memory import SHORT, copy_bytes, copy_short, prefetch
 from hotloop.rl.envs.compiled import array_at, kernel
 from hotloop.rl.envs.streams import Streams, next_below, step_words, to_unit
 
@@ -38,6 +38,15 @@ Words = NDArray[np.int64]
 
 
 @kernel
+def copy(to: Bytes, to_at: int, source: Bytes, at: int, count: int) -> None:
+    """Copy bytes that do not overlap, in the way that suits their number."""
+    if count <= SHORT:
+        copy_short(to, to_at, source, at, count)
+    else:
+        copy_bytes(to, to_at, source, at, count)
+
+
+@kernel
 def begin(
     memory: Bytes, marks: NDArray[np.int32], finals: Bytes, free: Words, ring: Words, given: Bytes
 ) -> None:
@@ -55,11 +64,11 @@ def begin(
             if marks[mark] & (HOLE | FINAL) == 0:
                 ring[FREE] -= 1
                 place = free[ring[FREE]]
-                copy_bytes(finals, place * frame, memory, at, frame)
+                copy(finals, place * frame, memory, at, frame)
                 marks[mark] |= np.int32(FINAL | (place << PLACE))
                 if marks[mark] & (TERMINATED | TRUNCATED) == 0:
                     marks[mark] |= np.int32(TRUNCATED)
-        copy_bytes(memory, at, given, (env + 1) * skip - frame, frame)
+        copy(memory, at, given, (env + 1) * skip - frame, frame)
         marks[at // 4 + mark_at] = (marks[at // 4 + mark_at] & (FIRST | LAST)) | START
 
 
@@ -112,12 +121,12 @@ def push(
         if ended and finals_given:
             ring[FREE] -= 1
             place = free[ring[FREE]]
-            copy_bytes(finals, place * frame, final_observations, (env + 1) * final_skip - frame, frame)
+            copy(finals, place * frame, final_observations, (env + 1) * final_skip - frame, frame)
             flags |= FINAL | (place << PLACE)
-        copy_bytes(memory, (base + here) * stride + action_at, actions, env * action, action)
+        copy(memory, (base + here) * stride + action_at, actions, env * action, action)
         numbers[mark - 1] = rewards[env]
         marks[mark] = np.int32(flags)
-        copy_bytes(memory, (base + next_one) * stride, observations, (env + 1) * skip - frame, frame)
+        copy(memory, (base + next_one) * stride, observations, (env + 1) * skip - frame, frame)
         marks[new] = (marks[new] & (FIRST | LAST)) | (START if hole or (ended and finals_given) else 0)
     ring[TIME] += 1
     ring[COUNT] = min(ring[COUNT] + 1, slots)
@@ -198,11 +207,11 @@ def gather(
             for back in range(stack):
                 prefetch(marks, max(soon - back, 0) * stride + 4 * mark_at)
         if stack == 1:
-            copy_bytes(out, observations_at + place * wide, memory, row * stride, frame)
+            copy(out, observations_at + place * wide, memory, row * stride, frame)
         else:
             to = observations_at + place * wide
             copy_stack(memory, marks, length, stride, mark_at, zero, row, out, to, frame, stack)
-        copy_bytes(out, actions_at + place * action, memory, row * stride + action_at, action)
+        copy(out, actions_at + place * action, memory, row * stride + action_at, action)
         mark = marks[row * words + mark_at]
         total, discount = np.float64(numbers[row * words + mark_at - 1]), gamma
         for _ in range(steps - 1):
@@ -217,10 +226,10 @@ def gather(
             copy_stack(memory, marks, length, stride, mark_at, zero, row, out, to, frame, stack - 1)
         to += (stack - 1) * frame
         if mark & FINAL:
-            copy_bytes(out, to, finals, (mark >> PLACE) * frame, frame)
+            copy(out, to, finals, (mark >> PLACE) * frame, frame)
         else:
             after = row + 1 - length if mark & LAST else row + 1
-            copy_bytes(out, to, memory, after * stride, frame)
+            copy(out, to, memory, after * stride, frame)
         out_numbers[rewards_at + place] = total
         out_numbers[discounts_at + place] = 0.0 if mark & TERMINATED else discount
         out[terminated_at + place] = mark & TERMINATED
@@ -254,11 +263,11 @@ def copy_stack(
         if zero:
             out[to + step * frame : to + (step + 1) * frame] = 0
         else:
-            copy_bytes(out, to + step * frame, memory, row * stride, frame)
+            copy(out, to + step * frame, memory, row * stride, frame)
     for step in range(padding, frames):
         after = row + 1 - length if marks[row * stride // 4 + mark_at] & LAST else row + 1
         ask_ahead(memory, after * stride, frame)
-        copy_bytes(out, to + step * frame, memory, row * stride, frame)
+        copy(out, to + step * frame, memory, row * stride, frame)
         row = after
 
 

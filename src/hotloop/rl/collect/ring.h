@@ -5,9 +5,10 @@
  * so a producer killed at any moment leaves a ring that is whole: what it had not handed over is
  * simply not there.
  *
- * Nobody spins. Who must wait announces it (`sleeps`), looks once more, and sleeps on `bell`; who
- * makes progress looks at `sleeps` and rings. Both sides use sequentially consistent operations:
- * either the waiter sees the progress or the other sees the waiter.
+ * Nobody spins for long. Who must wait looks for SPIN_NS, where there is a core for the other side: to be
+ * woken takes about as long, and costs the other side a system call. Then it announces itself (`sleeps`),
+ * looks once more, and sleeps on `bell`; who makes progress looks at `sleeps` and rings. Both sides use
+ * sequentially consistent operations: either the waiter sees the progress or the other sees the waiter.
  *
  * Board: one writer publishes a block of bytes with a version, many readers copy it. Two slots take
  * turns, each guarded by a sequence number that is odd while the slot is written; a reader that was
@@ -16,6 +17,7 @@
 #ifndef HOTLOOP_RING_H
 #define HOTLOOP_RING_H
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
@@ -54,6 +56,7 @@ typedef struct {
 
 #define RING_HEADER_BYTES 512
 #define BOARD_HEADER_BYTES 256
+#define SPIN_NS 50000
 _Static_assert(sizeof(Ring) <= RING_HEADER_BYTES, "ring header");
 _Static_assert(sizeof(Board) <= BOARD_HEADER_BYTES, "board header");
 
@@ -93,9 +96,42 @@ static inline uint64_t ring_pending(Ring *ring) {
     return atomic_load(&ring->head) - atomic_load_explicit(&ring->tail, memory_order_relaxed);
 }
 
+static inline void breathe(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Whether this process may run on two cores or more, so that spinning does not keep the other side waiting. */
+static inline int has_cores(void) {
+    static _Atomic int known; /* 0: not yet asked, 1: no, 2: yes */
+    int found = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!found) {
+        found = 1;
+#ifdef __linux__
+        cpu_set_t cores;
+        found = sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 1 ? 2 : 1;
+#endif
+        atomic_store_explicit(&known, found, memory_order_relaxed);
+    }
+    return found == 2;
+}
+
+/* Look again and again, for SPIN_NS or `most_ns` at most; what is there at the end. */
+static inline uint64_t ring_look(Ring *ring, uint64_t (*there)(Ring *), uint64_t most_ns) {
+    uint64_t found = there(ring);
+    if (found || !has_cores()) return found;
+    uint64_t start = now_ns(), most = most_ns < SPIN_NS ? most_ns : SPIN_NS;
+    while (!found && !atomic_load(&ring->closed) && now_ns() - start < most) {
+        for (int i = 0; i < 16; i++) breathe();
+        found = there(ring);
+    }
+    return found;
+}
+
 /* One wait of at most `most_ns`; returns what is there: room for the producer, records for the consumer. */
 static inline uint64_t ring_wait(Ring *ring, Bell *bell, uint64_t (*there)(Ring *), uint64_t most_ns) {
-    uint64_t found = there(ring);
+    uint64_t found = ring_look(ring, there, most_ns);
     if (found || atomic_load(&ring->closed)) return found;
     uint32_t seen = atomic_load(&bell->count);
     atomic_fetch_add(&bell->sleeps, 1);
