@@ -15,8 +15,8 @@ help: ## list the targets
 demo: $(INSTALLED) ## train on pictures, find what is slow, switch it, prove the gain (two minutes)
 	$(BIN)/python examples/demo.py
 
-test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" tests
+test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones; many wait, so three at once on two cores
+	$(BIN)/python -m pytest -n 3 --dist loadfile --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

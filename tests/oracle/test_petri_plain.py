@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hotloop.rl.envs.petri.cluster_tool import cluster_tool
 from hotloop.rl.envs.petri.config import PetriConfig
@@ -10,7 +11,8 @@ from hotloop.rl.envs.petri.env import PetriVectorEnv
 from tests.oracle.test_petri_twins import NOISE, noisy_expert
 
 
-def test_a_hundred_thousand_steps_of_the_tool_are_those_of_the_compiled_path() -> None:
+@pytest.mark.parametrize("steps", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_steps_of_the_tool_are_those_of_the_compiled_path(steps: int) -> None:
     net, config = cluster_tool(3), PetriConfig(time_limit_s=890)
     rows = 4 * len(NOISE)
     plain, turbo = (
@@ -20,7 +22,7 @@ def test_a_hundred_thousand_steps_of_the_tool_are_those_of_the_compiled_path() -
     for env in (plain, turbo):
         _, infos = env.reset(seed=0)
     rng = np.random.default_rng(1)
-    for step in range(100_000 // rows):
+    for step in range(steps // rows):
         actions = noisy_expert(turbo, infos, rng)
         *expected, infos = turbo.step(actions)
         *seen, plain_infos = plain.step(actions)

@@ -199,13 +199,16 @@ def _turn_block(_typing: Any, a: Any, a_at: Any, a_row: Any, b: Any, b_at: Any, 
     return types.void(a, types.intp, types.intp, b, types.intp, types.intp), generate
 
 
+turn_block = cast("Callable[[Floats, int, int, Floats, int, int], None]", _turn_block)
+
+
 @kernel
 def turn(a: Floats, a_at: int, rows: int, columns: int, b: Floats, b_at: int, b_row: int) -> None:
     """B(n, m) = A(m, n), A [rows, columns] dense, rows of B `b_row` apart; nothing may overlap."""
     whole_rows, whole_columns = rows - rows % LANES, columns - columns % LANES
     for j in range(0, whole_columns, LANES):
         for i in range(0, whole_rows, LANES):
-            _turn_block(a, a_at + i * columns + j, columns, b, b_at + j * b_row + i, b_row)
+            turn_block(a, a_at + i * columns + j, columns, b, b_at + j * b_row + i, b_row)
     for j in range(columns):
         line = b[b_at + j * b_row : b_at + j * b_row + rows]
         column = a[a_at + j : a_at + rows * columns]
