@@ -1,10 +1,11 @@
-"""What `make demo` runs: a slow training is recorded and explained, its slow part exchanged, the gain proven.
+"""What `make demo` runs: a slow training is recorded and explained, its slow parts exchanged, the gain proven.
 
-An agent learns Ricochet Robots from pictures of 128 x 128 pixels. First PIL draws them, as such scripts do;
-the report says what that costs. Then the same training draws them with a compiled kernel, the same pixels,
-and `hotloop compare` runs both in turn until the verdict is clear. Each command is shown before it runs.
+An agent learns Snake by DQN, the way such scripts are first written: rows become tensors one by one, a flood
+fill runs in Python, many small calls of torch make an update. The report says what that costs. Then the same
+training, with the same updates and the same numbers up to rounding, runs in hotloop's kernels, and
+`hotloop compare` runs both in turn until the verdict is clear. Each command is shown before it runs.
 
-Run: python examples/demo.py [--folder DIR] [--timesteps N] [--compare-timesteps N] [--budget TIME]
+Run: python examples/demo.py [--folder DIR] [--episodes N] [--compare-episodes N] [--budget TIME]
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKLOAD = ["train", "ricochet", "--envs", "8", "--no-convlstm", "--channels", "4", "--epochs", "1"]
+WORKLOAD = ["train", "snake", "--variant", "original", "--envs", "64"]
 INTERRUPTED = 130
 
 
@@ -50,9 +51,9 @@ def main() -> None:
         default=Path("hotloop-runs/demo"),
         help="where runs and report go; those of an earlier demo are replaced",
     )
-    parser.add_argument("--timesteps", type=int, default=8192, help="of the training that is explained")
-    parser.add_argument("--compare-timesteps", type=int, default=2048, help="of each run compared")
-    parser.add_argument("--budget", default="120s", help="of the comparison")
+    parser.add_argument("--episodes", type=int, default=256, help="of the training that is explained")
+    parser.add_argument("--compare-episodes", type=int, default=64, help="of each run compared")
+    parser.add_argument("--budget", default="180s", help="of the comparison, which ends when it is decided")
     given = parser.parse_args()
     folder: Path = given.folder
     run, pairs, page = folder / "run", folder / "pairs", folder / "report.html"
@@ -60,15 +61,14 @@ def main() -> None:
         shutil.rmtree(old, ignore_errors=True)
     page.unlink(missing_ok=True)
 
-    say("1. Train on pictures for about half a minute, recorded; then: what limits it, and what would help")
-    steps = ["--timesteps", str(given.timesteps)]
-    hotloop(*WORKLOAD, *steps, "--rendering", "pil", "--capture", str(run))
+    say("1. Train a Snake agent for some seconds, recorded; then: what limits it, and what would help")
+    hotloop(*WORKLOAD, "--episodes", str(given.episodes), "--capture", str(run))
 
-    say("2. The slow part has a fast twin that draws the same pixels. Is training really faster with it?")
-    steps = ["--timesteps", str(given.compare_timesteps), "--no-profiling", "--seed", "{seed}"]
-    command = [typed("python"), "-m", "hotloop", *WORKLOAD, *steps, "--rendering", "pil"]
+    say("2. The same training with the slow parts exchanged: the same updates. Is it really faster?")
+    each = ["--episodes", str(given.compare_episodes), "--no-profiling", "--seed", "{seed}"]
+    command = [typed("python"), "-m", "hotloop", *WORKLOAD, *each]
     place = ["--series", str(pairs), "--budget", given.budget]
-    hotloop("compare", *place, "--set-b", "rendering=compiled", "--", *command)
+    hotloop("compare", *place, "--set-b", "variant=fast", "--", *command)
 
     say("3. The report as one page")
     hotloop("report", str(run), "-o", str(page))

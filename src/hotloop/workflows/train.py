@@ -71,9 +71,15 @@ def request_class(name: str) -> type[Any] | None:
     return found
 
 
+def check_config(name: str, config: Any) -> None:
+    """Raise HotloopError for settings that cannot be, before anything is planned or compiled."""
+    importlib.import_module(f"hotloop.rl.workloads.{name}").check(config)
+
+
 def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> Trained:
     """Run the workload; its capture is complete however it ends."""
     workload = importlib.import_module(f"hotloop.rl.workloads.{name}")
+    workload.check(config)
     if not recording.profiling:
         return Trained(workload.run(config, None, quiet), None)
     if hasattr(workload, "prepare"):

@@ -117,12 +117,17 @@ def costly_regions(run: Run) -> Recommendation | None:
 
 def leave_alone(run: Run) -> Recommendation | None:
     """Says aloud which regions are not worth optimising: even free, they would gain almost nothing."""
+    by_name: dict[str, list[Row]] = {}
+    for row in run.rows:
+        if row.category != "wait":
+            by_name.setdefault(row.name, []).append(row)
+    shares = {name: sum(row.own_share for row in rows) for name, rows in by_name.items()}
+    low = sorted((name for name in shares if 1e-4 < shares[name] < 1 - 1 / LOW), key=lambda n: -shares[n])
     small: list[tuple[float, str, Estimate]] = []
-    low = [row for row in run.rows if 1e-4 < row.own_share < 1 - 1 / LOW and row.category != "wait"]
-    for row in sorted(low, key=lambda row: -row.own_share)[:MOST_LOOKED_AT]:
-        gain = run.gain([row], 1.0, own=True)
+    for name in low[:MOST_LOOKED_AT]:
+        gain = run.gain(by_name[name], 1.0, own=True)
         if gain is not None and gain.high < LOW:
-            small.append((row.own_share, row.name, gain))
+            small.append((shares[name], name, gain))
     if not small:
         return None
     shown = small[:5]

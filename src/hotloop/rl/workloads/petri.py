@@ -109,7 +109,6 @@ def batches_of(config: Petri) -> int:
 
 def prepare(config: Petri) -> None:
     """Compile the kernels, before anybody looks at the time."""
-    check(config)
     if config.trainer == "hotloop":
         warm(make_envs(config)).close()
 

@@ -189,9 +189,17 @@ def dqn_settings(config: Snake) -> Any:
     )
 
 
+def prepare(config: Snake) -> None:
+    """Compile the kernels, before anybody looks at the time."""
+    if config.trainer == "hotloop":
+        envs = make_envs(config)
+        compile_kernels(dqn_settings(config), envs)
+        envs.close()
+
+
 def run(config: Snake, note: Note | None = None, quiet: bool = False) -> Outcome:
     """Train as the config says."""
-    _check(config)
+    check(config)
     remarks = _remarks(config)
     if config.learning_check:
         from hotloop.rl.workloads.snake_play import learn_and_play
@@ -294,7 +302,8 @@ def _remarks(config: Snake) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _check(config: Snake) -> None:
+def check(config: Snake) -> None:
+    """Raise HotloopError with one sentence for the first setting that cannot be."""
     for name, least in (("episodes", 1), ("envs", 1), ("steps", 0), ("learning_check", 0)):
         if getattr(config, name) < least:
             raise HotloopError(f"{name}={getattr(config, name)} must be at least {least}.")
