@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.train import recurrent_ppo
 from hotloop.rl.train.checkpoint import CheckpointError
 from hotloop.rl.train.recurrent_ppo import (
     RecurrentPPOConfig,
@@ -91,6 +92,28 @@ def test_sequences_replay_exactly_what_was_acted() -> None:
     fresh = policy(seen[:1], torch.zeros_like(state), starts[:1])[0]
     forgotten = policy(seen[:1], state, torch.ones(1, 3, dtype=torch.bool))[0]
     torch.testing.assert_close(fresh, forgotten)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_before_the_first_update_a_rollout_replays_to_the_numbers_that_were_acted_on(
+    mode: AutoresetMode,
+) -> None:
+    config = dataclasses.replace(SMALL, steps=7, groups=1)  # episodes of 3 steps: they reach over rollouts
+    training = recurrent_ppo._Run(config, cues(mode=mode))
+    for _ in range(3):
+        training.collect()
+        buffer = training.buffer
+        with torch.no_grad():
+            logits, values, _ = training.policy(
+                torch.from_numpy(buffer.observations[:-1]),
+                training.first_state.clone(),
+                torch.from_numpy(training.starts),
+            )
+        chosen = torch.log_softmax(logits, -1).gather(2, torch.from_numpy(buffer.actions)[..., None])[..., 0]
+        torch.testing.assert_close(chosen, torch.from_numpy(buffer.log_probabilities))
+        torch.testing.assert_close(values, torch.from_numpy(buffer.values[:-1]))
+    assert training.starts.any() and not training.starts[0].all()
+    assert (training.first_state != 0).any()
 
 
 def test_losses_by_hand() -> None:

@@ -100,7 +100,7 @@ class ProgressLine:
             return
         self._due_s = now + self._every_s
         rate = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
-        left = duration((self._total - steps) / rate * 1e9) if rate > 0 else "-"
+        left = duration(max(self._total - steps, 0) / rate * 1e9) if rate > 0 else "-"
         head = f"{count(steps)} / {count(self._total)} steps  {count(rate)} steps/s  {left} left"
         columns = shutil.get_terminal_size().columns if self._redraw else None
         words = progress_words(head, mean_return, note, columns)

@@ -23,7 +23,7 @@ class Ricochet:
 
     timesteps: int = 50_000
     """Env steps of the training."""
-    envs: int = 16
+    envs: int = 32
     """Boards played at the same time."""
     obs_mode: Literal["rgb_image", "image", "symbolic"] = "rgb_image"
     """What the agent sees: pictures of 128 x 128 pixels, planes of the board, or a vector."""
@@ -48,13 +48,13 @@ class Ricochet:
     """Of the encoder's maps and memory, with pictures."""
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers, without pictures."""
-    rollout_steps: int = 32
+    rollout_steps: int = 16
     """Env steps of each board between two rounds of learning."""
     epochs: int = 3
     """Passes over what was collected."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Of Adam."""
-    discount: float = 0.99
+    discount: float = 0.95
     """What a reward one step later is worth."""
     entropy_weight: float = 0.01
     """Reward for undecided policies."""
@@ -92,13 +92,12 @@ def make_envs(config: Ricochet, copy: bool = False) -> Any:
 
 def prepare(config: Ricochet) -> None:
     """Compile the kernels, before anybody looks at the time."""
-    check(config)
     if config.trainer == "hotloop":
         warm(make_envs(config)).close()
 
 
 def check(config: Ricochet) -> None:
-    """Say what cannot be."""
+    """Raise HotloopError with one sentence for the first setting that cannot be."""
     for name in ("envs", "timesteps", "threads"):
         if getattr(config, name) < 1:
             raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")

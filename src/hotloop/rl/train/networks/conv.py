@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -9,11 +10,25 @@ from torch import Tensor, nn
 
 from hotloop._util.errors import HotloopError
 
+RELU_GAIN = math.sqrt(2.0)
+
+
+def begin_orthogonal(module: nn.Conv2d | nn.Linear, gain: float = RELU_GAIN) -> None:
+    """Weights that keep the size of what goes through, and no bias.
+
+    With torch's own first weights a signal shrinks in every layer: after three convolutions and the gates
+    of a ConvLSTM hardly anything of the picture was left for the heads to learn from.
+    """
+    nn.init.orthogonal_(module.weight, gain)
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
 
 class PictureEncoder(nn.Module):
     """Three strided convolutions: pictures [batch, channels, height, width] to maps 1/16 as high and wide.
 
-    uint8 pixels are scaled to 0..1 here, so that buffers and transfers carry bytes.
+    uint8 pixels are scaled to 0..1 here, so that buffers and transfers carry bytes. From every picture its
+    mean colour is taken away: a background is then about 0, and what stands on it is what is seen.
     """
 
     def __init__(self, shape: tuple[int, ...], channels: int):
@@ -31,13 +46,16 @@ class PictureEncoder(nn.Module):
             nn.Conv2d(channels, channels, kernel_size=4, stride=2, padding=1),
             nn.ReLU(),
         )
+        for module in self.convolutions:
+            if isinstance(module, nn.Conv2d):
+                begin_orthogonal(module)
         self.map_shape = (channels, shape[1] // 16, shape[2] // 16)
 
     def forward(self, observations: Tensor) -> Tensor:
         """The map of features of each picture."""
         if observations.dtype == torch.uint8:
-            observations = observations.float().mul_(1 / 255)
-        return cast(Tensor, self.convolutions(observations))
+            observations = observations * (1 / 255)  # to float32 in one pass
+        return cast(Tensor, self.convolutions(observations - observations.mean(dim=(2, 3), keepdim=True)))
 
 
 class ConvEncoder(nn.Module):
@@ -46,8 +64,10 @@ class ConvEncoder(nn.Module):
     def __init__(self, shape: tuple[int, ...], channels: int, features: int):
         super().__init__()
         self.pictures = PictureEncoder(shape, channels)
-        size = self.pictures.map_shape[0] * self.pictures.map_shape[1] * self.pictures.map_shape[2]
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(size, features), nn.ReLU())
+        size = math.prod(self.pictures.map_shape)
+        linear = nn.Linear(size, features)
+        begin_orthogonal(linear)
+        self.head = nn.Sequential(nn.Flatten(), nn.LayerNorm(size), linear, nn.ReLU())
         self.features = features
         self.state_shape: tuple[int, ...] = (0,)
 
