@@ -57,7 +57,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     folder = tmp_path_factory.mktemp("tuned")
     code, out, err = hotloop(
         folder,
-        *("tune", "--budget", "60s", "--json", "--no-threads", "--folder", "probes"),
+        *("tune", "--budget", "60s", "--json", "--no-threads", "--probes", "probes"),
         *("--values", "n_envs=4,16", "--values", "mode=fast,slow", "--safe", "mode"),
         *("--", sys.executable, SCRIPT, "--n-envs", "{n_envs=4}", "--n-steps", "{n_steps=8}"),
         *("--mode", "{mode=slow}"),
@@ -102,7 +102,7 @@ def test_probes_and_comparison_stay_on_disk_and_the_result_is_remembered(
 def test_a_script_that_fails_is_code_5(tmp_path: Path) -> None:
     code, _, err = hotloop(
         tmp_path,
-        *("tune", "--budget", "4s", "--no-threads", "--", sys.executable, SCRIPT, "--n-envs", "{n_envs=4}"),
+        *("tune", "--budget", "5s", "--no-threads", "--", sys.executable, SCRIPT, "--n-envs", "{n_envs=4}"),
         *("--fail-above", "2"),
     )
     assert code == 5 and "too many envs" in err
@@ -111,7 +111,7 @@ def test_a_script_that_fails_is_code_5(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     process = start(
         tmp_path,
-        *("tune", "--budget", "5m", "--no-threads", "--folder", "kept", "--json"),
+        *("tune", "--budget", "5m", "--no-threads", "--probes", "kept", "--json"),
         *("--values", "n_envs=1,2,4", "--", sys.executable, SCRIPT, "--n-envs", "{n_envs=4}"),
     )
     give_up_s = time.monotonic() + 120
@@ -140,6 +140,10 @@ def _cwd(pid: str) -> Path | None:
         (("tune", "nothing"), "there is no workload"),
         (("tune", "petri", "--also", "lr"), "--also lr is not known"),
         (("tune", "petri", "--show"), "was not tuned on this machine"),
+        (("tune", "petri", "--budget", "1s"), "--budget is 1 s, too short"),
+        (("tune", "imitate"), "add --stage demos, --stage bc or --stage rl"),
+        (("tune", "imitate", "--stage", "bc", "--folder", "nowhere"), "no demonstrations in nowhere"),
+        (("tune", "mario", "--size", "38"), "size=38 must be a multiple of 4"),
         (("tune", "--budget", "1m", "--", "python", "x.py", "{n_envs=a}"), "whole number"),
         (("tune", "--"), "no command"),
         (("train", "petri", "--tuned"), "hotloop tune petri"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from hotloop import Profiler
 from hotloop.analysis.cycles import Seen, seen_so_far, whole_cycles
 from hotloop.analysis.steady import figures
 from hotloop.testing.fakes import FakeClock
-from hotloop.workflows.probes import Patience
+from hotloop.workflows.probes import Patience, held_back
 
 STEP_NS, LEARN_NS = 20_000_000, 600_000_000
 STEPS, ENVS = 20, 4  # a cycle: 0.4 s of collecting, 0.6 s of learning, 80 env steps
@@ -81,3 +83,37 @@ def test_a_run_known_not_to_learn_is_ended_in_time() -> None:
 
 def test_a_workload_that_ends_its_own_cycle_is_not_waited_for() -> None:
     assert Patience(2.0, 30.0, cycles=0).enough(Seen(1, 0, 0), 2.0)
+
+
+def test_work_that_has_to_settle_counts_from_an_update_on() -> None:
+    patience = Patience(2.0, 30.0, cycles=2, settling=4)
+    assert not patience.begun(Seen(5000, 3, 0)) and patience.begun(Seen(5000, 4, 1))
+    assert Patience(2.0, 30.0).begun(Seen(1, 0, 0))
+    patience.ended(Seen(100, 0, 0))  # it does not learn at all
+    assert patience.begun(Seen(1, 0, 0))
+
+
+def test_the_first_updates_can_be_left_out(profiler: Profiler, clock: FakeClock) -> None:
+    for cycle in range(8):  # twice as slow until the rings are full
+        with profiler.profile("env_step"):
+            clock.advance(STEP_NS * (2 if cycle < 4 else 1))
+        profiler.progress(env_steps=ENVS)
+        with profiler.profile("backward"):
+            clock.advance(LEARN_NS * (2 if cycle < 4 else 1))
+        profiler.progress(updates=1)
+    capture = profiler.capture()
+    steady_s = (STEP_NS + LEARN_NS) / 1e9 / ENVS
+    assert whole_cycles(capture, warm_up_updates=4).s_per_env_step == pytest.approx(steady_s, rel=0.05)
+    assert (whole_cycles(capture).s_per_env_step or 0.0) > 1.15 * steady_s
+    # with too few after them, the last cycle there is
+    assert whole_cycles(capture, warm_up_updates=99).s_per_env_step == pytest.approx(steady_s, rel=0.05)
+
+
+def test_ctrl_c_waits_for_a_process_that_is_being_started() -> None:
+    before, reached = signal.getsignal(signal.SIGINT), False
+    with pytest.raises(KeyboardInterrupt), held_back():
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert reached and signal.getsignal(signal.SIGINT) is before
+    with held_back():
+        pass

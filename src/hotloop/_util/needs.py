@@ -16,3 +16,5 @@ class Need:
     """The setting that decides it; "" when none does."""
     value: int = 0
     """What it is set to."""
+    in_children: bool = False
+    """Whether processes that the run starts hold it, each for itself."""

@@ -37,13 +37,18 @@ def seen_so_far(capture: Capture) -> Seen:
     return Seen(done.env_steps, done.updates, max(len(_marks(capture)[0]) - 1, 0))
 
 
-def whole_cycles(capture: Capture, resolver: Resolver | None = None) -> Figures:
-    """The figures of a run, its times taken over whole cycles where it has any."""
+def whole_cycles(capture: Capture, resolver: Resolver | None = None, warm_up_updates: int = 0) -> Figures:
+    """The figures of a run, its times taken over whole cycles where it has any.
+
+    Cycles before so many updates are left out, too, where enough others are there.
+    """
     known = figures(capture, resolver)
     marks, end_ns, done = _marks(capture)
     if len(marks) < 2:
         return known
-    first = marks[WARM_UP_CYCLES] if len(marks) > WARM_UP_CYCLES + 1 else marks[0]
+    early = int(np.count_nonzero(done["updates"][marks] < warm_up_updates))
+    warm_up = max(WARM_UP_CYCLES, early)
+    first = marks[warm_up] if len(marks) > warm_up + 1 else marks[max(len(marks) - 2, 0)]
     last = marks[-1]
     steps, updates = (float(done[name][last] - done[name][first]) for name in ("env_steps", "updates"))
     seconds = float(end_ns[last] - end_ns[first]) / 1e9

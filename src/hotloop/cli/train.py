@@ -20,12 +20,13 @@ from hotloop.cli.report import print_text
 from hotloop.cli.train_plan import plan_text
 from hotloop.report.as_json import findings_json
 from hotloop.workflows.choices import NOTHING_CHOSEN, Chosen, choose, says_of, wishes_in
-from hotloop.workflows.memory import Line, checked_plan, lines_of
+from hotloop.workflows.memory import ChildrenWatch, Line, checked_plan, lines_of
 from hotloop.workflows.report import explained
 from hotloop.workflows.train import (
     WORKLOADS,
     Recording,
     Trained,
+    check_config,
     check_export,
     config_class,
     request_class,
@@ -128,6 +129,7 @@ def run(arguments: Arguments) -> int:
         )
     if report is not None:
         check_export(report)
+    check_config(arguments.workload, arguments.config)
     summary = wish.profiling_summary_freq
     if wish.enable_profiling and not summary:
         summary = max(getattr(arguments.config, "timesteps", 0) // 10, 1)
@@ -137,8 +139,9 @@ def run(arguments: Arguments) -> int:
     if plan is not None and not wish.json:
         note(plan_text(lines_of(plan), pen_for_stderr(), ended=False))
     recording = Recording(wish.capture, not wish.no_profiling, summary)
-    trained = train(arguments.workload, arguments.config, recording, quiet=wish.json)
-    held = lines_of(plan, trained) if plan is not None else ()
+    with ChildrenWatch() as children:
+        trained = train(arguments.workload, arguments.config, recording, quiet=wish.json)
+    held = lines_of(plan, trained, children) if plan is not None else ()
     if trained.folder is None:
         _say(trained, wish.json, None, held)
     else:

@@ -22,7 +22,7 @@ from hotloop.workflows.tuned import recalled, script_target, workload_target
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 Words = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 INTERRUPTED, SCRIPT_FAILED = 130, 5
-WORKLOAD_BUDGET, SCRIPT_BUDGET = "2m", "10m"
+SCRIPT_BUDGET = "10m"
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class Options:
     """How to tune."""
 
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time for all: half for the search, half for the comparison; 2m for a workload, 10m for a script."""
+    """Time for all: half for the search, half for the comparison; 2m for a workload, 10m for mario and for a
+    script."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
     """Differences below this do not matter."""
-    folder: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    probes: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Where the probes are kept; hotloop-runs/<time>-tune-<name> when not given."""
     order_seed: int = 0
     """Seed of the order of probes and of the coin flips."""
@@ -124,8 +125,10 @@ def run(arguments: Arguments) -> int:
     """Tune, print, and return the exit code."""
     wish = arguments.options
     target: Target
+    budget = SCRIPT_BUDGET
     if arguments.workload:
-        target = workload_target(arguments.workload, arguments.config, wish.also)
+        target = made = workload_target(arguments.workload, arguments.config, wish.also)
+        budget = made.tunable.budget
     else:
         target = script_target(arguments.command, wish.values, wish.safe, not wish.no_threads)
     if wish.show:
@@ -136,9 +139,9 @@ def run(arguments: Arguments) -> int:
             else remembered_text(found)
         )
         return 0
-    budget = wish.budget or (WORKLOAD_BUDGET if arguments.workload else SCRIPT_BUDGET)
-    terms = TuneTerms(seconds(budget, "--budget"), fraction(wish.tolerance, "--tolerance"), wish.order_seed)
-    tuning = tune(target, terms, wish.folder, Progress())
+    budget_s = seconds(wish.budget or budget, "--budget")
+    terms = TuneTerms(budget_s, fraction(wish.tolerance, "--tolerance"), wish.order_seed)
+    tuning = tune(target, terms, wish.probes, Progress())
     if tuning.failed:
         note(f"hotloop: the current settings could not be measured: {tuning.failed}")
         if wish.json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from hotloop._util.units import percent, size
@@ -14,14 +16,15 @@ from hotloop.report.series_text import experiment_json
 from hotloop.report.verdict import floor_text, headline
 from hotloop.workflows.tune import (
     ALL,
-    CURRENT,
     FEW_PROBES,
     SAFE,
+    SAYS_BASE,
+    Settings,
     Tuning,
-    finalists_table,
-    search_json,
+    budget_for,
     words_of,
 )
+from hotloop.workflows.tune_record import finalists_table, search_json
 
 MOST_ROWS = 8
 
@@ -38,15 +41,19 @@ def tuning_text(tuning: Tuning, pen: Pen) -> str:
 
 def _table_lines(tuning: Tuning, pen: Pen) -> list[str]:
     searched = tuning.searched
-    about = f"{len(searched.probes)} probes in {searched.spent_s:.0f} s, {searched.legal} settings"
+    made = len(searched.probes)
+    about = f"{made} probe{'' if made == 1 else 's'} in {searched.spent_s:.0f} s, {searched.legal} settings"
     lines = [pen.heading(f"Tuning {pen.clean(tuning.target.name, 40)}", about)]
-    rows = [("settings that met in turns", "predicted", "measured", "memory")]
-    for settings, predicted, seen in finalists_table(searched)[:MOST_ROWS]:
+    rows = [(f"{tuning.unit}s of settings that met in turns", "predicted", "measured", "memory")]
+    met = finalists_table(searched)[:MOST_ROWS]
+    common, said = _common([settings for settings, _, _ in met], searched.space.current)
+    for settings, predicted, seen in met:
         held = tuning.target.memory_bytes(settings, searched.probes)
-        yours = " (yours)" if settings == searched.space.current else ""
-        rows.append((words_of(settings) + yours, _rate(predicted), _rate(seen), size(held)))
+        yours = "(yours)" if settings == searched.space.current else ""
+        words = words_of(tuple(one for one in settings if one[0] not in common))
+        rows.append((f"{words} {yours}".strip(), _rate(predicted), _rate(seen), size(held)))
     drawn = table(pen, rows)
-    lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
+    lines += [pen.paint(drawn[0], "dim"), *drawn[1:], *([pen.wrap(said, "  ")] if said else [])]
     failed = [p for p in searched.probes if p.failure]
     for probe in failed[:3]:
         lines.append(pen.wrap(f"failed: {words_of(probe.settings)}: {probe.failure}", "  "))
@@ -54,6 +61,17 @@ def _table_lines(tuning: Tuning, pen: Pen) -> list[str]:
         words = f"{searched.too_large} settings were left out: they would take over half of the free memory."
         lines.append(pen.wrap(words, "  "))
     return lines
+
+
+def _common(met: Sequence[Settings], current: Settings) -> tuple[set[str], str]:
+    """Names of what is alike in all settings, or in all but those in use, and a sentence about it."""
+    others = [settings for settings in met if settings != current]
+    same = set.intersection(*(set(settings) for settings in others)) if len(others) > 1 else set()
+    if not same:
+        return set(), ""
+    words = words_of(tuple(one for one in others[0] if one in same))
+    who = "All of them" if current not in met or same <= set(current) else "All but yours"
+    return {name for name, _ in same}, f"{who} with {words}."
 
 
 def _rate(seconds: float | None) -> str:
@@ -74,26 +92,30 @@ def _model_lines(tuning: Tuning, pen: Pen) -> list[str]:
 
 
 def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
-    found = [row for done in tuning.compared for row in done.found.compared]
+    found = [
+        (row, SAYS_BASE[done.series.plan.variants[0].name])
+        for done in tuning.compared
+        for row in done.found.compared
+    ]
     if not found:
         made = len(tuning.searched.probes)
         if made < min(FEW_PROBES, tuning.searched.legal):
-            words = f"Nothing can be said: there was time for {made} of {tuning.searched.legal} settings; "
-            return pen.wrap(words + "give more with --budget.").split("\n")
+            words = f"Nothing can be said: there was time for {made} of {tuning.searched.legal} settings"
+            return pen.wrap(f"{words}{_more_time(tuning)}.").split("\n")
         return [pen.paint("Keep yours: the search ended at the settings in use.", "bold")]
     lines = []
-    for row in found:
+    for row, base in found:
         name = row.variant.name
         settings = " ".join(row.variant.overrides)
         kind = "same results" if row.variant.safety == "safe" else "may change learning"
         faster = row.verdict.word == "faster"
-        said = headline(row.verdict, CURRENT, settings)
+        said = headline(row.verdict, base, "this")
         if row.verdict.word == "undecided":
-            said = f"Keep yours for now. {said}; a larger --budget makes more pairs."
+            said = f"Keep {base} for now. {said}; a larger --budget makes more pairs."
         elif not faster:
-            said = f"Keep yours. {said}."
+            said = f"Keep {base}. {said}."
         style = "bold green" if faster else "bold yellow" if row.verdict.word == "undecided" else "bold"
-        lines.append(pen.paint(pen.wrap(f"{settings} ({kind})").split("\n")[0], "bold"))
+        lines += [pen.paint(line, "bold") for line in pen.wrap(f"{settings} ({kind})", "", "  ").split("\n")]
         lines += [pen.paint(line, style) for line in pen.wrap(said, "  ").split("\n")]
         lines.append(pen.wrap(floor_text(row.verdict), "  "))
         if row.variant.safety == "semantic" and name in (ALL, SAFE):
@@ -104,15 +126,22 @@ def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
     return lines
 
 
+def _more_time(tuning: Tuning) -> str:
+    """What to do about a search that was too short, by what a probe took."""
+    spent_s = [probe.spent_s for probe in tuning.searched.probes]
+    if not spent_s:
+        return "; give more with --budget"
+    needed_s = budget_for(statistics.median(spent_s))
+    return f"; one takes {max(spent_s):.0f} s here, so give about --budget {-(-needed_s // 60):.0f}m"
+
+
 def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
     tuned, target = tuning.tuned, tuning.target
-    workload = len(target.name.split()) == 1
     lines = []
-    if workload:
-        if tuned.safe:
-            lines.append(f"next: hotloop train {target.name} --tuned")
-        if tuned.semantic:
-            lines.append(f"next: hotloop train {target.name} --tuned-semantic")
+    if target.own_words:  # a workload of ours
+        for wanted, flag in ((tuned.safe, "--tuned"), (tuned.semantic, "--tuned-semantic")):
+            if wanted:
+                lines.append(pen.command(f"next: {shlex.join(target.command_for(wanted))} {flag}"))
     else:
         for settings, wanted in (
             (tuning.searched.best_safe, tuned.safe),
@@ -138,6 +167,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "folder": str(tuning.folder),
         "interrupted": tuning.interrupted,
         "failed": tuning.failed or None,
+        "unit": tuning.unit,
         "search": plain(search_json(tuning.searched)),
         "tuned": dataclasses.asdict(tuning.tuned),
         "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or "keep yours",

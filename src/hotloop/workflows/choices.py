@@ -24,20 +24,32 @@ NOTHING_CHOSEN = Chosen()
 
 
 def wishes_in(words: list[str]) -> dict[str, Any]:
-    """`--preset NAME`, `--tuned` and `--tuned-semantic` among the words, which are read before the others."""
-    chosen = None
-    for at, word in enumerate(words):
-        if word == "--preset" and at + 1 < len(words):
-            chosen = words[at + 1]
-        elif word.startswith("--preset="):
-            chosen = word.partition("=")[2]
+    """`--preset NAME`, `--tuned`, `--tuned-semantic` and `--stage NAME` among the words: what has to be known
+    before the others are read."""
     flags = {word.replace("_", "-") for word in words}
     semantic = "--tuned-semantic" in flags
-    return {"preset": chosen, "tuned": semantic or "--tuned" in flags, "semantic": semantic}
+    return {
+        "preset": _value_of("--preset", words),
+        "tuned": semantic or "--tuned" in flags,
+        "semantic": semantic,
+        "stage": _value_of("--stage", words),
+    }
 
 
-def choose(name: str, config: Any, preset: str | None, tuned: bool, semantic: bool) -> Chosen:
-    """The settings to begin with; `config` has the defaults."""
+def _value_of(flag: str, words: list[str]) -> str | None:
+    found = None
+    for at, word in enumerate(words):
+        if word == flag and at + 1 < len(words):
+            found = words[at + 1]
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def choose(
+    name: str, config: Any, preset: str | None, tuned: bool, semantic: bool, stage: str | None = None
+) -> Chosen:
+    """The settings to begin with; `config` has the defaults, `stage` is the one asked for, if any."""
     if preset is not None and tuned:
         raise HotloopError("--preset and --tuned both choose settings; give one of the two.")
     if preset is not None:
@@ -45,7 +57,7 @@ def choose(name: str, config: Any, preset: str | None, tuned: bool, semantic: bo
     if tuned:
         from hotloop.workflows.tuned import tuned_settings
 
-        settings, says, rate_per_s = tuned_settings(name, semantic)
+        settings, says, rate_per_s = tuned_settings(name, semantic, stage)
         return Chosen(settings, says, True, rate_per_s)
     return NOTHING_CHOSEN
 

@@ -2,9 +2,10 @@
 
     python -m hotloop.workflows.probe_host NAME
 
-reads requests from stdin, one JSON object a line ({"config": ..., "capture": DIR}), and answers each with two
-lines: {"pid": ...} once the child runs, {"code": ..., "cpu_s": ...} once it has ended. torch computes
-nothing before a fork, so that none of its threads are lost in it. When stdin ends, the child is ended, too.
+reads requests from stdin, one JSON object a line ({"config": ..., "capture": DIR, "accounts": true}), and
+answers each with two lines: {"pid": ...} once the child runs, {"code": ..., "cpu_s": ...} once it has ended
+(2: it refused its settings and said why on stderr). torch computes nothing before a fork, so that none of its
+threads are lost in it. When stdin ends, the child is ended, too.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from hotloop.workflows.probes import OUTCOME_FILE
+from hotloop._util.errors import HotloopError
+from hotloop.workflows.probes import OUTCOME_FILE, REFUSED
 from hotloop.workflows.train import Recording, config_class, train
 
 LOOK_S = 0.05
+WORK_FOLDER = "work"  # beside the capture, while a probe runs
 _TRAINERS = ("ppo", "recurrent_ppo", "dqn", "sac", "bc")
 
 
@@ -40,7 +44,7 @@ def main(name: str) -> int:
         if pid == 0:
             _child(name, kind, request)
         _answer({"pid": pid})
-        status, used = _wait(pid)
+        status, used = _wait(pid, Path(request["capture"]).parent / WORK_FOLDER)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not loaded:
             _load_kernels(name, kind(**_given(request)))
@@ -63,16 +67,21 @@ def _load_kernels(name: str, config: Any) -> None:
         envs.close()
 
 
-def _wait(pid: int) -> tuple[int, Any]:
-    """Wait for a child; nobody sends more before it has ended, so what can be read is the end of stdin."""
+def _wait(pid: int, work: Path) -> tuple[int, Any]:
+    """Wait for a child and take away what it wrote in its working folder.
+
+    Nobody sends more before it has ended, so what can be read is the end of stdin.
+    """
     while True:
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
+            shutil.rmtree(work, ignore_errors=True)
             return status, used
         if select.select([0], [], [], LOOK_S)[0]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             os.wait4(pid, 0)
+            shutil.rmtree(work, ignore_errors=True)
             os._exit(1)
 
 
@@ -104,11 +113,16 @@ def _child(name: str, kind: type[Any], request: dict[str, Any]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         given = _given(request)
         if "folder" in given:
-            given["folder"] = own_folder(Path(given["folder"]), folder.parent / "work", given.get("stage"))
+            mine = folder.parent / WORK_FOLDER
+            given["folder"] = own_folder(Path(given["folder"]), mine, given.get("stage"))
         trained = train(name, kind(**given), Recording(folder), quiet=True)
-        said = dataclasses.asdict(trained.outcome)
-        (folder.parent / OUTCOME_FILE).write_text(json.dumps(said, default=str), encoding="utf-8")
+        if request.get("accounts", True):
+            said = dataclasses.asdict(trained.outcome)
+            (folder.parent / OUTCOME_FILE).write_text(json.dumps(said, default=str), encoding="utf-8")
         code = 0
+    except HotloopError as error:
+        code = REFUSED
+        print(error, file=sys.stderr, flush=True)
     except BaseException as error:  # a forked child must not return into the host's loop
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:

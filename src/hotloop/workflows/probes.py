@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -29,7 +30,9 @@ from hotloop.measure.profiler import CAPTURE_VARIABLE
 
 CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
 OUTCOME_FILE = "outcome.json"  # beside the capture: what the workload said of itself
+REFUSED = 2  # exit code of a workload that said in one sentence what is wrong with its settings
 LOOK_S = 0.25
+COMPARE_S = 0.5  # of work in a run of a comparison: many short runs tell more than few long ones
 SCRIPT_CYCLES = 2  # of collecting and learning that a script must show
 TAIL_BYTES = 2000
 
@@ -47,6 +50,14 @@ class Patience:
     cycle by itself when asked to stop."""
     learns: bool | None = None
     """Whether updates are to be waited for; None: not known yet."""
+    settling: int = 0
+    """Updates before which nothing counts; 0: work counts from the first env step."""
+
+    def begun(self, seen: Seen) -> bool:
+        """Whether what is to be looked at has begun."""
+        if self.settling and self.learns is not False:
+            return seen.updates >= self.settling
+        return bool(seen.env_steps or seen.updates)
 
     def enough(self, seen: Seen, worked_s: float) -> bool:
         """Whether the run may be ended now."""
@@ -74,8 +85,11 @@ class Running(Protocol):
     def wait(self, seconds: float) -> bool:
         """Wait for its end, so long at most; whether it has ended."""
 
-    def signal(self, number: int) -> None:
-        """Send a signal to it and to all it started."""
+    def ask(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it and all that it started, whether it has ended itself or not."""
 
     def result(self) -> tuple[int, float | None, str]:
         """Exit code (negative: killed by that signal), CPU seconds, the end of its stderr."""
@@ -90,15 +104,17 @@ def watched(
 
     def run(job: Job) -> Outcome:
         capture, began_s = Path(job.environment[CAPTURE_VARIABLE]), clock()
-        running = start(job)
+        running: Running | None = None
         worked_since_s: float | None = None
         seen = Seen(0, 0, 0)
         enough = late = False
         try:
+            with held_back():
+                running = start(job)
             while not running.wait(LOOK_S):
                 now_s = clock()
                 seen = _look(capture) or seen
-                if worked_since_s is None and (seen.env_steps or seen.updates):
+                if worked_since_s is None and patience.begun(seen):
                     worked_since_s = now_s
                 enough = worked_since_s is not None and patience.enough(seen, now_s - worked_since_s)
                 late = job.timeout_s is not None and now_s - began_s > job.timeout_s
@@ -106,7 +122,8 @@ def watched(
                     _end(running, late)
                     break
         except BaseException:
-            _end(running, at_once=False)
+            if running is not None:
+                _end(running, at_once=False)
             raise
         patience.ended(_look(capture) or seen)
         code, cpu_s, tail = running.result()
@@ -118,6 +135,30 @@ def watched(
     return run
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Ctrl-C and its kin wait until this is over: a process that is just being started could not be ended."""
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        kin = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heard = {number: signal.getsignal(number) for number in kin}
+        before = {number: handler for number, handler in heard.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def _look(capture: Path) -> Seen | None:
     try:
         return seen_so_far(load(capture))
@@ -127,31 +168,35 @@ def _look(capture: Path) -> Seen | None:
 
 def _end(running: Running, at_once: bool) -> None:
     """Ask, wait, insist; a workload of ours ends its iteration first."""
-    if not at_once:
-        running.signal(signal.SIGTERM)
-        if running.wait(10 * GRACE_S):
-            return
-    running.signal(signal.SIGKILL)
+    try:
+        if not at_once:
+            running.ask()
+            if running.wait(10 * GRACE_S):
+                return
+    finally:
+        running.kill()
     running.wait(GRACE_S)
 
 
-def measured(folder: Path) -> Figures:
-    """What a probe did, by its capture; its own account of the training loop comes first."""
-    known = whole_cycles(load(folder))
+def measured(folder: Path, settling: int = 0) -> Figures:
+    """What a probe did, by its capture; its own account of the training loop comes first.
+
+    Without one, the first `settling` updates do not count where others follow.
+    """
+    known = whole_cycles(load(folder), warm_up_updates=settling)
     try:
         said = json.loads((folder.parent / OUTCOME_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return known
     steps, updates, seconds = said["env_steps"], said["updates"], said["seconds"]
-    if not steps or not seconds:
+    if not seconds or not (steps or updates):
         return known
-    per_update = seconds / updates if updates else None
     return replace(
         known,
-        env_steps=steps,
+        env_steps=steps or None,
         updates=updates or None,
-        s_per_env_step=seconds / steps,
-        s_per_update=per_update,
+        s_per_env_step=seconds / steps if steps else None,
+        s_per_update=seconds / updates if updates else None,
     )
 
 
@@ -183,18 +228,25 @@ class _Script:
             return True
         return False
 
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+    def ask(self) -> None:
+        _signal_group(self._process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        _signal_group(self._process.pid, signal.SIGKILL)
 
     def result(self) -> tuple[int, float | None, str]:
-        self.signal(signal.SIGKILL)  # what it left running
+        self.kill()  # what it left running
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(size - TAIL_BYTES, 0))
         tail = self._stderr.read().decode("utf-8", "replace").strip()
         self._stderr.close()
         code = self._process.returncode
         return (-signal.SIGKILL if code is None else code), None, tail
+
+
+def _signal_group(leader: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
 
 
 def start_script(job: Job) -> Running:
@@ -208,8 +260,9 @@ def start_script(job: Job) -> Running:
 class Host:
     """The process that workloads are forked from; a context manager."""
 
-    def __init__(self, name: str, environment: dict[str, str]):
-        self._name, self._environment = name, environment
+    def __init__(self, name: str, environment: dict[str, str], accounts: bool = True):
+        """`accounts`: whether what a workload says of itself in the end is to be kept."""
+        self._name, self._environment, self._accounts = name, environment, accounts
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -243,7 +296,8 @@ class Host:
         """Fork a child that trains with the settings in the job's environment."""
         config = json.loads(job.environment[CONFIG_VARIABLE])
         config["seed"] += int(job.environment.get("HOTLOOP_SEED", "0"))  # the runs of a pair share one
-        request = {"config": config, "capture": job.environment[CAPTURE_VARIABLE]}
+        capture = job.environment[CAPTURE_VARIABLE]
+        request = {"config": config, "capture": capture, "accounts": self._accounts}
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -252,7 +306,7 @@ class Host:
             raise HotloopError(
                 f"the process that trains {self._name} for tuning died; try: hotloop train {self._name}"
             ) from None
-        return _Forked(self, pid, Path(str(request["capture"])).parent / "stderr.txt")
+        return _Forked(self, pid, Path(capture).parent / "stderr.txt")
 
     def ended(self, seconds: float) -> dict[str, Any] | None:
         """What the host says of the child that ended; None after so many seconds without."""
@@ -285,12 +339,17 @@ class _Forked:
             self._said = self._host.ended(seconds)
         return self._said is not None
 
-    def signal(self, number: int) -> None:
+    def ask(self) -> None:
+        # not its group: it ends its own workers, which would otherwise die in the middle of their work
         if self._said is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
+                os.kill(self._pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        _signal_group(self._pid, signal.SIGKILL)
 
     def result(self) -> tuple[int, float | None, str]:
+        self.kill()  # what it left running
         said = self._said or {"code": -signal.SIGKILL, "cpu_s": None}
         try:
             tail = self._stderr.read_text(encoding="utf-8", errors="replace")[-TAIL_BYTES:].strip()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,11 +21,12 @@ from hotloop.capture.store import new_folder
 from hotloop.lab.conduct import seed_variables
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.turns import turn
-from hotloop.machine.facts import cores_granted, facts
+from hotloop.machine.facts import cores_granted
 from hotloop.tuning.cache import Tuned, remember
 from hotloop.tuning.model import Probe, split_phases
-from hotloop.tuning.search import Search, Searched, Terms, says
-from hotloop.tuning.space import Settings, Space
+from hotloop.tuning.search import EXPLORE_SHARE, PROBES, Search, Searched, Terms, says
+from hotloop.tuning.space import Settings as Settings
+from hotloop.tuning.space import Space
 from hotloop.tuning.space import words_of as words_of
 from hotloop.workflows.experiments import (
     Done,
@@ -35,7 +37,8 @@ from hotloop.workflows.experiments import (
     plain_environment,
 )
 from hotloop.workflows.launch import recording_environment
-from hotloop.workflows.probes import Patience, Running, measured, watched
+from hotloop.workflows.probes import REFUSED, Patience, Running, measured, watched
+from hotloop.workflows.tune_record import write_search
 
 SEARCH_SHARE = 0.5  # of the budget, at most; the rest is for the comparison
 LEAST_SEARCH_SHARE = 0.4
@@ -44,10 +47,12 @@ COMPARED = 2 * 11  # runs: two comparisons of five pairs, the first look, and a 
 PROBE_S = 2.0
 LEAST_PROBE_S = 0.3
 PROBES_IN_A_SEARCH = 30  # about: 12 before the finalists, 18 among them
-COMPARE_PROBE_S = 0.5  # many short runs tell more than few long ones
 LEAST_TIMEOUT_S = 120.0  # the first run may have to compile
 FEW_PROBES = 3  # fewer are no search
+LEAST_BUDGET_S = 5.0  # in less nothing can be compared, however fast the program starts
 CURRENT, SAFE, ALL = "yours", "safe", "all"
+SAYS_BASE = {CURRENT: "yours", SAFE: "the safe ones"}  # with what others are compared
+ENV_STEP, UPDATE = "env step", "update"  # what a rate may be of
 
 Decision = Literal["faster", "keep yours", "undecided"]
 
@@ -59,6 +64,15 @@ class Target(Protocol):
     space: Space
     cycles: int
     """Whole cycles a probe must show, see `Patience`."""
+    settling: int
+    """Updates of a probe that do not count, see `Patience`."""
+    compare_s: float
+    """Seconds of work of a run of the comparison, at most."""
+    own_words: bool
+    """Whether exit code 2 means that a sentence of ours on stderr says what is wrong with the settings."""
+
+    def check(self) -> None:
+        """HotloopError when there is nothing to probe."""
 
     @property
     def base(self) -> dict[str, Any]:
@@ -69,6 +83,9 @@ class Target(Protocol):
 
     def command(self, settings: Settings) -> tuple[str, ...]:
         """What a person would type."""
+
+    def command_for(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a person would type who takes these changes from tuning: all but them."""
 
     def variables(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Environment variables of a run."""
@@ -110,6 +127,8 @@ class Tuning:
     interrupted: bool = False
     failed: str = ""
     """Why the current settings could not be measured; "" when they could."""
+    unit: str = ENV_STEP
+    """What rates are of: env steps, or updates of a run that makes none."""
 
     def row(self, name: str) -> Compared | None:
         """The verdict on a variant, where it was compared."""
@@ -127,15 +146,22 @@ class Tuning:
 
 def tune(target: Target, terms: TuneTerms, folder: Path | None, progress: Progress) -> Tuning:
     """Search, compare with the current settings, remember the result."""
+    if terms.budget_s < LEAST_BUDGET_S:
+        raise HotloopError(
+            f"--budget is {terms.budget_s:.3g} s, too short to compare anything; give at least "
+            f"{LEAST_BUDGET_S:.0f}s, and some minutes for a verdict."
+        )
+    target.check()
     place = folder or new_folder(f"tune-{_short(target.name)}")
     if place.exists() and any(place.iterdir()):
-        raise CaptureError(f"{place} is not empty; choose another place with --folder.")
+        raise CaptureError(f"{place} is not empty; choose another place with --probes.")
     try:
         (place / "probes").mkdir(parents=True)
     except OSError as error:
         raise CaptureError(f"{place} cannot be made ({error.strerror}); choose another place.") from error
     work_s = min(max(SEARCH_SHARE * terms.budget_s / PROBES_IN_A_SEARCH, LEAST_PROBE_S), PROBE_S)
-    patience = Patience(work_s, max(10 * work_s, 0.25 * terms.budget_s), target.cycles)
+    most_s = max(10 * work_s, 0.25 * terms.budget_s)
+    patience = Patience(work_s, most_s, target.cycles, settling=target.settling)
     prober = Prober(target, place, patience, progress, terms)
     try:
         with interruptible(), target.starter():
@@ -153,6 +179,8 @@ def _short(name: str) -> str:
 
 def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober) -> Tuning:
     warm = prober.warm_up()
+    if prober.refused:
+        raise HotloopError(prober.refused)
     if warm.failure:
         nothing = Searched(target.space, (warm,), None, target.space.current, target.space.current, 0, 0, 0.0)
         return Tuning(target, nothing, place, (), Tuned(target.name, target.base), failed=warm.failure)
@@ -168,15 +196,16 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
         tell=lambda probe: progress.note(f"  probe {len(prober.probes)}: {says(probe, prober.unit)}"),
     )
     searched = search.run()
-    write_search(place, target, searched)
+    write_search(place, target.name, searched)
     if searched.interrupted:
-        return Tuning(target, searched, place, (), Tuned(target.name, target.base), interrupted=True)
+        nothing_tuned = Tuned(target.name, target.base)
+        return Tuning(target, searched, place, (), nothing_tuned, interrupted=True, unit=prober.unit)
     compared = _compare(target, terms, place, progress, prober, searched)
-    tuned = verdict_of(target, searched, compared)
+    tuned = verdict_of(target, searched, compared, prober.unit)
     interrupted = any(done.interrupted for done in compared)
     if not interrupted and _is_certain(searched, compared):
         remember(tuned)
-    return Tuning(target, searched, place, compared, tuned, interrupted)
+    return Tuning(target, searched, place, compared, tuned, interrupted, unit=prober.unit)
 
 
 def _is_certain(searched: Searched, compared: Sequence[Done]) -> bool:
@@ -192,26 +221,34 @@ def _search_s(terms: TuneTerms, probe_s: float) -> float:
     return min(most, max(least, terms.budget_s - COMPARED * probe_s))
 
 
+def budget_for(probe_s: float) -> float:
+    """Seconds in which probes that take so long make a search and a comparison."""
+    return max(PROBES / EXPLORE_SHARE * probe_s / SEARCH_SHARE, COMPARED * probe_s / (1 - SEARCH_SHARE))
+
+
 def _interrupted(target: Target, place: Path, prober: Prober) -> Tuning:
     space = target.space
     searched = Searched(space, tuple(prober.probes), None, space.current, space.current, 0, 0, 0.0, True)
-    return Tuning(target, searched, place, (), Tuned(target.name, target.base), interrupted=True)
+    tuned = Tuned(target.name, target.base)
+    return Tuning(target, searched, place, (), tuned, interrupted=True, unit=prober.unit)
 
 
 def _compare(
     target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober, searched: Searched
 ) -> tuple[Done, ...]:
-    """Yours in pairs with the best safe settings, then with the best of all; nothing where that is yours."""
+    """Yours in pairs with the best safe settings, nothing where that is yours; then with the best of all, or
+    that with the safe ones where they won: what may change learning must gain something beyond them."""
     space = searched.space
     wanted = {SAFE: searched.best_safe} | ({} if space.is_safe(searched.best) else {ALL: searched.best})
     wanted = {name: settings for name, settings in wanted.items() if settings != space.current}
-    prober.patience.work_s = min(prober.patience.work_s, COMPARE_PROBE_S)
+    prober.patience.work_s = min(prober.patience.work_s, target.compare_s)
     left_s = max(terms.budget_s - searched.spent_s, (1 - SEARCH_SHARE) * terms.budget_s)
     compared: list[Done] = []
+    base = (CURRENT, space.current)
     for at, (name, settings) in enumerate(wanted.items()):
-        progress.note(f"comparing with yours: {words_of(space.changed(settings))}")
+        progress.note(f"comparing with {SAYS_BASE[base[0]]}: {words_of(space.changed(settings))}")
         plan = Plan(
-            variants=(_variant(target, CURRENT, space.current), _variant(target, name, settings)),
+            variants=(_variant(target, *base), _variant(target, name, settings)),
             name=f"tune {_short(target.name)}: {words_of(space.changed(settings))}",
             seeds=tuple(range(terms.seed, terms.seed + LOOKS[-1])),
             budget_s=left_s / (len(wanted) - at),
@@ -220,10 +257,12 @@ def _compare(
             order_seed=terms.seed,
         )
         series = begin(plan, place / f"compare-{name}", "tune")
-        compared.append(carry_out(series, progress, measure=measured, start=prober.run))
+        compared.append(carry_out(series, progress, measure=prober.measured, start=prober.run))
         left_s -= compared[-1].series.spent_s
         if compared[-1].interrupted:
             break
+        if _rows(compared)[name].verdict.word == "faster":
+            base = (name, settings)
     return tuple(compared)
 
 
@@ -242,15 +281,24 @@ def _rows(compared: Sequence[Done]) -> dict[str, Compared]:
     return {row.variant.name: row for done in compared for row in done.found.compared}
 
 
-def verdict_of(target: Target, searched: Searched, compared: Sequence[Done]) -> Tuned:
-    """What is remembered: settings whose gain is certain, apart by whether they may change learning."""
+def verdict_of(target: Target, searched: Searched, compared: Sequence[Done], unit: str = ENV_STEP) -> Tuned:
+    """What is remembered: settings whose gain is certain, apart by whether they may change learning.
+
+    Rates are remembered where they are of env steps.
+    """
     rows, space = _rows(compared), searched.space
 
     def gained(name: str) -> str:
         row = rows.get(name)
         return row.verdict.says if row is not None and row.verdict.word == "faster" else ""
 
+    def rate(settings: Settings) -> float | None:
+        seconds = searched.measured_s(settings) if unit == ENV_STEP else None
+        return 1 / seconds if seconds else None
+
     safe_gain, all_gain = gained(SAFE), gained(ALL)
+    if safe_gain and all_gain:
+        all_gain += f" than {SAYS_BASE[SAFE]}"
     changed = [name for name, _ in space.changed(searched.best) if space.knob(name).safety == "semantic"]
     return Tuned(
         target=target.name,
@@ -260,14 +308,9 @@ def verdict_of(target: Target, searched: Searched, compared: Sequence[Done]) -> 
         invariants=tuple(f"{name}: {space.knob(name).invariant}" for name in changed) if all_gain else (),
         safe_gain=safe_gain,
         semantic_gain=all_gain,
-        rate_per_s=_rate(searched, searched.best_safe if safe_gain else space.current),
-        semantic_rate_per_s=_rate(searched, searched.best) if all_gain else None,
+        rate_per_s=rate(searched.best_safe if safe_gain else space.current),
+        semantic_rate_per_s=rate(searched.best) if all_gain else None,
     )
-
-
-def _rate(searched: Searched, settings: Settings) -> float | None:
-    seconds = searched.measured_s(settings)
-    return 1 / seconds if seconds else None
 
 
 class Prober:
@@ -276,8 +319,10 @@ class Prober:
     def __init__(self, target: Target, place: Path, patience: Patience, progress: Progress, terms: TuneTerms):
         self.target, self.place, self.patience, self.progress = target, place, patience, progress
         self.probes: list[Probe] = []
-        self.unit = "env step"
+        self.unit = ENV_STEP
+        self.refused = ""  # what the workload said of settings that cannot be
         self.run = watched(target.start, patience)
+        self.measured = partial(measured, settling=target.settling)
         self._timeout_s = max(terms.budget_s, LEAST_TIMEOUT_S)
         self._seed = terms.seed
 
@@ -320,17 +365,17 @@ class Prober:
 
     def _read(self, settings: Settings, capture: Path, outcome: Outcome) -> Probe:
         if outcome.failure:
-            last = outcome.stderr_tail.splitlines()[-1:] or [""]
-            return Probe(
-                settings, None, spent_s=outcome.wall_s, failure=f"{outcome.failure}. {last[0]}".strip()
-            )
+            last = (outcome.stderr_tail.splitlines() or [""])[-1]
+            self.refused = last if outcome.exit_code == REFUSED and self.target.own_words else ""
+            words = self.refused or f"{outcome.failure}. {last}".strip()
+            return Probe(settings, None, spent_s=outcome.wall_s, failure=words)
         try:
-            found, peaks = measured(capture), [p.rss_peak_bytes for p in load(capture).processes]
+            found, peaks = self.measured(capture), [p.rss_peak_bytes for p in load(capture).processes]
         except (CaptureError, OSError) as error:
             return Probe(
                 settings, None, spent_s=outcome.wall_s, failure=f"its capture cannot be read: {error}"
             )
-        self.unit = "env step" if found.s_per_env_step else "update"
+        self.unit = ENV_STEP if found.s_per_env_step else UPDATE
         per_unit = found.s_per_env_step or found.s_per_update
         return Probe(
             settings=settings,
@@ -347,51 +392,3 @@ def _updates_per_step(found: Figures) -> float | None:
     if found.s_per_env_step and found.s_per_update:
         return found.s_per_env_step / found.s_per_update
     return None
-
-
-def write_search(place: Path, target: Target, searched: Searched) -> None:
-    """What the search saw, as a file: kept however the rest goes."""
-    data = {
-        "schema_version": 1,
-        "kind": "hotloop tuning",
-        "target": target.name,
-        "machine": facts(),
-        **search_json(searched),
-    }
-    try:
-        write_atomically(place / "tuning.json", json.dumps(data, indent=1) + "\n")
-    except OSError as error:
-        raise HotloopError(f"{place} cannot be written ({error.strerror}); choose another place.") from error
-
-
-def search_json(searched: Searched) -> dict[str, Any]:
-    """The search as plain values."""
-    model = searched.model
-    table = finalists_table(searched)
-    return {
-        "current": dict(searched.space.current),
-        "best": dict(searched.best),
-        "best_safe": dict(searched.best_safe),
-        "legal": searched.legal,
-        "too_large": searched.too_large,
-        "spent_s": searched.spent_s,
-        "interrupted": searched.interrupted,
-        "probes": [dataclasses.asdict(p) | {"settings": dict(p.settings)} for p in searched.probes],
-        "finalists": [
-            {"settings": dict(s), "predicted_s_per_unit": predicted, "measured_s_per_unit": seen}
-            for s, predicted, seen in table
-        ],
-        "model": None
-        if model is None
-        else {
-            "error_fraction": model.error_fraction,
-            "inference": model.inference,
-            "phases": {p.name: dict(zip(p.terms, p.weights, strict=True)) for p in model.phases},
-        },
-    }
-
-
-def finalists_table(searched: Searched) -> list[tuple[Settings, float | None, float | None]]:
-    """Settings that met in turns, what was predicted of each before, what was measured; fastest first."""
-    rows = [(s, searched.predicted_s.get(s), searched.measured_s(s)) for s in searched.finalists]
-    return sorted(rows, key=lambda row: row[2] or float("inf"))

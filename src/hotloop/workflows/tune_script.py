@@ -23,7 +23,7 @@ from hotloop.tuning.memory import TUNED_SHARE, measured_fit
 from hotloop.tuning.model import Probe
 from hotloop.tuning.space import Knob, Role, Settings, Space, Value, doubling
 from hotloop.tuning.starting import starting_settings, whole_cores
-from hotloop.workflows.probes import SCRIPT_CYCLES, Running, start_script
+from hotloop.workflows.probes import COMPARE_S, SCRIPT_CYCLES, Running, start_script
 
 PLACE = re.compile(r"\{([A-Za-z_]\w*)(?:=([^{}]*))?\}")
 RESERVED = ("seed", "n")  # filled in by the lab
@@ -52,6 +52,9 @@ class ScriptTarget:
     """A command with places for settings."""
 
     cycles = SCRIPT_CYCLES
+    settling = 0
+    compare_s = COMPARE_S
+    own_words = False
 
     def __init__(self, command: Sequence[str], cores_granted: float, wish: Wish | None = None):
         wish = wish or Wish()
@@ -171,6 +174,10 @@ class ScriptTarget:
             for word in self.template
         )
 
+    def command_for(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
+        """The command as typed: nobody else fills in its places."""
+        return self.template
+
     def variables(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Environment variables of a run."""
         return tuple((name, str(value)) for name, value in settings if name == THREADS_VARIABLE)
@@ -183,6 +190,9 @@ class ScriptTarget:
     def memory_bytes(self, settings: Settings, probes: Sequence[Probe]) -> int | None:
         """The most that its probes held."""
         return max((p.peak_bytes for p in probes if p.settings == settings and p.peak_bytes), default=None)
+
+    def check(self) -> None:
+        """Whether it can be started is seen when it is."""
 
     def starter(self) -> AbstractContextManager[None]:
         """Nothing is needed to start a script."""

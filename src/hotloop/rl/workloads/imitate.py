@@ -231,6 +231,12 @@ def check(config: Imitate) -> None:
             f"updates={config.updates!r} is no amount of updates for each env step; give a number such as 1, "
             "or a fraction such as 1/4."
         )
+    if "bc" in config.stages and "demos" not in config.stages:
+        from hotloop.rl.buffers.demonstrations import DemonstrationStore
+
+        DemonstrationStore(config.demonstrations).schema()  # says where none are, before anything is compiled
+    if config.trainer == "sb3" and config.speedup and "rl" in config.stages:
+        raise HotloopError("--speedup measures our own trainers; leave it out with trainer sb3.")
     if config.trainer == "sb3" and config.resume and "rl" in config.stages:
         raise HotloopError(
             "trainer='sb3' keeps no checkpoint to go on from; leave --resume out, or use trainer hotloop."
@@ -244,6 +250,7 @@ WORKER_BYTES = 75 << 20  # drives a car: numpy, numba, Gymnasium; 120 when it ha
 SB3_WORKER_BYTES = 210 << 20  # the same below SubprocVecEnv, which imports torch as well
 LOADER_BYTES = 30 << 20  # forked from the training process
 KERNELS_BYTES = 60 << 20
+TORCH_BYTES = 80 << 20  # more, once torch has learnt in this process
 LAP_STEPS = 1_950
 STEP_BYTES = 2 * (8 + 2) * 4 + 8 + 2  # of a demonstration: as read and as samples
 SAMPLE_BYTES = 4_096  # of a batch: activations and gradients
@@ -251,8 +258,11 @@ SAMPLE_BYTES = 4_096  # of a batch: activations and gradients
 
 def memory_needs(config: Imitate) -> tuple[Need, ...]:
     """What the stage that needs most will hold; stages run one after the other."""
+    workers = config.demonstration_workers
+    if config.speedup:  # which tries as many as there are cores
+        workers = max(workers, int(cores_granted()))
     every = {
-        "demos": (_processes(config.demonstration_workers, "workers", WORKER_BYTES),),
+        "demos": (_processes(workers, "workers", WORKER_BYTES),),
         "bc": (
             Need(
                 f"{config.episodes:,} episodes",
@@ -266,11 +276,14 @@ def memory_needs(config: Imitate) -> tuple[Need, ...]:
         "rl": (_replay(config), _batches(config), _cars(config)),
     }
     found = max((every[stage] for stage in config.stages), key=lambda needs: sum(one.bytes for one in needs))
-    return (*(one for one in found if one.bytes), Need("compiled kernels and networks", KERNELS_BYTES))
+    known = (*(one for one in found if one.bytes), Need("compiled kernels and networks", KERNELS_BYTES))
+    tries = "bc" in config.stages and config.speedup
+    return (*known, Need("torch's learner, for the speed-up", TORCH_BYTES)) if tries else known
 
 
 def _processes(count: int, setting: str, each: int) -> Need:
-    return Need(f"{count:,} {setting.replace('_', ' ')}", count * each, setting, count)
+    what = setting.replace("_", " ").removesuffix("s" if count == 1 else " ")
+    return Need(f"{count:,} {what}", count * each, setting, count, in_children=True)
 
 
 def _batches(config: Imitate) -> Need:

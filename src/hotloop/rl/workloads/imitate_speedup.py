@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +27,11 @@ from hotloop.rl.workloads.imitate_stages import bc_settings, sac_settings
 from hotloop.rl.workloads.stages import StageReport, table
 
 ROUNDS = 3
-EPISODES = 8  # of a round of demonstrations, for all workers together
+EPISODES = 16  # of a round of demonstrations, for all workers together
 SAMPLES = 16_384  # of an epoch
-STEPS = 768  # env steps of a round of reinforcement learning, the first 256 without updates
+STEPS = 768  # env steps of a round of reinforcement learning
+FIRST_STEPS = 8  # of them without updates: one step of all envs where there are most
+WIDTH = 76  # of a line, before it is indented
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +125,20 @@ def loading_variants(
         return once
 
     found = {
-        f"DataLoader, {n} workers": of(loading="loader", loading_workers=n, learner="torch") for n in workers
+        f"DataLoader, {n} worker{'' if n == 1 else 's'}": of(
+            loading="loader", loading_workers=n, learner="torch"
+        )
+        for n in workers
     }
     found["index batches, torch"] = of(loading="index", loading_workers=0, learner="torch")
     found["index batches, fused"] = of(loading="index", loading_workers=0, learner="fused")
     return found
 
 
-def env_variants(config: Imitate, counts: tuple[int, ...] = (1, 2, 4, 8)) -> dict[str, Round]:
-    """Our SAC with 1 to 8 envs: the same env steps and the same updates for each."""
+def env_variants(
+    config: Imitate, counts: tuple[int, ...] = (1, 2, 4, 8), first_steps: int = 256
+) -> dict[str, Round]:
+    """Our SAC with 1 to 8 envs: the same env steps, and the same updates for each after the first few."""
     from hotloop.rl.train.sac import train
 
     def of(envs: int) -> Round:
@@ -138,7 +146,7 @@ def env_variants(config: Imitate, counts: tuple[int, ...] = (1, 2, 4, 8)) -> dic
             settings = sac_settings(
                 replace(config, envs=envs, start="scratch"),
                 total_steps=STEPS,
-                learning_starts=256,
+                learning_starts=first_steps,
                 actor_starts=0,
                 random_steps=0,
                 evaluate_every=0,
@@ -170,8 +178,9 @@ def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, 
                 found = take_turns(stage, loading_variants(config, _samples(config, folder)))
                 work, unit = "the same samples in the same order", "samples/s"
             else:
-                found = take_turns(stage, env_variants(config))
-                work = f"{count(STEPS)} env steps and {config.updates} updates for each after the first 256"
+                found = take_turns(stage, env_variants(config, first_steps=FIRST_STEPS))
+                each = f"{config.updates} updates for each after the first {FIRST_STEPS}"
+                work = f"{count(STEPS)} env steps, {each}"
                 unit = "steps/s"
             lines += speedup_lines(found, work, unit)
             sequential[stage] = found[0].rate
@@ -179,19 +188,29 @@ def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, 
 
 
 def against_sequential(reports: Sequence[StageReport], sequential: dict[str, float]) -> list[str]:
-    """A table: the time of each stage by the rate of its first way, and the time it took."""
-    found = [(one.stage, one.work / sequential[one.stage], one.seconds) for one in reports if one.seconds > 0]
+    """A table: the time of each stage by the rate of its first way, and the time it took.
+
+    What a stage does the same in any way (evaluation, logging) is part of both.
+    """
+    found = []
+    for one in reports:
+        if one.seconds > 0:
+            same_s = sum(one.parts_s.get(part, 0.0) for part in ("evaluation", "logging"))
+            found.append((one.stage, one.work / sequential[one.stage] + same_s, one.seconds))
+    if not found:
+        return []
     if len(found) > 1:
         found.append(("all", sum(one[1] for one in found), sum(one[2] for one in found)))
     rows = [
         (stage, duration(1e9 * before), duration(1e9 * after), f"{before / after:.2f} x")
         for stage, before, after in found
     ]
-    saved = duration(1e9 * (found[-1][1] - found[-1][2])) if found else "-"
+    before, after = found[-1][1:]
+    saved = f"{'saved' if before >= after else 'lost'} {duration(1e9 * abs(before - after))}"
+    how = "by the rates measured before: 1 worker, DataLoader without workers, 1 env"
     return [
         *table(("stage", "sequential (predicted)", "this run (measured)", "speed-up"), rows),
-        "  (predicted by the rates measured before: 1 worker, DataLoader without workers, 1 env; "
-        f"saved {saved})",
+        *_remark(f"predicted {how}; start-up apart, evaluation and logging as in this run; {saved}"),
     ]
 
 
@@ -206,8 +225,13 @@ def speedup_lines(found: list[Measured], work: str, unit: str, rounds: int = ROU
         )
         for one in found
     ]
-    head = (f"speed-up of {found[0].stage}", unit, f"against {found[0].variant}", "memory by worker")
-    return [*table(head, rows), f"  ({work}; median of {rounds} rounds in turn, start-up apart)"]
+    head = (f"speed-up of {found[0].stage}", unit, "speed-up", "memory by worker")
+    said = f"against {found[0].variant}; {work}; median of {rounds} rounds in turn, start-up apart"
+    return [*table(head, rows), *_remark(said)]
+
+
+def _remark(said: str) -> list[str]:
+    return textwrap.wrap(f"({said})", WIDTH, initial_indent="  ", subsequent_indent="   ")
 
 
 def _samples(config: Imitate, folder: Path) -> Samples:

@@ -2,7 +2,7 @@
 
     needs_of("snake", Snake(capacity=1_000_000))
 
-A workload's module may have a function `memory_needs(config)` of its own; the three below are told here.
+A workload's module may have a function `memory_needs(config)` of its own; the four below are told here.
 What the Python process holds before (torch, numba, our own code) is not among them.
 """
 
@@ -41,7 +41,7 @@ def rollout_bytes(steps: int, envs: int, observation_bytes: int, actions: int, m
     return (steps + 1) * envs * observation_bytes + steps * envs * each + envs * 4
 
 
-def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any) -> int:
+def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_stack: int = 1) -> int:
     """Memory of a `ReplayBuffer` without priorities; final observations grow with the episodes and are not
     counted."""
     from hotloop.rl.buffers.replay_layout import Layout
@@ -49,9 +49,9 @@ def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any) -> int
     layout = Layout(
         envs, tuple(space.shape), np.dtype(space.dtype),
         tuple(action_space.shape), np.dtype(action_space.dtype),
-        1, "first", 1, 0.99, "same_step",
+        frame_stack, "first", 1, 0.99, "same_step",
     )  # fmt: skip
-    return (capacity // envs + 1) * envs * layout.record().itemsize
+    return (capacity // envs + frame_stack) * envs * layout.record().itemsize
 
 
 def _snake(config: Any) -> tuple[Need, ...]:
@@ -128,6 +128,63 @@ def _picture_bytes(config: Any, shape: tuple[int, ...]) -> int:
     return int(4 * floats)
 
 
+# ---- mario: a learner, and collectors in processes of their own
+
+# Seen with Python 3.11, numba 0.68 and torch 2.13 on Linux: pages that one more collector has for itself.
+COLLECTOR_BYTES = 210 << 20
+WEIGHTS_HELD = 9  # times: network, target, gradient, two moments, folded copies, and two on their way
+WEIGHTS_PLAYED = 4  # the same in a collector: network, folded copy, what came, what is asked
+GAME_BYTES = 1 << 20  # the game, its frames, and what the network makes of them
+# Floats that learning keeps of a sample until its gradient is known, or that are on their way: of its pixels,
+# and of each map that a convolution makes.
+PIXEL_COPIES = {"fast": 1.5, "plain": 4.0}
+MAP_COPIES = 5.0
+
+
+def _mario(config: Any) -> tuple[Need, ...]:
+    from gymnasium.spaces import Box, Discrete
+
+    from hotloop.rl.collect.protocol import Spaces, experience_dtype
+
+    now = config.machinery
+    shape = (config.stack, config.size, config.size)
+    space, actions = Box(0, 255, shape, np.uint8), Discrete(7)
+    games = now.collectors * now.envs
+    weights, maps = _frame_network(config, int(actions.n))
+    stored = replay_bytes(now.capacity, games, space, actions, config.stack)
+    row = experience_dtype(Spaces(space, actions, now.envs, config.stack), ("x_pos",)).itemsize
+    rings = now.collectors * config.ring * row
+    pixels = math.prod(shape)
+    sample = pixels + pixels // config.stack  # the stack and the next one overlap
+    sample += int(4 * (PIXEL_COPIES[now.layout] * pixels + MAP_COPIES * maps))
+    alone = now.transport == "serial"
+    each = WEIGHTS_PLAYED * weights + now.envs * GAME_BYTES
+    playing = now.collectors * (each if alone else COLLECTOR_BYTES + each)
+    who = f"{games:,} games" if alone else f"{now.collectors:,} x collector of {now.envs:,} games"
+    return (
+        Need(f"replay of {now.capacity:,} transitions", stored, "capacity", now.capacity),
+        Need(who, playing, "collectors", now.collectors, in_children=not alone),
+        Need(f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size),
+        Need("network and optimizer", WEIGHTS_HELD * weights),
+        Need("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
+        Need(f"{now.collectors:,} x ring of {config.ring:,}", rings, "ring", config.ring),
+    )
+
+
+def _frame_network(config: Any, actions: int) -> tuple[int, int]:
+    """Bytes of the weights, and floats of all maps that one observation becomes."""
+    from hotloop.rl.train.networks.frames import KERNELS, STRIDES
+
+    weights, maps, before, side = 0, 0, config.stack, config.size
+    for after, kernel, stride in zip(config.channels, KERNELS, STRIDES, strict=True):
+        side = (side - kernel) // stride + 1
+        weights += before * after * kernel * kernel
+        maps += after * side * side
+        before = after
+    weights += before * side * side * config.hidden + config.hidden * actions
+    return 4 * weights, maps + config.hidden
+
+
 def _bytes_of(space: Any) -> int:
     return int(math.prod(space.shape)) * int(np.dtype(space.dtype).itemsize)
 
@@ -136,4 +193,5 @@ _KNOWN: dict[str, Callable[[Any], tuple[Need, ...]]] = {
     "snake": _snake,
     "petri": _petri,
     "ricochet": _ricochet,
+    "mario": _mario,
 }

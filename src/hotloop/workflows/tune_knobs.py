@@ -1,0 +1,280 @@
+"""The knobs of each of our workloads, what follows from them, and how a probe differs from a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from hotloop._util.errors import HotloopError
+from hotloop.tuning.space import Knob, Value, doubling
+from hotloop.workflows.probes import COMPARE_S
+
+ENDLESS = 1_000_000_000  # steps of a probe, which is ended from outside
+MANY_EPISODES = 100_000  # the same where each is listed before the first is driven
+STAGES = {"imitate": ("demos", "bc", "rl")}  # workloads that are tuned stage by stage
+LONG_BUDGET, USUAL_BUDGET = "10m", "2m"
+LONG_COMPARE_S = 2.0
+
+# config, the knobs that differ, all knobs -> config
+Change = Callable[[Any, Mapping[str, Value], Mapping[str, Value]], Any]
+Knobs = Callable[[Any, int], Sequence[Knob]]  # config, cores
+
+
+def _nothing_more(config: Any, cores: int) -> list[Knob]:
+    return []
+
+
+def _replaced(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
+    return replace(config, **changed)
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """How one workload is tuned."""
+
+    knobs: Knobs
+    endless: Callable[[Any], Any]
+    """The config of a probe: never at its end, and from early on as in the middle of a training."""
+    also: Knobs = _nothing_more
+    """Knobs that are searched only when named."""
+    change: Change = _replaced
+    allowed: Callable[[Any, Mapping[str, Value]], bool] = lambda config, settings: True
+    """Whether the workload takes these settings together."""
+    ends_its_cycle: Callable[[Any], bool] = lambda config: True
+    """Whether a run that is asked to stop first learns from what it collected, so that its own account of
+    env steps and seconds can be taken; others are timed between updates."""
+    settling: int = 1
+    """Updates after which one of those others does what it will do from then on."""
+    compare_s: Callable[[Any], float] = lambda config: COMPARE_S
+    """Seconds of work of a run of the comparison; more where processes do not all start at the same time."""
+    budget: str = USUAL_BUDGET
+
+
+# ---- petri
+
+
+def _petri_knobs(config: Any, cores: int) -> list[Knob]:
+    frames = config.frames_per_batch
+    return [
+        Knob("learner", ("fused", "torch"), config.learner),
+        *([] if config.turbo else [Knob("turbo", (True,), False)]),
+        Knob(
+            "envs",
+            tuple(n for n in doubling(1, 1024) if frames % n == 0),
+            config.envs,
+            "envs",
+            "semantic",
+            f"frames_per_batch stays {frames}: more tools, fewer steps of each",
+        ),
+    ]
+
+
+def _petri_also(config: Any, cores: int) -> list[Knob]:
+    sizes = tuple(n for n in doubling(64, config.frames_per_batch) if config.frames_per_batch % n == 0)
+    said = "frames and epochs stay, so the number of updates changes: a different amount of learning"
+    return [Knob("minibatch", sizes or (config.minibatch,), config.minibatch, "batch", "semantic", said)]
+
+
+def _petri_endless(config: Any) -> Any:
+    # `auto` measures the learners, with an eye on how long the training is: it keeps the user's length
+    return config if config.learner == "auto" else replace(config, timesteps=ENDLESS, batches=0)
+
+
+def _ours(config: Any) -> bool:
+    """Our trainers end an iteration before they stop; other libraries are cut off."""
+    return bool(config.trainer == "hotloop")
+
+
+# ---- ricochet
+
+
+def _ricochet_knobs(config: Any, cores: int) -> list[Knob]:
+    samples = config.envs * config.rollout_steps
+    pictures = config.obs_mode == "rgb_image" and config.trainer == "hotloop"
+    return [
+        *([] if config.rendering == "compiled" else [Knob("rendering", ("compiled",), config.rendering)]),
+        *([Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads")] if pictures else []),
+        Knob(
+            "envs",
+            tuple(n for n in doubling(4, 256) if samples % n == 0 and samples // n >= 4) or (config.envs,),
+            config.envs,
+            "envs",
+            "semantic",
+            f"envs x rollout_steps stays {samples}, and so does the number of updates",
+        ),
+    ]
+
+
+def _ricochet_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
+    steps = config.envs * config.rollout_steps // int(settings["envs"])
+    return replace(config, **{**changed, "rollout_steps": steps})
+
+
+def _ricochet_endless(config: Any) -> Any:
+    auto = config.obs_mode != "rgb_image"  # then the learner is measured, see petri
+    return config if auto else replace(config, timesteps=ENDLESS)
+
+
+# ---- snake
+
+_SNAKE_SWITCHES: dict[str, tuple[Value, ...]] = {
+    "learner": ("fused", "torch"),
+    "loop": ("kernel",),
+    "push": ("batch",),
+    "transfers": ("batch",),
+    "split": ("off",),
+    "logging": ("off",),
+}
+
+
+def _snake_knobs(config: Any, cores: int) -> list[Knob]:
+    now = config.switches
+    found = []
+    for name, values in _SNAKE_SWITCHES.items():
+        current = getattr(now, name)
+        if config.trainer == "hotloop" and (len(values) > 1 or current != values[0]):
+            found.append(Knob(name, values, current))
+    if now.flood_fill in ("python", "cached"):
+        found.append(Knob("flood_fill", ("compiled",), now.flood_fill))
+    said = "updates for each env step stay the same, and so does the replay"
+    games = tuple(n for n in doubling(16, 4096) if n <= config.capacity)
+    return [*found, Knob("envs", games or (config.envs,), config.envs, "envs", "semantic", said)]
+
+
+def _snake_also(config: Any, cores: int) -> list[Knob]:
+    said = "updates for each env step stay the same, each from more or fewer transitions"
+    return [Knob("batch_size", doubling(32, 512), config.batch_size, "batch", "semantic", said)]
+
+
+def _snake_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
+    updates = str(config.switches.updates)
+    if "envs" in changed and not updates.startswith("n"):  # for each step of all games: more games, more
+        changed = {**changed, "updates": str(Fraction(updates) * int(changed["envs"]) / config.envs)}
+    return replace(config, **changed)
+
+
+def _snake_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
+    """Only eager torch moves rows one by one."""
+    return settings.get("transfers", "batch") == "batch" or settings.get("learner") == "torch"
+
+
+# ---- mario
+
+
+def _mario_knobs(config: Any, cores: int) -> list[Knob]:
+    said = "learn_per_step stays: transitions learnt from for each one collected"
+    now = config.machinery
+    return [
+        *([] if now.layout == "fast" else [Knob("layout", ("fast",), now.layout)]),
+        Knob("transport", ("rings", "serial"), now.transport),
+        Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads"),
+        Knob("collectors", doubling(1, max(2 * cores, 4)), now.collectors, "workers", "semantic", said),
+        Knob("envs", doubling(1, 32), now.envs, "envs", "semantic", said),
+    ]
+
+
+def _mario_endless(config: Any) -> Any:
+    """As it is once exploring has ended, and each batch an update, so that a short probe sees several.
+
+    Collectors are forked: how they are started does not change how fast they play.
+    """
+    now = config.machinery
+    return replace(
+        config,
+        epochs=ENDLESS,
+        epsilon_start=config.epsilon_end,
+        learning_starts=min(config.learning_starts, now.batch_size),
+        accumulate=1,
+        target_every=config.target_every * now.accumulate,
+        start_method="fork",
+    )
+
+
+def _mario_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
+    """The replay has room for two steps of all games."""
+    return bool(config.machinery.capacity >= 2 * int(settings["collectors"]) * int(settings["envs"]))
+
+
+# ---- imitate
+
+
+def _imitate_knobs(config: Any, cores: int) -> list[Knob]:
+    if config.stage == "demos":
+        return [Knob("workers", tuple(range(1, cores + 1)), config.demonstration_workers, "workers")]
+    if config.stage == "bc":
+        now = "index" if config.loaders is None else f"loader:{config.loaders}"
+        learner = ("fused" if now == "index" else "torch") if config.learner == "auto" else config.learner
+        ways = ("index", *(f"loader:{workers}" for workers in range(min(cores, 8) + 1)))
+        return [Knob("learner", ("fused", "torch"), learner), Knob("loading", ways, now)]
+    if config.stage == "rl":
+        said = "updates for each env step stay the same"
+        if config.trainer != "hotloop":  # each env is a process
+            return [Knob("envs", doubling(1, max(2 * cores, 4)), config.envs, "envs", "semantic", said)]
+        learner = "fused" if config.learner == "auto" else config.learner
+        return [
+            Knob("learner", ("fused", "torch"), learner),
+            Knob("envs", doubling(1, 64), config.envs, "envs", "semantic", said),
+        ]
+    raise HotloopError("imitate is tuned stage by stage; add --stage demos, --stage bc or --stage rl.")
+
+
+def _imitate_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
+    found: dict[str, Any] = dict(changed)
+    if config.stage == "bc":
+        found["learner"] = settings["learner"]  # what `auto` means hangs on the loading
+    if "loading" in found:
+        kind, _, workers = str(found["loading"]).partition(":")
+        found |= {"loading": kind, "loading_workers": int(workers) if workers else None, "workers": None}
+    return replace(config, **found)
+
+
+def _imitate_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
+    """The fused learner gathers its batches itself."""
+    return settings.get("loading", "index") == "index" or settings.get("learner") != "fused"
+
+
+def _imitate_endless(config: Any) -> Any:
+    # reinforcement learning begins anew, so that probes do not need a clone
+    return replace(config, episodes=MANY_EPISODES, epochs=ENDLESS, timesteps=ENDLESS, start="scratch")
+
+
+TUNABLE = {
+    "petri": Tunable(_petri_knobs, _petri_endless, _petri_also, ends_its_cycle=_ours),
+    "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_ricochet_change, ends_its_cycle=_ours),
+    "snake": Tunable(
+        _snake_knobs,
+        lambda config: replace(config, episodes=ENDLESS, steps=0),
+        _snake_also,
+        change=_snake_change,
+        allowed=_snake_allowed,
+        ends_its_cycle=_ours,
+    ),
+    "imitate": Tunable(
+        _imitate_knobs,
+        _imitate_endless,
+        change=_imitate_change,
+        allowed=_imitate_allowed,
+        # SAC first collects without learning, and no end makes up for that
+        ends_its_cycle=lambda config: config.stage != "rl",
+        compare_s=lambda config: LONG_COMPARE_S if config.stage == "demos" else COMPARE_S,
+    ),
+    "mario": Tunable(
+        _mario_knobs,
+        _mario_endless,
+        allowed=_mario_allowed,
+        ends_its_cycle=lambda config: False,
+        settling=4,  # until the rings are as full as they will be
+        compare_s=lambda config: LONG_COMPARE_S,
+        budget=LONG_BUDGET,
+    ),
+}
+
+
+def stage_names(workload: str, stage: str | None = None) -> tuple[str, ...]:
+    """Under what names tuning remembers a workload: its own, or one for each of its stages that is meant."""
+    stages = STAGES.get(workload)
+    if stages is None:
+        return (workload,)
+    return tuple(f"{workload} --stage {one}" for one in ((stage,) if stage in stages else stages))
