@@ -16,6 +16,7 @@ from torch._inductor import config as inductor
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.train.async_actor import FrameActor
+from hotloop.rl.train.async_dqn import train
 from hotloop.rl.train.async_dqn_config import AsyncDQNConfig, check
 from hotloop.rl.train.async_learner import FrameLearner, choose_device, choose_precision, cpu_has_bfloat16
 from hotloop.rl.train.networks.frames import (
@@ -27,6 +28,7 @@ from hotloop.rl.train.networks.frames import (
     load_flat,
 )
 from hotloop.rl.train.networks.prepare import prepared, prepared_plain
+from tests.frame_game import make_corridor
 
 SHAPE, ACTIONS = (4, 36, 36), 5
 SMALL: dict[str, Any] = {"channels": (8, 8, 8), "hidden": 16}
@@ -377,3 +379,86 @@ def test_a_device_that_is_not_there_is_said_in_one_sentence() -> None:
 def test_settings_that_cannot_be_are_named(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(HotloopError, match=sentence):
         check(AsyncDQNConfig(**given))
+
+
+# ---- collecting in this process
+
+
+def corridor(**given: Any) -> AsyncDQNConfig:
+    tiny: dict[str, Any] = {"channels": (4, 4, 4), "hidden": 8, "batch_size": 16, "accumulate": 1, "envs": 2}
+    tiny |= {"transport": "serial", "collectors": 2, "learning_starts": 32, "capacity": 2000, "ring": 64}
+    tiny |= {"epoch_steps": 16, "epochs": 12, "weights_every": 1, "device": "cpu", "quiet": True}
+    return AsyncDQNConfig(**tiny | {"epsilon_steps": 100} | given)
+
+
+def test_every_hand_over_of_weights_is_played_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps_at_load: list[int] = []
+    steps = 0
+
+    class Counting(FrameActor):
+        def load(self, weights: Any) -> None:
+            steps_at_load.append(steps)
+            super().load(weights)
+
+        def act(self, observations: Any, control: float, rng: np.random.Generator) -> Any:
+            nonlocal steps
+            steps += len(observations)
+            return super().act(observations, control, rng)
+
+    monkeypatch.setattr("hotloop.rl.train.async_making.FrameActor", Counting)
+    done = train(corridor(collectors=1), make_corridor)
+    assert done.epochs == 12 and len(steps_at_load) == 12  # the last epoch's weights find nobody to play
+    between = np.diff(steps_at_load)
+    assert between.min() >= 16 - 2 and between.max() <= 16 + 4
+
+
+def test_a_slow_machine_makes_the_same_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.now_s = 0.0
+
+        def monotonic(self) -> float:
+            self.now_s += 10.0  # longer than any wait
+            return self.now_s
+
+    usual = train(corridor(), make_corridor)
+    monkeypatch.setattr("hotloop.rl.collect.serial.time", Slow())
+    slow = train(corridor(), make_corridor)
+    assert slow.env_steps == usual.env_steps and slow.updates == usual.updates > 0
+    assert_close(dict(slow.network.state_dict()), dict(usual.network.state_dict()), rtol=0, atol=0)
+
+
+def test_the_learning_rate_falls_in_a_straight_line_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr(FrameLearner, "set_rate", lambda learner, rate: rates.append(rate))
+    train(corridor(epochs=4, learning_rate=1e-3, learning_rate_end=1e-4), make_corridor)
+    assert rates == pytest.approx([1e-3, 7e-4, 4e-4, 1e-4])
+    rates.clear()
+    train(corridor(epochs=2, learning_rate=1e-3), make_corridor)
+    assert rates == [1e-3, 1e-3]
+
+
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+def test_running_statistics_follow_as_fast_as_they_are_told(layout: Any) -> None:
+    after = []
+    for momentum in (0.0, 0.02, 1.0):
+        learner = FrameLearner(network(), settings(layout=layout, norm_momentum=momentum))
+        learner.add(fields(16))
+        after.append([layer.running_mean.clone() for layer in learner.network.norms])  # type: ignore[union-attr, operator]
+    start = [layer.running_mean for layer in network().norms]
+    for none, little, all_the_way, before in zip(*after, start, strict=True):
+        assert torch.equal(none, before)  # type: ignore[arg-type]
+        torch.testing.assert_close(little, 0.98 * none + 0.02 * all_the_way)
+
+
+def test_updates_take_the_rate_that_was_set_last() -> None:
+    learner = FrameLearner(network(norm=False), settings(norm=False))
+    learner.set_rate(0.0)
+    before = weights(learner)
+    learner.add(fields(16))
+    learner.update()
+    assert_close(weights(learner), before, rtol=0, atol=0)
+    learner.set_rate(1e-3)
+    learner.add(fields(16))
+    learner.update()
+    assert any(not torch.equal(before[name], now) for name, now in weights(learner).items())

@@ -14,6 +14,7 @@ env steps all the time. Each epoch but the first of a run is one call of the reg
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -165,6 +166,7 @@ class _Run:
 
     def epoch(self, stop: StopRequests) -> str | None:
         """Collect and learn until the epoch is over; the name of the signal that came before that."""
+        self.learner.set_rate(self.learning_rate())
         while not self._epoch_over():
             if stop.by is not None:
                 return stop.by
@@ -183,8 +185,12 @@ class _Run:
 
     def _take(self, timeout_s: float) -> int:
         """Copy what has come into the replay, at most `experience_batch_size` rows; returns how many."""
-        config = self.config
-        blocks = self.collector.take(config.experience_batch_size, timeout_s, self._least())
+        config, most = self.config, self.config.experience_batch_size
+        if config.transport == "serial":
+            # Rows are played while we wait, one step of every environment: more would only be played with
+            # older weights. No clock ends it, so that the same seed gives the same agent on any machine.
+            most, timeout_s = min(most, config.total_envs), math.inf
+        blocks = self.collector.take(most, timeout_s, self._least())
         taken = 0
         with _push as region:
             for rows in blocks:
@@ -246,6 +252,14 @@ class _Run:
         config = self.config
         done = min(self.env_steps / config.epsilon_steps, 1.0)
         return config.epsilon_start + done * (config.epsilon_end - config.epsilon_start)
+
+    def learning_rate(self) -> float:
+        """Adam's step size in this epoch."""
+        config = self.config
+        if config.learning_rate_end is None or config.epochs == 1:
+            return config.learning_rate
+        done = min(self.epochs / (config.epochs - 1), 1.0)
+        return config.learning_rate + done * (config.learning_rate_end - config.learning_rate)
 
     def _hand_over_weights(self) -> None:
         with _publish:

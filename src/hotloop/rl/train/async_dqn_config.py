@@ -62,6 +62,8 @@ class AsyncDQNConfig:
     """Transitions collected before the first batch."""
     learning_rate: float = 2.5e-4
     """Adam's step size."""
+    learning_rate_end: float | None = None
+    """Its step size in the last epoch, reached in a straight line over the epochs; None: it stays."""
     adam_epsilon: float = 1e-5
     """Adam's epsilon."""
     max_grad_norm: float | None = 10.0
@@ -92,6 +94,9 @@ class AsyncDQNConfig:
     """Width of the dense layer."""
     norm: bool = True
     """Batch normalisation, with statistics over a batch (not over the batches of an update together)."""
+    norm_momentum: float = 0.1
+    """How far the running statistics move towards those of each batch: with few transitions to a batch a
+    small number, or chance in the last batches decides what is acted on."""
     layout: Literal["fast", "plain"] = "fast"
     """fast: channels last, the first convolution rearranged, normalisation folded where no gradient is
     needed; plain: the network as it is written. Same numbers up to rounding."""
@@ -213,10 +218,18 @@ def check(config: AsyncDQNConfig) -> None:
     for name in ("epoch_steps", "learning_starts", "learn_per_step"):
         if not getattr(config, name) >= 0:
             raise HotloopError(f"{name}={getattr(config, name)} must be at least 0.")
-    for name in ("discount", "epsilon_start", "epsilon_end", "target_rate"):
+    for name in ("discount", "epsilon_start", "epsilon_end", "target_rate", "norm_momentum"):
         if not 0.0 <= getattr(config, name) <= 1.0:
             raise HotloopError(f"{name}={getattr(config, name)} must lie in 0 .. 1.")
-    for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "reward_scale", "hang_s"):
+    positive = (
+        "learning_rate",
+        "learning_rate_end",
+        "adam_epsilon",
+        "max_grad_norm",
+        "reward_scale",
+        "hang_s",
+    )
+    for name in positive:
         value = getattr(config, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise HotloopError(f"{name}={value} must be above 0.")

@@ -16,7 +16,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -93,6 +93,8 @@ class FrameLearner:
         self._fast = config.layout == "fast" and is_preparable(network.shape) and not config.data_parallel
         form = torch.channels_last if self._fast else torch.contiguous_format
         self.network = network.to(self.device, memory_format=form)  # type: ignore[call-overload]
+        for layer in network.norms:
+            cast(nn.BatchNorm2d, layer).momentum = config.norm_momentum
         self.target = copy.deepcopy(network).requires_grad_(False)
         self._folded = Folded(self.target) if self._fast else None
         self._ready = self._memory_for_pixels() if self._fast and not config.compile else None
@@ -162,6 +164,11 @@ class FrameLearner:
         self.updates += 1
         if self.updates % config.target_every == 0:
             self.follow()
+
+    def set_rate(self, learning_rate: float) -> None:
+        """Adam's step size from the next update on."""
+        for group in self._adam.param_groups:
+            group["lr"] = learning_rate
 
     def _plain_loss_of(
         self, observations: Tensor, later: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor

@@ -45,8 +45,6 @@ VARIANTS = {
     "fast": Machinery("rings", 4, 16, 50_000, 512, 4, 16, 5, "fast"),
 }
 
-# Hyper-parameters, the same for both variants.
-DISCOUNT = 0.97
 REWARD_SCALE = 1 / 15  # rewards lie in -15 .. 15
 
 
@@ -91,6 +89,10 @@ class Mario:
     """Transitions collected before the first batch."""
     learning_rate: float = 2.5e-4
     """Of Adam."""
+    learning_rate_end: float | None = None
+    """The same in the last epoch, reached in a straight line; when not given it stays."""
+    discount: float = 0.97
+    """What a reward one step later is worth; 0.9 is learnt sooner, and looks some 10 steps ahead."""
     n_step: int = 1
     """Rewards summed before a value is asked for."""
     target_every: int = 10
@@ -112,6 +114,8 @@ class Mario:
     """Spread batches over all GPUs."""
     norm: bool = True
     """Batch normalisation after each convolution."""
+    norm_momentum: float = 0.1
+    """How far its running statistics move towards those of each batch; less for small batches."""
     channels: tuple[int, int, int] = (32, 64, 64)
     """Of the three convolutions."""
     hidden: int = 512
@@ -138,6 +142,9 @@ class Mario:
     """How collectors are started."""
     hang_timeout: Annotated[float, tyro.conf.arg(metavar="S")] = 60.0
     """Start a collector anew when nothing was heard of it for so many seconds."""
+    play: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Games of the platformer that are played after training, by the agent and by chance, to tell how far
+    each comes."""
     seed: int = 0
     """Decides weights, samples and the collectors' seeds."""
     metrics: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -169,7 +176,6 @@ def settings_of(config: Mario, quiet: bool = True) -> Any:
     return AsyncDQNConfig(
         **chosen,
         hang_s=config.hang_timeout,
-        discount=DISCOUNT,
         reward_scale=REWARD_SCALE,
         quiet=quiet,
     )
@@ -214,6 +220,12 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
 
     settings = settings_of(config, quiet=quiet)
     done = train(settings, partial(make_env, config), distance="x_pos", note=note)
+    said, found = remarks(config, done), figures(done)
+    if config.play and done.stopped_by is None:
+        from hotloop.rl.workloads.mario_play import beside_chance
+
+        both = beside_chance(config, done.network, config.play)
+        said, found = (*said, both.says), found | both.figures
     return Outcome(
         done.env_steps,
         done.updates,
@@ -222,8 +234,8 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
         done.seconds,
         done.stopped_by,
         config.checkpoint,
-        remarks(config, done),
-        figures(done),
+        said,
+        found,
     )
 
 
@@ -273,4 +285,10 @@ def check(config: Mario) -> None:
         raise HotloopError(f"size={config.size} must be a multiple of 4 of at least 36, such as 84.")
     if config.stack < 2:
         raise HotloopError(f"stack={config.stack} must be at least 2: one frame does not show what moves.")
+    if config.play < 0:
+        raise HotloopError(f"play={config.play} must be at least 0 games.")
+    if config.play and config.env != "platformer":
+        raise HotloopError(
+            f"play={config.play} plays the platformer only; leave it out with env {config.env}."
+        )
     check_settings(settings_of(config))
