@@ -1,4 +1,4 @@
-"""What `make demo` runs: a slow training is recorded and explained, its slow parts exchanged, the gain proven.
+"""What `make demo` runs: a slow training is recorded and explained, its slow parts exchanged, the gain shown.
 
 An agent learns Snake by DQN, the way such scripts are first written: rows become tensors one by one, a flood
 fill runs in Python, many small calls of torch make an update. The report says what that costs. Then the same
