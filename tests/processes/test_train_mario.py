@@ -273,6 +273,7 @@ def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
         (["--world", "9-1"], "world='9-1' is not known"),
         (["--stack", "1"], "stack=1 must be at least 2"),
         (["--epochs", "0"], "epochs=0 must be at least 1"),
+        (["--play", "-1"], "play=-1 must be at least 0"),
         (["--device", "tpu"], "device='tpu' is not known"),
         (["--benchmark", "--checkpoint", "a"], "trains afresh"),
         (["--benchmark", "--no-profiling"], "figures from recordings"),
