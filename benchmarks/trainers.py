@@ -84,9 +84,8 @@ def run(entry: Entry, python: str, seed: int, scale: float) -> dict[str, Any] | 
 
 def has(python: str, package: str) -> bool:
     """Whether that Python can import the package."""
-    return (
-        subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
-    )
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    return subprocess.run([python, "-c", look, package], capture_output=True, check=False).returncode == 0
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ algorithm and cannot be switched off, only made even (`prio_alpha` 0).
 
 import contextlib
 import io
+import os
 import sys
 import tempfile
 import types
@@ -14,6 +15,8 @@ import ppo_settings as s
 import torch
 from torch import nn
 
+elsewhere = tempfile.TemporaryDirectory()
+os.chdir(elsewhere.name)  # importing PufferLib leaves a link where one stands
 sys.modules["pufferlib.sweep"] = types.ModuleType("pufferlib.sweep")  # wants packages that training does not
 import pufferlib.vector  # noqa: E402
 from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: E402
