@@ -1,11 +1,11 @@
-"""What `make demo` runs: a slow training is recorded and explained, its slow parts exchanged, the gain shown.
+"""What `make demo` runs: a training is recorded and explained, its slow part exchanged, the gain shown.
 
-An agent learns Snake by DQN, the way such scripts are first written: rows become tensors one by one, a flood
-fill runs in Python, many small calls of torch make an update. The report says what that costs. Then the same
-training, with the same updates and the same numbers up to rounding, runs in hotloop's kernels, and
-`hotloop compare` runs both in turn until the verdict is clear. Each command is shown before it runs.
+An agent learns Ricochet Robots from pictures, with a ConvLSTM and PPO, and an image library draws the
+pictures one by one, as such environments mostly do. The report says what that costs. Then compiled code
+draws them, pixel for pixel the same, and `hotloop compare` runs both in turn until the verdict is clear.
+Each command is shown before it runs.
 
-Run: python examples/demo.py [--folder DIR] [--episodes N] [--compare-episodes N] [--budget TIME]
+Run: python examples/demo.py [--folder DIR] [--timesteps N] [--compare-timesteps N] [--budget TIME]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKLOAD = ["train", "snake", "--variant", "original", "--envs", "64"]
+WORKLOAD = ["train", "ricochet", "--board-size", "16", "--epochs", "1", "--rendering", "pil"]
 INTERRUPTED = 130
 
 
@@ -51,8 +51,8 @@ def main() -> None:
         default=Path("hotloop-runs/demo"),
         help="where runs and report go; those of an earlier demo are replaced",
     )
-    parser.add_argument("--episodes", type=int, default=256, help="of the training that is explained")
-    parser.add_argument("--compare-episodes", type=int, default=64, help="of each run compared")
+    parser.add_argument("--timesteps", type=int, default=8192, help="of the training that is explained")
+    parser.add_argument("--compare-timesteps", type=int, default=2048, help="of each run compared")
     parser.add_argument("--budget", default="180s", help="of the comparison, which ends when it is decided")
     given = parser.parse_args()
     folder: Path = given.folder
@@ -61,14 +61,14 @@ def main() -> None:
         shutil.rmtree(old, ignore_errors=True)
     page.unlink(missing_ok=True)
 
-    say("1. Train a Snake agent for some seconds, recorded; then: what limits it, and what would help")
-    hotloop(*WORKLOAD, "--episodes", str(given.episodes), "--capture", str(run))
+    say("1. Train on pictures for half a minute, recorded; then: what limits it, and what would help")
+    hotloop(*WORKLOAD, "--timesteps", str(given.timesteps), "--capture", str(run))
 
-    say("2. The same training with the slow parts exchanged: the same updates. Is it really faster?")
-    each = ["--episodes", str(given.compare_episodes), "--no-profiling", "--seed", "{seed}"]
+    say("2. The same training with the same pictures, drawn by compiled code. Is it really faster?")
+    each = ["--timesteps", str(given.compare_timesteps), "--no-profiling", "--seed", "{seed}"]
     command = [typed("python"), "-m", "hotloop", *WORKLOAD, *each]
     place = ["--series", str(pairs), "--budget", given.budget]
-    hotloop("compare", *place, "--set-b", "variant=fast", "--", *command)
+    hotloop("compare", *place, "--set-b", "rendering=compiled", "--", *command)
 
     say("3. The report as one page")
     hotloop("report", str(run), "-o", str(page))

@@ -11,7 +11,7 @@ from hotloop import load
 from hotloop.capture.stats import by_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
-SMALL = ["--episodes", "16", "--compare-episodes", "4", "--budget", "1s"]  # one pair
+SMALL = ["--timesteps", "1024", "--compare-timesteps", "1024", "--budget", "1s"]  # one pair
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -28,16 +28,16 @@ def test_the_demo_explains_compares_writes_the_page_and_can_be_run_again(tmp_pat
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "hotloop-runs" / "demo"
     stats = by_name(load(folder / "run").tree)
-    assert {"transfer", "env_flood_fill", "backward"} <= set(stats)
+    assert {"env_rgb_resizing", "convlstm_forward_pass", "backward"} <= set(stats)
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "<html" in page and "env_flood_fill" in page
+    assert "<html" in page and "env_rgb_resizing" in page
     runs = [json.loads(file.read_text()) for file in folder.glob("pairs/**/capture.json")]
     assert len(runs) >= 2 and not mine.exists()
-    for words in ("Where the time goes", "variant=fast", "hotloop show", "hotloop run YOUR_SCRIPT.py"):
+    for words in ("Where the time goes", "rendering=compiled", "hotloop show", "hotloop run YOUR_SCRIPT.py"):
         assert words in done.stdout, words
 
 
 def test_a_step_that_fails_ends_the_demo_with_its_exit_code(tmp_path: Path) -> None:
-    done = demo(tmp_path, *SMALL, "--episodes", "0")
+    done = demo(tmp_path, *SMALL, "--timesteps", "0")
     assert done.returncode == 2 and "must be at least 1" in done.stderr
     assert not (tmp_path / "hotloop-runs" / "demo" / "report.html").exists()

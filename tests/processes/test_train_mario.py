@@ -29,6 +29,7 @@ from hotloop.rl.collect.protocol import CollectorState
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
 from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, live_lines, main_line, processor_line
 from hotloop.rl.train.checkpoint import CheckpointError, load_checkpoint
+from hotloop.rl.workloads import mario
 from hotloop.rl.workloads.mario import Mario, settings_of
 from hotloop.workflows.train_mario import command_of, equal_work
 from tests.frame_game import make_corridor
@@ -216,13 +217,20 @@ def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
 # ---- the workload
 
 
-def test_variants_are_those_of_the_original_and_a_flag_takes_a_variant_s_place() -> None:
+def test_variants_are_those_of_the_original_and_a_flag_takes_a_variant_s_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mario, "cores_granted", lambda: 8.0)
     original, fast = settings_of(Mario(variant="original")), settings_of(Mario())
     names = ("transport", "collectors", "capacity", "batch_size", "episodes_per_epoch", "weights_every")
     assert [getattr(original, n) for n in names] == ["locked", 2, 10_000, 256, 8, 3]
     assert [getattr(fast, n) for n in names] == ["rings", 4, 50_000, 512, 16, 5]
     assert original.envs == 1 and original.layout == "plain" and fast.accumulate == 4
     assert settings_of(Mario(batch_size=64, collectors=1)).batch_size == 64
+    for cores, split in ((2.0, (1, 64)), (3.0, (2, 32)), (1.0, (1, 64)), (5.0, (4, 16))):
+        monkeypatch.setattr(mario, "cores_granted", lambda cores=cores: cores)
+        assert (Mario().machinery.collectors, Mario().machinery.envs) == split
+        assert Mario(collectors=4).machinery.envs == 16 and Mario(envs=2).machinery.collectors == 4
     same = ("discount", "reward_scale", "learning_rate", "learn_per_step", "channels", "hidden", "norm")
     assert all(getattr(original, n) == getattr(fast, n) for n in same)
 

@@ -59,6 +59,66 @@ HEAD = "from hotloop.rl.envs.compiled import kernel\n"
 PROGRAM = "import numpy as np; import kernels_a; print(kernels_a.outer(np.float32(1.0)))"
 
 
+TOGETHER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import kernels_a
+Path(sys.argv[1]).touch()
+while len(list(Path(".").glob("ready*"))) < 3:
+    time.sleep(0.001)
+print(kernels_a.outer(np.float32(1.0)))
+"""
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": f"{HOME}:{folder}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_processes_that_start_together_one_compiles(tmp_path: Path) -> None:
+    (tmp_path / "kernels_a.py").write_text(f"{HEAD}@kernel\ndef outer(x):\n    return x + 2\n")
+    running = [started(tmp_path, TOGETHER, f"ready{number}") for number in range(3)]
+    said = [one.communicate(timeout=120) for one in running]
+    assert [out.strip() for out, _ in said] == ["3.0"] * 3, said
+    assert sum(err.count("compiling") for _, err in said) == 1
+
+
+def test_a_compilation_that_fails_or_is_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "kernels_a.py").write_text(
+        f"{HEAD}@kernel\ndef wrong(x):\n    return x.nothing\n@kernel\ndef outer(x):\n    return x + 2\n"
+    )
+    killed = "import kernels_a\nkernels_a.outer._cache._take()\nimport os\nos.kill(os.getpid(), 9)"
+    assert started(tmp_path, killed).wait(60) == -9
+    fails = (
+        "import numpy as np, kernels_a\n"
+        "try: kernels_a.wrong(np.float32(1))\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "print(kernels_a.outer(np.float32(1)))\n"
+        "assert type(kernels_a.outer._cache)._held is None\n"
+    )
+    out, err = started(tmp_path, fails).communicate(timeout=120)
+    assert out.split() == ["TypingError", "3.0"], err
+
+
+def test_on_a_disk_without_locks_it_compiles_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "kernels_a.py").write_text(f"{HEAD}@kernel\ndef outer(x):\n    return x + 2\n")
+    words = (
+        "import kernels_a, numpy as np\nfrom hotloop.rl.envs import one_compiler\n"
+        "def refuse(*_): raise OSError('no locks')\none_compiler.fcntl.lockf = refuse\n"
+        "print(kernels_a.outer(np.float32(1)))"
+    )
+    out, err = started(tmp_path, words).communicate(timeout=120)
+    assert out.strip() == "3.0", err
+
+
 def test_a_change_in_an_imported_file_compiles_again(tmp_path: Path) -> None:
     a, b, c = (tmp_path / f"kernels_{letter}.py" for letter in "abc")
     a.write_text(f"{HEAD}import kernels_b\n@kernel\ndef outer(x):\n    return kernels_b.inner(x) + x\n")

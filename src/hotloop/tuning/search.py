@@ -19,6 +19,7 @@ PROBES = 12
 FINALISTS = 6
 EXPLORE_SHARE = 0.55  # of the budget, for probes before the finalists are chosen
 SWITCH_SHARE = 0.3  # of the budget, for those of them that try switches
+MOST_TURNS = 6  # of a finalist before the worse half leaves
 HOPELESS = 1.5  # times the best: settings so slow are no finalists, and do not stay any
 
 
@@ -196,14 +197,16 @@ class Search:
         return [s for s in chosen if s in scores]
 
     def _halve(self, finalists: Sequence[Settings]) -> None:
-        """Each once, keep the better half; the others twice, keep the better half; and so on."""
-        left, times = list(finalists), 1
+        """All in turns, keep the better half, and so on: each stage has the same share of the time left."""
+        left = list(finalists)
         self._rounds = {settings: [] for settings in left}
         while len(left) > 1:
-            turns = left * times
-            if self._left_s() < len(left) * self._cost_s():
+            block_s = len(left) * self._cost_s()
+            if self._left_s() < block_s:
                 return
-            for settings in self._shuffled(turns, len(left)):
+            stages = math.ceil(math.log2(len(left)))
+            times = min(int(self._left_s() / (stages * block_s)), MOST_TURNS) if block_s else MOST_TURNS
+            for settings in self._shuffled(left * max(times, 1), len(left)):
                 if self._left_s() < 0.5 * self._cost_s():
                     return
                 made = self._measure(settings)
@@ -212,7 +215,7 @@ class Search:
             left = sorted(
                 (s for s in left if middle[s] <= HOPELESS * min(middle.values())), key=middle.__getitem__
             )
-            left, times = left[: max((len(left) + 1) // 2, 1)], times + 1
+            left = left[: max((len(left) + 1) // 2, 1)]
             self._survivors = left
 
     def _shuffled(self, turns: Sequence[Settings], size: int) -> list[Settings]:

@@ -33,6 +33,7 @@ from hotloop.machine.facts import facts, library_versions
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.launch import recording_environment
 from hotloop.workflows.settings import load_settings
+from hotloop.workflows.warm_start import warm_start
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
 
@@ -63,6 +64,7 @@ class Progress:
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
+    _last: str = ""
 
     def ran(self, run: Run) -> None:
         """A failure at once, a success only where the line is written over."""
@@ -90,8 +92,9 @@ class Progress:
             print("\r\033[K", end="", file=self.stream, flush=True)
 
     def _line(self, text: str) -> None:
-        if self.quiet:
+        if self.quiet or text == self._last:  # lanes that end together have the same to say
             return
+        self._last = text
         if self.stream.isatty():
             print(f"\r\033[K{text}", end="", file=self.stream, flush=True)
         else:
@@ -195,16 +198,17 @@ def carry_out(
     """Conduct the plan from where the series stands, and judge what came of it.
 
     `measure` takes a run's figures from its capture folder, in place of the steady state; `start` makes a
-    run, in place of a fresh process that is waited for.
+    run, in place of a fresh process that is waited for. Without it, runs of our own workloads in one lane are
+    forked from a process that has everything loaded.
     """
     given = hands(progress, places or Places(), series.plan.record)
     if measure is not None:
         given = replace(given, measure=measure)
-    if start is not None:
-        given = replace(given, start=start)
+    forks = start is None and lanes == ONE_LANE
     try:
-        with interruptible():
-            conducted = conduct(series, given, lanes)
+        with interruptible(), warm_start(series.plan, plain_environment(), forks) as forked:
+            start = start or forked
+            conducted = conduct(series, replace(given, start=start) if start else given, lanes)
     finally:
         progress.end()
     return Done(conducted.series, experiment(conducted.series), conducted)

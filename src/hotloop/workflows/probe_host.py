@@ -1,11 +1,13 @@
-"""A process that loads a workload once and forks a child for each short training that is asked for.
+"""A process that loads a workload once and forks a child for each training that is asked for.
 
     python -m hotloop.workflows.probe_host NAME
 
-reads requests from stdin, one JSON object a line ({"config": ..., "capture": DIR, "accounts": true}), and
-answers each with two lines: {"pid": ...} once the child runs, {"code": ..., "cpu_s": ...} once it has ended
-(2: it refused its settings and said why on stderr). torch computes nothing before a fork, so that none of its
-threads are lost in it. When stdin ends, the child is ended, too.
+reads requests from stdin, one JSON object a line, and answers each with two lines: {"pid": ...} once the
+child runs, {"code": ..., "cpu_s": ...} once it has ended. A request is for a probe of the tuner, {"config":
+..., "capture": DIR, "accounts": true} (code 2: it refused its settings and said why on stderr), or for a
+run of the lab, {"words": [...], "environment": {...}, "folder": DIR, "cores": [...]}, which does what
+`python -m hotloop` does with the words. Its stderr goes into the file "stderr". torch computes nothing
+before a fork, so that none of its threads are lost in it. When stdin ends, the child is ended, too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import dataclasses
 import importlib
 import json
 import os
+import runpy
 import select
 import shutil
 import signal
@@ -23,31 +26,36 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop.instrument.begin import RUN_VARIABLE, begin
 from hotloop.workflows.probes import OUTCOME_FILE, REFUSED
 from hotloop.workflows.train import Recording, config_class, train
 
 LOOK_S = 0.05
 WORK_FOLDER = "work"  # beside the capture, while a probe runs
 _TRAINERS = ("ppo", "recurrent_ppo", "dqn", "sac", "bc")
+_LOADED = ("hotloop.cli.train", *(f"hotloop.rl.train.{trainer}" for trainer in _TRAINERS))
 
 
 def main(name: str) -> int:
     """Serve until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked; the children are told
     kind = config_class(name)
-    for trainer in _TRAINERS:
-        importlib.import_module(f"hotloop.rl.train.{trainer}")
+    for module in _LOADED:
+        importlib.import_module(module)
     loaded = False
     while line := sys.stdin.readline():
         request = json.loads(line)
+        is_command = "words" in request
         pid = os.fork()
+        if pid == 0 and is_command:
+            return _command(request)  # out of here, so that it ends as any other process does
         if pid == 0:
-            _child(name, kind, request)
+            _probe(name, kind, request)
         _answer({"pid": pid})
-        status, used = _wait(pid, Path(request["capture"]).parent / WORK_FOLDER)
+        status, used = _wait(pid, Path(request["stderr"]).parent / WORK_FOLDER)
         code = os.waitstatus_to_exitcode(status)
         if code == 0 and not loaded:
-            _load_kernels(name, kind(**_given(request)))
+            _load_kernels(name, kind() if is_command else kind(**_given(request)))
             loaded = True
         _answer({"code": code, "cpu_s": used.ru_utime + used.ru_stime})
     return 0
@@ -59,12 +67,10 @@ def _given(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load_kernels(name: str, config: Any) -> None:
-    """Load the environments' kernels, which the first child has compiled, so that no other child has to."""
-    make: Any = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), "make_envs", None)
-    if make is not None:
-        envs = make(config)
-        envs.reset(seed=0)
-        envs.close()
+    """Load the kernels, which the first child has compiled, so that no other child has to."""
+    prepare: Any = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), "prepare", None)
+    if prepare is not None:
+        prepare(config)
 
 
 def _wait(pid: int, work: Path) -> tuple[int, Any]:
@@ -72,17 +78,22 @@ def _wait(pid: int, work: Path) -> tuple[int, Any]:
 
     Nobody sends more before it has ended, so what can be read is the end of stdin.
     """
-    while True:
-        ended, status, used = os.wait4(pid, os.WNOHANG)
-        if ended:
-            shutil.rmtree(work, ignore_errors=True)
-            return status, used
-        if select.select([0], [], [], LOOK_S)[0]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            os.wait4(pid, 0)
-            shutil.rmtree(work, ignore_errors=True)
-            os._exit(1)
+    end = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # readable once the child has ended
+    ends = [] if end is None else [end]
+    try:
+        while True:
+            ended, status, used = os.wait4(pid, os.WNOHANG)
+            if ended:
+                return status, used
+            if 0 in select.select([0, *ends], [], [], LOOK_S)[0]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                os.wait4(pid, 0)
+                raise SystemExit(1)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        for descriptor in ends:
+            os.close(descriptor)
 
 
 def own_folder(theirs: Path, mine: Path, stage: str | None) -> Path:
@@ -99,18 +110,38 @@ def _answer(said: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _child(name: str, kind: type[Any], request: dict[str, Any]) -> None:
+def _begin_child(stderr: str) -> None:
+    """A group of its own, no stdin, no stdout, Ctrl-C as usual."""
+    os.setsid()
+    errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.dup2(errors, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _command(request: dict[str, Any]) -> int:
+    """Be `python -m hotloop WORDS` in the environment, folder and cores asked for; its exit code."""
+    _begin_child(request["stderr"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    if request["cores"]:
+        os.sched_setaffinity(0, request["cores"])
+    if os.environ.get(RUN_VARIABLE):
+        begin()
+    sys.argv = ["hotloop", *request["words"]]
+    runpy.run_module("hotloop", run_name="__main__", alter_sys=True)  # ends with SystemExit
+    return 0
+
+
+def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
     """Train, tell the outcome in a file beside the capture, and end; never returns."""
     code = 1
     try:
-        os.setsid()
+        _begin_child(request["stderr"])
         folder = Path(request["capture"])
-        errors = os.open(folder.parent / "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 0)
-        os.dup2(nothing, 1)
-        os.dup2(errors, 2)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         given = _given(request)
         if "folder" in given:
             mine = folder.parent / WORK_FOLDER

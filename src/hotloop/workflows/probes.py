@@ -1,7 +1,7 @@
-"""Short runs of a training, started, watched through their capture and ended once they have shown enough.
+"""Runs of a training, started, watched through their capture and ended once they have shown enough.
 
 Two ways to start one: a script of the user's is a fresh process; a workload of ours is forked from a host
-that has everything loaded already (`probe_host.py`), which saves seconds for each probe.
+that has everything loaded already (`probe_host.py`), which saves seconds for each run.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hotloop.measure.profiler import CAPTURE_VARIABLE
 
 CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
 OUTCOME_FILE = "outcome.json"  # beside the capture: what the workload said of itself
+STDERR_FILE = "stderr.txt"  # beside the capture, while a run is going
 REFUSED = 2  # exit code of a workload that said in one sentence what is wrong with its settings
 LOOK_S = 0.25
 COMPARE_S = 0.5  # of work in a run of a comparison: many short runs tell more than few long ones
@@ -119,11 +120,11 @@ def watched(
                 enough = worked_since_s is not None and patience.enough(seen, now_s - worked_since_s)
                 late = job.timeout_s is not None and now_s - began_s > job.timeout_s
                 if enough or late:
-                    _end(running, late)
+                    end(running, late)
                     break
         except BaseException:
             if running is not None:
-                _end(running, at_once=False)
+                end(running, at_once=False)
             raise
         patience.ended(_look(capture) or seen)
         code, cpu_s, tail = running.result()
@@ -166,7 +167,7 @@ def _look(capture: Path) -> Seen | None:
         return None  # it has not begun to record
 
 
-def _end(running: Running, at_once: bool) -> None:
+def end(running: Running, at_once: bool) -> None:
     """Ask, wait, insist; a workload of ours ends its iteration first."""
     try:
         if not at_once:
@@ -297,16 +298,33 @@ class Host:
         config = json.loads(job.environment[CONFIG_VARIABLE])
         config["seed"] += int(job.environment.get("HOTLOOP_SEED", "0"))  # the runs of a pair share one
         capture = job.environment[CAPTURE_VARIABLE]
-        request = {"config": config, "capture": capture, "accounts": self._accounts}
+        return self._fork(
+            Path(capture).parent / STDERR_FILE,
+            {"config": config, "capture": capture, "accounts": self._accounts},
+        )
+
+    def start_command(self, job: Job) -> Running:
+        """Fork a child that does what the job's command, `python -m hotloop ...`, would do."""
+        return self._fork(
+            Path(job.environment[CAPTURE_VARIABLE]).parent / STDERR_FILE,
+            {
+                "words": job.command[job.command.index("train") :],
+                "environment": job.environment,
+                "folder": str(job.folder),
+                "cores": job.cores,
+            },
+        )
+
+    def _fork(self, stderr: Path, request: dict[str, Any]) -> Running:
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request | {"stderr": str(stderr)}).encode() + b"\n")
             pid = int(self._answer()["pid"])
         except (OSError, ValueError, KeyError):
             raise HotloopError(
-                f"the process that trains {self._name} for tuning died; try: hotloop train {self._name}"
+                f"the process that runs of {self._name} are forked from died; try: hotloop train {self._name}"
             ) from None
-        return _Forked(self, pid, Path(capture).parent / "stderr.txt")
+        return _Forked(self, pid, stderr)
 
     def ended(self, seconds: float) -> dict[str, Any] | None:
         """What the host says of the child that ended; None after so many seconds without."""
@@ -320,7 +338,7 @@ class Host:
         while b"\n" not in self._unread:
             read = os.read(self._process.stdout.fileno(), 4096)
             if not read:
-                raise HotloopError(f"the process that trains {self._name} for tuning died.")
+                raise HotloopError(f"the process that runs of {self._name} are forked from died.")
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
@@ -353,6 +371,7 @@ class _Forked:
         said = self._said or {"code": -signal.SIGKILL, "cpu_s": None}
         try:
             tail = self._stderr.read_text(encoding="utf-8", errors="replace")[-TAIL_BYTES:].strip()
+            self._stderr.unlink()
         except OSError:
             tail = ""
         return int(said["code"]), said["cpu_s"], tail

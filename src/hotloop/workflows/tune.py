@@ -159,7 +159,8 @@ def tune(target: Target, terms: TuneTerms, folder: Path | None, progress: Progre
         (place / "probes").mkdir(parents=True)
     except OSError as error:
         raise CaptureError(f"{place} cannot be made ({error.strerror}); choose another place.") from error
-    work_s = min(max(SEARCH_SHARE * terms.budget_s / PROBES_IN_A_SEARCH, LEAST_PROBE_S), PROBE_S)
+    longest_s = min(PROBE_S, 2 * target.compare_s)
+    work_s = min(max(SEARCH_SHARE * terms.budget_s / PROBES_IN_A_SEARCH, LEAST_PROBE_S), longest_s)
     most_s = max(10 * work_s, 0.25 * terms.budget_s)
     patience = Patience(work_s, most_s, target.cycles, settling=target.settling)
     prober = Prober(target, place, patience, progress, terms)

@@ -2,7 +2,8 @@
 
 A kernel is a function over arrays that the caller owns: no objects, no allocation, the GIL released.
 Compiled code is kept on disk beside the source (or in NUMBA_CACHE_DIR) until that source, or one that it
-imports, changes; batch sizes are not part of a type, so another batch size never compiles again.
+imports, changes; batch sizes are not part of a type, so another batch size never compiles again. Of several
+processes that need a kernel at once, one compiles it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hotloop.rl.envs.one_compiler import SharedCache
 from hotloop.rl.envs.sources import watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,6 +44,7 @@ def compiled(function: Function, fastmath: bool | set[str] = False, **options: A
     made: Any = how(function)
     if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
         watch(made, function)
+        made._cache = SharedCache(made._cache, _announcer.is_compiling)
     return cast(Function, made)
 
 
@@ -78,6 +81,10 @@ class _Announcer(event.Listener):
         self._depth = 0
         self._started_s = 0.0
 
+    def is_compiling(self) -> bool:
+        """Whether a kernel is being compiled in this process."""
+        return self._depth > 0
+
     def on_start(self, occasion: Any) -> None:
         """A compilation begins; those of the functions it calls are part of it."""
         function = occasion.data["dispatcher"].py_func
@@ -103,4 +110,5 @@ class _Announcer(event.Listener):
             print(f" {time.perf_counter() - self._started_s:.1f} s, kept for next time", file=sys.stderr)
 
 
-event.register("numba:compile", _Announcer())  # type: ignore[no-untyped-call]
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
+from hotloop.machine.facts import cores_granted
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 VariantName = Literal["original", "fast"]
@@ -54,7 +55,7 @@ class Mario:
 
     variant: VariantName = "fast"
     """original: 2 collectors, one locked queue, replay 10,000, batch 256, 8 episodes an epoch, weights every
-    3 epochs; fast: 4 collectors with a ring each, 50,000, 512 x 4, 16, 5."""
+    3 epochs; fast: up to 4 collectors, one core left to the learner, with a ring each, 50,000, 512 x 4, 16, 5."""
     env: Literal["platformer", "mario"] = "platformer"
     """platformer: ours, compiled; mario: Super Mario Bros in the emulator (the extra `mario`)."""
     epochs: int = 20
@@ -156,8 +157,14 @@ class Mario:
 
     @property
     def machinery(self) -> Machinery:
-        """What is given, and the variant's setting for the rest."""
+        """What is given, and the variant's setting for the rest.
+
+        `fast` leaves a core to the learner: with fewer than 5 it plays the same games in fewer collectors.
+        """
         found = VARIANTS[self.variant]
+        if self.variant == "fast" and self.collectors is None and self.envs is None:
+            few = min(max(int(cores_granted()) - 1, 1), found.collectors)
+            found = dataclasses.replace(found, collectors=few, envs=found.collectors * found.envs // few)
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(found)}
         return dataclasses.replace(found, **{n: value for n, value in given.items() if value is not None})
 
