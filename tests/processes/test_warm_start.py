@@ -27,7 +27,7 @@ from hotloop.workflows.probes import Host
 from hotloop.workflows.warm_start import run_forked, workload_of
 
 TRAIN = (sys.executable, "-m", "hotloop", "train", "snake", "--no-profiling", "--variant", "original",
-         "--flood-fill", "off", "--envs", "16", "--episodes", "4")  # fmt: skip
+         "--flood-fill", "off", "--envs", "64", "--episodes", "16")  # fmt: skip
 FAST = Variant("fast", (*TRAIN, "--learner", "fused"))
 PLAN = Plan((Variant("as it is", TRAIN), FAST))
 
@@ -109,7 +109,7 @@ def test_what_a_fork_would_change_is_not_forked(plan: Plan) -> None:
 
 
 def test_ctrl_c_ends_compare_its_host_and_the_run(tmp_path: Path) -> None:
-    words = ["compare", "--series", "pairs", "--set-b", "learner=fused", "--", "python", *TRAIN[1:-1], "64"]
+    words = ["compare", "--series", "pairs", "--set-b", "learner=fused", "--", *TRAIN[:-1], "64"]
     started = subprocess.Popen(
         [sys.executable, "-m", "hotloop", *words],
         cwd=tmp_path,

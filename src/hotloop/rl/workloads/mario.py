@@ -55,7 +55,8 @@ class Mario:
 
     variant: VariantName = "fast"
     """original: 2 collectors, one locked queue, replay 10,000, batch 256, 8 episodes an epoch, weights every
-    3 epochs; fast: up to 4 collectors, one core left to the learner, with a ring each, 50,000, 512 x 4, 16, 5."""
+    3 epochs; fast: 4 collectors with a ring each (fewer where that would leave the learner no core), 50,000,
+    512 x 4, 16, 5."""
     env: Literal["platformer", "mario"] = "platformer"
     """platformer: ours, compiled; mario: Super Mario Bros in the emulator (the extra `mario`)."""
     epochs: int = 20
