@@ -33,7 +33,11 @@ from hotloop.workflows.train import Recording, config_class, train
 LOOK_S = 0.05
 WORK_FOLDER = "work"  # beside the capture, while a probe runs
 _TRAINERS = ("ppo", "recurrent_ppo", "dqn", "sac", "bc")
-_LOADED = ("hotloop.cli.train", *(f"hotloop.rl.train.{trainer}" for trainer in _TRAINERS))
+_LOADED = (
+    "hotloop.cli.train",
+    "torch._dynamo",  # half of torch, which its optimizers load when they are made
+    *(f"hotloop.rl.train.{trainer}" for trainer in _TRAINERS),
+)
 
 
 def main(name: str) -> int:
