@@ -12,6 +12,7 @@ before a fork, so that none of its threads are lost in it. When stdin ends, the 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import importlib
@@ -22,6 +23,7 @@ import select
 import shutil
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +54,8 @@ def main(name: str) -> int:
         is_command = "words" in request
         pid = os.fork()
         if pid == 0 and is_command:
-            return _command(request)  # out of here, so that it ends as any other process does
-        if pid == 0:
+            _command(request)
+        elif pid == 0:
             _probe(name, kind, request)
         _answer({"pid": pid})
         status, used = _wait(pid, Path(request["stderr"]).parent / WORK_FOLDER)
@@ -125,19 +127,28 @@ def _begin_child(stderr: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _command(request: dict[str, Any]) -> int:
-    """Be `python -m hotloop WORDS` in the environment, folder and cores asked for; its exit code."""
-    _begin_child(request["stderr"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["folder"])
-    if request["cores"]:
-        os.sched_setaffinity(0, request["cores"])
-    if os.environ.get(RUN_VARIABLE):
-        begin()
-    sys.argv = ["hotloop", *request["words"]]
-    runpy.run_module("hotloop", run_name="__main__", alter_sys=True)  # ends with SystemExit
-    return 0
+def _command(request: dict[str, Any]) -> None:
+    """Be `python -m hotloop WORDS` in the environment, folder and cores asked for; never returns."""
+    code = 1
+    try:
+        _begin_child(request["stderr"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        if request["cores"]:
+            os.sched_setaffinity(0, request["cores"])
+        if os.environ.get(RUN_VARIABLE):
+            begin()
+        sys.argv = ["hotloop", *request["words"]]
+        runpy.run_module("hotloop", run_name="__main__", alter_sys=True)  # ends with SystemExit
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # a forked child must not return into the host's loop
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()  # recordings end there; to take torch apart would take half a second
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
