@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from hotloop import Profiler
 from hotloop.measure import core as cores
@@ -20,6 +21,8 @@ from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
 CORES = ("compiled", "python")
+settings.register_profile("hotloop", deadline=None)  # a busy machine is no failure
+settings.load_profile("hotloop")
 
 
 @pytest.fixture(params=CORES)

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import threading
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hotloop import Profiler
-from hotloop.capture import layout
+from hotloop.capture import layout, reader
 from hotloop.capture.model import Node
 from hotloop.testing.fakes import FakeClock
 
@@ -460,6 +462,27 @@ def test_stopping_while_threads_record_does_no_harm(core: str) -> None:
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_a_thread_that_was_just_beginning_to_record_adds_up(
+    profiler: Profiler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an arena, but no root yet."""
+    whole = reader._consistent_copy
+
+    def without_nodes(*given: Any) -> Any:
+        found = whole(*given)
+        arena = found.arena.copy()
+        arena["node_count"] = 0
+        return replace(
+            found, arena=arena, nodes=found.nodes[:0], buckets=found.buckets[:0], windows=found.windows[:0]
+        )
+
+    with profiler.profile("a"):
+        clock.advance(500)
+    monkeypatch.setattr(reader, "_consistent_copy", without_nodes)
+    for thread in profiler.capture().threads:
+        assert own_sum(thread.root) == thread.wall_ns and not thread.root.children
 
 
 def test_finalizers_may_use_regions(core: str) -> None:

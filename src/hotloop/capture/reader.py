@@ -333,9 +333,9 @@ def _thread(
     top = int(arena["stack"][depth - 1]["node"]) if depth else 0
     if built:
         built[min(top, len(built) - 1)].own_ns += end_ns - last_ns
-    root = built[0] if built else Node("")
     own_wall = end_ns - int(arena["start_ns"]) if arena["state"] != layout.ARENA_FOLDED else 0
     wall_ns = own_wall + int(arena["folded_wall_ns"])
+    root = built[0] if built else Node("", own_ns=wall_ns)  # a thread that was just beginning to record
     root.total_ns = wall_ns
     return Thread(
         name=_text(arena["thread_name"]),
