@@ -11,7 +11,7 @@ from hotloop import load
 from hotloop.capture.stats import by_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
-SMALL = ["--timesteps", "1024", "--compare-timesteps", "1024", "--budget", "1s"]  # one pair
+SMALL = ["--timesteps", "1024", "--compare-timesteps", "512", "--budget", "1s"]  # one pair
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

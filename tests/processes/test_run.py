@@ -53,18 +53,18 @@ def launch(folder: Path, *words: str, core: str = "auto", **env: str) -> subproc
 
 
 def test_an_unmodified_script_is_recorded_and_explained(folder: Path, core: str) -> None:
-    plain = subprocess.run([sys.executable, "tiny.py", "500"], cwd=folder, capture_output=True, text=True)
-    done = launch(folder, "--capture", "cap", "tiny.py", "500", core=core)
+    plain = subprocess.run([sys.executable, "tiny.py", "5000"], cwd=folder, capture_output=True, text=True)
+    done = launch(folder, "--capture", "cap", "tiny.py", "5000", core=core)
     assert done.returncode == 0, done.stderr
     assert plain.stdout.strip() in done.stdout  # same numbers to the last digit
-    assert "Where the time goes" in done.stdout and "500 env steps" in done.stdout
+    assert "Where the time goes" in done.stdout and "5,000 env steps" in done.stdout
     capture = hotloop.load(folder / "cap")
     stats = by_name(capture.tree)
-    assert stats["env_step"].calls == stats["CartPoleEnv.step"].calls == stats["TimeLimit.step"].calls == 500
-    assert capture.progress.env_steps == 500
+    assert stats["env_step"].calls == stats["CartPoleEnv.step"].calls == stats["TimeLimit.step"].calls == 5000
+    assert capture.progress.env_steps == 5000
     assert capture.progress.episodes == stats["env_reset"].calls - 1
     assert capture.progress.mean_return == capture.progress.mean_length
-    assert capture.command[1:] == ["tiny.py", "500"]
+    assert capture.command[1:] == ["tiny.py", "5000"]
     assert capture.facts["exit_status"] == "finished"
     (step,) = [c for c in capture.tree.children if c.name == "env_step"]
     assert step.site.endswith("tiny.py:8")
