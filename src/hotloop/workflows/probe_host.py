@@ -37,7 +37,7 @@ WORK_FOLDER = "work"  # beside the capture, while a probe runs
 _TRAINERS = ("ppo", "recurrent_ppo", "dqn", "sac", "bc")
 _LOADED = (
     "hotloop.cli.train",
-    "torch._dynamo",  # half of torch, which its optimizers load when they are made
+    "torch._dynamo",  # torch's optimizers load it when they are made
     *(f"hotloop.rl.train.{trainer}" for trainer in _TRAINERS),
 )
 
@@ -146,7 +146,7 @@ def _command(request: dict[str, Any]) -> None:
     except BaseException:  # a forked child must not return into the host's loop
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # recordings end there; to take torch apart would take half a second
+        atexit._run_exitfuncs()  # recordings end there; taking torch apart only takes time
         sys.stderr.flush()
         os._exit(code)
 
