@@ -485,6 +485,33 @@ def test_a_thread_that_was_just_beginning_to_record_adds_up(
         assert own_sum(thread.root) == thread.wall_ns and not thread.root.children
 
 
+def test_a_thread_that_is_never_still_is_taken_from_the_calmest_try(
+    profiler: Profiler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look at its nodes meets updates: four of them, only two the third time."""
+    copy_of, tries = reader._joined, 0
+
+    def while_it_is_busy(blocks: Any, name: str, count: int) -> Any:
+        nonlocal tries
+        copied = copy_of(blocks, name, count)
+        if name == "nodes":
+            tries += 1
+            with profiler.profile("a"):
+                clock.advance(1)
+            if tries != 3:
+                with profiler.profile("a"):
+                    clock.advance(1000)
+        return copied
+
+    with profiler.profile("a"):
+        clock.advance(500)
+    monkeypatch.setattr(reader, "_joined", while_it_is_busy)
+    (thread,) = profiler.capture().threads
+    assert thread.uncertain and tries == reader.RETRIES
+    (child,) = thread.root.children
+    assert child.calls == 5  # one before, two in each of the first two tries
+
+
 def test_finalizers_may_use_regions(core: str) -> None:
     import gc
 

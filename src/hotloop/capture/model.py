@@ -214,7 +214,7 @@ class Thread:
     root: Node  # own_ns of the root is the unattributed time
     windows: Windows
     events: tuple[Event, ...] = ()
-    uncertain: bool = False  # read in the middle of an update: one event may be half counted
+    uncertain: bool = False  # read in the middle of an update: its latest events may be half counted
 
     @property
     def unattributed_ns(self) -> int:

@@ -27,7 +27,7 @@ from hotloop.capture.model import (
 )
 from hotloop.capture.store import FORMAT_VERSION
 
-RETRIES = 20  # copies of a busy thread's figures before one event is called uncertain
+RETRIES = 20  # copies of a busy thread's figures before the latest events are called uncertain
 
 Bytes = NDArray[np.uint8]
 Struct = NDArray[np.void]
@@ -357,7 +357,12 @@ def _thread(
 
 
 def _consistent_copy(number: int, shared: Struct, node_blocks: list[Struct]) -> _Copy:
-    """Copy what belongs together between two looks at the sequence number."""
+    """Copy what belongs together between two looks at the sequence number.
+
+    A thread that is never still is taken from the try that met the fewest updates: a reader that lost
+    its core for a while holds figures from before and after.
+    """
+    fewest = None
     for _ in range(RETRIES):
         seq = int(shared["seq"])
         arena = shared.copy()
@@ -365,10 +370,13 @@ def _consistent_copy(number: int, shared: Struct, node_blocks: list[Struct]) -> 
         nodes = _joined(node_blocks, "nodes", count)
         buckets = _joined(node_blocks, "buckets", count)["count"]
         windows = _joined(node_blocks, "windows", count)["at"]
-        uncertain = seq % 2 != 0 or int(shared["seq"]) != seq
-        if not uncertain:
+        updates = int(shared["seq"]) - seq + seq % 2
+        if fewest is None or updates < fewest:
+            fewest = updates
+            best = _Copy(number, arena, nodes, buckets, windows, uncertain=updates != 0)
+        if not updates:
             break
-    return _Copy(number, arena, nodes, buckets, windows, uncertain)
+    return best
 
 
 def _joined(node_blocks: list[Struct], name: str, count: int) -> Struct:

@@ -11,11 +11,11 @@ import sys
 from types import CodeType
 from typing import Any
 
-from hotloop.measure import twin
+from hotloop.measure import twin_region
 
 Place = tuple[CodeType, int]
 
-_TWIN = twin.__file__
+_TWIN = twin_region.__file__
 _acts: dict[Place, bool] = {}  # place -> whether an env step followed
 pending: list[Place] = []  # places called since the last env step or backward pass
 

@@ -1,6 +1,6 @@
 /* The recorder, compiled: what twin.py does, for about a hundred nanoseconds a region.
  *
- * Read twin.py first: same names, same file, same results. What is different here:
+ * Read twin.py and twin_region.py first: same names, same file, same results. What is different here:
  *
  * - A thread finds its arena in thread-local storage. `Local.epoch == Recorder.epoch` says that it
  *   is the right one; both change at start, stop and fork, so one compare covers all of them.

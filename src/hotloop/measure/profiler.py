@@ -17,7 +17,7 @@ from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.measure import core
 from hotloop.measure.decorate import decorate
 from hotloop.measure.part import Part
-from hotloop.measure.twin import SWITCH_TIMELINE
+from hotloop.measure.twin_region import SWITCH_TIMELINE
 
 if TYPE_CHECKING:
     from hotloop.capture.model import Capture

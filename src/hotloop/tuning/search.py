@@ -19,7 +19,7 @@ PROBES = 12
 FINALISTS = 6
 EXPLORE_SHARE = 0.55  # of the budget, for probes before the finalists are chosen
 SWITCH_SHARE = 0.3  # of the budget, for those of them that try switches
-MOST_TURNS = 6  # of a finalist before the worse half leaves
+MOST_TURNS = 12  # of a finalist before the worse half leaves
 HOPELESS = 1.5  # times the best: settings so slow are no finalists, and do not stay any
 
 

@@ -35,7 +35,7 @@ def show(path: str | None, by: Grouping, width: int, max_depth: int | None = Non
                 "figures are complete up to its last sign of life"
             )
     if any(t.uncertain for t in capture.threads):
-        notes.append("a thread was busy while it was read: one event of it may be half counted")
+        notes.append("a thread was busy while it was read: its latest events may be half counted")
     legend = "share: own time / wall time of the threads; > still open, * closed out of order"
     blocks.append("\n".join([legend, *notes]))
     warnings = (*capture.warnings, *(w for p in capture.processes for w in p.warnings))
