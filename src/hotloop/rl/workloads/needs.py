@@ -19,6 +19,10 @@ import numpy as np
 from hotloop._util.needs import Need
 
 KERNELS_BYTES = 60 << 20  # compiled kernels, buffers of allocators: seen 50 to 70 MiB in all three workloads
+# More, once a learner or a library has learnt: seen with 64 as with 512 samples a batch. Half of what torch's
+# compiler takes is in processes of its own, which it does without where it finds what it compiled before.
+LEARNERS_BYTES = {"fused": 0, "torch": 75 << 20, "auto": 75 << 20, "compiled": 370 << 20}
+LIBRARIES_BYTES = {"sb3": 98 << 20, "torchrl": 125 << 20}
 CONVOLUTIONS_BYTES = 97 << 20  # more, once torch has convolved: seen with 64 as with 2,048 pictures
 PICTURE_COPIES = 2  # as floats: what is convolved, and the same in the order that the library wants
 # Floats that a ConvLSTM layer keeps for the gradient, in maps of its own size: inputs, gates and what is
@@ -32,7 +36,7 @@ def needs_of(name: str, config: Any) -> tuple[Need, ...] | None:
     known: Callable[[Any], tuple[Need, ...]] | None = getattr(module, "memory_needs", _KNOWN.get(name))
     if known is None:
         return None
-    return tuple(sorted(known(config), key=lambda need: -need.bytes))
+    return tuple(sorted((need for need in known(config) if need.bytes), key=lambda need: -need.bytes))
 
 
 def rollout_bytes(steps: int, envs: int, observation_bytes: int, actions: int, masked: bool) -> int:
@@ -54,6 +58,20 @@ def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_
     return (capacity // envs + frame_stack) * envs * layout.record().itemsize
 
 
+def _loaded(learner: str, trainer: str = "hotloop", convolves: bool = False) -> Need:
+    """What comes with kernels, torch and libraries, whatever the sizes."""
+    more = LEARNERS_BYTES[learner] if trainer == "hotloop" else LIBRARIES_BYTES[trainer]
+    brings = {
+        "fused": "",
+        "torch": ", torch's learner",
+        "auto": ", learners",
+        "compiled": ", torch's compiler",
+    }
+    words = brings[learner] if trainer == "hotloop" else f", {trainer}"
+    total = KERNELS_BYTES + more + (CONVOLUTIONS_BYTES if convolves else 0)
+    return Need(f"compiled kernels, network{words}", total)
+
+
 def _snake(config: Any) -> tuple[Need, ...]:
     from hotloop.rl.workloads.snake import make_envs
 
@@ -67,7 +85,7 @@ def _snake(config: Any) -> tuple[Need, ...]:
         Need(f"replay of {config.capacity:,} transitions", held, "capacity", config.capacity),
         Need(f"{config.envs:,} games", games, "envs", config.envs),
         Need(f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size),
-        Need("compiled kernels and network", KERNELS_BYTES),
+        _loaded(config.switches.learner, config.trainer),
     )
 
 
@@ -85,12 +103,13 @@ def _petri(config: Any) -> tuple[Need, ...]:
         Need(f"rollouts of {frames:,} frames", copies * held + order, "frames_per_batch", frames),
         Need(f"{config.envs:,} tools", config.envs * 4 * seen, "envs", config.envs),
         Need(f"minibatches of {config.minibatch:,}", batch, "minibatch", config.minibatch),
-        Need("compiled kernels and network", KERNELS_BYTES),
+        _loaded(config.learner, config.trainer),
     )
 
 
 def _ricochet(config: Any) -> tuple[Need, ...]:
     from hotloop.rl.workloads.ricochet import make_envs
+    from hotloop.rl.workloads.ricochet_play import MOST_AT_ONCE
 
     one = make_envs(replace(config, envs=1))
     space, actions = one.single_observation_space, int(one.single_action_space.n)
@@ -98,6 +117,7 @@ def _ricochet(config: Any) -> tuple[Need, ...]:
     held = rollout_bytes(steps, envs, seen, actions, masked=False)
     boards = envs * 3 * seen
     pictures = config.obs_mode == "rgb_image"
+    learner = "compiled" if config.compile else "torch" if pictures else "auto"
     if not pictures:
         dense = 4 * math.prod(space.shape)
         held = 2 * rollout_bytes(steps, envs, dense, actions, masked=False)
@@ -105,11 +125,14 @@ def _ricochet(config: Any) -> tuple[Need, ...]:
     else:
         rows = -(-envs // min(4, envs))
         batch = rows * steps * (seen + _picture_bytes(config, space.shape))
+    played = min(config.evaluation_boards, MOST_AT_ONCE)
+    looked_at = played * (3 + 4 * PICTURE_COPIES) * seen if pictures else 0
     return (
         Need(f"rollouts of {steps} steps x {envs:,} boards", held, "envs", envs),
+        Need(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
         Need(f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps),
         Need(f"{envs:,} boards", boards, "envs", envs),
-        Need("compiled kernels and network", KERNELS_BYTES + (CONVOLUTIONS_BYTES if pictures else 0)),
+        _loaded(learner, config.trainer, convolves=pictures),
     )
 
 
