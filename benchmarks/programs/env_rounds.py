@@ -211,7 +211,7 @@ def snake_puffer(num_envs: int) -> Contestant:
 def flood(num_envs: int, *, compiled: bool) -> Contestant:
     """Reachable areas of boards in the middle of games: a step is one board."""
     from hotloop.rl.envs.snake.env import SnakeVectorEnv
-    from hotloop.rl.envs.snake.flood import PythonFlood, flood_rows
+    from hotloop.rl.envs.snake.flood import RowFlood, flood_rows
 
     env = SnakeVectorEnv(num_envs, flood_fill="compiled")
     env.reset(seed=0)
@@ -219,7 +219,7 @@ def flood(num_envs: int, *, compiled: bool) -> Contestant:
     for _ in range(300):
         env.step(rng.integers(0, 3, num_envs))
     rows = range(num_envs)
-    in_python = PythonFlood(env.config, env.snakes, env.boards, env._flat)
+    in_python = RowFlood(env.config, env.snakes, env.boards, env._flat)
     expected = env._flat.copy()
     in_python.fill_rows(rows)
     assert np.array_equal(env._flat, expected)

@@ -26,7 +26,7 @@ def test_the_twin_keeps_what_learning_hangs_on() -> None:
     config = Snake(variant="original", updates="4", flood_fill="every_k", seed=3, envs=32)
     twin = fast_twin(config, STEPS)
     assert twin.switches.learner == "fused" and twin.switches.push == "batch"
-    assert twin.switches.updates == "4" and twin.switches.flood_fill == "every_k"
+    assert twin.switches.updates == "4" and twin.switches.flood_fill == "every_k_compiled"
     assert (twin.seed, twin.envs, twin.steps) == (3, 32, STEPS)
     assert fast_twin(Snake(variant="original"), STEPS).switches.flood_fill == "compiled"
 

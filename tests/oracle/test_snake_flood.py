@@ -16,8 +16,9 @@ def test_a_hundred_thousand_steps_agree_in_every_way_to_flood() -> None:
 
 
 def test_a_hundred_thousand_steps_agree_when_the_flood_is_every_kth_step() -> None:
-    follow(50_000, ["every_k"], size=6, max_episode_steps=90)
-    follow(50_000, ["every_k"], size=4, max_episode_steps=90, mode=NEXT_STEP, tail_blocks=True)
+    both = ["every_k", "every_k_compiled"]
+    follow(50_000, both, size=6, max_episode_steps=90)
+    follow(50_000, both, size=4, max_episode_steps=90, mode=NEXT_STEP, tail_blocks=True)
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP])
@@ -36,6 +37,6 @@ def test_a_step_in_parts_gives_the_same() -> None:
 def test_a_full_memory_starts_over_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flood, "_REMEMBERED", 7)
     pairs = follow(2_000, ["cached"], rows=20, size=5)
-    known = pairs.envs[0]._python_flood._known
+    known = pairs.envs[0]._row_flood._known
     assert known is not None
     assert 1 <= len(known) <= 7

@@ -119,7 +119,7 @@ def test_a_hundred_thousand_steps_agree_in_every_observation(observation: str) -
     rows=st.integers(1, 5),
     actions=st.sampled_from(["relative", "absolute"]),
     observation=st.sampled_from(["features", "planes", "planes5", "grid"]),
-    flood=st.sampled_from(["off", "compiled", "cached", "every_k"]),
+    flood=st.sampled_from(["off", "compiled", "cached", "every_k", "every_k_compiled"]),
     mode=st.sampled_from([SAME_STEP, NEXT_STEP]),
     tail_blocks=st.booleans(),
     limit=st.integers(1, 60),

@@ -119,7 +119,7 @@ def test_gymnasium_makes_it() -> None:
         ({"size": 65}, "4 to 64"),
         ({"size": 8.0}, "size=8.0"),
         ({"observation": "pixels"}, "features, planes, planes5, grid"),
-        ({"flood_fill": "fast"}, "off, python, cached, every_k, compiled"),
+        ({"flood_fill": "fast"}, "off, python, cached, every_k, compiled, every_k_compiled"),
         ({"actions": "diagonal"}, "relative, absolute"),
         ({"observation": "grid", "flood_fill": "compiled"}, "flood_fill='off'"),
         ({"flood_every": 0}, "flood_every=0"),
@@ -205,7 +205,7 @@ def test_every_kth_step_keeps_old_areas_in_between() -> None:
 def test_cached_remembers_what_it_has_seen() -> None:
     env = SnakeVectorEnv(8, flood_fill="cached")
     env.reset(seed=0)
-    known = env._python_flood._known
+    known = env._row_flood._known
     assert known is not None
     assert len(known) == 1  # all snakes begin alike
     env.step(np.zeros(8, dtype=np.int64))

@@ -28,7 +28,7 @@ _compile = profile("compile_kernels", "other")
 _log = profile("log")
 
 Push = Literal["items", "batch"]
-FloodFill = Literal["off", "python", "cached", "every_k", "compiled"]
+FloodFill = Literal["off", "python", "cached", "every_k", "compiled", "every_k_compiled"]
 Transfers = Literal["items", "batch"]
 Switch = Literal["on", "off"]
 Learner = Literal["torch", "compiled", "fused"]
@@ -86,7 +86,7 @@ class Snake:
     flood_fill: FloodFill | None = None
     """Who finds the reachable areas, three more features; off: nobody."""
     flood_every: int = 4
-    """With flood_fill every_k: on every so many steps of an episode; old values in between."""
+    """With both flood fills every_k: on every so many steps of an episode; old values in between."""
     transfers: Transfers | None = None
     """How rows become tensors for the torch learner: one by one or together; the fused learner has none."""
     logging: Switch | None = None
@@ -297,7 +297,7 @@ def _remarks(config: Snake) -> tuple[str, ...]:
             f"{config.switches.updates} updates for each step of all games, not the original's n/4: "
             "a different amount of work"
         )
-    if config.switches.flood_fill == "every_k":
+    if config.switches.flood_fill in ("every_k", "every_k_compiled"):
         said.append(f"flood fill on every {config.flood_every}. step: the agent sees old values in between")
     return tuple(said)
 

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 
 from hotloop import profile
-from hotloop.rl.workloads.snake import Snake, compile_kernels, dqn_settings, make_envs
+from hotloop.rl.workloads.snake import FloodFill, Snake, compile_kernels, dqn_settings, make_envs
 
 _evaluate = profile("evaluate")
 _learn = profile("learning_check", "evaluation")
 
 GAMES = 128  # of an evaluation
+FAST_FLOODS: dict[str, FloodFill] = {
+    "off": "off",
+    "every_k": "every_k_compiled",
+    "every_k_compiled": "every_k_compiled",
+}
 PLAY_SEED = 1_000_000  # away from the seeds of training
 
 
@@ -66,7 +71,7 @@ def fast_twin(config: Snake, steps: int) -> Snake:
 
     What learning hangs on stays: updates, games, hyper-parameters, what the agent sees, the seed.
     """
-    flood = config.switches.flood_fill
+    flood = FAST_FLOODS.get(config.switches.flood_fill, "compiled")
     return dataclasses.replace(
         config,
         steps=steps,
@@ -74,7 +79,7 @@ def fast_twin(config: Snake, steps: int) -> Snake:
         variant="fast",
         push=None,
         updates=config.switches.updates,
-        flood_fill=flood if flood in ("off", "every_k") else "compiled",
+        flood_fill=flood,
         transfers=None,
         logging=None,
         learner=None,

@@ -9,7 +9,9 @@ from hotloop._util.errors import HotloopError
 
 Actions = Literal["relative", "absolute"]
 Observation = Literal["features", "planes", "planes5", "grid"]
-FloodFill = Literal["off", "python", "cached", "every_k", "compiled"]
+FloodFill = Literal["off", "python", "cached", "every_k", "compiled", "every_k_compiled"]
+ROW_BY_ROW = ("python", "cached", "every_k", "every_k_compiled")
+EVERY_K = ("every_k", "every_k_compiled")
 
 SMALLEST, LARGEST = 4, 64  # the starting snake must fit; a row of the board is one 64-bit word
 START_LENGTH = 3
@@ -46,9 +48,9 @@ class SnakeConfig:
     """`features` float32 [11 or 14], `planes` float32 [3, n, n], `planes5` float32 [5, n, n],
     `grid` uint8 [n, n]."""
     flood_fill: FloodFill = "off"
-    """How the three reachable-area features are computed; all but `every_k` give the same numbers."""
+    """How the three reachable-area features are computed; all but the `every_k` give the same numbers."""
     flood_every: int = 4
-    """With `every_k`: the steps of an episode from one flood fill to the next; old values in between."""
+    """With both `every_k`: the steps of an episode from one flood fill to the next; old values in between."""
     tail_blocks: bool = False
     """Whether the cell that the tail leaves in the same step is still closed to the head."""
     food_reward: float = 10.0

@@ -13,8 +13,8 @@ from hotloop import profile
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.compiled import addresses
 from hotloop.rl.envs.single import SingleEnv
-from hotloop.rl.envs.snake.config import FOOD, SnakeConfig
-from hotloop.rl.envs.snake.flood import PythonFlood, flood_rows
+from hotloop.rl.envs.snake.config import FOOD, ROW_BY_ROW, SnakeConfig
+from hotloop.rl.envs.snake.flood import RowFlood, flood_rows
 from hotloop.rl.envs.snake.kernels import advance_rows, observe_rows, reset_rows, restart_rows, step_batch
 from hotloop.rl.envs.snake.layout import (
     COLUMN_MASK,
@@ -77,7 +77,7 @@ class SnakeVectorEnv(BatchedEnv):
         self._options = make_options(config)
         self._payoffs = make_payoffs(config)
         self._all_rows = np.ones(num_envs, dtype=np.bool_)
-        self._split = split_regions or config.flood_fill in ("python", "cached", "every_k")
+        self._split = split_regions or config.flood_fill in ROW_BY_ROW
         # When the step runs in parts, the compiled flood fill is a part of its own.
         self._feature_options = self._options.copy()
         if self._split:
@@ -99,9 +99,9 @@ class SnakeVectorEnv(BatchedEnv):
         )  # fmt: skip
         self._moving = (*moving, self._options, self._payoffs)
         self._table = addresses(*moving, self._final_flat)
-        self._python_flood = (
-            PythonFlood(self.config, self.snakes, self.boards, self._flat)
-            if self.config.flood_fill in ("python", "cached", "every_k")
+        self._row_flood = (
+            RowFlood(self.config, self.snakes, self.boards, self._options, self._flat)
+            if self.config.flood_fill in ROW_BY_ROW
             else None
         )
 
@@ -114,9 +114,9 @@ class SnakeVectorEnv(BatchedEnv):
 
     def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
         reset_rows(rows, *self._game, self._options, self._flat)
-        if self._python_flood is not None:
+        if self._row_flood is not None:
             with _flood_fill:
-                self._python_flood.fill_rows(np.flatnonzero(rows).tolist())
+                self._row_flood.fill_rows(np.flatnonzero(rows).tolist())
 
     def _step_infos(self) -> dict[str, Any]:
         if not self.copy:
@@ -150,8 +150,8 @@ class SnakeVectorEnv(BatchedEnv):
             observe_rows(self.snakes, self.boards, self._feature_options, self._flat, start, stop)
         if self.config.flood_fill != "off":
             with _flood_fill:
-                if self._python_flood is not None:
-                    self._python_flood.fill_due(self.elapsed, start, stop)
+                if self._row_flood is not None:
+                    self._row_flood.fill_due(self.elapsed, start, stop)
                 else:
                     flood_rows(self.snakes, self.boards, self._options, self._flat, start, stop)
         if self.mode == SAME_STEP:
@@ -159,9 +159,9 @@ class SnakeVectorEnv(BatchedEnv):
             if len(ended):
                 with _features:
                     restart_rows(ended, *self._game, self._options, self._flat, self._final_flat)
-                if self._python_flood is not None:
+                if self._row_flood is not None:
                     with _flood_fill:
-                        self._python_flood.fill_rows(ended.tolist())
+                        self._row_flood.fill_rows(ended.tolist())
         return -1
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.rl.envs.snake.compiling import kernel, part
-from hotloop.rl.envs.snake.config import BASE_FEATURES, SnakeConfig
+from hotloop.rl.envs.snake.config import BASE_FEATURES, EVERY_K, SnakeConfig
 from hotloop.rl.envs.snake.directions import column_step, row_step, turned
 from hotloop.rl.envs.snake.layout import (
     COLUMN_MASK,
@@ -143,15 +143,23 @@ def flood_rows(
         flood_row(snakes, boards, options, row, observations)
 
 
-class PythonFlood:
-    """The areas by breadth-first search in Python, row by row: what `python`, `cached` and `every_k` do."""
+class RowFlood:
+    """The areas row by row: by breadth-first search in Python, or by the kernel on the rows that are due."""
 
-    def __init__(self, config: SnakeConfig, snakes: Snakes, boards: Boards, features: NDArray[np.float32]):
+    def __init__(
+        self,
+        config: SnakeConfig,
+        snakes: Snakes,
+        boards: Boards,
+        options: Options,
+        features: NDArray[np.float32],
+    ):
         self._size = config.size
         self._tail_leaves = not config.tail_blocks
-        self._every = config.flood_every if config.flood_fill == "every_k" else 1
+        self._every = config.flood_every if config.flood_fill in EVERY_K else 1
         self._known: dict[bytes, list[float]] | None = {} if config.flood_fill == "cached" else None
-        self._snakes, self._boards, self._features = snakes, boards, features
+        self._compiled = config.flood_fill == "every_k_compiled"
+        self._snakes, self._boards, self._options, self._features = snakes, boards, options, features
 
     def fill_due(self, elapsed: NDArray[np.int32], start: int, stop: int) -> None:
         """Fill the rows whose turn it is; the others keep what they have."""
@@ -162,9 +170,12 @@ class PythonFlood:
     def fill_rows(self, rows: Iterable[int]) -> None:
         """Fill these rows."""
         for row in rows:
-            self._features[row, BASE_FEATURES:] = (
-                self._areas(row) if self._known is None else self._remembered(row, self._known)
-            )
+            if self._compiled:
+                flood_rows(self._snakes, self._boards, self._options, self._features, row, row + 1)
+            else:
+                self._features[row, BASE_FEATURES:] = (
+                    self._areas(row) if self._known is None else self._remembered(row, self._known)
+                )
 
     def _areas(self, row: int) -> list[float]:
         heading = int(self._snakes[row, HEADING])

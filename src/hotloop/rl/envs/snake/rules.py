@@ -16,6 +16,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.snake.config import (
     BODY,
     COLUMN_STEP,
+    EVERY_K,
     FOOD,
     HEAD,
     RIGHT,
@@ -168,7 +169,7 @@ class SnakeRules:
         config = self.config
         if config.flood_fill == "off":
             return []
-        if config.flood_fill != "every_k" or self.elapsed % config.flood_every == 0:
+        if config.flood_fill not in EVERY_K or self.elapsed % config.flood_every == 0:
             self._areas = reachable_areas(config.size, self.body, self.heading, not config.tail_blocks)
         return self._areas
 

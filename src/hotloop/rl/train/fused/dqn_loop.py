@@ -171,7 +171,7 @@ def _cartpole(envs: Any) -> tuple[Any, ...] | None:
 
 
 def _snake(envs: Any) -> tuple[Any, ...] | None:
-    if envs._split or envs._python_flood is not None:
+    if envs._split:
         return None
     return envs._table, envs._options, envs._payoffs
 
