@@ -13,7 +13,7 @@ import pytest
 
 from hotloop._util.errors import CaptureError
 from hotloop.analysis.combine import best_combination
-from hotloop.analysis.experiment import decide_series, experiment
+from hotloop.analysis.experiment import decide_series, experiment, pairs_of
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, create, read
@@ -131,6 +131,45 @@ def test_blocks_hold_every_variant_once_and_settled_ones_are_left_out(tmp_path: 
     assert all(len(names) == len(set(names)) and "A" in names for names in blocks.values())
     assert set(blocks[0]) == {"A", "B", "C"}
     assert set(blocks[max(blocks)]) == {"A", "C"}
+
+
+def test_neighbours_have_a_baseline_of_their_own_and_are_compared_with_it(tmp_path: Path) -> None:
+    """The machine gets slower by a tenth with every run: far apart, all others would look slower."""
+    names = ("A", *"BCDEFGH")
+    fake = FakeLab(lambda job, number: 1.1**number * (0.2 if job.command[0] == "B" else 1.0))
+    ended = run(plan(*names, neighbours=2, looks=(12,)), fake, tmp_path)
+    groups: dict[tuple[int, int], list[Run]] = {}
+    for made in ended.series.runs:
+        groups.setdefault((made.block, made.group), []).append(made)
+    assert len(groups) == 12 * 4
+    for block in range(12):
+        mine = [group for (of, _), group in groups.items() if of == block]
+        assert [len(group) for group in mine] == [3, 3, 3, 2]
+        assert sorted(r.variant for group in mine for r in group) == sorted([*"AAA", *names])
+        assert all("A" in {r.variant for r in group} for group in mine)
+        places = [r.position for group in mine for r in group]
+        assert places == list(range(11)) and len({r.seed for group in mine for r in group}) == 1
+    first = {groups[at][0].variant == "A" for at in groups}
+    assert first == {True, False}  # the baseline has no place of its own
+    for row in experiment(ended.series).compared:
+        sizes = [abs(b.position - a.position) for a, b in pairs_of(ended.series, row.variant.name)]
+        assert len(sizes) == 12 and max(sizes) <= 2
+        assert row.verdict.change is not None
+        assert (row.verdict.word == "faster") == (row.variant.name == "B")
+        assert -0.2 < row.verdict.change.value < 0.25 or row.variant.name == "B"
+    assert read(tmp_path / "series") == ended.series
+
+
+def test_a_group_without_its_baseline_is_left_out(tmp_path: Path) -> None:
+    def fails(job: Job, number: int) -> float | Outcome:
+        return Outcome(1.0, 1.0, 1, "failed") if number == 0 else 1.0
+
+    ended = run(plan(*"ABCDE", neighbours=2, looks=(5,)), FakeLab(fails), tmp_path)
+    lost = ended.series.runs[0]
+    told = {name: [b.block for _, b in pairs_of(ended.series, name)] for name in "BCDE"}
+    beside = {r.variant for r in ended.series.runs if (r.block, r.group) == (0, lost.group)} - {"A"}
+    without = {lost.variant} if lost.variant != "A" else beside
+    assert {name for name in told if 0 not in told[name]} == without
 
 
 def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -> None:

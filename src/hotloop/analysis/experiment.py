@@ -29,7 +29,7 @@ from hotloop.analysis.verdict import (
     VariantVerdict,
     Verdict,
     decide,
-    decide_blocks,
+    decide_named,
     judge,
     judge_components,
 )
@@ -97,21 +97,17 @@ def schedule_of(plan: Plan) -> Schedule:
 def decide_series(series: Series, final: bool = False) -> BlockDecision:
     """What the lab asks after each block: go on, or stop; and which variants need no more runs."""
     metric = metric_of(series)
-    blocks: dict[int, dict[str, float]] = {}
-    for run in series.runs:
-        if run.ok and not run.scale:
-            blocks.setdefault(run.block, {})[run.variant] = value_s(run, metric)
-    base = series.plan.baseline.name
     names = [v.name for v in series.plan.variants[1:]]
-    table = [block for _, block in sorted(blocks.items()) if base in block and len(block) > 1]
+    runs = {name: pairs_of(series, name) for name in names}
+    blocks = len({run.block for pairs in runs.values() for _, run in pairs})
+    times = {name: [(value_s(a, metric), value_s(b, metric)) for a, b in runs[name]] for name in names}
     tolerance, schedule = series.plan.tolerance, schedule_of(series.plan)
     if len(names) == 1:
-        pairs = [(block[base], block[names[0]]) for block in table]
-        one = decide(pairs, tolerance=tolerance, schedule=schedule, final=final)
+        one = decide(times[names[0]], tolerance=tolerance, schedule=schedule, final=final)
         settled = () if one.go_on else (names[0],)
         rows = (VariantVerdict(names[0], one.verdict),)
         return BlockDecision(one.go_on, rows, settled, one.reason, one.next_look)
-    return decide_blocks(table, base, names, tolerance=tolerance, schedule=schedule, final=final)
+    return decide_named(times, blocks, tolerance=tolerance, schedule=schedule, final=final)
 
 
 def experiment(series: Series, final: bool = True) -> Experiment:
@@ -139,9 +135,9 @@ def experiment(series: Series, final: bool = True) -> Experiment:
 
 def pairs_of(series: Series, variant: str) -> list[tuple[Run, Run]]:
     """(baseline, variant) of every block in which both ended as they should, in order."""
-    a = {run.block: run for run in series.of(series.plan.baseline.name)}
-    b = {run.block: run for run in series.of(variant)}
-    return [(a[block], b[block]) for block in sorted(a.keys() & b.keys())]
+    a = {(run.block, run.group): run for run in series.of(series.plan.baseline.name)}
+    b = {(run.block, run.group): run for run in series.of(variant)}
+    return [(a[at], b[at]) for at in sorted(a.keys() & b.keys())]
 
 
 def compare_runs(

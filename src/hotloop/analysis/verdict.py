@@ -136,8 +136,20 @@ def decide_blocks(
     """
     blocks = [block for block in blocks if baseline in block]
     named = {name: [(b[baseline], b[name]) for b in blocks if name in b] for name in variants}
+    return decide_named(named, len(blocks), tolerance=tolerance, schedule=schedule, final=final)
+
+
+def decide_named(
+    named: Mapping[str, Pairs],
+    n: int,
+    *,
+    tolerance: float = TOLERANCE,
+    schedule: Schedule = RUNS,
+    final: bool = False,
+) -> BlockDecision:
+    """`decide_blocks` for the pairs of each variant, out of `n` blocks."""
+    variants, coming = tuple(named), schedule.next_look(n)
     found = holm(named, tolerance=tolerance, level=schedule.level)
-    n, coming = len(blocks), schedule.next_look(len(blocks))
     over = final or coming is None
     # A variant left out since an earlier look was settled there.
     looked = {name for name in variants if over or n in schedule.looks or len(named[name]) in schedule.looks}

@@ -46,6 +46,7 @@ class Plan:
     sizes: tuple[int, ...] = ()  # work sizes for {n}, smallest first; () for no scale check
     repeats: int = 3  # runs of each size
     size: int | None = None  # what {n} is outside the scale check; None: the smallest size
+    neighbours: int | None = None  # variants beside each run of the baseline; None: all of a block
     order_seed: int = 0  # for the coin flips
     record: bool = True  # whether runs are made to record themselves; False: process times only
 

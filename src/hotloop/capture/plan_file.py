@@ -133,6 +133,7 @@ def _plan(table: _Table, variants: tuple[Variant, ...], kind: str) -> Plan:
         "sizes": tuple(sorted(table.counts("sizes", ()))),
         "repeats": table.count("repeats", 3),
         "size": table.count("size", None),
+        "neighbours": table.count("neighbours", None),
         "order_seed": table.count("order_seed", 0, least=0),
         "record": table.choice("record", (True, False), True),
     }

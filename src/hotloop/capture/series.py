@@ -75,6 +75,7 @@ class Run:
     note: str = ""  # what is odd about a run that did not fail
     cores: tuple[int, ...] = ()  # the only ones it could use; (): those of the lab
     at_once: int = 1  # runs that were made at the same time
+    group: int = 0  # runs of one group are compared with its own run of the baseline
 
     @property
     def ok(self) -> bool:

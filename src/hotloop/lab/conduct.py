@@ -292,6 +292,7 @@ def _run(lab: _Lab, slot: Slot, cores: Cores) -> Run:
         after=after,
         cores=cores,
         at_once=len(lab.lanes),
+        group=slot.group,
     )
     run = _with_figures(run, capture, hands)
     with lab.lock:

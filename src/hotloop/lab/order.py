@@ -24,14 +24,26 @@ class Slot:
     seed: int
     size: int | None
     scale: bool = False
+    group: int = 0
 
 
 def block_slots(plan: Plan, block: int, variants: Iterable[str]) -> list[Slot]:
-    """Every variant once, in random order, with one seed; for two variants this is a coin flip."""
-    names = list(variants)
-    random.Random(f"{plan.order_seed}/{block}").shuffle(names)
+    """Every variant once, in random order, with one seed; for two variants this is a coin flip.
+
+    With `neighbours`, so many at a time have a run of the baseline among them.
+    """
+    base = plan.baseline.name
+    others = [name for name in variants if name != base]
+    shuffle = random.Random(f"{plan.order_seed}/{block}").shuffle
+    shuffle(others)
+    each = plan.neighbours or max(len(others), 1)
+    groups = [[base, *others[at : at + each]] for at in range(0, max(len(others), 1), each)]
+    for names in groups:
+        shuffle(names)
     size = plan.size if plan.size is not None else plan.sizes[0] if plan.sizes else None
-    return [Slot(name, block, at, plan.seed_of(block), size) for at, name in enumerate(names)]
+    placed = [(name, group) for group, names in enumerate(groups) for name in names]
+    seed = plan.seed_of(block)
+    return [Slot(name, block, at, seed, size, group=group) for at, (name, group) in enumerate(placed)]
 
 
 def scale_slots(plan: Plan, repeat: int) -> list[Slot]:
@@ -57,7 +69,8 @@ def usable_blocks(series: Series) -> list[list[Run]]:
     return [
         runs
         for _, runs in sorted(blocks.items())
-        if len(runs) > 1 and any(run.variant == base for run in runs)
+        if {run.group for run in runs if run.variant == base}
+        & {run.group for run in runs if run.variant != base}
     ]
 
 

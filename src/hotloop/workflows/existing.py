@@ -90,7 +90,7 @@ def judged(a: Recorded, b: Recorded, tolerance: float) -> Existing:
         tolerance=tolerance,
         looks=(max(min(len(a.runs), len(b.runs)), 1),),
     )
-    runs = [replace(run, block=i) for side in (a, b) for i, run in enumerate(side.runs)]
+    runs = [replace(run, block=i, group=0) for side in (a, b) for i, run in enumerate(side.runs)]
     runs = [replace(run, number=i) for i, run in enumerate(sorted(runs, key=lambda r: r.started_s))]
     series = Series(None, plan, {}, tuple(runs))
     found = experiment(series)
