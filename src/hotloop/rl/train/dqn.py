@@ -57,6 +57,7 @@ _log = profile("log")
 _checkpoint = profile("checkpoint")
 _fused_loop = profile("fused_loop", "model")
 
+CHUNK_STEPS = 4096  # env steps that a kernel makes at once: some tenths of a second between two reports
 IN_ONE_KERNEL = "all in one kernel"  # on the progress line: nobody can see what takes longest in there
 
 
@@ -198,7 +199,7 @@ class _Run:
         rows = int(envs.num_envs)
         self._rate = config.updates_per_step
         self._target_every = max(config.target_every // rows, 1)
-        self.chunk = max(1, min(1024, 16384 // rows))
+        self.chunk = max(1, min(1024, CHUNK_STEPS // rows))
         self.position = Position(envs, config.seed, self.chunk * rows)
         self.buffer = ReplayBuffer(
             config.capacity,
