@@ -135,7 +135,7 @@ def test_every_workload_is_tuned_to_a_verdict_and_trained_so(
     found = json.loads(out)
     failed = [probe for probe in found["search"]["probes"] if probe["failure"]]
     assert found["search"]["probes"] and not failed, failed
-    assert found["decision"] == "keep yours" or set(found["decision"].values()) <= {
+    assert found["decision"] in ("keep yours", "undecided") or set(found["decision"].values()) <= {
         *("faster", "keep yours", "undecided"),
     }
     if found["tuned"]["semantic"] and kept:

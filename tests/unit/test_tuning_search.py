@@ -131,6 +131,19 @@ def test_the_best_of_135_settings_is_found_in_60_s_of_probes(noise: float, least
     assert sorted(reached)[1] >= least  # all but one of ten
 
 
+def test_where_there_are_only_switches_all_are_tried_while_there_is_time() -> None:
+    ways = Space((Knob("way", ("a", "b", "c", "d", "e"), "a"),))
+
+    def probe(settings: Settings) -> Probe:
+        clock.advance(2_000_000_000)
+        return Probe(settings, {"e": 1.0}.get(str(dict(settings)["way"]), 2.0), spent_s=2.0)
+
+    clock = FakeClock()
+    found = Search(ways, probe, Terms(20.0, CORES), clock=lambda: clock() / 1e9).run()
+    assert {dict(p.settings)["way"] for p in found.probes} == set("abcde")
+    assert dict(found.best)["way"] == "e"
+
+
 def test_settings_that_do_not_fit_are_never_probed() -> None:
     space = Space((ENVS, THREADS))
     found = search(space, 0.0, 0, most_bytes=100 + 10 * 32 + 64)

@@ -16,12 +16,12 @@ from hotloop.report.series_text import experiment_json
 from hotloop.report.verdict import floor_text, headline
 from hotloop.workflows.tune import (
     ALL,
-    FEW_PROBES,
     SAFE,
     SAYS_BASE,
     Settings,
     Tuning,
     budget_for,
+    too_few_probes,
     words_of,
 )
 from hotloop.workflows.tune_record import finalists_table, search_json
@@ -99,7 +99,7 @@ def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
     ]
     if not found:
         made = len(tuning.searched.probes)
-        if made < min(FEW_PROBES, tuning.searched.legal):
+        if too_few_probes(tuning.searched):
             words = f"Nothing can be said: there was time for {made} of {tuning.searched.legal} settings"
             return pen.wrap(f"{words}{_more_time(tuning)}.").split("\n")
         return [pen.paint("Keep yours: the search ended at the settings in use.", "bold")]
@@ -160,6 +160,7 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The whole result as plain values."""
     compared = [experiment_json(done.series, done.found) for done in tuning.compared]
+    otherwise = "undecided" if too_few_probes(tuning.searched) else "keep yours"
     return {
         "schema_version": 1,
         "kind": "hotloop tuning",
@@ -170,7 +171,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "unit": tuning.unit,
         "search": plain(search_json(tuning.searched)),
         "tuned": dataclasses.asdict(tuning.tuned),
-        "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or "keep yours",
+        "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or otherwise,
         "compare": compared,
     }
 

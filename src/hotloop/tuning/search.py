@@ -117,12 +117,15 @@ class Search:
     def _explore(self) -> None:
         space = self._space
         self._measure(space.current)
-        for at, settings in enumerate(self._switch_settings()):
+        switches = self._switch_settings()
+        for at, settings in enumerate(switches):
             if self._may_explore(SWITCH_SHARE if at else EXPLORE_SHARE):
                 self._measure(settings)
         base = dict(space.switches(self._best(lambda settings: True)))
         while self._may_explore():
-            found = self._farthest(space.with_values(space.current, **base))
+            known = {p.settings for p in self._probes}
+            left = (settings for settings in switches if settings not in known)
+            found = self._farthest(space.with_values(space.current, **base)) or next(left, None)
             if found is None:
                 return
             self._measure(found)

@@ -213,7 +213,12 @@ def _is_certain(searched: Searched, compared: Sequence[Done]) -> bool:
     """Whether there is a result to remember: a verdict, or a search with time that ended where it began."""
     if compared:
         return any(row.verdict.word != "undecided" for row in _rows(compared).values())
-    return len(searched.probes) >= min(FEW_PROBES, searched.legal)
+    return not too_few_probes(searched)
+
+
+def too_few_probes(searched: Searched) -> bool:
+    """Whether a search that ended where it began says nothing: there was no time to look elsewhere."""
+    return len(searched.probes) < min(FEW_PROBES, searched.legal)
 
 
 def _search_s(terms: TuneTerms, probe_s: float) -> float:
