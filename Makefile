@@ -15,8 +15,8 @@ help: ## list the targets
 demo: $(INSTALLED) ## train an agent, find what is slow, exchange it, prove the gain (three minutes)
 	$(BIN)/python examples/demo.py
 
+# A moment in which a shared machine does something else can fail a test of times: it is run once more and named.
 test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones; many wait, so three at once on two cores
-	# Two seconds in which the machine does something else can fail a test of times: it is run once more and named.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --reruns 1 --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes

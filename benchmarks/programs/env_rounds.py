@@ -219,7 +219,7 @@ def flood(num_envs: int, *, compiled: bool) -> Contestant:
     for _ in range(300):
         env.step(rng.integers(0, 3, num_envs))
     rows = range(num_envs)
-    in_python = RowFlood(env.config, env.snakes, env.boards, env._flat)
+    in_python = RowFlood(env.config, env.snakes, env.boards, env._options, env._flat)
     expected = env._flat.copy()
     in_python.fill_rows(rows)
     assert np.array_equal(env._flat, expected)

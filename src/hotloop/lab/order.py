@@ -36,8 +36,8 @@ def block_slots(plan: Plan, block: int, variants: Iterable[str]) -> list[Slot]:
     others = [name for name in variants if name != base]
     shuffle = random.Random(f"{plan.order_seed}/{block}").shuffle
     shuffle(others)
-    each = plan.neighbours or max(len(others), 1)
-    groups = [[base, *others[at : at + each]] for at in range(0, max(len(others), 1), each)]
+    each = plan.neighbours or len(others)
+    groups = [[base, *others[at : at + each]] for at in range(0, len(others), each)]
     for names in groups:
         shuffle(names)
     size = plan.size if plan.size is not None else plan.sizes[0] if plan.sizes else None

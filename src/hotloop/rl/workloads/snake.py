@@ -289,6 +289,8 @@ def _writer(config: Snake) -> Iterator[Callable[[int, dict[str, float]], None] |
 
 def _remarks(config: Snake) -> tuple[str, ...]:
     """What a reader must know to read the figures right."""
+    from hotloop.rl.envs.snake.config import EVERY_K
+
     said = []
     if config.training == "skipped":
         said.append("training was skipped: the agent only acts and stores")
@@ -297,7 +299,7 @@ def _remarks(config: Snake) -> tuple[str, ...]:
             f"{config.switches.updates} updates for each step of all games, not the original's n/4: "
             "a different amount of work"
         )
-    if config.switches.flood_fill in ("every_k", "every_k_compiled"):
+    if config.switches.flood_fill in EVERY_K:
         said.append(f"flood fill on every {config.flood_every}. step: the agent sees old values in between")
     return tuple(said)
 
