@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from hotloop import __version__
 from hotloop._util.errors import HotloopError
+from hotloop.cli.renamed_flags import check_flags
 
 # verb -> what it does; hotloop/cli/<verb>.py holds `Arguments` and `run(arguments) -> int`
 VERBS = {
@@ -80,6 +81,7 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
     elif getattr(verb, "TAKES_COMMAND", False) and "--" in words:
         at = words.index("--")
         own, command = words[:at], tuple(words[at + 1 :])
+    check_flags(name, own)
     arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=verb.Arguments.__doc__)
     return arguments if command is None else dataclasses.replace(arguments, command=command)
 

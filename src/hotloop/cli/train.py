@@ -16,6 +16,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
 from hotloop.cli import train_mario, train_petri
 from hotloop.cli.lines import note, pen_for_stderr, pen_for_stdout
+from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
 from hotloop.cli.train_plan import plan_text
 from hotloop.report.as_json import findings_json
@@ -83,6 +84,7 @@ def read(words: list[str]) -> Arguments | None:
         return None
     name = words[0]
     kind = config_class(name)
+    check_flags(f"train {name}", words[1:])
     chosen = choose(name, kind(), **wishes_in(words))  # stand in for the defaults, so that flags win
     fields: list[Any] = [
         (
