@@ -1,4 +1,4 @@
-"""Optional packages: one way to ask for them, one wording when they are missing."""
+"""Optional packages: one way to import them, one wording when they are missing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import ModuleType
 from hotloop._util.errors import HotloopError
 
 
-def need(module: str, extra: str) -> ModuleType:
-    """Import `module`, or say which extra brings it."""
+def require_extra(module: str, extra: str) -> ModuleType:
+    """Import `module`; raise a HotloopError that names the extra to install when it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as missing:

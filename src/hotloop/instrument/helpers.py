@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.capture.names import FIXED_NAMES
 from hotloop.instrument import begin, counting
 from hotloop.measure.profiler import default
@@ -217,7 +217,7 @@ class TorchRLHook:
 
 
 def _make_callback() -> type:
-    base: Any = need("stable_baselines3.common.callbacks", "sb3").BaseCallback
+    base: Any = require_extra("stable_baselines3.common.callbacks", "sb3").BaseCallback
 
     class HotloopCallback(base):  # type: ignore[misc]
         """Records perf/sps, perf/share_<category> and perf/bottleneck in the model's logger.
@@ -252,7 +252,7 @@ def _make_callback() -> type:
 
 
 def _make_wrapper() -> type:
-    base: Any = need("gymnasium", "rl").Wrapper
+    base: Any = require_extra("gymnasium", "rl").Wrapper
     step, reset, render = (default.profile(name) for name in ("env_step", "env_reset", "env_render"))
 
     class ProfiledEnv(base):  # type: ignore[misc]

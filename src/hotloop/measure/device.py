@@ -38,9 +38,9 @@ class TorchDevice:
     """A CUDA (or compatible) device of torch."""
 
     def __init__(self, name: str = "cuda"):
-        from hotloop._util.extras import need
+        from hotloop._util.extras import require_extra
 
-        torch = need("torch", "rl")
+        torch = require_extra("torch", "rl")
         self.name = name
         self._device = torch.device(name)
         self._api = getattr(torch, self._device.type)  # torch.cuda, torch.xpu

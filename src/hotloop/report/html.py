@@ -12,7 +12,7 @@ from importlib import resources
 from string import Template
 from typing import Any, TypeVar
 
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.analysis.findings import Findings
 from hotloop.report import html_sections as sections
 from hotloop.report import html_tables as tables
@@ -128,5 +128,5 @@ def asset(name: str) -> str:
 @cache
 def plotly_source() -> str:
     """plotly's script from its installed package, fit to stand inside a script element."""
-    source: str = need("plotly.offline", "report").get_plotlyjs()
+    source: str = require_extra("plotly.offline", "report").get_plotlyjs()
     return source.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")

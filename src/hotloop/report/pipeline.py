@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.analysis.badge import Badge
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.pipeline import PipelineFigures, PipelineRow
@@ -99,9 +99,9 @@ def benchmark_json(
 
 def benchmark_png(rows: Sequence[PipelineRow], figures: Figures, same_work: str) -> bytes:
     """A panel for each row: every run as a dot, medians as bars; the bytes of a PNG file."""
-    matplotlib = need("matplotlib", "report")
-    shapes = need("matplotlib.figure", "report")
-    agg = need("matplotlib.backends.backend_agg", "report")
+    matplotlib = require_extra("matplotlib", "report")
+    shapes = require_extra("matplotlib.figure", "report")
+    agg = require_extra("matplotlib.backends.backend_agg", "report")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update({"font.size": 9, "text.color": INK, "axes.edgecolor": GRID})

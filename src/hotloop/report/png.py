@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from typing import Any
 
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.findings import Findings, RegionFinding
 from hotloop.report.names import shown
@@ -44,9 +44,9 @@ _STYLE = {
 
 def png_bytes(findings: Findings) -> bytes:
     """The picture as the bytes of a PNG file; needs matplotlib (the extra `report`)."""
-    matplotlib = need("matplotlib", "report")
-    figures = need("matplotlib.figure", "report")
-    agg = need("matplotlib.backends.backend_agg", "report")
+    matplotlib = require_extra("matplotlib", "report")
+    figures = require_extra("matplotlib.figure", "report")
+    agg = require_extra("matplotlib.backends.backend_agg", "report")
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
@@ -196,7 +196,7 @@ def _short(number: float) -> str:
 
 def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]]) -> None:
     """Names right of their points, or left of those in the right half; crowded ones move down."""
-    effects = need("matplotlib.patheffects", "report")
+    effects = require_extra("matplotlib.patheffects", "report")
     taken: list[tuple[float, float]] = []
     middle = axes.transAxes.transform((0.5, 0.5))[0]
     for row, mean_s in points:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.conformance_rules import RULES
 from hotloop.testing.trajectories import Choose, random_actions
@@ -63,7 +63,7 @@ def check_vector_env(
 
     Raises `ConformanceError` at the first broken rule.
     """
-    need("gymnasium", "rl")
+    require_extra("gymnasium", "rl")
     unknown = sorted(set(skip) - set(RULES))
     if unknown:
         raise HotloopError(f"skip={unknown!r} names no rule; the rules are {', '.join(RULES)}.")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ def collect(
     `hotloop.rl.collect.protocol.Task` and `Setup`; `kind` says how rows travel: by a ring for each process
     without locks, through one locked queue, or not at all (everything in this process).
     """
-    need("gymnasium", "rl")
+    require_extra("gymnasium", "rl")
     from hotloop.rl.collect.locked import LockedCollector
     from hotloop.rl.collect.processes import ProcessCollector
     from hotloop.rl.collect.protocol import Setup, Task

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.capture import store
 from hotloop.capture.export import from_json, save_json
 from hotloop.capture.model import Capture
@@ -58,7 +58,7 @@ def config_class(name: str) -> type[Any]:
     """The settings of a workload."""
     if name not in WORKLOADS:
         raise HotloopError(f"there is no workload {name!r}; there is {', '.join(WORKLOADS)}.")
-    need("torch", "rl")
+    require_extra("torch", "rl")
     found: type[Any] = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), WORKLOADS[name])
     return found
 

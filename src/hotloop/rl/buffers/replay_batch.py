@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.buffers import replay_kernels as kernels
 from hotloop.rl.buffers.memory import huge_bytes
 from hotloop.rl.buffers.replay_layout import Layout
@@ -77,7 +77,7 @@ class ReplayBatch:
 
     def tensors(self) -> dict[str, Any]:
         """The same memory as torch tensors, by the arrays' names; make them once, they follow each sample."""
-        torch = need("torch", "rl")
+        torch = require_extra("torch", "rl")
         names = ("observations", "actions", "rewards", "next_observations", "discounts", "terminated")
         if self._block is None:
             return {name: torch.from_numpy(getattr(self, name)) for name in (*names, "truncated", "weights")}
@@ -87,7 +87,7 @@ class ReplayBatch:
 
 
 def _pinned(count: int) -> Any:
-    torch = need("torch", "rl")
+    torch = require_extra("torch", "rl")
     if not torch.cuda.is_available():
         raise HotloopError("pinned=True needs a CUDA device and there is none here; leave pinned off.")
     return torch.empty(count, dtype=torch.uint8, pin_memory=True)
@@ -95,7 +95,7 @@ def _pinned(count: int) -> Any:
 
 def _view(block: Any, array: NDArray[Any]) -> Any:
     """A tensor over the pinned block, so that torch knows it is pinned, with an array's place and shape."""
-    torch = need("torch", "rl")
+    torch = require_extra("torch", "rl")
     kind = torch.from_numpy(np.zeros(1, dtype=array.dtype)).dtype
     begin = array.__array_interface__["data"][0] - block.data_ptr()
     count = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)) + array.itemsize

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.collect.groups import probe
 from hotloop.rl.collect.post import Post
 from hotloop.rl.collect.protocol import (
@@ -163,7 +163,7 @@ class RemoteCollector(ABC):
 
 def packed(task: Task) -> bytes:
     """The task as bytes for another process."""
-    cloudpickle = need("cloudpickle", "rl")
+    cloudpickle = require_extra("cloudpickle", "rl")
     try:
         found: bytes = cloudpickle.dumps(task)
     except Exception as error:

@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.envs.chain import HEIGHT, WIDTH, Chain, checked_chain
 
 # Buttons: right 128, left 64, B 2, A 1; the actions of the platformer in the same order.
@@ -51,9 +51,9 @@ class Memory:
 def _game_class() -> type[Any]:
     """The package's game, fit for numpy 2; made when the first one is asked for."""
     with contextlib.redirect_stderr(io.StringIO()):  # old gym prints that it is old
-        need("gym_super_mario_bros", "mario")
-        nes: Any = need("nes_py.nes_env", "mario")
-        games: Any = need("gym_super_mario_bros.smb_env", "mario")
+        require_extra("gym_super_mario_bros", "mario")
+        nes: Any = require_extra("nes_py.nes_env", "mario")
+        games: Any = require_extra("gym_super_mario_bros.smb_env", "mario")
 
     class Rom(nes.ROM):  # type: ignore[misc]
         """A ROM whose sizes do not overflow."""

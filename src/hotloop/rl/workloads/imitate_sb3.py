@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.collect.memory import ProcessMemory, largest_memory
 from hotloop.rl.train.stopwatch import Stopwatch
 from hotloop.rl.workloads.imitate import Imitate
@@ -59,7 +59,7 @@ def copy_actor(actor: Any, theirs: Any) -> None:
 
 def make_model(config: Imitate, actor: Any, venv: Any, watch: Stopwatch) -> Any:
     """Stable-Baselines3's SAC with our settings and our actor, its calls timed by `watch`."""
-    need("stable_baselines3", "sb3")
+    require_extra("stable_baselines3", "sb3")
     import torch
     from stable_baselines3 import SAC
 
@@ -165,7 +165,7 @@ def train_with_sb3(
     config: Imitate, actor: Any, note: Note | None, quiet: bool
 ) -> tuple[dict[str, Any], ProcessMemory | None]:
     """Train; gives what the stage reports, and the memory of a car's process."""
-    need("stable_baselines3", "sb3")
+    require_extra("stable_baselines3", "sb3")
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor

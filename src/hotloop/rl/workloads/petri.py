@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.warming import warm
 
@@ -120,7 +120,7 @@ def run(
     check(config)
     around = measured or (lambda: _batch)
     if config.trainer == "torchrl":
-        need("torchrl", "torchrl")
+        require_extra("torchrl", "torchrl")
         from hotloop.rl.workloads.petri_torchrl import train
 
         return train(config, around)
@@ -268,7 +268,7 @@ def _with_ppo(config: Petri, note: Note | None, quiet: bool, around: Measured) -
 
 
 def _with_sb3(config: Petri, around: Measured) -> Outcome:
-    need("sb3_contrib", "sb3")
+    require_extra("sb3_contrib", "sb3")
     import torch
     from sb3_contrib import MaskablePPO
     from stable_baselines3.common.monitor import Monitor

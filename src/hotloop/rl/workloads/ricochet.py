@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.warming import warm
 
@@ -220,7 +220,7 @@ def _played(config: Ricochet, act: Any) -> tuple[str, ...]:
 
 def _with_sb3(config: Ricochet) -> Outcome:
     """Stable-Baselines3's PPO with our network as its feature extractor: no memory between steps."""
-    need("stable_baselines3", "sb3")
+    require_extra("stable_baselines3", "sb3")
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hotloop._util.extras import need
+from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Outcome
 from hotloop.rl.workloads.snake import (
     EXPLORING_STEPS,
@@ -23,7 +23,7 @@ RECENT = 100  # episodes whose mean return is told
 
 def train_with_sb3(config: Snake) -> Outcome:
     """Train until the episodes or the steps are done."""
-    need("stable_baselines3", "sb3")
+    require_extra("stable_baselines3", "sb3")
     import torch
     from stable_baselines3 import DQN
     from stable_baselines3.common.callbacks import BaseCallback
