@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario, settings_of
@@ -60,7 +60,7 @@ def test_who_descends_from_whom_is_read_from_their_parents(tmp_path: Path) -> No
 
 
 def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
-    needs = (Need("2 workers", 100, "workers", 2, in_children=True), Need("replay", 10))
+    needs = (MemoryEstimate("2 workers", 100, "workers", 2, in_children=True), MemoryEstimate("replay", 10))
     expected = Predictions(MemoryPlan(needs, 1 << 40))
     assert [line.measured for line in lines_of(expected)] == [None, None, None]
     trained = Trained(Outcome(1, 1, 0, None, 1.0), None)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.testing.fakes import FakeClock
 from hotloop.tuning.memory import MemoryPlan, largest_that_fits, measured_fit
 from hotloop.tuning.model import Probe, fit, split_phases
@@ -225,7 +225,7 @@ def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
         return 250 + 10 * value if setting == "capacity" else 10_200 + value
 
     plan = MemoryPlan(
-        (Need("Python", 200), Need("envs", 50, "envs", 4), Need("replay", 10_000, "capacity", 1000)), 4000
+        (MemoryEstimate("Python", 200), MemoryEstimate("envs", 50, "envs", 4), MemoryEstimate("replay", 10_000, "capacity", 1000)), 4000
     )
     assert plan.total_bytes == 10_250 and not plan.fits()
     said = plan.refusal(predicted)
@@ -233,9 +233,9 @@ def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
     assert predicted("capacity", 350) <= 0.95 * 4000 < predicted("capacity", 360)
     assert MemoryPlan(plan.needs, 20_000).refusal(predicted) == ""
     assert MemoryPlan(plan.needs, None).refusal(predicted) == ""
-    hopeless = MemoryPlan((Need("Python", 5000), Need("replay", 10, "capacity", 1)), 4000)
+    hopeless = MemoryPlan((MemoryEstimate("Python", 5000), MemoryEstimate("replay", 10, "capacity", 1)), 4000)
     assert "no smaller capacity" in hopeless.refusal(lambda setting, value: 5000 + value)
-    bare = MemoryPlan((Need("Python", 5000),), 4000)
+    bare = MemoryPlan((MemoryEstimate("Python", 5000),), 4000)
     assert "free some memory" in bare.refusal(predicted)
 
 

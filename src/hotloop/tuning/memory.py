@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop._util.units import size
 from hotloop.tuning.model import Probe
 from hotloop.tuning.space import Settings, Space
@@ -21,7 +21,7 @@ RUN_SHARE = 0.95  # the most that any run may take: the rest of the system needs
 class MemoryPlan:
     """What a run is predicted to hold at its peak."""
 
-    needs: tuple[Need, ...]
+    needs: tuple[MemoryEstimate, ...]
     available_bytes: int | None
     """What can still be taken, and what this process holds already; None when the system does not tell."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.capture.reader import load
 from hotloop.machine.health import memory_available_bytes
 from hotloop.rl.collect.memory import process_memory
@@ -60,7 +60,7 @@ def memory_plan(name: str, config: Any, available_bytes: int | None = None) -> M
     if available_bytes is None:
         free = memory_available_bytes()
         available_bytes = None if free is None else free + held
-    return MemoryPlan((Need(PROCESS, held), *needs), available_bytes)
+    return MemoryPlan((MemoryEstimate(PROCESS, held), *needs), available_bytes)
 
 
 def checked_plan(

@@ -19,7 +19,7 @@ import tyro
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop._util.units import duration
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.workloads.outcome import Note, Outcome
@@ -256,7 +256,7 @@ STEP_BYTES = 2 * (8 + 2) * 4 + 8 + 2  # of a demonstration: as read and as sampl
 SAMPLE_BYTES = 4_096  # of a batch: activations and gradients
 
 
-def memory_needs(config: Imitate) -> tuple[Need, ...]:
+def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
     """What the stage that needs most will hold; stages run one after the other."""
     workers = config.demonstration_workers
     if config.speedup:  # which tries as many as there are cores
@@ -264,7 +264,7 @@ def memory_needs(config: Imitate) -> tuple[Need, ...]:
     every = {
         "demos": (_processes(workers, "workers", WORKER_BYTES),),
         "bc": (
-            Need(
+            MemoryEstimate(
                 f"{config.episodes:,} episodes",
                 config.episodes * LAP_STEPS * STEP_BYTES,
                 "episodes",
@@ -276,28 +276,28 @@ def memory_needs(config: Imitate) -> tuple[Need, ...]:
         "rl": (_replay(config), _batches(config), _cars(config)),
     }
     found = max((every[stage] for stage in config.stages), key=lambda needs: sum(one.bytes for one in needs))
-    known = (*(one for one in found if one.bytes), Need("compiled kernels and networks", KERNELS_BYTES))
+    known = (*(one for one in found if one.bytes), MemoryEstimate("compiled kernels and networks", KERNELS_BYTES))
     tries = "bc" in config.stages and config.speedup
-    return (*known, Need("torch's learner, for the speed-up", TORCH_BYTES)) if tries else known
+    return (*known, MemoryEstimate("torch's learner, for the speed-up", TORCH_BYTES)) if tries else known
 
 
-def _processes(count: int, setting: str, each: int) -> Need:
+def _processes(count: int, setting: str, each: int) -> MemoryEstimate:
     what = setting.replace("_", " ").removesuffix("s" if count == 1 else " ")
-    return Need(f"{count:,} {what}", count * each, setting, count, in_children=True)
+    return MemoryEstimate(f"{count:,} {what}", count * each, setting, count, in_children=True)
 
 
-def _batches(config: Imitate) -> Need:
+def _batches(config: Imitate) -> MemoryEstimate:
     size = config.batch_size
-    return Need(f"batches of {size:,}", size * SAMPLE_BYTES, "batch_size", size)
+    return MemoryEstimate(f"batches of {size:,}", size * SAMPLE_BYTES, "batch_size", size)
 
 
-def _replay(config: Imitate) -> Need:
+def _replay(config: Imitate) -> MemoryEstimate:
     ring, pairs = 8 * 4 + 2 * 4 + 8, 2 * 8 * 4 + 2 * 4 + 3 * 4  # with next observations of their own
     each = ring if config.trainer == "hotloop" else pairs
-    return Need(f"replay of {CAPACITY:,} transitions", CAPACITY * each)
+    return MemoryEstimate(f"replay of {CAPACITY:,} transitions", CAPACITY * each)
 
 
-def _cars(config: Imitate) -> Need:
+def _cars(config: Imitate) -> MemoryEstimate:
     if config.trainer == "hotloop":
-        return Need(f"{config.envs:,} cars", config.envs * 4_096, "envs", config.envs)
+        return MemoryEstimate(f"{config.envs:,} cars", config.envs * 4_096, "envs", config.envs)
     return _processes(config.envs, "envs", SB3_WORKER_BYTES)

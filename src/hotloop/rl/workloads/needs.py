@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop._util.needs import Need
+from hotloop._util.memory_estimate import MemoryEstimate
 
 KERNELS_BYTES = 60 << 20  # compiled kernels, buffers of allocators: seen 50 to 70 MiB in all three workloads
 # More, once a learner or a library has learnt: seen with 64 as with 512 samples a batch. Half of what torch's
@@ -30,10 +30,10 @@ PICTURE_COPIES = 2  # as floats: what is convolved, and the same in the order th
 LSTM_MAPS = 22
 
 
-def needs_of(name: str, config: Any) -> tuple[Need, ...] | None:
+def needs_of(name: str, config: Any) -> tuple[MemoryEstimate, ...] | None:
     """The parts, largest first; None for a workload of which nothing is known."""
     module = importlib.import_module(f"hotloop.rl.workloads.{name}")
-    known: Callable[[Any], tuple[Need, ...]] | None = getattr(module, "memory_needs", _KNOWN.get(name))
+    known: Callable[[Any], tuple[MemoryEstimate, ...]] | None = getattr(module, "memory_needs", _KNOWN.get(name))
     if known is None:
         return None
     return tuple(sorted((need for need in known(config) if need.bytes), key=lambda need: -need.bytes))
@@ -58,7 +58,7 @@ def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_
     return (capacity // envs + frame_stack) * envs * layout.record().itemsize
 
 
-def _loaded(learner: str, trainer: str = "hotloop", convolves: bool = False) -> Need:
+def _loaded(learner: str, trainer: str = "hotloop", convolves: bool = False) -> MemoryEstimate:
     """What comes with kernels, torch and libraries, whatever the sizes."""
     more = LEARNERS_BYTES[learner] if trainer == "hotloop" else LIBRARIES_BYTES[trainer]
     brings = {
@@ -69,10 +69,10 @@ def _loaded(learner: str, trainer: str = "hotloop", convolves: bool = False) -> 
     }
     words = brings[learner] if trainer == "hotloop" else f", {trainer}"
     total = KERNELS_BYTES + more + (CONVOLUTIONS_BYTES if convolves else 0)
-    return Need(f"compiled kernels, network{words}", total)
+    return MemoryEstimate(f"compiled kernels, network{words}", total)
 
 
-def _snake(config: Any) -> tuple[Need, ...]:
+def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
     from hotloop.rl.workloads.snake import make_envs
 
     envs = make_envs(config, 1)
@@ -82,14 +82,14 @@ def _snake(config: Any) -> tuple[Need, ...]:
         held = config.capacity * (2 * _bytes_of(space) + 8 + 4 + 4 + 4)
     games = config.envs * (8 * config.size * config.size + 4 * _bytes_of(space))
     return (
-        Need(f"replay of {config.capacity:,} transitions", held, "capacity", config.capacity),
-        Need(f"{config.envs:,} games", games, "envs", config.envs),
-        Need(f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size),
+        MemoryEstimate(f"replay of {config.capacity:,} transitions", held, "capacity", config.capacity),
+        MemoryEstimate(f"{config.envs:,} games", games, "envs", config.envs),
+        MemoryEstimate(f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size),
         _loaded(config.switches.learner, config.trainer),
     )
 
 
-def _petri(config: Any) -> tuple[Need, ...]:
+def _petri(config: Any) -> tuple[MemoryEstimate, ...]:
     from hotloop.rl.workloads.petri import make_envs
 
     one = make_envs(replace(config, envs=1))
@@ -100,14 +100,14 @@ def _petri(config: Any) -> tuple[Need, ...]:
     order = 8 * config.epochs * frames
     batch = config.minibatch * 4 * (seen // 4 + 6 * config.n_layer * config.n_hidden)
     return (
-        Need(f"rollouts of {frames:,} frames", copies * held + order, "frames_per_batch", frames),
-        Need(f"{config.envs:,} tools", config.envs * 4 * seen, "envs", config.envs),
-        Need(f"minibatches of {config.minibatch:,}", batch, "minibatch", config.minibatch),
+        MemoryEstimate(f"rollouts of {frames:,} frames", copies * held + order, "frames_per_batch", frames),
+        MemoryEstimate(f"{config.envs:,} tools", config.envs * 4 * seen, "envs", config.envs),
+        MemoryEstimate(f"minibatches of {config.minibatch:,}", batch, "minibatch", config.minibatch),
         _loaded(config.learner, config.trainer),
     )
 
 
-def _ricochet(config: Any) -> tuple[Need, ...]:
+def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
     from hotloop.rl.workloads.ricochet import make_envs
     from hotloop.rl.workloads.ricochet_play import MOST_AT_ONCE
 
@@ -128,10 +128,10 @@ def _ricochet(config: Any) -> tuple[Need, ...]:
     played = min(config.evaluation_boards, MOST_AT_ONCE)
     looked_at = played * (3 + 4 * PICTURE_COPIES) * seen if pictures else 0
     return (
-        Need(f"rollouts of {steps} steps x {envs:,} boards", held, "envs", envs),
-        Need(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
-        Need(f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps),
-        Need(f"{envs:,} boards", boards, "envs", envs),
+        MemoryEstimate(f"rollouts of {steps} steps x {envs:,} boards", held, "envs", envs),
+        MemoryEstimate(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
+        MemoryEstimate(f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps),
+        MemoryEstimate(f"{envs:,} boards", boards, "envs", envs),
         _loaded(learner, config.trainer, convolves=pictures),
     )
 
@@ -164,7 +164,7 @@ PIXEL_COPIES = {"fast": 1.5, "plain": 4.0}
 MAP_COPIES = 5.0
 
 
-def _mario(config: Any) -> tuple[Need, ...]:
+def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
     from gymnasium.spaces import Box, Discrete
 
     from hotloop.rl.collect.protocol import Spaces, experience_dtype
@@ -185,12 +185,12 @@ def _mario(config: Any) -> tuple[Need, ...]:
     playing = now.collectors * (each if alone else COLLECTOR_BYTES + each)
     who = f"{games:,} games" if alone else f"{now.collectors:,} x collector of {now.envs:,} games"
     return (
-        Need(f"replay of {now.capacity:,} transitions", stored, "capacity", now.capacity),
-        Need(who, playing, "collectors", now.collectors, in_children=not alone),
-        Need(f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size),
-        Need("network and optimizer", WEIGHTS_HELD * weights),
-        Need("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
-        Need(f"{now.collectors:,} x ring of {config.ring:,}", rings, "ring", config.ring),
+        MemoryEstimate(f"replay of {now.capacity:,} transitions", stored, "capacity", now.capacity),
+        MemoryEstimate(who, playing, "collectors", now.collectors, in_children=not alone),
+        MemoryEstimate(f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size),
+        MemoryEstimate("network and optimizer", WEIGHTS_HELD * weights),
+        MemoryEstimate("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
+        MemoryEstimate(f"{now.collectors:,} x ring of {config.ring:,}", rings, "ring", config.ring),
     )
 
 
@@ -212,7 +212,7 @@ def _bytes_of(space: Any) -> int:
     return int(math.prod(space.shape)) * int(np.dtype(space.dtype).itemsize)
 
 
-_KNOWN: dict[str, Callable[[Any], tuple[Need, ...]]] = {
+_KNOWN: dict[str, Callable[[Any], tuple[MemoryEstimate, ...]]] = {
     "snake": _snake,
     "petri": _petri,
     "ricochet": _ricochet,
