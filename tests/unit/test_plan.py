@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop._util.amounts import fraction, seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.capture.plan import Plan, Variant, filled, overridden, split_command
 from hotloop.capture.plan_file import as_data, from_data, read_plan, to_toml
 
@@ -199,7 +199,7 @@ def test_seed_and_size_are_filled_in_and_other_braces_stay() -> None:
 
 
 def test_amounts_as_people_type_them() -> None:
-    assert [seconds(t) for t in ("90", "90s", "2m", "1h30m", "500ms", "1.5 min", 7)] == [
+    assert [parse_seconds(t) for t in ("90", "90s", "2m", "1h30m", "500ms", "1.5 min", 7)] == [
         90.0,
         90.0,
         120.0,
@@ -208,10 +208,10 @@ def test_amounts_as_people_type_them() -> None:
         90.0,
         7.0,
     ]
-    assert [fraction(t) for t in ("3%", "0.03", 0.5)] == [0.03, 0.03, 0.5]
+    assert [parse_fraction(t) for t in ("3%", "0.03", 0.5)] == [0.03, 0.03, 0.5]
     for wrong in ("", "soon", "2x", "0", "-3s", "1h and 2m"):
         with pytest.raises(HotloopError):
-            seconds(wrong)
+            parse_seconds(wrong)
     for wrong in ("", "3 percent", "0", "100%", "-1%"):
         with pytest.raises(HotloopError):
-            fraction(wrong)
+            parse_fraction(wrong)

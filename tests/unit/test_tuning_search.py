@@ -225,7 +225,12 @@ def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
         return 250 + 10 * value if setting == "capacity" else 10_200 + value
 
     plan = MemoryPlan(
-        (MemoryEstimate("Python", 200), MemoryEstimate("envs", 50, "envs", 4), MemoryEstimate("replay", 10_000, "capacity", 1000)), 4000
+        (
+            MemoryEstimate("Python", 200),
+            MemoryEstimate("envs", 50, "envs", 4),
+            MemoryEstimate("replay", 10_000, "capacity", 1000),
+        ),
+        4000,
     )
     assert plan.total_bytes == 10_250 and not plan.fits()
     said = plan.refusal(predicted)

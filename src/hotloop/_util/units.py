@@ -1,10 +1,17 @@
-"""Numbers as people read them."""
+"""Numbers as people read and type them: formatted with their unit, or parsed from `2m` and `3%`."""
 
 from __future__ import annotations
 
+import re
+
+from hotloop._util.errors import HotloopError
+
+_SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|min|s|m|h|d)?\s*")
+
 
 def duration(ns: float | None) -> str:
-    """Three digits and the unit that fits: `84.0 ns`, `1.25 ms`, `3 min 20 s`; `-` for unknown."""
+    """Three digits and a fitting unit: `84.0 ns`, `1.25 ms`, `3 min 20 s`; `-` for unknown."""
     if ns is None:
         return "-"
     if abs(ns) >= 3600e9:
@@ -16,7 +23,7 @@ def duration(ns: float | None) -> str:
     return _scaled(ns, 1000.0, ("ns", "us", "ms", "s"))
 
 
-def brief(ns: float | None) -> str:
+def short_duration(ns: float | None) -> str:
     """A duration in at most 7 characters, for tables: `84.0 ns`, `200 s`, `0.56 h`."""
     if ns is not None and abs(ns) >= 999.5e9:
         return f"{ns / 3600e9:.{2 if ns < 36000e9 else 1 if ns < 360000e9 else 0}f} h"
@@ -38,7 +45,7 @@ def count(number: float | None) -> str:
     return "-" if number is None else f"{number:,.0f}"
 
 
-def whole(number: int) -> str:
+def short_count(number: int) -> str:
     """A count in at most 8 characters: `1234567`, `123.4 M`."""
     if number < 100_000_000:
         return str(number)
@@ -53,3 +60,36 @@ def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
         value /= step
     digits = 0 if unit == units[0] and value == int(value) else 3 - len(str(int(abs(value))))
     return f"{value:.{max(digits, 0)}f} {unit}"
+
+
+def parse_seconds(typed: str | float, what: str = "The time") -> float:
+    """Seconds in `90`, `90s`, `2m` or `1h30m`; `what` names the value in the error message."""
+    if isinstance(typed, (int, float)) and not isinstance(typed, bool):
+        total = float(typed)
+    else:
+        total, end = 0.0, 0
+        for amount in _AMOUNT.finditer(str(typed)):
+            if amount.start() != end:
+                break
+            total += float(amount[1]) * _SECONDS_PER_UNIT[amount[2] or "s"]
+            end = amount.end()
+        if end != len(str(typed)) or not str(typed).strip():
+            raise HotloopError(f"{what} is {typed!r}; write it as 90s, 2m or 1h30m.")
+    if not 0 < total < 1e9:
+        raise HotloopError(f"{what} is {typed!r}; it must be above 0.")
+    return total
+
+
+def parse_fraction(typed: str | float, what: str = "The share") -> float:
+    """`3%` or `0.03` as 0.03; `what` names the value in the error message."""
+    try:
+        value = (
+            float(typed.strip()[:-1]) / 100
+            if isinstance(typed, str) and typed.strip().endswith("%")
+            else float(typed)
+        )
+    except ValueError:
+        raise HotloopError(f"{what} is {typed!r}; write it as 3% or 0.03.") from None
+    if not 0 < value < 1:
+        raise HotloopError(f"{what} is {typed!r}; it must lie between 0 and 100 %.")
+    return value

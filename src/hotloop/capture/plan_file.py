@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from hotloop._util.amounts import fraction, seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.capture.plan import (
     BUDGET_S,
     LOOKS,
@@ -126,9 +126,9 @@ def _plan(table: _Table, variants: tuple[Variant, ...], kind: str) -> Plan:
         "kind": kind,
         "name": table.text("name", ""),
         "seeds": table.counts("seeds", (), least=0),
-        "budget_s": None if budget is None or budget == "none" else seconds(budget, "budget"),
-        "timeout_s": None if timeout is None else seconds(timeout, "timeout"),
-        "tolerance": fraction(table.take("tolerance", TOLERANCE), "tolerance"),
+        "budget_s": None if budget is None or budget == "none" else parse_seconds(budget, "budget"),
+        "timeout_s": None if timeout is None else parse_seconds(timeout, "timeout"),
+        "tolerance": parse_fraction(table.take("tolerance", TOLERANCE), "tolerance"),
         "looks": table.counts("looks", LOOKS),
         "sizes": tuple(sorted(table.counts("sizes", ()))),
         "repeats": table.count("repeats", 3),

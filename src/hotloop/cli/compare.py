@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from hotloop._util.amounts import fraction, seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.lines import note, pen_for_stdout
 from hotloop.report.as_json import plain
 from hotloop.report.counters import counters_markdown, counters_text
@@ -117,14 +117,14 @@ def run(arguments: Arguments) -> int:
 def commands(arguments: Arguments, limit: Limit | None) -> int:
     """Run both in turn."""
     progress = Progress()
-    budget_s = seconds(arguments.budget, "--budget") if arguments.budget else None
+    budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
         done = compare_again(arguments.series, progress, budget_s, arguments.jobs)
     else:
         terms = Terms(
             budget_s=budget_s or Terms().budget_s,
-            timeout_s=seconds(arguments.timeout, "--timeout") if arguments.timeout else None,
-            tolerance=fraction(arguments.tolerance, "--tolerance"),
+            timeout_s=parse_seconds(arguments.timeout, "--timeout") if arguments.timeout else None,
+            tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
             order_seed=arguments.order_seed,
             record=not arguments.no_record,
         )
@@ -172,7 +172,9 @@ def existing(arguments: Arguments, limit: Limit | None) -> int:
         raise HotloopError(
             f"{len(arguments.captures)} captures are named; name two, or one and --baseline FILE."
         )
-    result = compare_existing(*arguments.captures, tolerance=fraction(arguments.tolerance, "--tolerance"))
+    result = compare_existing(
+        *arguments.captures, tolerance=parse_fraction(arguments.tolerance, "--tolerance")
+    )
     for warning in result.warnings:
         note(f"warning: {warning}")
     if arguments.json:
@@ -194,7 +196,7 @@ def with_baseline(arguments: Arguments, file: Path, limit: Limit | None) -> int:
         note(f"wrote {file}: {write_baseline(place, file)} counters")
         return 0
     with_time = arguments.time or (limit is not None and limit.what == "slower")
-    found = against_baseline(place, file, fraction(arguments.tolerance, "--tolerance"), with_time)
+    found = against_baseline(place, file, parse_fraction(arguments.tolerance, "--tolerance"), with_time)
     notes = baseline_notes(found)
     if arguments.json:
         print(json.dumps({"kind": "hotloop baseline comparison", "schema_version": 1, **plain(found)}))

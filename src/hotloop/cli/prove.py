@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from hotloop._util.amounts import fraction, seconds
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.lines import note, pen_for_stdout
 from hotloop.report.as_json import plain
 from hotloop.report.series_text import experiment_text
@@ -46,8 +46,8 @@ class Arguments:
 def run(arguments: Arguments) -> int:
     """Run the pairs; print predicted against measured."""
     terms = Terms(
-        budget_s=seconds(arguments.budget, "--budget"),
-        tolerance=fraction(arguments.tolerance, "--tolerance"),
+        budget_s=parse_seconds(arguments.budget, "--budget"),
+        tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
     )
     found = prove(arguments.capture, arguments.number, arguments.set, terms, arguments.series, Progress())
     if arguments.json:

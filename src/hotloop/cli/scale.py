@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from hotloop._util.amounts import seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_seconds
 from hotloop.cli.lines import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
@@ -49,7 +49,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run the sizes and print the law."""
-    budget_s = seconds(arguments.budget, "--budget") if arguments.budget else None
+    budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
         found = scale_again(arguments.series, Progress(), budget_s, arguments.jobs)
     else:

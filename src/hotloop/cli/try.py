@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from hotloop._util.amounts import fraction, seconds
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.lines import note, pen_for_stdout
 from hotloop.report.trial import TryReport, try_json, try_text
 from hotloop.workflows.try_ import Terms, try_patches
@@ -66,10 +66,10 @@ def command_starts(words: list[str]) -> int | None:
 def run(arguments: Arguments) -> int:
     """Try, print the verdicts; the exit code says how the script ended."""
     terms = Terms(
-        budget_s=seconds(arguments.budget, "--budget"),
+        budget_s=parse_seconds(arguments.budget, "--budget"),
         only=tuple(word.strip() for word in arguments.only.split(",") if word.strip()),
         seed=arguments.seed,
-        tolerance=fraction(arguments.tolerance, "--tolerance"),
+        tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
         stop=arguments.stop,
         selftest=arguments.selftest,
     )

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from hotloop._util.amounts import fraction, seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.lines import note, pen_for_stdout
 from hotloop.cli.tune_text import remembered_text, tuning_json, tuning_text
 from hotloop.workflows.experiments import Progress
@@ -139,8 +139,8 @@ def run(arguments: Arguments) -> int:
             else remembered_text(found)
         )
         return 0
-    budget_s = seconds(wish.budget or budget, "--budget")
-    terms = TuneTerms(budget_s, fraction(wish.tolerance, "--tolerance"), wish.order_seed)
+    budget_s = parse_seconds(wish.budget or budget, "--budget")
+    terms = TuneTerms(budget_s, parse_fraction(wish.tolerance, "--tolerance"), wish.order_seed)
     tuning = tune(target, terms, wish.probes, Progress())
     if tuning.failed:
         note(f"hotloop: the current settings could not be measured: {tuning.failed}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotloop._util.units import brief, count
+from hotloop._util.units import count, short_duration
 from hotloop.analysis.functions import FunctionChange, FunctionTime
 from hotloop.report.lines import Pen, table
 
@@ -15,7 +15,9 @@ def functions_text(name: str, functions: Sequence[FunctionTime], pen: Pen, most:
     """The functions with the most cumulative time."""
     rows = [("function", "calls", "own", "cumulative")]
     for f in functions[:most]:
-        rows.append((f.name, count(f.calls), brief(f.own_s * 1e9), brief(f.cumulative_s * 1e9)))
+        rows.append(
+            (f.name, count(f.calls), short_duration(f.own_s * 1e9), short_duration(f.cumulative_s * 1e9))
+        )
     title = pen.heading(f"{name}: top {min(most, len(functions))} functions", "by cumulative time")
     return "\n".join([title, *table(pen, rows)]) + "\n"
 
@@ -30,9 +32,9 @@ def changes_text(a: str, b: str, changes: Sequence[FunctionChange], pen: Pen, mo
                 row.name,
                 count(row.calls_a),
                 count(row.calls_b),
-                brief(row.cumulative_a_s * 1e9),
-                brief(row.cumulative_b_s * 1e9),
-                sign + brief(abs(row.change_s) * 1e9),
+                short_duration(row.cumulative_a_s * 1e9),
+                short_duration(row.cumulative_b_s * 1e9),
+                sign + short_duration(abs(row.change_s) * 1e9),
             )
         )
     title = pen.heading(f"{b} against {a}: functions", "cumulative time, one run each: no verdict")

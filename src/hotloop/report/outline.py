@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hotloop._util.units import brief, count, duration, percent, whole
+from hotloop._util.units import count, duration, percent, short_count, short_duration
 from hotloop.analysis.outline import Outline, walk
 from hotloop.capture.model import Capture, Node, Progress
 from hotloop.report.names import columns, shown
@@ -23,7 +23,7 @@ def outline_text(outline: Outline, width: int, max_depth: int | None = None) -> 
         if max_depth is None or depth < max_depth:
             lines.append(_line(_cells(node, depth, outline, name_width), name_width))
     for label, ns in (("(unattributed)", outline.unattributed_ns), ("(hotloop itself)", outline.hotloop_ns)):
-        lines.append(_line((label, "", "", brief(ns), _share(outline, ns)), name_width))
+        lines.append(_line((label, "", "", short_duration(ns), _share(outline, ns)), name_width))
     return "\n".join(lines)
 
 
@@ -114,13 +114,13 @@ def _cells(node: Node, depth: int, outline: Outline, name_width: int) -> tuple[s
     mark = "*" if node.out_of_order else ">" if node.open_calls else ""
     return (
         indent + shown(node.name, name_width - len(indent) - len(mark)) + mark,
-        whole(node.calls),
-        brief(node.total_ns),
-        brief(node.own_ns),
+        short_count(node.calls),
+        short_duration(node.total_ns),
+        short_duration(node.own_ns),
         _share(outline, node.own_ns),
-        brief(node.mean_ns),
-        brief(node.percentile_ns(0.50)),
-        brief(node.percentile_ns(0.99)),
+        short_duration(node.mean_ns),
+        short_duration(node.percentile_ns(0.50)),
+        short_duration(node.percentile_ns(0.99)),
     )
 
 

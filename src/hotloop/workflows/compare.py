@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hotloop._util.amounts import fraction
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_fraction
 from hotloop.analysis.experiment import Experiment
 from hotloop.analysis.verdict import gate
 from hotloop.capture.plan import BUDGET_S, TOLERANCE, Plan, Variant, overridden, split_command
@@ -128,7 +128,7 @@ def limit_of(typed: str | None) -> Limit | None:
     if what not in ("slower", "work") or not by:
         raise HotloopError(f"--fail-if is {typed!r}; write it as slower:3% or work:1%.")
     none = what == "work" and by.strip() in ("0", "0%")
-    return Limit(what, 0.0 if none else fraction(by, "The limit of --fail-if"))  # type: ignore[arg-type]
+    return Limit(what, 0.0 if none else parse_fraction(by, "The limit of --fail-if"))  # type: ignore[arg-type]
 
 
 def exit_code(found: Experiment, limit: Limit | None) -> int:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from hotloop._util.amounts import seconds
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
+from hotloop._util.units import parse_seconds
 from hotloop.analysis.experiment import pairs_of
 from hotloop.analysis.pipeline import (
     PipelineFigures,
@@ -110,7 +110,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
     sides = {variant: equal_work(config, variant) for variant in (ORIGINAL, FAST)}
     for side in sides.values():
         check(side)
-    budget_s = seconds(request.budget, "--budget")
+    budget_s = parse_seconds(request.budget, "--budget")
     plan = Plan(
         variants=tuple(Variant(name, command_of(side)) for name, side in sides.items()),
         name="mario: fast against original",

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import tyro
 
-from hotloop._util.amounts import seconds
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import parse_seconds
 from hotloop.analysis.batches import (
     HOTLOOP,
     BatchBreakdown,
@@ -111,7 +111,7 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> Compar
     config = with_batches(config)
     if config.learner == "auto":  # measured anew in each process, it could differ from run to run
         config = replace(config, learner="fused")
-    budget_s = seconds(request.budget, "--budget")
+    budget_s = parse_seconds(request.budget, "--budget")
     plan = Plan(
         variants=(_variant(config, turbo=False), _variant(config, turbo=True)),
         name="petri: turbo on against off",

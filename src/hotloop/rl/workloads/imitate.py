@@ -276,7 +276,10 @@ def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
         "rl": (_replay(config), _batches(config), _cars(config)),
     }
     found = max((every[stage] for stage in config.stages), key=lambda needs: sum(one.bytes for one in needs))
-    known = (*(one for one in found if one.bytes), MemoryEstimate("compiled kernels and networks", KERNELS_BYTES))
+    known = (
+        *(one for one in found if one.bytes),
+        MemoryEstimate("compiled kernels and networks", KERNELS_BYTES),
+    )
     tries = "bc" in config.stages and config.speedup
     return (*known, MemoryEstimate("torch's learner, for the speed-up", TORCH_BYTES)) if tries else known
 

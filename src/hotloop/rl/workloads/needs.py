@@ -33,7 +33,9 @@ LSTM_MAPS = 22
 def needs_of(name: str, config: Any) -> tuple[MemoryEstimate, ...] | None:
     """The parts, largest first; None for a workload of which nothing is known."""
     module = importlib.import_module(f"hotloop.rl.workloads.{name}")
-    known: Callable[[Any], tuple[MemoryEstimate, ...]] | None = getattr(module, "memory_needs", _KNOWN.get(name))
+    known: Callable[[Any], tuple[MemoryEstimate, ...]] | None = getattr(
+        module, "memory_needs", _KNOWN.get(name)
+    )
     if known is None:
         return None
     return tuple(sorted((need for need in known(config) if need.bytes), key=lambda need: -need.bytes))
@@ -84,7 +86,9 @@ def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
     return (
         MemoryEstimate(f"replay of {config.capacity:,} transitions", held, "capacity", config.capacity),
         MemoryEstimate(f"{config.envs:,} games", games, "envs", config.envs),
-        MemoryEstimate(f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size),
+        MemoryEstimate(
+            f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size
+        ),
         _loaded(config.switches.learner, config.trainer),
     )
 
@@ -130,7 +134,9 @@ def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
     return (
         MemoryEstimate(f"rollouts of {steps} steps x {envs:,} boards", held, "envs", envs),
         MemoryEstimate(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
-        MemoryEstimate(f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps),
+        MemoryEstimate(
+            f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps
+        ),
         MemoryEstimate(f"{envs:,} boards", boards, "envs", envs),
         _loaded(learner, config.trainer, convolves=pictures),
     )
@@ -187,7 +193,9 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
     return (
         MemoryEstimate(f"replay of {now.capacity:,} transitions", stored, "capacity", now.capacity),
         MemoryEstimate(who, playing, "collectors", now.collectors, in_children=not alone),
-        MemoryEstimate(f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size),
+        MemoryEstimate(
+            f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size
+        ),
         MemoryEstimate("network and optimizer", WEIGHTS_HELD * weights),
         MemoryEstimate("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
         MemoryEstimate(f"{now.collectors:,} x ring of {config.ring:,}", rings, "ring", config.ring),
