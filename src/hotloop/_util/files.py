@@ -1,4 +1,4 @@
-"""Files that are either the old or the new version, never half of one."""
+"""Files that are written whole or not at all, and the computer's name as file names spell it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step; on failure the old file stays and no litter is left."""
+    """Replace `path` with `text` in one step; a failure leaves the old file and no temporary one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -23,7 +23,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def create_exclusively(path: Path, text: str) -> bool:
-    """Write a new file in one step; False when somebody else was first."""
+    """Write a new file in one step; False when it exists already."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -36,3 +36,8 @@ def create_exclusively(path: Path, text: str) -> bool:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     return True
+
+
+def host_name() -> str:
+    """This computer's node name, with characters a file name cannot have replaced by `_`."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"

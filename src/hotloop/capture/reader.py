@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import CaptureError
-from hotloop._util.host import host_name
+from hotloop._util.files import host_name
 from hotloop.capture import layout
 from hotloop.capture.model import (
     Capture,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop._util.host import host_name
+from hotloop._util.files import host_name
 from hotloop.capture import layout
 
 FIRST_SEGMENT_BYTES = 128 * 1024
