@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hotloop import load
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default

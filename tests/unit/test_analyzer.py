@@ -11,7 +11,7 @@ import pytest
 
 from hotloop import Profiler, analyzer
 from hotloop.capture.export import save_json
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 
 
 @pytest.fixture

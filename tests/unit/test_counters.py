@@ -12,7 +12,7 @@ from hotloop.analysis.badge import busy
 from hotloop.analysis.counters import changes, counters_of, steady_counters
 from hotloop.analysis.functions import function_changes, function_times
 from hotloop.capture.series import Run
-from hotloop.machine.badge import badge
+from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.testing.captures import Spec, make_capture
 from hotloop.workflows.compare import Limit, Side, Terms, compare_plan, limit_of
 from hotloop.workflows.detailed import under_cprofile
@@ -68,7 +68,7 @@ def test_the_badge_is_totals_before_and_after_and_what_is_not_told_is_absent(tmp
     )
     (tmp_path / "stat").write_text("cpu  100 0 100 700 0 0 0 100 0 0\ncpu0 1 2 3\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500000\n")
-    found = badge(tmp_path, tmp_path)
+    found = load_snapshot(tmp_path, tmp_path)
     assert found["cpu_stall_s"] == 2.5 and found["throttled_s"] == 1.5
     assert found["steal_s"] == pytest.approx(found["cpu_s"] / 10)
     assert "io_stall_s" not in found and "memory_stall_s" not in found

@@ -9,7 +9,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.analysis import rules
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORTS = (ROOT / "docs" / "exports.md").read_text(encoding="utf-8")

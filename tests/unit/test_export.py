@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from hotloop import Profiler
 from hotloop._util.errors import CaptureError
-from hotloop.capture import export, layout, store
+from hotloop.capture import export, layout
+from hotloop.capture.folder import RUNS
 from hotloop.capture.model import (
     Capture,
     Event,
@@ -26,7 +27,7 @@ from hotloop.capture.model import (
     Thread,
     Windows,
 )
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 whole = st.integers(0, 2**63 - 1)
@@ -228,8 +229,8 @@ def test_without_a_path_the_latest_is_opened(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CaptureError, match="no capture in hotloop-runs"):
         open_capture(None)
-    Profiler(core_name="python").start(store.RUNS / "one").stop()
-    assert open_capture(None).path == store.RUNS / "one"
+    Profiler(core_name="python").start(RUNS / "one").stop()
+    assert open_capture(None).path == RUNS / "one"
 
 
 def changed(file: Path, **changes: Any) -> None:

@@ -12,7 +12,7 @@ from statistics import median
 
 from hotloop.capture.series import Run
 
-Totals = Mapping[str, float]  # see machine/badge.py
+Totals = Mapping[str, float]  # see machine/load_snapshot.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from hotloop.capture.model import Node
-from hotloop.capture.names import FIXED_NAMES
+from hotloop.capture.region_names import FIXED_NAMES
 
 CATEGORIES = (
     "environment",

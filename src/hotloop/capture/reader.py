@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import host_name
 from hotloop.capture import layout
+from hotloop.capture.folder import FORMAT_VERSION
 from hotloop.capture.model import (
     Capture,
     Event,
@@ -25,7 +26,6 @@ from hotloop.capture.model import (
     Thread,
     Windows,
 )
-from hotloop.capture.store import FORMAT_VERSION
 
 RETRIES = 20  # copies of a busy thread's figures before the latest events are called uncertain
 

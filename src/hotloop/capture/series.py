@@ -68,7 +68,7 @@ class Run:
     exit_code: int | None = None  # None: it never started, or was ended by us
     failure: str = ""  # one sentence when it failed
     stderr_tail: str = ""
-    before: dict[str, float] = field(default_factory=dict)  # machine badge, see machine/badge.py
+    before: dict[str, float] = field(default_factory=dict)  # load, see machine/load_snapshot.py
     after: dict[str, float] = field(default_factory=dict)
     figures: Figures = Figures()
     has_capture: bool = False

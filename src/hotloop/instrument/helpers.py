@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.capture.names import FIXED_NAMES
+from hotloop.capture.region_names import FIXED_NAMES
 from hotloop.instrument import begin, counting
 from hotloop.measure.profiler import default
 

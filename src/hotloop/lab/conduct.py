@@ -20,7 +20,7 @@ from hotloop.lab.lanes import ONE_LANE, Cores, work_through
 from hotloop.lab.order import Slot, block_slots, missing_sizes, next_block, usable_blocks
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.turns import INSIDE, only_writer, turn
-from hotloop.machine.badge import badge
+from hotloop.machine.load_snapshot import load_snapshot
 
 FAILURES_IN_A_ROW = 2  # of a variant, after which it is run no more
 
@@ -64,7 +64,7 @@ class Hands:
     folder_of: Callable[[Variant], Path] = lambda variant: Path.cwd()
     start: Callable[[Job], Outcome] = process.run
     end: Callable[[bool], None] = process.end_running  # what runs in lanes; True: at once
-    badge: Callable[[], dict[str, float]] = badge
+    badge: Callable[[], dict[str, float]] = load_snapshot
 
 
 @dataclass(frozen=True)

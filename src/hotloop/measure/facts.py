@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hotloop.capture.store import FORMAT_VERSION
+from hotloop.capture.folder import FORMAT_VERSION
 from hotloop.machine import facts, limits
 from hotloop.measure import core
 

@@ -248,7 +248,7 @@ class Profiler:
             self.folder = None
 
     def _update_facts(self, **changes: Any) -> None:
-        from hotloop.capture.store import update_facts
+        from hotloop.capture.folder import update_facts
 
         assert self.folder is not None
         try:

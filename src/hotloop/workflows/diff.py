@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.analysis.diff import Difference, diff
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 
 
 def diff_captures(a: str, b: str) -> Difference:

@@ -15,7 +15,7 @@ from hotloop.analysis.steady import figures
 from hotloop.analysis.verdict import judge_unpaired
 from hotloop.capture import series as store
 from hotloop.capture.model import Capture
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Run, Series
 from hotloop.workflows.settings import load_settings

@@ -21,10 +21,10 @@ from hotloop.analysis.categories import Resolver
 from hotloop.analysis.experiment import Experiment, decide_series, experiment
 from hotloop.analysis.steady import figures
 from hotloop.capture import series as store
+from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
-from hotloop.capture.store import new_folder
 from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
 from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
 from hotloop.lab.process import Job, Outcome

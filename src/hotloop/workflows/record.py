@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from hotloop.capture import store
+from hotloop.capture.folder import new_folder
 from hotloop.measure.device import Device, TorchDevice
 from hotloop.measure.part import process_label
 from hotloop.measure.profiler import CAPTURE_VARIABLE, default
@@ -41,7 +41,7 @@ def start(
             file=sys.stderr,
         )
         return default.folder
-    target = Path(folder) if folder is not None else store.new_folder(process_label())
+    target = Path(folder) if folder is not None else new_folder(process_label())
     accelerator = TorchDevice(device) if isinstance(device, str) else device
     default.start(target, memory=memory, timeline=timeline, device=accelerator, config=config, seeds=seeds)
     if summary_every_steps or summary_every_s:

@@ -14,9 +14,9 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Findings
 from hotloop.analysis.outline import walk
-from hotloop.capture import store
+from hotloop.capture.folder import latest_capture, update_facts
 from hotloop.capture.model import Capture
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import facts as machine_facts
 from hotloop.machine.limits import limits
 from hotloop.workflows.rules import load_rules
@@ -39,7 +39,7 @@ def explained(path: str | None, goal_env_steps: int | None = None) -> Explained:
     """Open the capture at `path`, the latest when None, and explain it with the project's settings."""
     if goal_env_steps is not None and goal_env_steps <= 0:
         raise HotloopError(f"The goal is {goal_env_steps} env steps; it must be a number above 0.")
-    name = str(store.latest()) if path is None else path
+    name = str(latest_capture()) if path is None else path
     capture = with_limits(open_capture(name))
     findings = explain(
         capture,
@@ -64,7 +64,7 @@ def with_limits(capture: Capture) -> Capture:
     facts = facts | {"limits": limits()}
     if folder is not None and folder.is_dir():
         with contextlib.suppress(OSError):  # a read-only capture: they are measured again next time
-            store.update_facts(folder, {"limits": facts["limits"]})
+            update_facts(folder, {"limits": facts["limits"]})
     return replace(capture, facts=facts)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import create_exclusively
-from hotloop.capture import store
+from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
 from hotloop.instrument.gaps import GAPS, MINOR
 from hotloop.measure.facts import new_facts
@@ -53,14 +53,14 @@ class Ran:
 def run_recorded(words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool) -> Ran:
     """Run the command to its end, recording it; with `quiet` its stdout goes to stderr."""
     command = normal_command(words)
-    target = folder or store.new_folder(name_of(command))
+    target = folder or new_folder(name_of(command))
     begin_capture(target, command)
     environment = recording_environment(target, options=options)
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     interrupted = wait_for(child)
     ran = Ran(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, ValueError):
-        store.update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
+        update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     return ran
 
 

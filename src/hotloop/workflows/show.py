@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.analysis.outline import Grouping, outlines
-from hotloop.capture.open import open_capture
+from hotloop.capture.open_capture import open_capture
 from hotloop.report.outline import header_text, outline_json, outline_text
 
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hotloop.analysis.live import Live, Reading, live, read
-from hotloop.capture import store
-from hotloop.capture.open import open_capture
+from hotloop.capture.folder import latest_capture
+from hotloop.capture.open_capture import open_capture
 
 SPAN_NS = 5_000_000_000  # rates and shares are taken over about the last five seconds
 
 
 def capture_to_watch(path: str | None) -> str:
     """The capture named, or the latest one; named once, so that a newer one does not take over."""
-    return str(store.latest()) if path is None else path
+    return str(latest_capture()) if path is None else path
 
 
 def watch(

@@ -14,8 +14,8 @@ from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.capture import store
 from hotloop.capture.export import from_json, save_json
+from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
 from hotloop.instrument import begin
 from hotloop.instrument.helpers import Meter
@@ -84,7 +84,7 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
         return Trained(workload.run(config, None, quiet), None)
     if hasattr(workload, "prepare"):
         workload.prepare(config)  # what happens once on a machine is no part of the training
-    wanted = recording.capture or store.new_folder(f"train-{name}")
+    wanted = recording.capture or new_folder(f"train-{name}")
     plain = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     made = start(
         wanted,
@@ -98,7 +98,7 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
         with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
             outcome = workload.run(config, _bottleneck_note(), quiet)
         if outcome.figures and default.folder is not None:
-            store.update_facts(folder, {"figures": outcome.figures})
+            update_facts(folder, {"figures": outcome.figures})
     finally:
         stop()
     return Trained(outcome, folder)

@@ -19,11 +19,11 @@ from hotloop._util.files import write_atomically
 from hotloop.analysis.badge import badge_over
 from hotloop.analysis.trial import Looking, arm_name, combination, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
-from hotloop.capture import store
+from hotloop.capture.folder import new_folder, update_facts
 from hotloop.instrument.toggles import NAMES
 from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_script import FILE, ORDERS
-from hotloop.machine.badge import badge
+from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.report.trial import LeftOut, Patch, TryReport
 from hotloop.workflows.launch import recording_environment
 from hotloop.workflows.run import Ran, begin_capture, name_of, normal_command, wait_for
@@ -74,7 +74,7 @@ def try_patches(
     if terms.selftest and terms.only:
         raise HotloopError("--selftest tries patches that do nothing; leave out --only.")
     command = normal_command(words)
-    target = folder or store.new_folder(name_of(command))
+    target = folder or new_folder(name_of(command))
     begin_capture(target, command)
     trial = {
         "only": list(terms.only),
@@ -95,7 +95,7 @@ def try_patches(
     watching.join()
     ran = Ran(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, ValueError):
-        store.update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
+        update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     told = judge.finished
     judge.look(final=True)
     return Tried(ran, judge.report(), told, told and terms.stop and child.returncode == -signal.SIGTERM)
@@ -150,7 +150,7 @@ class Judge:
         self.finished |= final
 
     def _read_badge(self, final: bool) -> None:
-        now = badge()
+        now = load_snapshot()
         if final or not self._badges or now["at_s"] - self._badges[-1]["at_s"] >= BADGE_INTERVAL_S:
             self._badges.append(now)
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.experiment import Compared
+from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import LOOKS, TOLERANCE, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
-from hotloop.capture.store import new_folder
 from hotloop.lab.conduct import seed_variables
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.turns import turn

@@ -1,4 +1,4 @@
-"""Where captures lie: the default folder for a new one, and the latest one."""
+"""The folder of a capture: where a new one goes, which one is the latest, changes to its capture.json."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def update_facts(folder: Path, changes: dict[str, Any]) -> None:
     write_atomically(file, json.dumps(facts | changes, indent=2))
 
 
-def latest() -> Path:
+def latest_capture() -> Path:
     """The capture in `hotloop-runs` that was started last."""
     captures = sorted(RUNS.glob("*/capture.json"), key=lambda file: file.parent.stat().st_mtime_ns)
     if not captures:

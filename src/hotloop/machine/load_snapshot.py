@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 
-def badge(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> dict[str, float]:
+def load_snapshot(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> dict[str, float]:
     """`at_s` (monotonic) and `load_1min`; totals since boot: `cpu_stall_s`, `memory_stall_s`,
     `io_stall_s` (some task waited), `steal_s`, `cpu_s` (all CPUs), `throttled_s` (of our cgroup).
     """

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from hotloop._util.errors import CaptureError
-from hotloop.capture import layout, store
+from hotloop.capture import layout
 from hotloop.capture.export import from_json
+from hotloop.capture.folder import latest_capture
 from hotloop.capture.model import Capture
 from hotloop.capture.reader import load
 
@@ -19,7 +20,7 @@ def open_capture(path: str | None) -> Capture:
     `path` is a capture folder, its capture.json, or a one-file JSON export; `Capture.path` is then
     what was opened. Raises CaptureError with one sentence when it is none of these.
     """
-    place = store.latest() if path is None else Path(path)
+    place = latest_capture() if path is None else Path(path)
     if place.is_dir():
         return load(place)
     if not place.exists():
