@@ -21,7 +21,7 @@ from typing import Any
 
 import hotloop
 from hotloop.machine.facts import cpu_name
-from hotloop.measure import core
+from hotloop.measure import core_choice
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler announces every start
 
@@ -164,12 +164,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, default=None)
     arguments = parser.parse_args()
-    assert core.compiled is not None, f"the compiled core is missing: {core.why_not_compiled}"
-    clock_reads = core.compiled.two_clock_reads
+    assert core_choice.compiled is not None, f"the compiled core is missing: {core_choice.why_not_compiled}"
+    clock_reads = core_choice.compiled.two_clock_reads
     floor = [
         Row("empty loop", loop_over("pass")),
         Row("two clock reads in C", lambda n: clock_reads(n) * n, per_loop=False),
-        Row("bare `with` on a C type", loop_over("with b: pass", b=core.compiled.Bare())),
+        Row("bare `with` on a C type", loop_over("with b: pass", b=core_choice.compiled.Bare())),
         Row("contextlib.nullcontext", loop_over("with b: pass", b=nullcontext())),
     ]
     ours = our_rows()

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from hotloop import Profiler
-from hotloop.measure import core as cores
+from hotloop.measure import core_choice
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
@@ -27,8 +27,8 @@ settings.load_profile("hotloop")
 
 @pytest.fixture(params=CORES)
 def core(request: pytest.FixtureRequest) -> str:
-    if request.param == "compiled" and cores.compiled is None and not os.environ.get("CI"):
-        pytest.skip(f"LOUD: the compiled core is not built ({cores.why_not_compiled})")
+    if request.param == "compiled" and core_choice.compiled is None and not os.environ.get("CI"):
+        pytest.skip(f"LOUD: the compiled core is not built ({core_choice.why_not_compiled})")
     return str(request.param)
 
 

@@ -13,8 +13,8 @@ import pytest
 import hotloop
 from hotloop import Profiler
 from hotloop._util.errors import HotloopError
-from hotloop.measure import arm as measured
-from hotloop.measure.arm import Arms, Segment
+from hotloop.measure import inline_ab
+from hotloop.measure.inline_ab import Segment, VariantRotation
 from hotloop.testing.fakes import FakeClock
 from hotloop.workflows.arm import arms_text, read_arms, verdict_of
 from tests.processes.scripts import environment
@@ -22,11 +22,13 @@ from tests.processes.scripts import environment
 MS = 1_000_000
 
 
-def loop(arms: Arms, clock: FakeClock, cost_ns: Callable[[str], int], iterations: int) -> list[str]:
+def loop(
+    arms: VariantRotation, clock: FakeClock, cost_ns: Callable[[str], int], iterations: int
+) -> list[str]:
     """A training loop in which an iteration of a variant takes `cost_ns(variant)`."""
     turns = []
     for _ in range(iterations):
-        turns.append(arms.turn())
+        turns.append(arms.next_variant())
         clock.advance(cost_ns(turns[-1]))
     return turns
 
@@ -36,7 +38,7 @@ def nothing_recorded() -> None:
 
 
 def test_segments_hold_whole_iterations_without_the_first_after_a_switch(clock: FakeClock) -> None:
-    arms = Arms(("a", "b"), clock=clock, segment_s=0.1, work=nothing_recorded)
+    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.1, work=nothing_recorded)
     turns = loop(arms, clock, lambda name: 10 * MS if name == "a" else 30 * MS, 200)
     for segment in arms.segments:
         cost_s, count = (0.010, 10) if segment.variant == "a" else (0.030, 4)
@@ -50,24 +52,24 @@ def test_segments_hold_whole_iterations_without_the_first_after_a_switch(clock: 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c", "d")])
 def test_every_block_has_each_variant_once_in_random_order(names: tuple[str, ...], clock: FakeClock) -> None:
-    arms = Arms(names, clock=clock, segment_s=0.01, work=nothing_recorded)
+    arms = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded)
     loop(arms, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
     order = [segment.variant for segment in arms.segments]
     blocks = [tuple(order[at : at + len(names)]) for at in range(0, len(order), len(names))]
     assert len(blocks) == 40 and all(sorted(block) == sorted(names) for block in blocks)
     assert len(set(blocks)) > 1  # a coin was flipped
     assert [segment.block for segment in arms.segments] == [b for b in range(40) for _ in names]
-    again = Arms(names, clock=clock, segment_s=0.01, work=nothing_recorded)
+    again = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded)
     loop(again, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
     assert [segment.variant for segment in again.segments] == order  # seeded
-    other = Arms(names, clock=clock, segment_s=0.01, work=nothing_recorded, seed=1)
+    other = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded, seed=1)
     loop(other, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
     assert [segment.variant for segment in other.segments] != order
 
 
 def test_a_planted_factor_of_two_is_found_under_drift_and_noise(clock: FakeClock) -> None:
     chance = random.Random(0)
-    arms = Arms(("old", "new"), clock=clock, segment_s=0.1, work=nothing_recorded)
+    arms = VariantRotation(("old", "new"), clock=clock, segment_s=0.1, work=nothing_recorded)
 
     def cost_ns(name: str) -> int:
         machine = 1 + clock.ns / 20e9  # it gets slower all the time
@@ -88,7 +90,7 @@ def test_equal_arms_are_hardly_ever_told_apart() -> None:
     words = []
     for seed in range(100):
         chance, clock = random.Random(seed), FakeClock()
-        arms = Arms(("a", "b"), clock=clock, segment_s=0.05, work=nothing_recorded, seed=seed)
+        arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.05, work=nothing_recorded, seed=seed)
         loop(arms, clock, lambda name, c=chance: round(10 * MS * c.lognormvariate(0, 0.3)), 200)  # type: ignore[misc]
         found = verdict_of(arms.segments)
         assert found is not None
@@ -100,10 +102,10 @@ def test_equal_arms_are_hardly_ever_told_apart() -> None:
 def test_work_that_was_recorded_is_the_unit(
     profiler: Profiler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "default", profiler)
-    arms = Arms(("a", "b"), clock=clock, segment_s=0.02)
+    monkeypatch.setattr(inline_ab, "default", profiler)
+    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.02)
     for _ in range(200):
-        steps = 3 if arms.turn() == "a" else 6  # b does twice the steps in the same time
+        steps = 3 if arms.next_variant() == "a" else 6  # b does twice the steps in the same time
         profiler.progress(env_steps=steps, updates=1)
         clock.advance(5 * MS)
     for segment in arms.segments:
@@ -119,8 +121,8 @@ def test_segments_lie_in_the_capture_and_are_read_again(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = Profiler(clock=clock).start(tmp_path / "capture")
-    monkeypatch.setattr(measured, "default", recording)
-    arms = Arms(("a", "b"), clock=clock, segment_s=0.02, keep=measured.append_to_capture)
+    monkeypatch.setattr(inline_ab, "default", recording)
+    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.02, keep=inline_ab.append_to_capture)
     loop(arms, clock, lambda name: 5 * MS, 60)
     recording.stop()
     assert read_arms(tmp_path / "capture") == {("a", "b"): arms.segments}
@@ -142,7 +144,7 @@ def test_wrong_names_get_a_sentence(clock: FakeClock) -> None:
         with pytest.raises(HotloopError, match="two or more different names"):
             hotloop.arm(*names)
     with pytest.raises(HotloopError, match="segment_s is 0"):
-        Arms(("a", "b"), clock=clock, segment_s=0)
+        VariantRotation(("a", "b"), clock=clock, segment_s=0)
 
 
 def test_the_verdict_is_printed_at_the_end_of_the_program() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.capture import layout
+from hotloop.measure.twin.region import SWITCH_SEGMENT
 from hotloop.testing.fakes import FakeClock
 
 
@@ -141,7 +142,7 @@ def test_cpu_time_counts_from_the_start_of_the_recording(core: str) -> None:
 
 
 def test_segmenting_names_the_time_between_outermost_regions(profiler: Profiler, clock: FakeClock) -> None:
-    profiler.recorder.switches |= 2
+    profiler.recorder.switches |= SWITCH_SEGMENT
     profiler.recorder.name_gap = lambda before, after: profiler.profile(f"{before.name} -> {after.name}")
     clock.advance(7)
     for _ in range(3):

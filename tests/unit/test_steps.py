@@ -256,7 +256,7 @@ def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeC
 
 
 def test_hooks_are_not_in_the_gaps_of_a_flat_script(core: str, clock: FakeClock) -> None:
-    from hotloop.measure.twin_region import SWITCH_SEGMENT
+    from hotloop.measure.twin.region import SWITCH_SEGMENT
 
     profiler = Profiler(clock=clock, core_name=core).start()
     profiler.recorder.switches |= SWITCH_SEGMENT

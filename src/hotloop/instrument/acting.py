@@ -11,7 +11,7 @@ import sys
 from types import CodeType
 from typing import Any
 
-from hotloop.measure import twin_region
+from hotloop.measure.twin import region as twin_region
 
 Place = tuple[CodeType, int]
 

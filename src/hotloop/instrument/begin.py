@@ -15,7 +15,7 @@ from hotloop.instrument.gaps import gap_namer
 from hotloop.instrument.imports import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import CAPTURE_VARIABLE, default
-from hotloop.measure.twin_region import SWITCH_SEGMENT, SWITCH_TIMELINE
+from hotloop.measure.twin.region import SWITCH_SEGMENT, SWITCH_TIMELINE
 
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: what `hotloop run` was asked for
 CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for all that the script's own process starts

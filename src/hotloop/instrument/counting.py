@@ -2,7 +2,7 @@
 
 Only the outermost call counts: a vector env counts its rows, the envs inside it count nothing, nor do
 the worker processes that step them. A row that is only a reset is not a step. The core does the work
-(`measure/steps.py`); here is what needs to know a library, and what to do with odd results.
+(`measure/twin/step_counter.py`); here is what needs to know a library, and what to do with odd results.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop._util.errors import CaptureError, HotloopError
-from hotloop.measure import core
+from hotloop.measure import core_choice
 from hotloop.measure.decorate import decorate
 from hotloop.measure.part import Part
-from hotloop.measure.twin_region import SWITCH_TIMELINE
+from hotloop.measure.twin.region import SWITCH_TIMELINE
 
 if TYPE_CHECKING:
     from hotloop.capture.model import Capture
@@ -35,10 +35,10 @@ class ProfilingWarning(UserWarning):
 class Profiler:
     """Records regions. `hotloop.profile` belongs to a default one; make your own to embed it."""
 
-    def __init__(self, *, clock: Callable[[], int] | None = None, core_name: core.CoreName = "auto"):
+    def __init__(self, *, clock: Callable[[], int] | None = None, core_name: core_choice.CoreName = "auto"):
         """`clock` returns nanoseconds; the default is the system's monotonic clock."""
         self._core_name = core_name
-        self._module = core.pick(core_name)
+        self._module = core_choice.pick_core(core_name)
         self.recorder = self._module.Recorder(clock)
         self.profile = self.recorder.profile
         self.progress = self.recorder.progress
@@ -104,9 +104,13 @@ class Profiler:
         self._owner_pid = os.getpid()
         if self.folder is not None:
             self._create_capture(join, device, config, seeds)
-        if self._module is not core.compiled and self._core_name == "auto" and core.compiled is None:
+        if (
+            self._module is not core_choice.compiled
+            and self._core_name == "auto"
+            and core_choice.compiled is None
+        ):
             self._warn(
-                f"the compiled core is not available ({core.why_not_compiled}); "
+                f"the compiled core is not available ({core_choice.why_not_compiled}); "
                 "the Python twin records, at a few microseconds a region"
             )
         others = self.recorder.switches & ~SWITCH_TIMELINE
@@ -130,8 +134,8 @@ class Profiler:
         """
         if not self.is_recording or self._device_timer is not None:
             return
+        from hotloop.measure.capture_facts import device_facts
         from hotloop.measure.device import DeviceTimer
-        from hotloop.measure.facts import device_facts
 
         self._device_timer = DeviceTimer(device, self.recorder.credit_device, outermost=True)
         self.recorder.device = self._device_timer
@@ -221,7 +225,7 @@ class Profiler:
         seeds: dict[str, int] | None,
     ) -> None:
         from hotloop._util.files import create_exclusively
-        from hotloop.measure.facts import new_facts
+        from hotloop.measure.capture_facts import new_facts
 
         assert self.folder is not None
         if join and (self.folder / "capture.json").exists():
@@ -267,7 +271,7 @@ class Profiler:
         part = self.recorder.part or self._part
         if part is None or part.pid != os.getpid():
             return Capture(self.folder, {}, (), ("nothing was recorded",))
-        facts: dict[str, Any] = {"region_cost_ns": core.region_cost_ns(self._core_name)}
+        facts: dict[str, Any] = {"region_cost_ns": core_choice.region_cost_ns(self._core_name)}
         if self.folder is not None:
             with contextlib.suppress(OSError, ValueError):
                 facts = json.loads((self.folder / "capture.json").read_text(encoding="utf-8"))

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hotloop.measure.arm import SEGMENT_S, Arms, Segment, append_to_capture, read_segments
+from hotloop.measure.inline_ab import SEGMENT_S, Segment, VariantRotation, append_to_capture, read_segments
 
 if TYPE_CHECKING:
     from hotloop.analysis.verdict import VariantVerdict
 
 Unit = Literal["env step", "iteration"]
 
-_running: dict[tuple[str, ...], Arms] = {}
+_running: dict[tuple[str, ...], VariantRotation] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,13 @@ def arm(*names: str, segment_s: float = SEGMENT_S, seed: int = 0) -> str:
     """
     arms = _running.get(names)
     if arms is None:
-        made = Arms(names, clock=time.perf_counter_ns, segment_s=segment_s, seed=seed, keep=append_to_capture)
+        made = VariantRotation(
+            names, clock=time.perf_counter_ns, segment_s=segment_s, seed=seed, keep=append_to_capture
+        )
         if not _running:
             atexit.register(_print_verdicts, os.getpid())
         arms = _running[names] = made
-    return arms.turn()
+    return arms.next_variant()
 
 
 def read_arms(folder: str | os.PathLike[str]) -> dict[tuple[str, ...], list[Segment]]:

@@ -22,7 +22,7 @@ from hotloop._util.files import create_exclusively
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
 from hotloop.instrument.gaps import GAPS, MINOR
-from hotloop.measure.facts import new_facts
+from hotloop.measure.capture_facts import new_facts
 from hotloop.workflows.launch import recording_environment
 
 BLINDING_FLAGS = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "skips sitecustomize"}

@@ -20,14 +20,11 @@ from operator import index
 from typing import Any
 
 from hotloop.capture import layout
-from hotloop.measure import memory
-from hotloop.measure.arena import ARENA_AT, LAST, PROGRESS, PROGRESS_SLICE, Arena, Node, add_node
 from hotloop.measure.part import Part
 from hotloop.measure.regions import describe, user_site
-from hotloop.measure.steps import StepCounter
-from hotloop.measure.twin_region import Region
-
-__all__ = ["KIND", "Recorder", "Region", "StepCounter"]
+from hotloop.measure.twin.arena import ARENA_AT, LAST, PROGRESS, PROGRESS_SLICE, Arena, Node, add_node
+from hotloop.measure.twin.region import Region
+from hotloop.measure.twin.rss_sampler import RssSampler
 
 KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
@@ -77,7 +74,7 @@ class Recorder:
         self._folded: Arena | None = None
         self._node_count = 0
         self._open_part: Callable[[], Part] | None = None
-        self._sampler: memory.Sampler | None = None
+        self._sampler: RssSampler | None = None
         self._sample_memory = True
         self._lock = threading.RLock()
         _recorders.add(self)
@@ -162,7 +159,7 @@ class Recorder:
         self.part = self._open_part()
         for region in sorted(self._regions.values(), key=lambda r: r.number):
             self.part.add_region(region.name, region.category, region.site)
-        self._sampler = memory.Sampler(self, SAMPLE_INTERVAL_S, self._sample_memory)
+        self._sampler = RssSampler(self, SAMPLE_INTERVAL_S, self._sample_memory)
         if self.clock is None:
             self._sampler.start()
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotloop.measure.twin import Recorder
-    from hotloop.measure.twin_region import Region
+    from hotloop.measure.twin.recorder import Recorder
+    from hotloop.measure.twin.region import Region
 
 FORMATS = frozenset("?bBhHiIlLqQfd")  # of buffers whose items are read
 Column = tuple[bool, list[float]]  # whether it is one number and no array; its values

@@ -23,7 +23,7 @@ except ImportError as missing:
     why_not_compiled = str(missing)
 
 
-def pick(name: CoreName = "auto") -> ModuleType:
+def pick_core(name: CoreName = "auto") -> ModuleType:
     """The module that holds the `Recorder`; HOTLOOP_CORE=python asks for the twin."""
     if name == "auto":
         wish = os.environ.get("HOTLOOP_CORE", "auto")
@@ -43,7 +43,7 @@ def pick(name: CoreName = "auto") -> ModuleType:
 @cache
 def region_cost_ns(name: CoreName) -> float:
     """What entering and leaving one region costs here, least of several short rounds."""
-    module = pick(name)
+    module = pick_core(name)
     recorder = module.Recorder()
     recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
     region = recorder.profile("calibration")

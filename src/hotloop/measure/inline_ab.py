@@ -43,7 +43,7 @@ def recorded_work() -> Work | None:
     return progress.env_steps, progress.updates
 
 
-class Arms:
+class VariantRotation:
     """The turns of some variants in one loop."""
 
     def __init__(
@@ -73,9 +73,9 @@ class Arms:
         self._start_ns = 0
         self._start_work: Work | None = None
         self._iterations = -2  # -2: not called yet; -1: the iteration under way is dropped; else: counted
-        self._current = self._next()
+        self._current = self._draw()
 
-    def turn(self) -> str:
+    def next_variant(self) -> str:
         """The variant for the iteration that begins now."""
         if self._iterations < 0:
             self._iterations += 1
@@ -86,7 +86,7 @@ class Arms:
         now_ns = self._clock()
         if now_ns - self._start_ns >= self._segment_ns:
             self._end(now_ns)
-            self._current = self._next()
+            self._current = self._draw()
             self._iterations = -1
         return self._current
 
@@ -109,7 +109,7 @@ class Arms:
         self.segments.append(segment)
         self._keep(segment)
 
-    def _next(self) -> str:
+    def _draw(self) -> str:
         if not self._left:
             self._block += 1
             self._left = list(self.names)

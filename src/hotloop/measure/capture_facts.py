@@ -10,13 +10,13 @@ from typing import Any
 
 from hotloop.capture.folder import FORMAT_VERSION
 from hotloop.machine import facts, limits
-from hotloop.measure import core
+from hotloop.measure import core_choice
 
 
 def new_facts(
     *,
     command: list[str] | None = None,
-    core_name: core.CoreName = "auto",
+    core_name: core_choice.CoreName = "auto",
     device_name: str | None = None,
     injected_clock: bool = False,
     config: dict[str, Any] | None = None,
@@ -41,8 +41,8 @@ def new_facts(
         "versions": facts.library_versions(),
         "git_hash": facts.git_hash(Path.cwd()),
         "clock": "injected" if injected_clock else "monotonic",
-        "core": "compiled" if core.pick(core_name) is core.compiled else "python",
-        "region_cost_ns": core.region_cost_ns(core_name),
+        "core": "compiled" if core_choice.pick_core(core_name) is core_choice.compiled else "python",
+        "region_cost_ns": core_choice.region_cost_ns(core_name),
         **device_facts(device_name),
     }
 

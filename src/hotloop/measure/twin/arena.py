@@ -11,8 +11,8 @@ from hotloop.capture import layout
 from hotloop.measure.part import Part
 
 if TYPE_CHECKING:
-    from hotloop.measure.twin import Recorder
-    from hotloop.measure.twin_region import Region
+    from hotloop.measure.twin.recorder import Recorder
+    from hotloop.measure.twin.region import Region
 
 ARENA_AT = {name: (32 + at) // 8 for name, at in layout.offsets("ARENA").items()}
 SEQ, LAST, DEPTH = ARENA_AT["seq"], ARENA_AT["last_ns"], ARENA_AT["depth"]

@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hotloop.capture import layout
-from hotloop.measure.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
+from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
 
 if TYPE_CHECKING:
-    from hotloop.measure.twin import Recorder
+    from hotloop.measure.twin.recorder import Recorder
 
 MAX_SET = 7  # regions a wrapped call looks for at once
 SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`

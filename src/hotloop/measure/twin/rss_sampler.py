@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotloop.measure.twin import Recorder
+    from hotloop.measure.twin.recorder import Recorder
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,7 +29,7 @@ def rss_peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-class Sampler:
+class RssSampler:
     """Writes a heartbeat and credits memory to open regions a few times a second."""
 
     def __init__(self, recorder: Recorder, interval_s: float, sample_memory: bool):

@@ -1,0 +1,10 @@
+"""The Python twin of the compiled core: the same names, file and results; slower, and easier to read.
+
+Start with `recorder.py`. Every test of the recorder runs on both cores.
+"""
+
+from hotloop.measure.twin.recorder import KIND, Recorder
+from hotloop.measure.twin.region import Region
+from hotloop.measure.twin.step_counter import StepCounter
+
+__all__ = ["KIND", "Recorder", "Region", "StepCounter"]
