@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import textwrap
@@ -114,3 +115,10 @@ def test_an_unknown_core_is_refused() -> None:
         text=True,
     )
     assert "HOTLOOP_CORE is 'fortran'; it may be" in done.stderr
+
+
+def test_every_public_name_is_documented() -> None:
+    import hotloop
+
+    missing = [name for name in hotloop.__all__ if not inspect.getdoc(getattr(hotloop, name))]
+    assert not missing
