@@ -22,8 +22,8 @@ import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hotloop.instrument.begin import Instrument
-from hotloop.instrument.lines import LineSampler
+from hotloop.instrument.libraries import Instrumentation
+from hotloop.instrument.line_sampler import LineSampler
 from hotloop.measure.profiler import default
 
 EXAMPLE = Path(__file__).parents[2] / "examples/02_unmodified_ppo.py"
@@ -52,7 +52,7 @@ class Switch:
 
     def set(self, on):
         if on and self.instrument is None:
-            self.instrument = Instrument()
+            self.instrument = Instrumentation()
             self.instrument.install()
             self.sampler = LineSampler(default.recorder, self.folder, wait=8)  # as after twenty seconds
             self.sampler.start()

@@ -27,10 +27,10 @@ profile_function = _default.profile_function
 progress = _default.progress
 
 _LAZY = {
-    "HotloopCallback": "hotloop.instrument.helpers",
-    "Meter": "hotloop.instrument.helpers",
-    "ProfiledEnv": "hotloop.instrument.helpers",
-    "TorchRLHook": "hotloop.instrument.helpers",
+    "HotloopCallback": "hotloop.instrument.live_metrics",
+    "Meter": "hotloop.instrument.live_metrics",
+    "ProfiledEnv": "hotloop.instrument.live_metrics",
+    "TorchRLHook": "hotloop.instrument.live_metrics",
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
     "arm": "hotloop.workflows.arm",

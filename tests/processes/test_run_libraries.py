@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotloop.instrument import helpers
-from hotloop.instrument.helpers import Reading, diagnose
+from hotloop.instrument import live_metrics
+from hotloop.instrument.live_metrics import Reading, diagnose
 from hotloop.instrument.stable_baselines3 import _count_rows
 from hotloop.measure.profiler import default
 from tests.processes.library_runs import needs, plain, record
@@ -118,7 +118,7 @@ import warnings
 warnings.filterwarnings("ignore")
 import csv, json, sys
 import gymnasium, stable_baselines3, sb3_contrib, torch, torchrl.collectors, torchrl.objectives
-from hotloop.instrument import begin
+from hotloop.instrument import libraries
 
 ours = ("gymnasium", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "torch.nn.modules.module",
         "torch.optim.optimizer", "torch.utils.data", "csv", "json", "multiprocessing", "queue")
@@ -135,9 +135,9 @@ def everything():
                             found[name, key, attribute] = id(inner)
     return found
 
-assert begin.current is None
+assert libraries.current is None
 before = everything()
-instrument = begin.Instrument()
+instrument = libraries.Instrumentation()
 instrument.install()
 during = everything()
 stuck = instrument.remove()
@@ -160,8 +160,8 @@ import gymnasium, torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import VecEnv
-from hotloop.instrument import begin
-from hotloop.instrument.helpers import HotloopCallback, Meter, ProfiledEnv, TorchRLHook, write_scalars
+from hotloop.instrument import libraries
+from hotloop.instrument.live_metrics import HotloopCallback, Meter, ProfiledEnv, TorchRLHook, write_scalars
 from hotloop.measure.profiler import default
 
 class Slow(gymnasium.Wrapper):
@@ -179,7 +179,7 @@ print(len(lines) >= 2, lines[0])
 with open("logs/progress.csv") as file:
     header = file.readline()
 print(all(name in header for name in ("perf/sps", "perf/share_environment", "perf/bottleneck")))
-print(begin.current, VecEnv.step is step, default.is_recording)
+print(libraries.current, VecEnv.step is step, default.is_recording)
 
 env = ProfiledEnv(gymnasium.make("CartPole-v1"))
 meter = Meter()
@@ -201,7 +201,7 @@ class Run:
 write_scalars(Run(), type(reading)(1.0, 10, {"environment": 1.0}, "environment", ""), 7)
 hook.close()
 meter.close()
-print(begin.current, default.is_recording)
+print(libraries.current, default.is_recording)
 """
 
 
@@ -244,9 +244,9 @@ def test_no_steps_is_not_zero_steps_a_second() -> None:
 
 def test_unknown_names_and_writers_are_refused() -> None:
     with pytest.raises(AttributeError, match="it offers HotloopCallback"):
-        helpers.Nothing  # noqa: B018
-    with pytest.raises(helpers.HotloopError, match="neither a SummaryWriter"):
-        helpers.write_scalars(object(), Reading(1.0, 0, {}, None, ""), 0)
+        live_metrics.Nothing  # noqa: B018
+    with pytest.raises(live_metrics.HotloopError, match="neither a SummaryWriter"):
+        live_metrics.write_scalars(object(), Reading(1.0, 0, {}, None, ""), 0)
 
 
 COMPILED = """

@@ -54,7 +54,7 @@ import warnings
 warnings.filterwarnings("ignore")
 import gymnasium
 from torch.utils.tensorboard import SummaryWriter
-from hotloop.instrument.helpers import Meter, write_scalars
+from hotloop.instrument.live_metrics import Meter, write_scalars
 
 env = gymnasium.make("CartPole-v1")
 meter = Meter()
@@ -90,7 +90,7 @@ import warnings
 warnings.filterwarnings("ignore")
 import torch
 from stable_baselines3 import PPO
-from hotloop.instrument.helpers import HotloopCallback
+from hotloop.instrument.live_metrics import HotloopCallback
 
 torch.set_num_threads(1)
 model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=64, n_epochs=1, seed=0, tensorboard_log="logs")

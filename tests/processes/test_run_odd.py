@@ -95,7 +95,7 @@ def test_an_interpreter_without_hotloop_runs_the_script_and_says_so(tmp_path: Pa
 def test_a_helper_without_its_library_names_what_brings_it(
     tmp_path: Path, package: str, name: str, extra: str
 ) -> None:
-    script = WITHOUT.format(name=package) + f"from hotloop.instrument.helpers import {name}\n"
+    script = WITHOUT.format(name=package) + f"from hotloop.instrument.live_metrics import {name}\n"
     done = launch(tmp_path, script)
     assert done.returncode == 5
     said = [line for line in done.stderr.splitlines() if "HotloopError: " in line]

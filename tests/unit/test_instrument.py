@@ -14,9 +14,9 @@ import gymnasium
 import pytest
 import torch
 
-from hotloop.instrument.begin import Instrument
-from hotloop.instrument.gaps import describe_gap
-from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.gap_names import describe_gap
+from hotloop.instrument.import_hook import ImportHook
+from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeDevice
@@ -110,7 +110,7 @@ def test_the_import_hook_acts_after_the_import_and_only_once(tmp_path: Any, monk
 
         assert seen == [1]
         assert "Loader" in type(fresh_module.__loader__).__name__
-        assert type(fresh_module.__loader__).__module__ != "hotloop.instrument.imports"
+        assert type(fresh_module.__loader__).__module__ != "hotloop.instrument.import_hook"
         assert fresh_module.__spec__.loader is fresh_module.__loader__
     finally:
         hook.remove()
@@ -133,7 +133,7 @@ def snapshot() -> dict[Any, Any]:
 def test_taken_out_again_it_leaves_no_trace() -> None:
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # torch wraps `step` at the first one
     before = snapshot()
-    instrument = Instrument()
+    instrument = Instrumentation()
     instrument.install()
     try:
         assert instrument.failures == []
@@ -189,7 +189,7 @@ def test_optimizers_made_before_are_recorded_each_time_it_is_put_in(scheduled: b
     default.start()
     try:
         for first in (before, None, before):
-            instrument = Instrument()
+            instrument = Instrumentation()
             instrument.install()
             steps = default.capture().progress.updates
             optimizer = first or made()
@@ -204,7 +204,7 @@ def test_optimizers_made_before_are_recorded_each_time_it_is_put_in(scheduled: b
         default.stop()
     assert len(hooks) == 6  # one for each step: torch has not wrapped it twice
     gone = [Early([weight], {"lr": 0.1})]
-    instrument = Instrument()
+    instrument = Instrumentation()
     instrument.install()
     gone.clear()
     assert instrument.remove() == []
@@ -218,7 +218,7 @@ def test_a_class_that_was_first_used_while_recorded_is_recorded_again() -> None:
     weight = torch.ones(1, requires_grad=True)
     optimizers, updates = [], []
     for _ in range(2):
-        instrument = Instrument()
+        instrument = Instrumentation()
         instrument.install()
         default.start()
         optimizers = optimizers or [Later([weight], {"lr": 0.1})]
@@ -237,7 +237,7 @@ def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr("hotloop.instrument.torch.new_device", lambda: device)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    instrument = Instrument()
+    instrument = Instrumentation()
     instrument.install()
     default.start()
 

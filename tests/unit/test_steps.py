@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop import Profiler
-from hotloop.instrument.counting import plain_numbers
+from hotloop.instrument.step_counting import plain_numbers
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
@@ -480,18 +480,18 @@ def test_odd_results_in_plain_numbers(result: Any, known: Any) -> None:
 
 def test_odd_results_are_counted_through_the_instrumented_path() -> None:
     """A step is a step whatever it returns, and tensors are read without recording a transfer."""
-    from hotloop.instrument import counting
-    from hotloop.instrument.begin import Instrument
+    from hotloop.instrument import step_counting
+    from hotloop.instrument.libraries import Instrumentation
 
-    instrument = Instrument()
+    instrument = Instrumentation()
     instrument.install()
     default.start()
     try:
         env = Env()
-        counting.single_step.forget(env)
-        counting.single_step(env, gym(torch.tensor(1.5), torch.tensor(False), torch.tensor(False)))
-        counting.single_step(env, (None, 1, True, {}))
-        counting.single_step(env, "nothing like a result")
+        step_counting.single_step.forget(env)
+        step_counting.single_step(env, gym(torch.tensor(1.5), torch.tensor(False), torch.tensor(False)))
+        step_counting.single_step(env, (None, 1, True, {}))
+        step_counting.single_step(env, "nothing like a result")
         progress = default.capture().progress
         names = set(default.stats())
     finally:

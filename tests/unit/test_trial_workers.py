@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patches
 from hotloop.instrument.toggles import NAMES, Collector, Toggle
 from hotloop.instrument.trial_script import Orders, plan_of

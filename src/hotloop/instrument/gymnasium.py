@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument import counting
+from hotloop.instrument import step_counting
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.measure.profiler import default
 
@@ -21,14 +21,14 @@ _OUTER = {
 
 def patch_core(module: ModuleType, into: Patches) -> None:
     """`gymnasium.core`: every class derived from `Env`, now and later."""
-    after = {"step": counting.single_step, "reset": counting.single_step.forget}
+    after = {"step": step_counting.single_step, "reset": step_counting.single_step.forget}
     methods = functools.partial(_methods, hollow=module.Wrapper, after=after)
     into.apply([follow_subclasses(module.Env, methods, into)])
 
 
 def patch_vector(module: ModuleType, into: Patches) -> None:
     """`gymnasium.vector.vector_env`: every class derived from `VectorEnv`, now and later."""
-    after = {"step": counting.vector_step, "reset": counting.vector_step.forget}
+    after = {"step": step_counting.vector_step, "reset": step_counting.vector_step.forget}
     methods = functools.partial(_methods, hollow=module.VectorWrapper, after=after)
     into.apply([follow_subclasses(module.VectorEnv, methods, into)])
 
@@ -40,7 +40,7 @@ def patch_async(module: ModuleType, into: Patches) -> None:
 
     def silent(worker: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            counting.stop_counting()
+            step_counting.stop_counting()
             return worker(*args, **kwargs)
 
         return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from hotloop.instrument.methods import once
+from hotloop.instrument.method_patches import once
 from hotloop.instrument.patch import Patches
 from hotloop.measure.profiler import default
 

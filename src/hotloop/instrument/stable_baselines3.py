@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument import counting
-from hotloop.instrument.methods import below, defines, once, silent, traceable
+from hotloop.instrument import step_counting
+from hotloop.instrument.method_patches import below, defines, once, silent, traceable
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.torch import (
     checkpoint,
@@ -83,7 +83,7 @@ def _told(env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
 
 
 # Steps give (observations, rewards, dones, infos); a finished row has been reset within the step.
-_count_rows = counting.new_counter(1, (2,), told=_told)
+_count_rows = step_counting.new_counter(1, (2,), told=_told)
 _forget = _count_rows.forget
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument.acting import is_learning, went_backward
-from hotloop.instrument.methods import begin_compiling
+from hotloop.instrument.acting_or_learning import is_learning, went_backward
+from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.device import TorchDevice
 from hotloop.measure.profiler import default

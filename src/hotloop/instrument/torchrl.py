@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument import counting
-from hotloop.instrument.acting import env_stepped
-from hotloop.instrument.methods import below, defines, once, silent, traceable
+from hotloop.instrument import step_counting
+from hotloop.instrument.acting_or_learning import env_stepped
+from hotloop.instrument.method_patches import below, defines, once, silent, traceable
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
+from hotloop.instrument.standard_library import ipc_wait
 from hotloop.instrument.torch import learner_forward, optimizer_step, policy_forward, policy_value
-from hotloop.instrument.waiting import ipc_wait
 from hotloop.measure.decorate import decorate
 from hotloop.measure.profiler import default
 
@@ -184,7 +184,7 @@ def _count_first(env: Any, result: Any) -> None:
 
 def _count(env: Any, result: Any) -> None:
     """After the outermost step. Values on an accelerator are not looked at: that would wait for it."""
-    if not counting.counting or evaluate.is_open() or env_setup.is_open():
+    if not step_counting.enabled or evaluate.is_open() or env_setup.is_open():
         return
     env_stepped()
     width = env.batch_size.numel()

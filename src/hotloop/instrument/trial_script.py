@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.instrument import counting
+from hotloop.instrument import step_counting
 from hotloop.instrument.toggles import Toggle, all_toggles, no_toggles
 from hotloop.instrument.trial import SEGMENT_S, Arm, Ordered, Row, Trial
 from hotloop.instrument.trial_workers import Board, InWorkers, follow
 from hotloop.measure.profiler import default
 
 if TYPE_CHECKING:
-    from hotloop.instrument.begin import Instrument
+    from hotloop.instrument.libraries import Instrumentation
 
 FILE, ORDERS = "trial.jsonl", "trial-orders.json"
 
@@ -52,7 +52,7 @@ def plan_of(
     return usable, {"toggles": told, "left_out": left_out}
 
 
-def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrument) -> Callable[[], None]:
+def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrumentation) -> Callable[[], None]:
     """Begin; returns what ends it. Called in the script's own process, before the script."""
     file = open(folder / FILE, "a", encoding="utf-8")  # noqa: SIM115
     board = Board(folder)
@@ -86,7 +86,7 @@ def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrument) -
     return end
 
 
-def follow_trial(folder: Path, instrument: Instrument) -> None:
+def follow_trial(folder: Path, instrument: Instrumentation) -> None:
     """In a process that the script's own process started: do as it does."""
     follow(Board(folder), instrument.hook, instrument.patches)
 
@@ -137,8 +137,9 @@ def _listen(trial: Trial, write: Callable[[Row], None]) -> Callable[[], None]:
     def end() -> None:
         with contextlib.suppress(Exception):
             trial.stop()
-        default.progress = counting._progress = hotloop.progress = plain
+        default.progress = hotloop.progress = plain
+        step_counting.report_to(None)
 
-    counting.hear_steps()
-    default.progress = counting._progress = hotloop.progress = progress
+    default.progress = hotloop.progress = progress
+    step_counting.report_to(progress)
     return end

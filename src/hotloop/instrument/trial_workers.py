@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.toggles import NAMES, Toggle, all_toggles
 

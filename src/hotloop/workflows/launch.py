@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
-from hotloop.instrument.begin import RUN_VARIABLE
+from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.measure.profiler import CAPTURE_VARIABLE
 
 PACKAGE = Path(hotloop.__file__).parent

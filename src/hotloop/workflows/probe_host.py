@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
-from hotloop.instrument.begin import RUN_VARIABLE, begin
+from hotloop.instrument.bootstrap import RUN_VARIABLE, instrument_process
 from hotloop.workflows.probes import OUTCOME_FILE, REFUSED
 from hotloop.workflows.train import Recording, config_class, train
 
@@ -138,7 +138,7 @@ def _command(request: dict[str, Any]) -> None:
         if request["cores"]:
             os.sched_setaffinity(0, request["cores"])
         if os.environ.get(RUN_VARIABLE):
-            begin()
+            instrument_process()
         sys.argv = ["hotloop", *request["words"]]
         runpy.run_module("hotloop", run_name="__main__", alter_sys=True)  # ends with SystemExit
     except SystemExit as ended:

@@ -21,7 +21,7 @@ from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import create_exclusively
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
-from hotloop.instrument.gaps import GAPS, MINOR
+from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
 from hotloop.workflows.launch import recording_environment
 

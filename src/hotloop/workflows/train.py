@@ -17,8 +17,8 @@ from hotloop._util.extras import require_extra
 from hotloop.capture.export import from_json, save_json
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
-from hotloop.instrument import begin
-from hotloop.instrument.helpers import Meter
+from hotloop.instrument import libraries
+from hotloop.instrument.live_metrics import Meter
 from hotloop.measure.profiler import default
 from hotloop.rl.workloads.outcome import Outcome
 from hotloop.workflows.record import start, stop
@@ -133,16 +133,16 @@ def save_export(capture: Capture, file: Path) -> None:
 @contextmanager
 def _libraries_wrapped(wanted: bool) -> Iterator[None]:
     """While another library trains, its calls are recorded as `hotloop run` records them."""
-    if not wanted or begin.current is not None:
+    if not wanted or libraries.current is not None:
         yield
         return
-    begin.current = begin.Instrument()
-    begin.current.install()
+    libraries.current = libraries.Instrumentation()
+    libraries.current.install()
     try:
         yield
     finally:
-        begin.current.remove()
-        begin.current = None
+        libraries.current.remove()
+        libraries.current = None
 
 
 def _bottleneck_note() -> Callable[[], str]:

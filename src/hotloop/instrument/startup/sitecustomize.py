@@ -24,18 +24,18 @@ def _users_own() -> None:
 
 def _begin() -> None:
     try:
-        from hotloop.instrument.begin import begin
+        from hotloop.instrument.bootstrap import instrument_process
     except ImportError:
         sys.path.append(os.environ.get("HOTLOOP_HOME", ""))
         try:
-            from hotloop.instrument.begin import begin
+            from hotloop.instrument.bootstrap import instrument_process
         except ImportError as missing:
             print(f"hotloop: {sys.executable} is not recorded: {missing}", file=sys.stderr)
             return
         finally:
             sys.path.remove(os.environ.get("HOTLOOP_HOME", ""))
     try:
-        begin()
+        instrument_process()
     except Exception as error:
         print(f"hotloop: this process is not recorded: {error!r}", file=sys.stderr)
 

@@ -1,26 +1,22 @@
-"""Begins to record a process that `hotloop run` started, or one of its children; can be undone."""
+"""Which libraries are wrapped in regions, and the object that wraps them as they are imported."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
-import json
 import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument.gaps import gap_namer
-from hotloop.instrument.imports import ImportHook
+from hotloop.instrument.gap_names import gap_namer
+from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.measure.profiler import CAPTURE_VARIABLE, default
-from hotloop.measure.twin.region import SWITCH_SEGMENT, SWITCH_TIMELINE
+from hotloop.instrument.standard_library import watch_collector
+from hotloop.measure.profiler import default
+from hotloop.measure.twin.region import SWITCH_SEGMENT
 
-RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: what `hotloop run` was asked for
-CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for all that the script's own process starts
-
-# module -> the function of ours that patches it, as "module:function" in hotloop.instrument
+# module -> the function that patches it, as "module:function" in hotloop.instrument
 LIBRARIES = {
     "gymnasium.core": "gymnasium:patch_core",
     "gymnasium.vector.vector_env": "gymnasium:patch_vector",
@@ -29,9 +25,9 @@ LIBRARIES = {
     "torch.cuda": "torch:patch_cuda",
     "torch._dynamo.eval_frame": "torch:patch_compiler",
     "torch.utils.data.dataloader": "torch:patch_data",
-    "multiprocessing.connection": "waiting:patch_connection",
-    "multiprocessing.queues": "waiting:patch_queues",
-    "queue": "waiting:patch_queue",
+    "multiprocessing.connection": "standard_library:patch_connection",
+    "multiprocessing.queues": "standard_library:patch_queues",
+    "queue": "standard_library:patch_queue",
     "stable_baselines3.common.vec_env.base_vec_env": "stable_baselines3:patch_vec_env",
     "stable_baselines3.common.vec_env.subproc_vec_env": "stable_baselines3:patch_subprocesses",
     "stable_baselines3.common.base_class": "stable_baselines3:patch_algorithms",
@@ -58,16 +54,15 @@ LIBRARIES = {
     "csv": "loggers:patch_csv",
     "json": "loggers:patch_json",
 }
-# Imports that take long enough to be worth a region.
+# Imports slow enough to deserve a region.
 SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl",
                 "tensordict", "ray", "jax", "matplotlib", "pandas", "tensorboard", "wandb")  # fmt: skip
 
 
-class Instrument:
-    """Everything put into this process, so that it can be taken out again."""
+class Instrumentation:
+    """Everything installed in this process, so that it can be removed again."""
 
-    def __init__(self, options: dict[str, Any] | None = None):
-        self.options = options or {}
+    def __init__(self) -> None:
         self.patches = Patches()
         self.failures: list[str] = []
         after: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(SLOW_IMPORTS, lambda module: None)
@@ -99,8 +94,6 @@ class Instrument:
 
     def install(self) -> None:
         """Wrap what is imported already, and the rest when it is imported."""
-        from hotloop.instrument.waiting import watch_collector
-
         default.recorder.name_gap = gap_namer(default.profile)
         default.recorder.switches |= SWITCH_SEGMENT
         default.recorder.locate = True
@@ -124,52 +117,4 @@ def _import_region(name: str) -> Any:
     return contextlib.nullcontext() if region.is_open() else region
 
 
-current: Instrument | None = None
-
-
-def begin() -> Instrument:
-    """Join the capture and instrument this process; called once, at start-up."""
-    global current
-    options = json.loads(os.environ.get(RUN_VARIABLE) or "{}")
-    first = CHILD_VARIABLE not in os.environ
-    os.environ[CHILD_VARIABLE] = "1"
-    if not default.is_recording:
-        default.start(os.environ[CAPTURE_VARIABLE], join=True)
-    if options.get("timeline"):
-        default.recorder.switches |= SWITCH_TIMELINE
-    current = Instrument(options)
-    current.install()
-    if default.folder is not None:
-        from hotloop.instrument.lines import LineSampler
-
-        sampler = LineSampler(default.recorder, default.folder / "lines")
-        sampler.start()
-        atexit.register(sampler.stop)
-        if first:
-            default.progress()  # its part begins here, not at its first region: there may be none
-            _add_extras(options, current)
-        elif options.get("trial"):
-            from hotloop.instrument.trial_script import follow_trial
-
-            follow_trial(default.folder, current)
-    return current
-
-
-def _add_extras(options: dict[str, Any], instrument: Instrument) -> None:
-    """In the script's own process: what was asked for beside regions."""
-    from hotloop.instrument import extra
-
-    folder = default.folder
-    assert folder is not None
-    if options.get("torch_profile"):
-
-        def profile_torch(torch: ModuleType) -> None:
-            atexit.register(extra.profile_torch(torch, folder))
-
-        instrument.hook.also("torch", profile_torch)
-    if options.get("detailed"):
-        atexit.register(extra.profile_functions(folder))
-    if options.get("trial"):
-        from hotloop.instrument.trial_script import begin_trial
-
-        begin_trial(options["trial"], folder, instrument)
+current: Instrumentation | None = None  # of this process

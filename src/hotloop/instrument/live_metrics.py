@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.capture.region_names import FIXED_NAMES
-from hotloop.instrument import begin, counting
+from hotloop.instrument import libraries, step_counting
 from hotloop.measure.profiler import default
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Meter:
     def __init__(self, wrap: bool = True) -> None:
         """Begin; records in memory, and with `wrap` wraps known libraries, if nobody does so yet."""
         self._started = not default.is_recording
-        self._instrument: begin.Instrument | None = None
+        self._instrument: libraries.Instrumentation | None = None
         if self._started:
             default.start()
-        if wrap and begin.current is None:
-            self._instrument = begin.current = begin.Instrument()
+        if wrap and libraries.current is None:
+            self._instrument = libraries.current = libraries.Instrumentation()
             self._instrument.install()
         self._before = _Totals.now()
 
@@ -96,7 +96,7 @@ class Meter:
         """Take out what this meter put in."""
         if self._instrument is not None:
             self._instrument.remove()
-            begin.current = self._instrument = None
+            libraries.current = self._instrument = None
         if self._started:
             default.stop()
             self._started = False
@@ -262,8 +262,8 @@ def _make_wrapper() -> type:
         """
 
     for name, region, after in (
-        ("step", step, counting.single_step),
-        ("reset", reset, counting.single_step.forget),
+        ("step", step, step_counting.single_step),
+        ("reset", reset, step_counting.single_step.forget),
         ("render", render, None),
     ):
         setattr(ProfiledEnv, name, region.wrap(getattr(base, name), alone=(region,), after=after))

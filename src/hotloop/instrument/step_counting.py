@@ -7,36 +7,32 @@ the worker processes that step them. A row that is only a reset is not a step. T
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from hotloop.instrument.acting import env_stepped, pending
+from hotloop.instrument.acting_or_learning import env_stepped, pending
 from hotloop.measure.profiler import default
 
-_progress = default.progress  # who wants to hear of every step replaces it, after `hear_steps`
 _evaluate = default.profile("evaluate")
 _counters: list[Any] = []
-_heard = False
-counting = True
+_report: Callable[..., object] | None = None
+enabled = True
 
 
 def stop_counting() -> None:
-    """In a worker process: its steps are counted by whoever drives it."""
-    global counting
-    counting = False
+    """In a worker process: the process that drives it counts its steps."""
+    global enabled
+    enabled = False
     for counter in _counters:
         counter.counting = False
 
 
-def hear_steps() -> None:
-    """From now on every count goes through `_progress` of this module, at the price of a Python call."""
-    global _heard
-    _heard = True
+def report_to(progress: Callable[..., object] | None) -> None:
+    """Pass every count to `progress`, at the price of a Python call per step; None undoes that."""
+    global _report
+    _report = progress
     for counter in _counters:
-        counter.report = _report
-
-
-def _report(**words: Any) -> None:
-    _progress(**words)
+        counter.report = progress
 
 
 def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
@@ -45,15 +41,15 @@ def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
     def odd(env: Any, result: Any) -> None:
         known = plain_numbers(result, reward, ends)
         if known is None:  # a step all the same
-            (_progress if _heard else default.progress)(env_steps=int(getattr(env, "num_envs", 1)))
+            (_report or default.progress)(env_steps=int(getattr(env, "num_envs", 1)))
         else:
             counter.add(env, *known)
 
     counter = default.step_counter(
         reward, ends, odd=odd, unless=_evaluate, watch=pending, noticed=env_stepped, **how
     )
-    counter.counting = counting
-    counter.report = _report if _heard else None
+    counter.counting = enabled
+    counter.report = _report
     _counters.append(counter)
     return counter
 

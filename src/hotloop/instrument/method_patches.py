@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hotloop.instrument import counting
+from hotloop.instrument import step_counting
 from hotloop.instrument.patch import Patch
 from hotloop.measure.profiler import default
 
@@ -83,7 +83,7 @@ def silent(worker: Callable[..., Any]) -> Callable[..., Any]:
     """A worker process's main function: whoever drives the worker counts its steps."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        counting.stop_counting()
+        step_counting.stop_counting()
         return worker(*args, **kwargs)
 
     return run

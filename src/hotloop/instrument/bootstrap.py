@@ -1,0 +1,128 @@
+"""Called from `sitecustomize` in every process of a recorded run: joins the capture and instruments it."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hotloop.instrument import libraries
+from hotloop.instrument.libraries import Instrumentation
+from hotloop.instrument.line_sampler import LineSampler
+from hotloop.measure.profiler import CAPTURE_VARIABLE, default
+from hotloop.measure.twin.region import SWITCH_TIMELINE
+
+RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`
+CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for every process the script itself starts
+
+TOP = 50
+TORCH_PROFILE_NS = 2_000_000_000
+ANOTHER_PROFILER = "Nothing was recorded with cProfile: another profiler was on from the start.\n"
+REPLACED = "The script set a profiler of its own (sys.setprofile): what came from then on is missing here.\n"
+
+
+def instrument_process() -> Instrumentation:
+    """Join the capture and instrument this process; called once, at start-up."""
+    options = json.loads(os.environ.get(RUN_VARIABLE) or "{}")
+    is_script = CHILD_VARIABLE not in os.environ  # else one of the processes it started
+    os.environ[CHILD_VARIABLE] = "1"
+    if not default.is_recording:
+        default.start(os.environ[CAPTURE_VARIABLE], join=True)
+    if options.get("timeline"):
+        default.recorder.switches |= SWITCH_TIMELINE
+    instrumentation = libraries.current = Instrumentation()
+    instrumentation.install()
+    if default.folder is not None:
+        sampler = LineSampler(default.recorder, default.folder / "lines")
+        sampler.start()
+        atexit.register(sampler.stop)
+        if is_script:
+            default.progress()  # opens its part now, even if no region ever follows
+            _start_extras(options, default.folder, instrumentation)
+        elif options.get("trial"):
+            # Lazy: only `hotloop try` needs these, and every recorded process would load them.
+            from hotloop.instrument.trial_script import follow_trial
+
+            follow_trial(default.folder, instrumentation)
+    return instrumentation
+
+
+def _start_extras(options: dict[str, Any], folder: Path, instrumentation: Instrumentation) -> None:
+    """In the script's own process: what was requested in addition to regions."""
+    if options.get("torch_profile"):
+
+        def profile(torch: ModuleType) -> None:
+            atexit.register(profile_torch(torch, folder))
+
+        instrumentation.hook.also("torch", profile)
+    if options.get("detailed"):
+        atexit.register(profile_functions(folder))
+    if options.get("trial"):
+        from hotloop.instrument.trial_script import begin_trial  # lazy, as above
+
+        begin_trial(options["trial"], folder, instrumentation)
+
+
+def profile_functions(folder: Path) -> Callable[[], None]:
+    """Start cProfile on this thread; returns the function that stops it and writes `detailed.txt`."""
+    import cProfile
+    import pstats
+
+    profiler = cProfile.Profile()
+    try:
+        profiler.enable()
+    except ValueError:  # another profiler is active, and the script's own has precedence
+        (folder / "detailed.txt").write_text(ANOTHER_PROFILER, encoding="utf-8")
+        return lambda: None
+
+    def finish() -> None:
+        # Since 3.12 cProfile no longer uses `sys.setprofile`, so both can be active.
+        active: Any = sys.getprofile()
+        replaced = sys.version_info < (3, 12) and active is not profiler
+        profiler.disable()
+        text = io.StringIO()
+        if replaced:
+            text.write(REPLACED)
+        stats = pstats.Stats(profiler, stream=text).sort_stats("cumulative")
+        text.write("Functions by cumulative time (recorded with cProfile, which slows calls down)\n")
+        stats.print_stats(TOP)
+        stats.print_callers(TOP)
+        stats.print_callees(TOP)
+        (folder / "detailed.txt").write_text(text.getvalue(), encoding="utf-8")
+        profiler.dump_stats(folder / "detailed.prof")
+
+    return finish
+
+
+def profile_torch(torch: ModuleType, folder: Path) -> Callable[[], None]:
+    """Run torch's profiler for two seconds once training has begun; returns the function that ends it."""
+    state: dict[str, Any] = {"profiler": None, "until": 0, "done": False}
+
+    def finish() -> None:
+        if state["profiler"] is not None and not state["done"]:
+            state["done"] = True
+            state["profiler"].stop()
+            state["profiler"].export_chrome_trace(str(folder / "torch-trace.json"))
+
+    def at_window(now_ns: int) -> None:
+        if state["done"]:
+            return
+        if state["profiler"] is None:
+            progress = default.capture().progress
+            if progress.updates or progress.env_steps > 100:
+                profiler: Any = torch.profiler.profile()
+                profiler.start()
+                state["profiler"] = profiler
+                state["until"] = now_ns + TORCH_PROFILE_NS
+        elif now_ns >= state["until"]:
+            finish()
+            default.recorder.on_window = None
+
+    default.recorder.on_window = at_window
+    return finish
