@@ -16,12 +16,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
-from hotloop.rl.train.checkpoint import CheckpointError
 from hotloop.rl.train.dqn import DQNConfig, DQNResult, dqn_loss, td_targets, train
 from hotloop.rl.train.dqn_learners import make_learner
-from hotloop.rl.train.making import make_envs
+from hotloop.rl.train.make_envs import make_envs
 from hotloop.rl.train.networks.q import QNetwork
-from hotloop.rl.train.session import TrainingDiverged
+from hotloop.rl.train.runs import CheckpointError, TrainingDiverged
 
 QUIET = DQNConfig(quiet=True, learner="fused")
 

@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor, nn
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.train.make_envs import evaluate_policy
 from hotloop.rl.train.ppo import PPOConfig, TrainResult, train
-from hotloop.rl.train.session import evaluate
 from tests.learning.tasks import Corridor, Endless, Identity, MaskedIdentity
 
 BOTH = pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
@@ -31,7 +31,7 @@ def best_return(result: TrainResult, envs: Any, masked: bool = False) -> float:
         assert (masks is not None) == masked
         return np.where(masks, logits, -np.inf).argmax(1) if masks is not None else logits.argmax(1)
 
-    return float(evaluate(act, envs, 40, seed=9)[0].mean())
+    return float(evaluate_policy(act, envs, 40, seed=9)[0].mean())
 
 
 def test_cartpole_is_solved() -> None:

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.train import recurrent_ppo
-from hotloop.rl.train.checkpoint import CheckpointError
 from hotloop.rl.train.recurrent_ppo import (
     RecurrentPPOConfig,
     RecurrentPPOResult,
@@ -24,6 +23,7 @@ from hotloop.rl.train.recurrent_ppo import (
     make_policy,
     train,
 )
+from hotloop.rl.train.runs import CheckpointError
 
 
 class Cue(gymnasium.Env[Any, Any]):

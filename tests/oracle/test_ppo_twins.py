@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from hotloop.rl.buffers.rollout import RolloutBuffer, gae_kernel
 from hotloop.rl.envs.cartpole.env import CartPoleVectorEnv
-from hotloop.rl.train.collecting import Position, collect
+from hotloop.rl.train.collecting import collect
 from hotloop.rl.train.fused.learner import FusedLearner
 from hotloop.rl.train.fused.rollout import FusedRollout, has_rollout
+from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.ppo import PPOConfig, compute_gae, ppo_loss, train
 from hotloop.rl.train.torch_learner import Samples, TorchLearner
@@ -245,7 +246,7 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
             envs, max_episode_steps=limit, autoreset_mode=AutoresetMode.SAME_STEP, copy=False
         )
         buffers.append(RolloutBuffer(steps, envs, (4,), 2))
-        positions.append(Position(made, 5, envs * steps))
+        positions.append(RolloutState(made, 5, envs * steps))
         if fused:
             assert has_rollout(made)
             rollout = FusedRollout(learner.kernel_state, made, buffers[0], positions[0].episodes)

@@ -17,9 +17,9 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.demonstrations import Samples
 from hotloop.rl.train.bc import BCConfig, read_clone, take_clone
 from hotloop.rl.train.bc import train as clone
-from hotloop.rl.train.checkpoint import CheckpointError
 from hotloop.rl.train.fused.sac_learner import FusedLearner
 from hotloop.rl.train.networks.squashed import SquashedActor
+from hotloop.rl.train.runs import CheckpointError
 from hotloop.rl.train.sac import SACConfig, make_networks, train
 from hotloop.rl.train.sac_torch import (
     Temperature,

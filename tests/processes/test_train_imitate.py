@@ -22,7 +22,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.train.bc import read_clone
-from hotloop.rl.train.checkpoint import load_checkpoint
+from hotloop.rl.train.runs import load_checkpoint
 from hotloop.rl.workloads.imitate import SB3_WORKER_BYTES, WORKER_BYTES, Imitate, memory_needs
 from hotloop.rl.workloads.imitate_speedup import take_turns, worker_counts
 from hotloop.rl.workloads.imitate_stages import best_of

@@ -28,7 +28,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.collect.protocol import CollectorState
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
 from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, live_lines, main_line, processor_line
-from hotloop.rl.train.checkpoint import CheckpointError, load_checkpoint
+from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
 from hotloop.rl.workloads.mario import Mario, settings_of
 from hotloop.workflows.train_mario import command_of, equal_work

@@ -19,7 +19,7 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.cli.train import read
 from hotloop.measure.profiler import default
-from hotloop.rl.train.checkpoint import load_checkpoint
+from hotloop.rl.train.runs import load_checkpoint
 from hotloop.rl.workloads.episodes import EpisodeLine, sanity_figures
 from hotloop.rl.workloads.snake import VARIANTS, Snake
 from hotloop.workflows.shipped_plans import FOLDER, names, plan_called

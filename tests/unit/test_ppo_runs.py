@@ -18,9 +18,17 @@ import pytest
 import torch
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.train.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from hotloop.rl.train.ppo import PPOConfig, TrainResult, train
-from hotloop.rl.train.session import Metrics, ProgressLine, RecentEpisodes, StopRequests, TrainingDiverged
+from hotloop.rl.train.runs import (
+    CheckpointError,
+    ProgressLine,
+    RecentEpisodes,
+    StopRequests,
+    TensorboardLog,
+    TrainingDiverged,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hotloop.testing.fakes import FakeClock
 from tests.learning.tasks import Endless, Identity, MaskedIdentity
 
@@ -289,5 +297,5 @@ def test_metrics_without_tensorboard_say_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
     with pytest.raises(HotloopError, match="needs the package 'tensorboard'"):
-        Metrics(tmp_path)
-    Metrics(None).write(1, {"a": 1.0})
+        TensorboardLog(tmp_path)
+    TensorboardLog(None).write(1, {"a": 1.0})

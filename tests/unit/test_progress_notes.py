@@ -12,7 +12,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.train import dqn, ppo
 from hotloop.rl.train.dqn_config import DQNConfig
 from hotloop.rl.train.ppo import PPOConfig
-from hotloop.rl.train.session import progress_words
+from hotloop.rl.train.runs import progress_words
 from hotloop.rl.workloads import episodes
 from hotloop.workflows import train as workflow
 

@@ -38,9 +38,16 @@ from hotloop.rl.train.async_making import (
     try_env,
 )
 from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, collectors_busy
-from hotloop.rl.train.checkpoint import check_config, load_checkpoint, save_checkpoint
 from hotloop.rl.train.networks.frames import flat_size, flatten_into
-from hotloop.rl.train.session import Metrics, RecentEpisodes, StopRequests, check_finite
+from hotloop.rl.train.runs import (
+    RecentEpisodes,
+    StopRequests,
+    TensorboardLog,
+    check_finite,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 _push = profile("replay_push")
 _publish = profile("weights_sync")
@@ -75,7 +82,7 @@ def train(
         monitor = Monitor(quiet=config.quiet, note=note)
         leave.callback(monitor.close)
         stop = leave.enter_context(StopRequests())
-        metrics = Metrics(config.metrics)
+        metrics = TensorboardLog(config.metrics)
         leave.callback(metrics.close)
         with _start_up:
             run = _Run(config, make_env, distance, report, monitor)
@@ -352,7 +359,7 @@ class _Run:
 
     def _load(self, path: Path) -> None:
         saved = load_checkpoint(path)
-        check_config(path, saved.config, as_json(self.config), MAY_DIFFER)
+        check_same_settings(path, saved.config, as_json(self.config), MAY_DIFFER)
         prefix = "learner."
         self.learner.load({name.removeprefix(prefix): array for name, array in saved.arrays.items()})
         state = saved.state

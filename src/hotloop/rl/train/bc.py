@@ -30,10 +30,17 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.demonstrations import Samples
 from hotloop.rl.collect.memory import ProcessMemory
 from hotloop.rl.train.bc_learners import FusedLearner, TorchLearner
-from hotloop.rl.train.checkpoint import CheckpointError, check_config, load_checkpoint, save_checkpoint
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.session import Metrics, StopRequests, check_finite
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.runs import (
+    CheckpointError,
+    StopRequests,
+    Stopwatch,
+    TensorboardLog,
+    check_finite,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 _evaluate = profile("evaluate")
 _log = profile("log")
@@ -171,11 +178,11 @@ def train(
         rng, done, updates = np.random.default_rng(config.seed), 0, 0
         if config.resume and config.checkpoint is not None and config.checkpoint.is_file():
             saved = load_checkpoint(config.checkpoint)
-            check_config(config.checkpoint, saved.config, _settings(config, learn), MAY_DIFFER)
+            check_same_settings(config.checkpoint, saved.config, _settings(config, learn), MAY_DIFFER)
             learner.load(saved.arrays)
             rng.bit_generator.state = saved.state["rng"]
             done, updates = saved.state["epochs"], saved.state["updates"]
-        metrics = Metrics(config.metrics)
+        metrics = TensorboardLog(config.metrics)
         leave.callback(metrics.close)
         stop = leave.enter_context(StopRequests())
         evaluating, logging = watch.part("evaluation", _evaluate), watch.part("logging", _log)

@@ -18,7 +18,7 @@ from hotloop.rl.train.fused import bc as kernels
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.runs import Stopwatch
 
 if TYPE_CHECKING:
     from hotloop.rl.train.bc import BCConfig

@@ -31,23 +31,23 @@ from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
 from hotloop.rl.envs.streams import make_streams, seed_streams
-from hotloop.rl.train.checkpoint import check_config, load_checkpoint, save_checkpoint
-from hotloop.rl.train.collecting import Position
 from hotloop.rl.train.dqn_config import MAY_DIFFER, DQNConfig, DQNResult, as_json, check
 from hotloop.rl.train.dqn_learners import choose_learner
 from hotloop.rl.train.dqn_torch import NAMES
 from hotloop.rl.train.dqn_torch import dqn_loss as dqn_loss
 from hotloop.rl.train.dqn_torch import td_targets as td_targets
 from hotloop.rl.train.fused.dqn_loop import FusedLoop, has_loop
-from hotloop.rl.train.making import make_envs
+from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.q import QNetwork
-from hotloop.rl.train.session import (
-    Metrics,
+from hotloop.rl.train.runs import (
     ProgressLine,
     RecentEpisodes,
     StopRequests,
+    TensorboardLog,
     check_finite,
-    evaluate,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
 )
 
 _policy = profile("policy_forward")
@@ -120,7 +120,7 @@ def train(
             envs = make_envs(config.env, config.num_envs)
             leave.callback(envs.close)
         run = _Run(config, envs, network, report)
-        metrics = Metrics(config.metrics)
+        metrics = TensorboardLog(config.metrics)
         leave.callback(metrics.close)
         stop = leave.enter_context(StopRequests())
         line = ProgressLine(config.total_steps, run.env_steps, quiet=config.quiet)
@@ -155,7 +155,7 @@ def train(
             if evaluation_envs is None:
                 evaluation_envs = make_envs(config.env, min(config.num_envs, config.evaluation_episodes))
                 leave.callback(evaluation_envs.close)
-            returns, _ = evaluate(
+            returns, _ = evaluate_policy(
                 run.learner.best, evaluation_envs, config.evaluation_episodes, config.seed + 1_000_000
             )
             evaluated = float(returns.mean())
@@ -200,7 +200,7 @@ class _Run:
         self._rate = config.updates_per_step
         self._target_every = max(config.target_every // rows, 1)
         self.chunk = max(1, min(1024, CHUNK_STEPS // rows))
-        self.position = Position(envs, config.seed, self.chunk * rows)
+        self.position = RolloutState(envs, config.seed, self.chunk * rows)
         self.buffer = ReplayBuffer(
             config.capacity,
             rows,
@@ -296,14 +296,14 @@ class _Run:
             lengths += 1
             self.env_steps += len(rewards)
         else:
-            counted = ~position.over
+            counted = ~position.only_reset
             returns += rewards * counted
             lengths += counted
             self.env_steps += int(counted.sum())
             ended = ended & counted
-            position.over[:] = ended
+            position.only_reset[:] = ended
         if ended.any():
-            position.ended(ended)
+            position.episodes.finish(ended)
 
     def _final_observations(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[Any] | None:
         """The last observations of episodes that ended now as one array; other rows hold anything."""
@@ -393,7 +393,7 @@ class _Run:
             arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
             finite = {name: float(np.abs(array).max()) for name, array in arrays.items() if array.size}
             check_finite(finite, self.env_steps, path)
-            arrays |= {f"position.{name}": array for name, array in self.position.arrays().items()}
+            arrays |= {f"rollout.{name}": array for name, array in self.position.arrays().items()}
             arrays |= {f"replay.{name}": array for name, array in self.buffer.save_state().items()}
             state = {
                 "learner": self.learner.name,
@@ -411,7 +411,7 @@ class _Run:
         path = self.config.checkpoint or Path()
         falling = self.config.epsilon_start != self.config.epsilon_end
         may_differ = MAY_DIFFER - {"total_steps"} if falling else MAY_DIFFER
-        check_config(path, saved.config, as_json(self.config), may_differ)
+        check_same_settings(path, saved.config, as_json(self.config), may_differ)
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {n.removeprefix(prefix): a for n, a in saved.arrays.items() if n.startswith(prefix)}
@@ -420,7 +420,7 @@ class _Run:
         self.learner.load(part("learner."))
         self.buffer.load_state(part("replay."))
         before = self.position.observations
-        self.position.load(part("position."), self.config.seed + state["env_steps"])
+        self.position.load(part("rollout."), self.config.seed + state["env_steps"])
         if self.position.observations is not before:  # new episodes, since these envs cannot be saved
             self.buffer.start(self.position.observations)
         self.streams[0] = [int(word) for word in state["streams"]]

@@ -31,19 +31,20 @@ from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
 from hotloop.rl.buffers.rollout import compute_gae as compute_gae
-from hotloop.rl.train.checkpoint import check_config, load_checkpoint, save_checkpoint
-from hotloop.rl.train.collecting import Position, collect
+from hotloop.rl.train.collecting import collect
 from hotloop.rl.train.fused.rollout import FusedRollout, has_rollout
 from hotloop.rl.train.learners import Learner, choose_learner
-from hotloop.rl.train.making import make_envs
+from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.mlp import ActorCritic
-from hotloop.rl.train.session import (
-    Metrics,
+from hotloop.rl.train.runs import (
     ProgressLine,
     RecentEpisodes,
     StopRequests,
+    TensorboardLog,
     check_finite,
-    evaluate,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
 )
 from hotloop.rl.train.torch_learner import ppo_loss as ppo_loss
 
@@ -186,7 +187,7 @@ def train(
             envs = make_envs(config.env, config.num_envs)
             leave.callback(envs.close)
         run = _Run(config, envs, network)
-        metrics = Metrics(config.metrics)
+        metrics = TensorboardLog(config.metrics)
         leave.callback(metrics.close)
         stop = leave.enter_context(StopRequests())
         line = ProgressLine(config.total_steps, run.env_steps, quiet=config.quiet)
@@ -237,7 +238,7 @@ class _Run:
                 torch.manual_seed(config.seed)
                 network = ActorCritic(math.prod(space.shape), count, config.hidden, config.activation)
         self.rng = np.random.default_rng(config.seed)
-        self.position = Position(envs, config.seed, config.num_envs * config.steps)
+        self.position = RolloutState(envs, config.seed, config.num_envs * config.steps)
         saved = load_checkpoint(config.checkpoint) if config.resume and config.checkpoint else None
         dense = isinstance(network, ActorCritic)
         self.buffer = RolloutBuffer(
@@ -340,7 +341,7 @@ class _Run:
             arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
             finite = {name: float(np.abs(array).max()) for name, array in arrays.items() if array.size}
             check_finite(finite, self.env_steps, path)
-            arrays |= {f"position.{name}": array for name, array in self.position.arrays().items()}
+            arrays |= {f"rollout.{name}": array for name, array in self.position.arrays().items()}
             state = {
                 "learner": self.learner.name,
                 "threads": torch.get_num_threads(),
@@ -357,13 +358,13 @@ class _Run:
     def _load(self, saved: Any) -> None:
         path = self.config.checkpoint or Path()
         may_differ = MAY_DIFFER - {"total_steps"} if self.config.anneal else MAY_DIFFER
-        check_config(path, saved.config, as_json(self.config), may_differ)
+        check_same_settings(path, saved.config, as_json(self.config), may_differ)
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {n.removeprefix(prefix): a for n, a in saved.arrays.items() if n.startswith(prefix)}
 
         self.learner.load(part("learner."))
-        self.position.load(part("position."), self.config.seed + saved.state["env_steps"])
+        self.position.load(part("rollout."), self.config.seed + saved.state["env_steps"])
         self.rng.bit_generator.state = saved.state["rng"]
         self.env_steps, self.updates = saved.state["env_steps"], saved.state["updates"]
         self.iterations = saved.state["iterations"]
@@ -374,7 +375,7 @@ class _Run:
         """What the run did, after an evaluation if one was wanted."""
         evaluated = None
         if self.config.evaluation_episodes > 0 and stopped_by in (None, "stop_at_return"):
-            returns, _ = evaluate(
+            returns, _ = evaluate_policy(
                 self.learner.best, self.envs, self.config.evaluation_episodes, self.config.seed + 1_000_000
             )
             evaluated = float(returns.mean())

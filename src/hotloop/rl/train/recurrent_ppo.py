@@ -22,11 +22,18 @@ from torch import Tensor, nn
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
-from hotloop.rl.train.checkpoint import check_config, load_checkpoint, save_checkpoint
 from hotloop.rl.train.networks.conv import ConvEncoder
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder
 from hotloop.rl.train.networks.recurrent import RecurrentActorCritic
-from hotloop.rl.train.session import ProgressLine, RecentEpisodes, StopRequests, check_finite
+from hotloop.rl.train.runs import (
+    ProgressLine,
+    RecentEpisodes,
+    StopRequests,
+    check_finite,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 _env_step = profile("env_step")
 _policy_forward = profile("policy_forward")
@@ -370,7 +377,7 @@ class _Run:
         if self.config.checkpoint is None:
             raise HotloopError("resume needs a checkpoint; give its path.")
         saved = load_checkpoint(self.config.checkpoint)
-        check_config(self.config.checkpoint, saved.config, _plain(self.config), MAY_DIFFER)
+        check_same_settings(self.config.checkpoint, saved.config, _plain(self.config), MAY_DIFFER)
         arrays = saved.arrays
         weights = {name: torch.from_numpy(arrays[f"weights.{name}"]) for name in self.policy.state_dict()}
         self.policy.load_state_dict(weights)

@@ -32,23 +32,23 @@ from numpy.typing import NDArray
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
-from hotloop.rl.train.checkpoint import check_config, load_checkpoint, save_checkpoint
-from hotloop.rl.train.collecting import Position
 from hotloop.rl.train.fused.sac_learner import FusedLearner
-from hotloop.rl.train.making import make_envs
+from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics
-from hotloop.rl.train.sac_config import MAY_DIFFER, SACResult, as_json, check
-from hotloop.rl.train.sac_config import SACConfig as SACConfig
-from hotloop.rl.train.sac_torch import NAMES, TorchLearner
-from hotloop.rl.train.session import (
-    Metrics,
+from hotloop.rl.train.runs import (
     ProgressLine,
     RecentEpisodes,
     StopRequests,
+    Stopwatch,
+    TensorboardLog,
     check_finite,
-    evaluate,
+    check_same_settings,
+    load_checkpoint,
+    save_checkpoint,
 )
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.sac_config import MAY_DIFFER, SACResult, as_json, check
+from hotloop.rl.train.sac_config import SACConfig as SACConfig
+from hotloop.rl.train.sac_torch import NAMES, TorchLearner
 
 _policy = profile("policy_forward")
 _step = profile("env_step")
@@ -93,7 +93,7 @@ def train(
             envs = make_envs(config.env, config.num_envs)
             leave.callback(envs.close)
         run = _Run(config, envs, actor, judge, watch, report)
-        metrics = Metrics(config.metrics)
+        metrics = TensorboardLog(config.metrics)
         leave.callback(metrics.close)
         stop = leave.enter_context(StopRequests())
         line = ProgressLine(config.total_steps, run.env_steps, quiet=config.quiet)
@@ -172,7 +172,7 @@ class _Run:
             seed=config.seed + 1,
         )
         self.batch = self.buffer.make_batch(config.batch_size)
-        self.position = Position(envs, config.seed, 1024 * rows)
+        self.position = RolloutState(envs, config.seed, 1024 * rows)
         self.rng = np.random.default_rng(config.seed)
         self._actions = np.zeros((rows, count), dtype=np.float32)
         self._finals = np.zeros((rows, width), dtype=np.float32)
@@ -241,14 +241,14 @@ class _Run:
         """Add to returns and lengths; returns the steps taken: a row that was only a reset is none."""
         position = self.position
         returns, lengths = position.episodes.running_returns, position.episodes.running_lengths
-        counted = ~position.over
+        counted = ~position.only_reset
         returns += rewards * counted
         lengths += counted
         if not self._same_step:
             ended = ended & counted
-            position.over[:] = ended
+            position.only_reset[:] = ended
         if ended.any():
-            position.ended(ended)
+            position.episodes.finish(ended)
         taken = int(counted.sum())
         self.env_steps += taken
         return taken
@@ -296,7 +296,7 @@ class _Run:
         config = self.config
         envs = make_envs(config.env, min(config.num_envs, config.evaluation_episodes))
         try:
-            returns, _ = evaluate(
+            returns, _ = evaluate_policy(
                 lambda seen, _: self._scaled(best(seen)),
                 envs,
                 config.evaluation_episodes,
@@ -354,7 +354,7 @@ class _Run:
             arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
             finite = {name: float(np.abs(array).max()) for name, array in arrays.items() if array.size}
             check_finite(finite, self.env_steps, path)
-            arrays |= {f"position.{name}": array for name, array in self.position.arrays().items()}
+            arrays |= {f"rollout.{name}": array for name, array in self.position.arrays().items()}
             arrays |= {f"replay.{name}": array for name, array in self.buffer.save_state().items()}
             state = {
                 "rng": self.rng.bit_generator.state,
@@ -374,7 +374,7 @@ class _Run:
             save_checkpoint(path, arrays, state, as_json(self.config))
 
     def _load(self, saved: Any) -> None:
-        check_config(self.config.checkpoint or Path(), saved.config, as_json(self.config), MAY_DIFFER)
+        check_same_settings(self.config.checkpoint or Path(), saved.config, as_json(self.config), MAY_DIFFER)
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
             return {n.removeprefix(prefix): a for n, a in saved.arrays.items() if n.startswith(prefix)}
@@ -383,7 +383,7 @@ class _Run:
         self.learner.load(part("learner."))
         self.buffer.load_state(part("replay."))
         before = self.position.observations
-        self.position.load(part("position."), self.config.seed + state["env_steps"])
+        self.position.load(part("rollout."), self.config.seed + state["env_steps"])
         if self.position.observations is not before:  # new episodes, since these envs cannot be saved
             self.buffer.start(self._rows(self.position.observations))
         self.rng.bit_generator.state = state["rng"]

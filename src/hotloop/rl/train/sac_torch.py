@@ -19,7 +19,7 @@ from hotloop import profile
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics, squashed_log_probability
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.runs import Stopwatch
 
 if TYPE_CHECKING:
     from hotloop.rl.train.sac_config import SACConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from hotloop._util.units import count, duration
-from hotloop.rl.train.session import progress_words
+from hotloop.rl.train.runs import progress_words
 from hotloop.rl.workloads.outcome import Note
 
 EXPECTED_STEPS = (50, 200)  # for each episode of an agent that plays

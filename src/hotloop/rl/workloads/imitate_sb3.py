@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.collect.memory import ProcessMemory, largest_memory
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.runs import Stopwatch
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.imitate_stages import choosing, sac_settings
 from hotloop.rl.workloads.outcome import Note

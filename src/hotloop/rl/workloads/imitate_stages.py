@@ -13,8 +13,7 @@ from hotloop._util.units import count, duration, size
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import Collected, Driven, collect, track_schema
 from hotloop.rl.collect.memory import ProcessMemory, process_memory
-from hotloop.rl.train.session import StopRequests
-from hotloop.rl.train.stopwatch import Stopwatch
+from hotloop.rl.train.runs import StopRequests, Stopwatch
 from hotloop.rl.workloads.imitate import (
     ACTOR_LEARNING_RATE,
     ANCHOR_WEIGHT,

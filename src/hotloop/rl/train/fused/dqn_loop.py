@@ -36,8 +36,8 @@ from hotloop.rl.train.fused.dqn import (
     follow,
     learn,
 )
-from hotloop.rl.train.fused.rollout import Episodes
 from hotloop.rl.train.fused.tiles import Floats
+from hotloop.rl.train.make_envs import EpisodeLog
 
 # Places in `clock`, int64: vector steps and env steps done, then when to do what.
 STEP, ENV_STEPS, LEARNING_STARTS, UPDATES_TOP, UPDATES_BOTTOM, TARGET_EVERY = range(6)
@@ -65,7 +65,7 @@ def epsilon_at(settings: NDArray[np.float64], env_steps: int) -> float:
 
 
 @kernel
-def keep(envs: Envs, replay: Replay, episodes: Episodes) -> None:
+def keep(envs: Envs, replay: Replay, episodes: EpisodeLog) -> None:
     """Store what a step gave, and note the episodes that ended."""
     replay_kernels.push(
         replay.memory, replay.numbers, replay.marks, replay.finals, replay.free, replay.ring,
@@ -110,7 +110,7 @@ def cartpole_loop(
     replay: Replay,
     batch: Batch,
     envs: Envs,
-    episodes: Episodes,
+    episodes: EpisodeLog,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
     clock: Words,
@@ -140,7 +140,7 @@ def snake_loop(
     replay: Replay,
     batch: Batch,
     envs: Envs,
-    episodes: Episodes,
+    episodes: EpisodeLog,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
     clock: Words,
@@ -205,7 +205,7 @@ class FusedLoop:
         envs: BatchedEnv,
         buffer: ReplayBuffer,
         batch: ReplayBatch,
-        episodes: Episodes,
+        episodes: EpisodeLog,
         streams: Streams,
     ):
         self._kernel, settings = LOOPS[type(envs).__name__]

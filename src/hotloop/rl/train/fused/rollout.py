@@ -23,6 +23,7 @@ from hotloop.rl.train.fused.compiled import fast_kernel
 from hotloop.rl.train.fused.layers import HIDDEN
 from hotloop.rl.train.fused.ppo import Learner
 from hotloop.rl.train.fused.tiles import Floats
+from hotloop.rl.train.make_envs import EpisodeLog
 
 Bools = NDArray[np.bool_]
 
@@ -52,19 +53,8 @@ class Trace(NamedTuple):
     masks: Bools
 
 
-class Episodes(NamedTuple):
-    """Returns and lengths: of the running episodes [envs], and of those that ended in this rollout."""
-
-    running_returns: NDArray[np.float64]
-    running_lengths: NDArray[np.int64]
-    returns: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    count: NDArray[np.int64]  # type: ignore[assignment]
-    """[1]: how many ended."""
-
-
 @fast_kernel
-def keep(learner: Learner, envs: Envs, trace: Trace, episodes: Episodes, step: int) -> None:
+def keep(learner: Learner, envs: Envs, trace: Trace, episodes: EpisodeLog, step: int) -> None:
     """Store what a step gave, and the value of the last observation where an episode was truncated."""
     rows, width = envs.observations.shape
     for row in range(rows):
@@ -106,7 +96,7 @@ def cartpole_rollout(
     learner: Learner,
     envs: Envs,
     trace: Trace,
-    episodes: Episodes,
+    episodes: EpisodeLog,
     uniforms: Floats,
     table: NDArray[np.int64],
 ) -> int:
@@ -150,7 +140,7 @@ def has_rollout(envs: Any) -> bool:
 class FusedRollout:
     """A rollout kernel with its arguments at hand; the environments and the buffer stay the caller's."""
 
-    def __init__(self, learner: Learner, envs: BatchedEnv, buffer: RolloutBuffer, episodes: Episodes):
+    def __init__(self, learner: Learner, envs: BatchedEnv, buffer: RolloutBuffer, episodes: EpisodeLog):
         self._kernel, settings = ROLLOUTS[type(envs).__name__]
         width = envs.observations[0].size
         shape = (buffer.steps + 1, buffer.envs, width)

@@ -20,8 +20,8 @@ from hotloop.rl.train.fused.dqn import Replay
 from hotloop.rl.train.fused.flat import MlpLayout, Work, bind, lay_out, make_flat, views
 from hotloop.rl.train.fused.layers import CHUNK
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics
+from hotloop.rl.train.runs import Stopwatch
 from hotloop.rl.train.sac_torch import BETA1, BETA2, EPSILON, STATISTICS, Temperature
-from hotloop.rl.train.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from hotloop.rl.train.sac_config import SACConfig

@@ -1,0 +1,522 @@
+"""What every training run needs around its loop: settings, checkpoints, a learner, progress, stop requests.
+
+These are leaves that `ppo.py`, `dqn.py`, `sac.py` and the others call; none of them owns a training loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hotloop import profile
+from hotloop._util.errors import HotloopError
+from hotloop._util.units import count, duration
+
+Arrays = dict[str, NDArray[Any]]
+
+_log = profile("log")
+
+
+# ---- settings
+
+
+def check_at_least(config: Any, minimum: float, *names: str) -> None:
+    """Raise HotloopError for the first of these settings below `minimum`; None counts as not set."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= minimum:
+            raise HotloopError(f"{name}={value} must be at least {minimum:g}.")
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise HotloopError for the first of these settings that is not a finite number above 0."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise HotloopError(f"{name}={value} must be above 0.")
+
+
+def check_fraction(config: Any, *names: str) -> None:
+    """Raise HotloopError for the first of these settings outside 0 .. 1."""
+    for name in names:
+        if not 0.0 <= getattr(config, name) <= 1.0:
+            raise HotloopError(f"{name}={getattr(config, name)} must be between 0 and 1.")
+
+
+def check_net_arch(config: Any) -> None:
+    if not config.net_arch or min(config.net_arch) < 1:
+        raise HotloopError(f"net_arch={config.net_arch} must be widths of at least 1, such as (64, 64).")
+
+
+def check_resume(config: Any) -> None:
+    if config.resume and config.checkpoint is None:
+        raise HotloopError("resume=True needs a checkpoint to resume from; set checkpoint to its path.")
+
+
+def settings_as_json(config: Any) -> dict[str, Any]:
+    """The fields of a config dataclass as JSON values: paths as text, tuples as lists."""
+    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return found
+
+
+# ---- checkpoints: one safetensors file with every array and, as JSON in its header, everything else
+
+FORMAT_VERSION = 2
+# 2: settings have the names that Stable-Baselines3 uses; arrays of the envs are called rollout.*
+# 1: hotloop 0.1
+
+RENAMED_ARRAYS = {"position.": "rollout."}  # prefixes of version 1
+RENAMED_SETTINGS = {  # of version 1, in any algorithm
+    "adam_epsilon": "adam_eps",
+    "anneal": "anneal_lr",
+    "capacity": "buffer_size",
+    "clip": "clip_range",
+    "discount": "gamma",
+    "entropy_weight": "ent_coef",
+    "epochs": "n_epochs",
+    "epsilon_end": "exploration_final_eps",
+    "epsilon_fraction": "exploration_fraction",
+    "epsilon_start": "exploration_initial_eps",
+    "evaluate_every": "eval_every_steps",
+    "evaluation_episodes": "n_eval_episodes",
+    "first_log_std": "log_std_init",
+    "hidden": "net_arch",
+    "metrics": "tensorboard_log",
+    "minibatch": "batch_size",
+    "n_step": "n_steps",
+    "normalise_advantages": "normalize_advantage",
+    "num_envs": "n_envs",
+    "prioritised": "prioritized",
+    "steps": "n_steps",
+    "target_every": "target_update_interval",
+    "target_rate": "tau",
+    "total_steps": "total_timesteps",
+    "trace": "gae_lambda",
+    "value_clip": "clip_range_vf",
+    "value_weight": "vf_coef",
+}
+
+# Settings that never change the numbers of a run, so a resumed run may have others.
+MAY_DIFFER = frozenset(
+    {"total_timesteps", "learner", "threads", "stop_at_return", "n_eval_episodes"}
+    | {"checkpoint", "checkpoint_every_steps", "resume", "tensorboard_log", "quiet"}
+)
+
+
+class CheckpointError(HotloopError):
+    """The file is no complete checkpoint, or belongs to a run with other settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a run saved."""
+
+    arrays: Arrays
+    """Weights, optimizer moments, buffers and env states by name."""
+    state: dict[str, Any]
+    """Counters and RNG states: whatever JSON holds."""
+    config: dict[str, Any]
+    """The settings of the run that saved it."""
+
+    def part(self, name: str) -> Arrays:
+        """The arrays that were saved under this part, without its prefix."""
+        prefix = f"{name}."
+        return {n.removeprefix(prefix): a for n, a in self.arrays.items() if n.startswith(prefix)}
+
+
+def save_checkpoint(path: Path, arrays: Arrays, state: dict[str, Any], config: dict[str, Any]) -> None:
+    """Replace `path` in one step: after a crash or a full disk, the old checkpoint is still there.
+
+    Nothing is pickled, so loading a checkpoint never runs code.
+    """
+    from safetensors.numpy import save
+
+    header = {
+        "format_version": str(FORMAT_VERSION),
+        "state": json.dumps(state),
+        "config": json.dumps(config),
+    }
+    # safetensors returns arrays of rank 0 as rank 1 on some platforms, so they are saved as rank 1.
+    at_least_1d = {name: np.ascontiguousarray(np.atleast_1d(array)) for name, array in arrays.items()}
+    content = save(at_least_1d, metadata=header)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint of this or an earlier version, with the names of today.
+
+    Raises CheckpointError when it is missing, truncated, or of an unknown version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise CheckpointError(f"There is no checkpoint {path}; check the path, or train without resume.")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            header = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({error}); resume from an earlier checkpoint."
+        ) from error
+    version = header.get("format_version")
+    if version not in ("1", str(FORMAT_VERSION)) or "state" not in header or "config" not in header:
+        raise CheckpointError(
+            f"{path} has checkpoint version {version}; this hotloop reads versions 1 to {FORMAT_VERSION}."
+        )
+    config = json.loads(header["config"])
+    if version == "1":
+        arrays = {_renamed_array(name): array for name, array in arrays.items()}
+        config = {RENAMED_SETTINGS.get(name, name): value for name, value in config.items()}
+    return Checkpoint(arrays, json.loads(header["state"]), config)
+
+
+def _renamed_array(name: str) -> str:
+    for old, new in RENAMED_ARRAYS.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
+def save_run(
+    path: Path, config: Any, *, env_steps: int, learner: Arrays, state: dict[str, Any], **parts: Arrays
+) -> None:
+    """Write the checkpoint of a run: `learner` and each of `parts` under its name, `state` as JSON.
+
+    Raises TrainingDiverged instead of overwriting a good checkpoint with weights that are not finite.
+    """
+    largest = {name: float(np.abs(array).max()) for name, array in learner.items() if array.size}
+    check_finite(largest, env_steps, path)
+    parts = {"learner": learner, **parts}
+    arrays = {f"{part}.{name}": array for part, named in parts.items() for name, array in named.items()}
+    save_checkpoint(path, arrays, state, settings_as_json(config))
+
+
+def load_run(config: Any, may_differ: frozenset[str] = MAY_DIFFER) -> Checkpoint | None:
+    """The checkpoint that `config` asks to resume from; None when it does not ask.
+
+    Raises CheckpointError when a setting that decides the numbers differs from the saved run's.
+    """
+    if not config.resume or config.checkpoint is None:
+        return None
+    saved = load_checkpoint(config.checkpoint)
+    check_same_settings(config.checkpoint, saved.config, settings_as_json(config), may_differ)
+    return saved
+
+
+def check_same_settings(
+    path: Path, saved: dict[str, Any], own: dict[str, Any], may_differ: frozenset[str]
+) -> None:
+    """Raise CheckpointError when a setting outside `may_differ` is not what the saved run had."""
+    names = sorted((saved.keys() | own.keys()) - may_differ)
+    missing = repr(object())
+    wrong = [
+        f"{name} was {saved.get(name)!r}, is {own.get(name)!r}"
+        for name in names
+        if json.dumps(saved.get(name, missing)) != json.dumps(own.get(name, missing))
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{path} belongs to a run with other settings ({'; '.join(wrong)}); "
+            "use the same settings, or another checkpoint path."
+        )
+
+
+# ---- learners
+
+COMPILE_PAYS_OFF_S = 120.0  # torch.compile takes up to a minute, so less learning than this never pays for it
+
+
+def best_of(attempts: int, call: Callable[[], Any]) -> float:
+    """The shortest time of one call in milliseconds; the first attempt, which may compile, is not counted."""
+    call()
+    best_s = math.inf
+    for _ in range(attempts):
+        began = time.perf_counter()
+        call()
+        best_s = min(best_s, time.perf_counter() - began)
+    return 1000 * best_s
+
+
+def fastest_learner(
+    time_ms: Callable[[str], float], names: Iterable[str], updates: float, quiet: bool
+) -> str:
+    """Time the learners `names` and return the fastest one's name, logging the choice to stderr.
+
+    `time_ms(name)` measures one of `updates` gradient steps. `compiled` joins only when there is so much to
+    learn that compiling it can pay off.
+    """
+    times_ms = {name: time_ms(name) for name in names}
+    if min(times_ms.values()) * updates / 1000 > COMPILE_PAYS_OFF_S:
+        times_ms["compiled"] = time_ms("compiled")
+    fastest = min(times_ms, key=lambda name: times_ms[name])
+    if not quiet:
+        ranked = sorted(times_ms.items(), key=lambda item: item[1])
+        shown = ", ".join(f"{name} {ms:.3g} ms" for name, ms in ranked)
+        print(f"hotloop: learner {fastest} (one gradient step: {shown})", file=sys.stderr)
+    return fastest
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Set the number of torch's intra-op threads inside the block and restore it afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- stop requests
+
+
+class StopRequests:
+    """Inside the block, SIGTERM and Ctrl-C ask the trainer to stop at its next safe point.
+
+    A second Ctrl-C interrupts at once. Signals only reach the main thread; elsewhere nothing is installed.
+    """
+
+    def __init__(self) -> None:
+        self.by: str | None = None
+        """The name of the signal that arrived, if one did."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.by is not None:
+            raise KeyboardInterrupt
+        self.by = signal.Signals(number).name
+
+
+# ---- progress
+
+
+class RecentEpisodes:
+    """Returns and lengths of the last episodes, and the number of all episodes so far."""
+
+    def __init__(self, keep: int = 100):
+        self.returns: deque[float] = deque(maxlen=keep)
+        self.lengths: deque[int] = deque(maxlen=keep)
+        self.finished = 0
+
+    def add(self, returns: Iterable[float], lengths: Iterable[int]) -> None:
+        """Add finished episodes, oldest first."""
+        added = list(returns)
+        self.returns.extend(added)
+        self.lengths.extend(lengths)
+        self.finished += len(added)
+
+    @property
+    def mean_return(self) -> float | None:
+        """None before the first episode has finished."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+    @property
+    def mean_length(self) -> float | None:
+        return sum(self.lengths) / len(self.lengths) if self.lengths else None
+
+    def reached(self, wanted: float | None) -> bool:
+        """Whether the mean return over a full window is at least `wanted`."""
+        full = len(self.returns) == self.returns.maxlen
+        mean = self.mean_return
+        return wanted is not None and full and mean is not None and mean >= wanted
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint, as JSON values."""
+        return {"episodes": self.finished, "returns": list(self.returns), "lengths": list(self.lengths)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.add(state["returns"], state["lengths"])
+        self.finished = state["episodes"]
+
+
+def progress_words(head: str, mean_return: float | None, note: str, columns: int | None) -> str:
+    """One progress line; when it does not fit into `columns`, the return is dropped first."""
+    said = [head, "" if mean_return is None else f"return {mean_return:.1f}", note]
+    line = "  ".join(part for part in said if part)
+    if columns is not None and len(line) >= columns:
+        line = "  ".join(part for part in (head, note) if part)[: columns - 1]
+    return line
+
+
+class ProgressLine:
+    """Steps per second, time left and a note on stderr: redrawn on a terminal, otherwise every 10 s."""
+
+    def __init__(
+        self,
+        total_timesteps: int,
+        done_steps: int = 0,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        quiet: bool = False,
+    ):
+        self._stream = sys.stderr if stream is None else stream
+        self._redraw = self._stream.isatty()
+        self._every_s = 0.2 if self._redraw else 10.0
+        self._clock = clock
+        self._quiet = quiet
+        self._total, self._began_steps = total_timesteps, done_steps
+        self._began_s = clock()
+        self._due_s = self._began_s + self._every_s
+        self._drawn = False
+
+    def update(self, steps: int, mean_return: float | None, note: str = "") -> None:
+        """Print the line if it is due."""
+        now = self._clock()
+        if self._quiet or now < self._due_s:
+            return
+        self._due_s = now + self._every_s
+        rate = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
+        left = duration(max(self._total - steps, 0) / rate * 1e9) if rate > 0 else "-"
+        head = f"{count(steps)} / {count(self._total)} steps  {count(rate)} steps/s  {left} left"
+        columns = shutil.get_terminal_size().columns if self._redraw else None
+        words = progress_words(head, mean_return, note, columns)
+        self._stream.write(f"\r\033[K{words}" if self._redraw else f"{words}\n")
+        self._stream.flush()
+        self._drawn = self._redraw
+
+    def close(self) -> None:
+        """End the line, so that what follows starts on a new one."""
+        if self._drawn:
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+class TensorboardLog:
+    """Scalars for TensorBoard; without a folder nothing is written."""
+
+    def __init__(self, folder: Path | None):
+        self._writer: Any = None
+        if folder is not None:
+            try:
+                from torch.utils.tensorboard.writer import SummaryWriter
+            except ImportError as missing:
+                raise HotloopError(
+                    f"tensorboard_log={folder} needs the package 'tensorboard' ({missing}); "
+                    "install it with: pip install tensorboard, or leave tensorboard_log out."
+                ) from missing
+            self._writer = SummaryWriter(str(folder))
+
+    def write(self, steps: int, values: Mapping[str, float | None]) -> None:
+        """Write the values that are known at this number of env steps; None is skipped."""
+        if self._writer is not None:
+            with _log:
+                for name, value in values.items():
+                    if value is not None:
+                        self._writer.add_scalar(name, value, steps)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+# ---- divergence
+
+
+class TrainingDiverged(HotloopError):
+    """A loss or weight became NaN or infinite."""
+
+
+def check_finite(values: Mapping[str, float], steps: int, checkpoint: Path | None) -> None:
+    """Raise TrainingDiverged when one of `values` is NaN or infinite; the message names what was kept."""
+    wrong = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        kept = (
+            f"the last good checkpoint is {checkpoint}"
+            if checkpoint is not None and checkpoint.is_file()
+            else "no checkpoint had been written yet"
+        )
+        raise TrainingDiverged(
+            f"Training diverged at {steps:,} env steps: {', '.join(wrong)}; {kept}. "
+            "Try a smaller learning_rate or max_grad_norm, or check the rewards."
+        )
+
+
+# ---- where the time of a stage goes
+
+
+class Stopwatch:
+    """Seconds spent in a few named parts of a stage, which do not nest.
+
+    A capture explains a run in detail afterwards; a stage that prints its own split needs no capture.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self.seconds: dict[str, float] = {}
+        self.clock = clock
+
+    def part(self, name: str, region: AbstractContextManager[Any] | None = None) -> StopwatchPart:
+        """A reusable context manager whose time is added to `name`.
+
+        `region` is entered with it, so that one `with` serves both the capture and the split.
+        """
+        self.seconds.setdefault(name, 0.0)
+        return StopwatchPart(self, name, region if region is not None else nullcontext())
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add time that was measured elsewhere."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+
+class StopwatchPart:
+    """A place in the code whose time belongs to one part of a stopwatch."""
+
+    def __init__(self, watch: Stopwatch, name: str, region: AbstractContextManager[Any]):
+        self._seconds, self._clock, self._name, self._region = watch.seconds, watch.clock, name, region
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._region.__enter__()
+        self._began = self._clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds[self._name] += self._clock() - self._began
+        self._region.__exit__(kind, error, trace)
