@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 
 from hotloop._util.errors import CaptureError
-from hotloop.analysis.experiment import metric_of, value_s
+from hotloop.analysis.comparison import metric_of, value_s
 from hotloop.capture.series import read
 
 DISTANCES_S = (0.0, 6.0, 12.0, 25.0, 50.0, 200.0)

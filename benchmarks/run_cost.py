@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hotloop
-from hotloop.analysis.outline import outlines, walk
-from hotloop.analysis.signed_rank import hodges_lehmann, signed_rank_interval
+from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
+from hotloop.analysis.region_tree import region_trees, walk
 from hotloop.machine.facts import cpu_name
 
 Times = NDArray[np.float64]
@@ -112,7 +112,7 @@ def by_calibration() -> None:
             everything = json.loads(done.stdout)["breakdown"]
             shares = {kind["category"]: kind["share"] for kind in everything["categories"]}
             capture = hotloop.load(folder)
-            (outline,) = outlines(capture)
+            (outline,) = region_trees(capture)
             imports = sum(n.total_ns for n in outline.root.children if n.name == "import")
             hooks = sum(node.own_ns for _, node in walk(outline.root) if node.category == "hotloop")
             wall_ns = outline.wall_ns - imports

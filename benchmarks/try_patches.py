@@ -164,7 +164,11 @@ def main() -> None:
         args.save.write_text(json.dumps(kept))
     print(f"{kept['cpu']}; {kept['budget_s']:g} s for a trial")
     for name, data in kept["scripts"].items():
-        loads = [r["badge"]["load"]["median"] for r in (*data["trials"], *data["selftests"]) if r["badge"]]
+        loads = [
+            r["machine_load"]["load"]["median"]
+            for r in (*data["trials"], *data["selftests"])
+            if r["machine_load"]
+        ]
         print(f"\n{name}, load {statistics.median(loads) if loads else 0:.1f} (median)\n")
         print("| patch | verdicts | change of the time per env step |\n| --- | --- | --- |")
         print("\n".join(verdict_table(data["trials"])))

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.analysis.signed_rank import hodges_lehmann, signed_rank_interval
+from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
 from hotloop.tuning.space import Settings, words_of
 from hotloop.workflows.experiments import Progress
 from hotloop.workflows.probes import Patience

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from hotloop.analysis.looks import RUNS
+from hotloop.analysis.stopping_rule import RUNS
 from hotloop.analysis.verdict import Verdict, decide
 from hotloop.machine.facts import cpu_name
 from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, paired_times

@@ -32,13 +32,13 @@ class Arguments:
 
 def analyze(arguments: Arguments) -> str:
     """Write the files asked for; returns the text to print."""
-    from hotloop.report.as_json import findings_json
     from hotloop.report.text import terminal
-    from hotloop.workflows.report import explained
+    from hotloop.report.to_json import findings_json
+    from hotloop.workflows.report import report_on
 
     targets = [t for t in (arguments.output, arguments.charts, arguments.detailed) if t is not None]
     _check(targets)
-    findings = explained(arguments.input).findings
+    findings = report_on(arguments.input).findings
     if arguments.charts is not None:
         from hotloop.report.png import png_bytes
 

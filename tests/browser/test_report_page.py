@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotloop.report.html import html
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
 from tests.golden import findings as golden
 
 Open = Callable[..., Any]
@@ -66,7 +66,7 @@ def test_page_opens_with_cards_charts_and_table(open_page: Open) -> None:
     page = open_page()
     assert page.locator("article.card").count() == 3
     assert page.locator("#icicle .slice").count() == len(golden.REGIONS) + 2
-    assert page.locator("#course .scatterlayer .trace").count() == len(golden.LOOP) + 2
+    assert page.locator("#time-series .scatterlayer .trace").count() == len(golden.LOOP) + 2
     assert len(names(page)) == len(golden.REGIONS)
     assert page.locator("#shown").text_content() == f"{len(golden.REGIONS)} of {len(golden.REGIONS)} rows"
 
@@ -173,7 +173,7 @@ def test_theme_follows_the_system_until_the_reader_chooses(open_page: Open) -> N
     assert background(dark) == "rgb(19, 20, 22)"
     light.locator("#theme").click()
     assert background(light) == background(dark)
-    ink = "getComputedStyle(document.querySelector('#course .xtick text')).fill"
+    ink = "getComputedStyle(document.querySelector('#time-series .xtick text')).fill"
     assert light.evaluate(ink) == dark.evaluate(ink)
     light.reload()
     assert background(light) == background(dark)

@@ -18,11 +18,11 @@ from hotloop.analysis.findings import (
     Forecast,
     Growth,
     GrowthFactor,
-    LightRow,
     Oversubscription,
     Recommendation,
     RegionFinding,
     RegionGrowth,
+    RooflineRow,
     ThreadUse,
     Waits,
 )
@@ -303,16 +303,16 @@ UTILISATION = (
     ThreadUse("evaluate (pid 4230)", "MainThread", ns(120), ns(40), ns(74), None, None, "ipc_wait", ns(41)),
 )
 
-LIGHT = (
-    LightRow("replay_push", "copy bandwidth", 57.0e9, 1.4e9, 40.7),
-    LightRow("backward", "matrix product", 38.6e9, 29.7e9, 1.3),
+ROOFLINE = (
+    RooflineRow("replay_push", "copy bandwidth", 57.0e9, 1.4e9, 40.7),
+    RooflineRow("backward", "matrix product", 38.6e9, 29.7e9, 1.3),
 )
 
 WAITS = "The training thread waits 1.6 % of its time, the others 81.9 %: the learner is the limit."
 OVERSUBSCRIBED = "2 processes x 8 compute threads on 2 cores granted: 8.0 times more threads than cores."
 
 
-def course(points: int = 24) -> dict[str, tuple[float, ...]]:
+def time_series(points: int = 24) -> dict[str, tuple[float, ...]]:
     """Throughput falls while replay takes more and more of the time."""
     where = [i / (points - 1) for i in range(points)]
     replay = [0.18 + 0.30 * x**0.7 for x in where]
@@ -352,9 +352,9 @@ def rich() -> Findings:
         growth=GROWTH,
         forecast=Forecast(2_000_000, ENV_STEPS, Estimate(188.0, 171.0, 214.0)),
         utilisation=UTILISATION,
-        light=LIGHT,
+        roofline=ROOFLINE,
         regions=tuple(region(*row) for row in REGIONS),
-        course=course(),
+        time_series=time_series(),
         machine={
             "host": "bench-1",
             "system": "Linux-6.1.0-x86_64",
@@ -397,9 +397,9 @@ def bare() -> Findings:
         growth=None,
         forecast=None,
         utilisation=(),
-        light=(),
+        roofline=(),
         regions=(),
-        course={},
+        time_series={},
         machine={},
         versions={},
         waits=None,
@@ -458,7 +458,7 @@ def hostile() -> Findings:
             dataclasses.replace(u, process=image, thread=control, stuck_in=script, stuck_for_ns=ns(3))
             for u in UTILISATION
         ),
-        light=tuple(dataclasses.replace(r, name=script) for r in LIGHT),
+        roofline=tuple(dataclasses.replace(r, name=script) for r in ROOFLINE),
         machine={"cpu": image, "host": control},
         versions={"python": script},
         not_measured=(script, control),

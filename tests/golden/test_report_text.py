@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.report.names import columns
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import columns
 from hotloop.report.text import terminal
 from tests.golden import findings as golden
 

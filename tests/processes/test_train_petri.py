@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hotloop import load
-from hotloop.analysis.batches import batch_breakdown
+from hotloop.analysis.batch_breakdown import batch_breakdown
 from hotloop.capture.series import read
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main

@@ -160,7 +160,7 @@ def test_the_best_combination_of_two_planted_defects_is_measured(folder: Path) -
     # Together they bring more than the first that was found: it was measured against the script as it is.
     first = next(p for p in found["patches"] if p["name"] in found["kept"] or not found["kept"])
     assert together["verdict"]["change"]["value"] < first["verdict"]["change"]["value"]
-    assert found["badge"] is None or found["badge"]["load"]["most"] > 0
+    assert found["machine_load"] is None or found["machine_load"]["load"]["max"] > 0
 
 
 def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:

@@ -101,12 +101,12 @@ def test_settings_come_from_the_nearest_file(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     found = load_settings(inner)
-    assert found.category_rules == (("my_env_*", "environment"),)
+    assert found.category_patterns == (("my_env_*", "environment"),)
     assert found.file == tmp_path / "pyproject.toml"
     (tmp_path / "hotloop.toml").write_text('categories = {x = "loss"}\n')
-    assert load_settings(inner).category_rules == (("x", "loss"),)
+    assert load_settings(inner).category_patterns == (("x", "loss"),)
     (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'no settings of ours'\n")
-    assert load_settings(inner).category_rules == (("x", "loss"),)
+    assert load_settings(inner).category_patterns == (("x", "loss"),)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_goal_gives_a_forecast() -> None:
 
 
 def test_rules_of_the_user_change_the_categories() -> None:
-    found = measured(make_capture({"frobnicate": Spec(100, 1000)}), category_rules=[("frob", "rendering")])
+    found = measured(make_capture({"frobnicate": Spec(100, 1000)}), category_patterns=[("frob", "rendering")])
     assert found.regions[0].category == "rendering"
     assert any(c.category == "rendering" for c in found.breakdown.categories)
 

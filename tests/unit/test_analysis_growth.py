@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotloop.analysis.explain import measured
 from hotloop.analysis.findings import Findings
-from hotloop.analysis.growth import Course, Stretch, decompose, forecast, growth, log_mean
+from hotloop.analysis.growth import Stretch, WorkWindows, decompose, forecast, growth, log_mean
 from hotloop.analysis.windows import Spans
 from hotloop.testing.captures import Spec, make_capture
 
@@ -143,38 +143,42 @@ def test_too_little_to_go_by_gives_none_and_the_reason() -> None:
     assert silent.growth is None and any("growth: no env steps" in r for r in silent.not_measured)
 
 
-def course(exponent: float, noise: float = 0.05, windows: int = 60, seed: int = 0) -> Course:
+def work_windows(exponent: float, noise: float = 0.05, windows: int = 60, seed: int = 0) -> WorkWindows:
     """Time per env step = 1000 ns x (env steps done)^exponent, up to 6000 env steps."""
     steps = np.linspace(0, 6000, windows + 1)
     elapsed = 1000 * steps ** (1 + exponent) / (1 + exponent)
     span = np.diff(elapsed) * np.random.default_rng(seed).lognormal(0, noise, windows)
     own = span[:, None]
-    return Course(Spans(("x",), np.cumsum(span), span, own, np.ones_like(own)), steps[1:], np.zeros(windows))
+    return WorkWindows(
+        Spans(("x",), np.cumsum(span), span, own, np.ones_like(own)), steps[1:], np.zeros(windows)
+    )
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
 def test_the_forecast_holds_the_true_time_left(exponent: float) -> None:
-    found, reason = forecast(course(exponent), 12_000, 6000)
+    found, reason = forecast(work_windows(exponent), 12_000, 6000)
     power = 1 + exponent
     true_s = 1000 * (12_000**power - 6000**power) / power / 1e9
     assert found is not None and not reason
     assert found.remaining_s.value == pytest.approx(true_s, rel=0.1)
     assert found.remaining_s.low <= found.remaining_s.value <= found.remaining_s.high
     assert found.remaining_s.low < true_s * 1.02 and found.remaining_s.high > true_s * 0.98
-    naive_s = float(course(exponent).spans.span_ns.sum()) / 1e9
+    naive_s = float(work_windows(exponent).spans.span_ns.sum()) / 1e9
     if exponent == 1.0:
         assert found.remaining_s.low > 1.5 * naive_s
 
 
 def test_no_forecast_for_a_goal_reached_or_too_few_windows() -> None:
-    assert forecast(course(0.5), 6000, 6000)[1].startswith("forecast: the goal of 6000 env steps is reached")
-    found, reason = forecast(course(0.5, windows=6), 12_000, 6000)
+    assert forecast(work_windows(0.5), 6000, 6000)[1].startswith(
+        "forecast: the goal of 6000 env steps is reached"
+    )
+    found, reason = forecast(work_windows(0.5, windows=6), 12_000, 6000)
     assert found is None and "fewer than 8 windows" in reason
 
 
 def test_an_empty_course_has_no_growth() -> None:
     none = np.zeros((0, 1))
-    empty = Course(Spans(("",), np.zeros(0), np.zeros(0), none, none), np.zeros(0), np.zeros(0))
+    empty = WorkWindows(Spans(("",), np.zeros(0), np.zeros(0), none, none), np.zeros(0), np.zeros(0))
     assert growth(empty)[0] is None
     assert forecast(empty, 10, 5)[0] is None
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.course import course
 from hotloop.analysis.explain import measured
-from hotloop.analysis.light import light
+from hotloop.analysis.roofline import roofline
 from hotloop.analysis.tree import flatten
 from hotloop.analysis.utilisation import others_may_hold_up, processes_at_once, threads_each, utilisation
-from hotloop.analysis.windows import work_done
+from hotloop.analysis.windows import time_series, work_done
 from hotloop.capture.model import Capture
 from hotloop.machine import limits
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
@@ -122,7 +121,7 @@ LIMITS = {"copy_bytes_per_s": 1e9, "matmul_flops_per_s": 1e9, "wakeup_ns": 5000.
 
 
 def lit(regions: dict[str, Spec], known: dict[str, float] | None = LIMITS) -> tuple:
-    return light(flatten(make_capture(regions).tree, Resolver(), None), known)
+    return roofline(flatten(make_capture(regions).tree, Resolver(), None), known)
 
 
 def test_ratios_by_hand() -> None:
@@ -217,7 +216,7 @@ def test_the_course_has_rates_of_all_threads_and_shares_of_one() -> None:
         processes=[ProcessSpec([ThreadSpec({"env_step": Spec(1000, 900)}, env_steps=n)]) for n in (400, 600)],
     )
     process, thread = capture.processes[0], capture.threads[0]
-    found = course(capture, process, thread, Resolver())
+    found = time_series(capture, process, thread, Resolver())
     assert {len(series) for series in found.values()} == {len(thread.windows)}
     shares = np.array([series for name, series in found.items() if name.startswith("share:")])
     assert shares.sum(axis=0) == pytest.approx(np.ones(len(thread.windows)))
@@ -229,7 +228,7 @@ def test_the_course_has_rates_of_all_threads_and_shares_of_one() -> None:
 
 def test_what_was_not_measured_is_absent_from_the_course() -> None:
     capture = make_capture({"loss": Spec(1000, 1000)})
-    found = course(capture, capture.processes[0], capture.threads[0], Resolver())
+    found = time_series(capture, capture.processes[0], capture.threads[0], Resolver())
     assert set(found) == {"time_s", "share:loss", "share:unattributed"}
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.badge import busy
 from hotloop.analysis.counters import changes, counters_of, steady_counters
-from hotloop.analysis.functions import function_changes, function_times
+from hotloop.analysis.load_snapshot import run_load
+from hotloop.analysis.profiled_functions import function_changes, function_times
 from hotloop.capture.series import Run
 from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.testing.captures import Spec, make_capture
@@ -75,8 +75,10 @@ def test_the_badge_is_totals_before_and_after_and_what_is_not_told_is_absent(tmp
     run = Run(
         0, "A", 0, 0, 0, (), before=found | {"at_s": 0.0}, after=found | {"at_s": 4.0, "cpu_stall_s": 3.5}
     )
-    assert busy(run).cpu_stall == 0.25 and busy(run).throttled == 0.0 and busy(run).io_stall is None
-    assert busy(replace(run, after={})).cpu_stall is None
+    assert (
+        run_load(run).cpu_stall == 0.25 and run_load(run).throttled == 0.0 and run_load(run).io_stall is None
+    )
+    assert run_load(replace(run, after={})).cpu_stall is None
 
 
 def test_sides_of_a_comparison_become_variants() -> None:

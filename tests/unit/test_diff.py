@@ -13,7 +13,7 @@ from hotloop.capture.export import save_json
 from hotloop.capture.model import Capture
 from hotloop.cli import diff as verb
 from hotloop.report.diff import diff_json, diff_text
-from hotloop.report.names import columns
+from hotloop.report.safe_text import columns
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop import Profiler
-from hotloop.analysis import rules
+from hotloop.analysis import advice
 from hotloop.capture.open_capture import open_capture
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,7 +28,7 @@ def test_the_snippet_writes_an_export(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_rule_named_exists() -> None:
-    source = "".join(p.read_text() for p in Path(rules.__file__).parent.glob("*.py"))
+    source = "".join(p.read_text() for p in Path(advice.__file__).parent.glob("*.py"))
     known = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source)) | {"resizing"}
     named = set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", TROUBLE))
     assert len(named) > 15

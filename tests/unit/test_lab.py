@@ -13,7 +13,7 @@ import pytest
 
 from hotloop._util.errors import CaptureError
 from hotloop.analysis.combine import best_combination
-from hotloop.analysis.experiment import decide_series, experiment, pairs_of
+from hotloop.analysis.comparison import compare_series, decide_series, pairs_of
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, create, read
@@ -88,7 +88,7 @@ def test_a_clear_difference_is_decided_at_the_first_look(tmp_path: Path) -> None
     ended = run(plan(), fake, tmp_path)
     assert ended.ended == "decided"
     assert len(fake.jobs) == 10 and fake.looks == 5
-    verdict = experiment(ended.series).compared[0].verdict
+    verdict = compare_series(ended.series).compared[0].verdict
     assert verdict.word == "slower"
     assert verdict.change is not None and verdict.change.low < 1.0 < verdict.change.high
     assert read(tmp_path / "series") == ended.series
@@ -151,7 +151,7 @@ def test_neighbours_have_a_baseline_of_their_own_and_are_compared_with_it(tmp_pa
         assert places == list(range(11)) and len({r.seed for group in mine for r in group}) == 1
     first = {groups[at][0].variant == "A" for at in groups}
     assert first == {True, False}  # the baseline has no place of its own
-    for row in experiment(ended.series).compared:
+    for row in compare_series(ended.series).compared:
         sizes = [abs(b.position - a.position) for a, b in pairs_of(ended.series, row.variant.name)]
         assert len(sizes) == 12 and max(sizes) <= 2
         assert row.verdict.change is not None
@@ -177,7 +177,7 @@ def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
     assert len(fake.jobs) == 16
     assert (ended.ended, ended.says) == ("looks", "Stopped after 8 pairs, the last look.")
-    assert experiment(ended.series).compared[0].verdict.word == "undecided"
+    assert compare_series(ended.series).compared[0].verdict.word == "undecided"
 
 
 def test_two_failures_in_a_row_end_a_variant_and_leave_the_others_alone(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_two_failures_in_a_row_end_a_variant_and_leave_the_others_alone(tmp_path
     assert ended.ended == "decided"
     assert Counter(job.command[0] for job in fake.jobs)["C"] == 2
     assert any("'C' failed 2 times in a row" in note for note in fake.notes)
-    found = {row.variant.name: row for row in experiment(ended.series).compared}
+    found = {row.variant.name: row for row in compare_series(ended.series).compared}
     assert found["B"].verdict.word == "slower" and found["C"].failures == 2
     assert [r.stderr_tail for r in read(tmp_path / "series").failures] == ["Traceback\nValueError: no"] * 2
 
@@ -203,7 +203,7 @@ def test_one_failure_costs_its_pair_and_nothing_more(tmp_path: Path) -> None:
     fake = FakeLab(times)
     ended = run(plan(), fake, tmp_path)
     assert ended.ended == "decided"
-    assert experiment(ended.series).compared[0].pairs == 5
+    assert compare_series(ended.series).compared[0].pairs == 5
     assert len(fake.jobs) == 12
 
 
@@ -228,10 +228,10 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_completes_it(tmp_path: 
     assert ended.ended == "interrupted"
     kept = read(tmp_path / "series")
     assert len(kept.runs) == 5 == len(ended.series.runs)
-    assert experiment(kept).compared[0].verdict.word == "undecided"
+    assert compare_series(kept).compared[0].verdict.word == "undecided"
     again = conduct(kept, FakeLab(twice).hands())
     assert again.ended == "decided"
-    found = experiment(again.series).compared[0]
+    found = compare_series(again.series).compared[0]
     assert found.verdict.word == "slower" and found.pairs == 5
     # The half pair of the interrupt is kept on disk, and is nobody's pair.
     blocks = Counter(r.block for r in again.series.runs)
@@ -286,7 +286,7 @@ def test_two_labs_cannot_write_one_series(tmp_path: Path) -> None:
 def test_time_per_env_step_is_compared_where_runs_recorded_it(tmp_path: Path) -> None:
     fake = FakeLab(twice, Figures(env_steps=100, updates=10, s_per_env_step=0.01, s_per_update=0.1))
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
-    found = experiment(ended.series)
+    found = compare_series(ended.series)
     assert found.metric == "env step"
     # Processes differ by a factor of two, env steps do not: that is the verdict.
     assert found.compared[0].verdict.word in ("no difference", "undecided")
@@ -299,7 +299,7 @@ def test_work_that_differs_is_found_and_compared_per_unit(tmp_path: Path) -> Non
     a = Figures(env_steps=100, updates=100, s_per_env_step=0.01, components_s={"model": 0.008})
     b = replace(a, updates=88, s_per_env_step=0.02, components_s={"model": 0.018})
     runs = tuple(replace(r, figures=a if r.variant == "A" else b) for r in ended.series.runs)
-    found = experiment(replace(ended.series, runs=runs)).compared[0]
+    found = compare_series(replace(ended.series, runs=runs)).compared[0]
     assert found.work is not None
     assert [(w.counter, w.a, w.b) for w in found.work] == [("updates", 100.0, 88.0)]
     from hotloop.report.series_text import work_sentences
@@ -323,7 +323,7 @@ def test_the_best_combination_takes_no_two_that_change_the_same_setting(tmp_path
     )
     made = Plan(variants, "blocks", budget_s=None)
     ended = run(made, FakeLab(times), tmp_path)
-    together = best_combination(experiment(ended.series))
+    together = best_combination(compare_series(ended.series))
     assert together is not None
     assert together.command == ("x", "--lr", "2", "--quick")
     assert together.environment == (("THREADS", "4"),)

@@ -10,12 +10,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from hotloop.analysis.explain import explain
-from hotloop.analysis.recommend import RuleWarning
+from hotloop.analysis.recommend import AdviceWarning
 from hotloop.capture.model import Capture, Node
 from hotloop.testing.clean import CLEAN
 from hotloop.testing.planted import DEFECTS, Planted
 
-pytestmark = pytest.mark.filterwarnings(f"error::{RuleWarning.__module__}.{RuleWarning.__name__}")
+pytestmark = pytest.mark.filterwarnings(f"error::{AdviceWarning.__module__}.{AdviceWarning.__name__}")
 
 
 def test_there_are_enough_of_them() -> None:

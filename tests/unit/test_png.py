@@ -88,7 +88,7 @@ def test_points_within_one_decade_still_get_an_axis(written: list[str]) -> None:
 def without_memory(findings: Findings) -> Findings:
     return replace(
         findings,
-        course={k: v for k, v in findings.course.items() if k != "rss_bytes"},
+        time_series={k: v for k, v in findings.time_series.items() if k != "rss_bytes"},
         regions=tuple(replace(row, rss_growth_bytes=None) for row in findings.regions),
     )
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from hotloop.analysis.advice import BUILT_IN
+from hotloop.analysis.advice.recommendation import tier_of
+from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, measured
 from hotloop.analysis.findings import Estimate, Recommendation
-from hotloop.analysis.recommend import RuleWarning, recommend, worth
-from hotloop.analysis.rules import BUILT_IN
-from hotloop.analysis.rules.advice import tier_of
-from hotloop.analysis.rules.run import Run, look_at, near, tail
+from hotloop.analysis.recommend import AdviceWarning, recommend, worth
 from hotloop.capture.model import Capture
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 from hotloop.testing.planted import collect, learn
-from hotloop.workflows.rules import load_rules
+from hotloop.workflows.rules import load_advice
 
 US, MS = 1e3, 1e6
 
@@ -48,8 +48,8 @@ def some_capture(**changes: Any) -> Capture:
     return make_capture({**collect(1000), **learn(100)}, env_steps=8000, updates=100, **changes)
 
 
-def look(capture: Capture) -> Run:
-    run = look_at(capture, measured(capture))
+def look(capture: Capture) -> RunView:
+    run = view_run(capture, measured(capture))
     assert run is not None
     return run
 
@@ -116,7 +116,7 @@ def test_a_list_of_rules_takes_the_place_of_ours() -> None:
     assert explain(capture, rules=[]).recommendations == ()
 
 
-def broken(run: Run) -> Recommendation | None:
+def broken(run: RunView) -> Recommendation | None:
     raise ZeroDivisionError("oh")
 
 
@@ -132,7 +132,7 @@ def broken(run: Run) -> Recommendation | None:
 )
 def test_a_broken_rule_costs_a_warning_and_the_others_are_asked(rule: Any, says: str) -> None:
     capture = some_capture()
-    with pytest.warns(RuleWarning, match=says):
+    with pytest.warns(AdviceWarning, match=says):
         found = recommend(capture, measured(capture), [rule, lambda run: advice()])
     assert [one.rule for one in found] == ["mine"]
 
@@ -142,7 +142,7 @@ def offered(value: str, name: str = "other") -> metadata.EntryPoint:
 
 
 def test_rules_of_installed_packages_are_added() -> None:
-    found = load_rules([offered(f"{__name__}:broken"), offered(f"{__name__}:MORE_RULES", "more")])
+    found = load_advice([offered(f"{__name__}:broken"), offered(f"{__name__}:MORE_RULES", "more")])
     assert found[: len(BUILT_IN)] == BUILT_IN
     assert found[len(BUILT_IN) :] == (*MORE_RULES, broken)  # by the names of the entry points
 
@@ -152,15 +152,15 @@ MORE_RULES = [near]
 
 @pytest.mark.parametrize("value", ["no_such_module:rules", f"{__name__}:US", f"{__name__}:NOT_RULES"])
 def test_rules_that_cannot_be_loaded_cost_a_warning(value: str) -> None:
-    with pytest.warns(RuleWarning, match="cannot be loaded"):
-        assert load_rules([offered(value)]) == BUILT_IN
+    with pytest.warns(AdviceWarning, match="cannot be loaded"):
+        assert load_advice([offered(value)]) == BUILT_IN
 
 
 NOT_RULES = [3, 4]
 
 
 def test_without_packages_there_are_the_built_in_rules() -> None:
-    assert load_rules([]) == BUILT_IN
+    assert load_advice([]) == BUILT_IN
     assert len(BUILT_IN) >= 15
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import hotloop.analysis.rules
+import hotloop.analysis.advice
 from hotloop.testing.planted import DEFECTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recommendations.md").read_text(encoding="utf-8")
-SOURCES = [p.read_text(encoding="utf-8") for p in Path(hotloop.analysis.rules.__path__[0]).glob("*.py")]
+SOURCES = [p.read_text(encoding="utf-8") for p in Path(hotloop.analysis.advice.__path__[0]).glob("*.py")]
 RULES = {name for text in SOURCES for name in re.findall(r'advise\(\s*run,\s*"([a-z-]+)"', text)}
 
 # These never come first: they predict no gain, or say that there is none.
@@ -19,7 +19,7 @@ ASIDES = {"try-one-thread", "mostly-unnamed", "costly-regions", "leave-alone"}
 def test_every_rule_is_described_and_none_that_does_not_exist() -> None:
     described = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, flags=re.MULTILINE))
     assert described == RULES
-    assert len(RULES) == len(hotloop.analysis.rules.BUILT_IN)
+    assert len(RULES) == len(hotloop.analysis.advice.BUILT_IN)
 
 
 def test_every_rule_that_may_come_first_has_a_planted_defect() -> None:

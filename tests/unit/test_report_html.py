@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analysis.findings import Findings
-from hotloop.report.as_json import findings_json
 from hotloop.report.html import html, policy
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
+from hotloop.report.to_json import findings_json
 from tests.golden import findings as golden
 
 VOID = {"meta", "link", "input", "br", "img", "line", "circle"}
@@ -105,7 +105,7 @@ def test_pictures_have_words(any_page: Page) -> None:
 def test_the_rich_page_has_every_section() -> None:
     sections = [attrs["id"] for attrs, _ in page("rich").all("section")]
     assert sections == [
-        "advice", "time", "bottlenecks", "tree", "over-time", "growth", "threads", "light",
+        "advice", "time", "bottlenecks", "tree", "over-time", "growth", "threads", "roofline",
         "all-regions", "machine", "reproduce",
     ]  # fmt: skip
     assert [text for _, text in page("rich").all("h1")] == [golden.rich().headline]

@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from hotloop.analysis.findings import Findings
-from hotloop.report.as_json import SCHEMA_VERSION, findings_json, plain
+from hotloop.report.to_json import SCHEMA_VERSION, findings_json, plain
 from tests.golden import findings as golden
 
 

@@ -12,7 +12,7 @@ from hotloop.capture.export import to_json
 from hotloop.cli import main
 from hotloop.report.text import terminal
 from hotloop.testing.planted import replay_push_for_each_env
-from hotloop.workflows.report import FORMATS, check_target, explained, format_of, write_report
+from hotloop.workflows.report import FORMATS, check_target, format_of, report_on, write_report
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_prints_the_report_and_ends_with_the_next_command(
     monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["report", capture]) == 0
     printed = capsys.readouterr()
-    assert printed.out == terminal(explained(capture).findings, 80, False, True, capture)
+    assert printed.out == terminal(report_on(capture).findings, 80, False, True, capture)
     assert printed.out.rstrip().endswith("hotloop report run.json -o report.html")
     assert printed.err == ""
 
@@ -42,7 +42,7 @@ def test_json_is_all_of_stdout_and_the_note_goes_to_stderr(
     printed = capsys.readouterr()
     data = json.loads(printed.out)
     assert data["schema_version"] == 1
-    assert data["headline"] == explained(capture).findings.headline
+    assert data["headline"] == report_on(capture).findings.headline
     assert printed.err == "next: hotloop report run.json -o report.html\n"
 
 
@@ -72,9 +72,9 @@ def test_the_name_chooses_the_format(capture: str, name: str, capsys: pytest.Cap
 
 
 def test_text_file_is_the_printed_text(capture: str) -> None:
-    write_report(explained(capture), Path("report.txt"))
+    write_report(report_on(capture), Path("report.txt"))
     assert Path("report.txt").read_text(encoding="utf-8") == terminal(
-        explained(capture).findings, capture=capture
+        report_on(capture).findings, capture=capture
     )
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_came_to_be_meanwhile_stays(capture: str, monkeypatch: pytes
 
     monkeypatch.setitem(FORMATS, ".txt", slow)
     with pytest.raises(HotloopError, match="exists"):
-        write_report(explained(capture), Path("late.txt"))
+        write_report(report_on(capture), Path("late.txt"))
     assert Path("late.txt").read_text() == "theirs"
 
 
@@ -114,7 +114,7 @@ def test_mistakes_are_found_before_the_work(capture: str, tmp_path: Path) -> Non
     with pytest.raises(HotloopError, match="There is no folder nowhere"):
         check_target(Path("nowhere/report.html"), force=False)
     with pytest.raises(HotloopError, match="above 0"):
-        explained(capture, goal_env_steps=0)
+        report_on(capture, goal_env_steps=0)
 
 
 def test_trace_is_not_taken_for_a_report() -> None:
@@ -124,9 +124,9 @@ def test_trace_is_not_taken_for_a_report() -> None:
 
 
 def test_a_goal_gives_a_forecast_or_says_why_not(capture: str) -> None:
-    findings = explained(capture, goal_env_steps=10**9).findings
+    findings = report_on(capture, goal_env_steps=10**9).findings
     if findings.forecast is None:
-        assert len(findings.not_measured) == len(explained(capture).findings.not_measured) + 1
+        assert len(findings.not_measured) == len(report_on(capture).findings.not_measured) + 1
     else:
         assert findings.forecast.goal_env_steps == 10**9
 

@@ -15,7 +15,7 @@ from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import read_plan
 from hotloop.capture.series import Figures, Run, append, begin_run, create
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 from hotloop.report.series_charts import ticks
 from hotloop.workflows.new_plan import plan_text, with_seed
 from hotloop.workflows.prove import compared_words
@@ -49,7 +49,7 @@ def test_the_text_has_verdict_intervals_runs_parts_and_badge(tmp_path: Path) -> 
     said = text(series_report(str(folder)), Pen(width=80, unicode=False))
     assert said.startswith("Series")
     assert "B is slower by" in said and "[" in said
-    assert "CPU pressure 25.0 % (most 25.0 %)" in said
+    assert "CPU pressure 25.0 % (max 25.0 %)" in said
     assert "model" in said and "100.0 %" in said
     assert "B: 1 run failed (exit code 1): why" in said
     assert "  16 B" in said and "failed  exit code 1" in said

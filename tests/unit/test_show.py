@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hotloop import Profiler
-from hotloop.analysis.outline import outlines
+from hotloop.analysis.region_tree import region_trees
 from hotloop.cli.main import main
-from hotloop.report.outline import outline_text
+from hotloop.report.region_tree import region_tree_text
 from hotloop.testing.fakes import FakeClock
 
 EXPECTED = """\
@@ -46,8 +46,8 @@ def capture(tmp_path: Path) -> Path:
 def test_the_tree_at_80_columns(capture: Path) -> None:
     import hotloop
 
-    (outline,) = outlines(hotloop.load(capture))
-    text = outline_text(outline, 80)
+    (outline,) = region_trees(hotloop.load(capture))
+    text = region_tree_text(outline, 80)
     assert text == EXPECTED
     assert max(map(len, text.splitlines())) <= 80
 

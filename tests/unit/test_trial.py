@@ -16,7 +16,7 @@ import pytest
 from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds, arm_name, combination, rounds_of
 from hotloop.instrument.toggles import Toggle
 from hotloop.instrument.trial import Ordered, Trial
-from hotloop.report.trial import try_json, try_text
+from hotloop.report.trial import trial_json, trial_text
 from hotloop.workflows.try_ import Judge, Terms
 from hotloop.workflows.where import addition, after_imports, before_training, script_of
 
@@ -317,11 +317,11 @@ def test_the_report_names_what_helps_and_the_line(tmp_path: Path) -> None:
     assert (good.name, good.verdict.word) == ("good", "faster")
     assert idle.name == "idle" and idle.verdict.word in ("no difference", "undecided")
     assert [(o.name) for o in report.left_out] == ["log"]
-    text = try_text(report)
+    text = trial_text(report)
     assert f"good: {good.verdict.says}; add this after the imports of the script:" in text
     assert "      good()" in text and "Best combination: good alone." in text and "noise floor" in text
-    assert try_json(report)["patches"][0]["verdict"]["word"] == "faster"
-    assert json.dumps(try_json(report))
+    assert trial_json(report)["patches"][0]["verdict"]["word"] == "faster"
+    assert json.dumps(trial_json(report))
 
 
 def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:
     assert report.together.verdict.word == "faster"
     assert report.together.verdict.change is not None
     assert report.together.verdict.change.low < 0.42 - 1 < report.together.verdict.change.high
-    assert "Best combination: x + y is faster by" in try_text(report)
+    assert "Best combination: x + y is faster by" in trial_text(report)
 
 
 def test_segments_hold_several_bursts_of_work() -> None:
@@ -420,7 +420,7 @@ def test_what_is_faster_is_kept_for_the_rest(tmp_path: Path) -> None:
     assert orders == {"arms": [["y"]], "base": ["x"]} and not judge.finished
     judge.look(final=True)
     assert judge.report().kept == ("x",)
-    assert "x stayed on: what was still undecided then was" in " ".join(try_text(judge.report()).split())
+    assert "x stayed on: what was still undecided then was" in " ".join(trial_text(judge.report()).split())
 
 
 SOURCE = '''"""Trains."""

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from hotloop import Profiler
-from hotloop.analysis.cycles import Seen, seen_so_far, whole_cycles
-from hotloop.analysis.steady import figures
+from hotloop.analysis.cycles import RunProgress, progress_so_far, run_figures_over_cycles
+from hotloop.analysis.steady_state import run_figures
 from hotloop.testing.fakes import FakeClock
 from hotloop.workflows.probes import Patience, held_back
 
@@ -35,7 +35,7 @@ def test_the_time_is_that_of_whole_cycles_wherever_the_run_ends(
     profiler: Profiler, clock: FakeClock, steps: int
 ) -> None:
     run(profiler, clock, steps)
-    found = whole_cycles(profiler.capture())
+    found = run_figures_over_cycles(profiler.capture())
     assert found.s_per_env_step == pytest.approx(TRUE_S, rel=0.02)
     assert found.s_per_update == pytest.approx(TRUE_S * STEPS * ENVS / 6, rel=0.02)
     assert sum(found.components_s.values()) == pytest.approx(TRUE_S, rel=0.02)
@@ -47,50 +47,50 @@ def test_without_two_rounds_of_learning_the_steady_figures_are_given(
 ) -> None:
     run(profiler, clock, STEPS - 1)
     capture = profiler.capture()
-    assert whole_cycles(capture) == figures(capture)
-    assert seen_so_far(capture) == Seen((STEPS - 1) * ENVS, 0, 0)
+    assert run_figures_over_cycles(capture) == run_figures(capture)
+    assert progress_so_far(capture) == RunProgress((STEPS - 1) * ENVS, 0, 0)
 
 
 def test_cycles_are_counted_from_one_round_of_learning_to_the_next(
     profiler: Profiler, clock: FakeClock
 ) -> None:
     run(profiler, clock, 4 * STEPS)
-    seen = seen_so_far(profiler.capture())
+    seen = progress_so_far(profiler.capture())
     assert (seen.env_steps, seen.updates, seen.cycles) == (4 * STEPS * ENVS, 24, 3)
 
 
 def test_a_run_without_updates_has_no_cycles(profiler: Profiler, clock: FakeClock) -> None:
     run(profiler, clock, 50, learn=False)
-    assert seen_so_far(profiler.capture()).cycles == 0
+    assert progress_so_far(profiler.capture()).cycles == 0
 
 
 def test_a_probe_waits_for_whole_cycles_but_not_for_ever() -> None:
     patience = Patience(2.0, 30.0, cycles=2)
-    assert not patience.enough(Seen(100, 0, 0), 1.9)
-    assert not patience.enough(Seen(100, 0, 0), 9.0)  # there may be updates yet
-    assert not patience.enough(Seen(200, 6, 1), 11.0) and patience.learns
-    assert patience.enough(Seen(300, 12, 2), 12.0)
-    assert not patience.enough(Seen(300, 0, 0), 12.0)  # the next one: known to learn
-    assert patience.enough(Seen(300, 0, 0), 30.0)
+    assert not patience.enough(RunProgress(100, 0, 0), 1.9)
+    assert not patience.enough(RunProgress(100, 0, 0), 9.0)  # there may be updates yet
+    assert not patience.enough(RunProgress(200, 6, 1), 11.0) and patience.learns
+    assert patience.enough(RunProgress(300, 12, 2), 12.0)
+    assert not patience.enough(RunProgress(300, 0, 0), 12.0)  # the next one: known to learn
+    assert patience.enough(RunProgress(300, 0, 0), 30.0)
 
 
 def test_a_run_known_not_to_learn_is_ended_in_time() -> None:
     patience = Patience(2.0, 30.0)
-    assert patience.enough(Seen(100, 0, 0), 10.0)
-    patience.ended(Seen(100, 0, 0))
-    assert patience.learns is False and patience.enough(Seen(10, 0, 0), 2.0)
+    assert patience.enough(RunProgress(100, 0, 0), 10.0)
+    patience.ended(RunProgress(100, 0, 0))
+    assert patience.learns is False and patience.enough(RunProgress(10, 0, 0), 2.0)
 
 
 def test_a_workload_that_ends_its_own_cycle_is_not_waited_for() -> None:
-    assert Patience(2.0, 30.0, cycles=0).enough(Seen(1, 0, 0), 2.0)
+    assert Patience(2.0, 30.0, cycles=0).enough(RunProgress(1, 0, 0), 2.0)
 
 
 def test_work_that_has_to_settle_counts_from_an_update_on() -> None:
     patience = Patience(2.0, 30.0, cycles=2, settling=4)
-    assert not patience.begun(Seen(5000, 3, 0)) and patience.begun(Seen(5000, 4, 1))
-    assert Patience(2.0, 30.0).begun(Seen(1, 0, 0))
-    patience.ended(Seen(100, 0, 0))  # it does not learn at all
-    assert patience.begun(Seen(1, 0, 0))
+    assert not patience.begun(RunProgress(5000, 3, 0)) and patience.begun(RunProgress(5000, 4, 1))
+    assert Patience(2.0, 30.0).begun(RunProgress(1, 0, 0))
+    patience.ended(RunProgress(100, 0, 0))  # it does not learn at all
+    assert patience.begun(RunProgress(1, 0, 0))
 
 
 def test_the_first_updates_can_be_left_out(profiler: Profiler, clock: FakeClock) -> None:
@@ -103,10 +103,14 @@ def test_the_first_updates_can_be_left_out(profiler: Profiler, clock: FakeClock)
         profiler.progress(updates=1)
     capture = profiler.capture()
     steady_s = (STEP_NS + LEARN_NS) / 1e9 / ENVS
-    assert whole_cycles(capture, warm_up_updates=4).s_per_env_step == pytest.approx(steady_s, rel=0.05)
-    assert (whole_cycles(capture).s_per_env_step or 0.0) > 1.15 * steady_s
+    assert run_figures_over_cycles(capture, warm_up_updates=4).s_per_env_step == pytest.approx(
+        steady_s, rel=0.05
+    )
+    assert (run_figures_over_cycles(capture).s_per_env_step or 0.0) > 1.15 * steady_s
     # with too few after them, the last cycle there is
-    assert whole_cycles(capture, warm_up_updates=99).s_per_env_step == pytest.approx(steady_s, rel=0.05)
+    assert run_figures_over_cycles(capture, warm_up_updates=99).s_per_env_step == pytest.approx(
+        steady_s, rel=0.05
+    )
 
 
 def test_ctrl_c_waits_for_a_process_that_is_being_started() -> None:

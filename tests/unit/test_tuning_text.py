@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.cli.tune_text import tuning_text
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.snake import Snake
 from hotloop.tuning.cache import Tuned

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.looks import (
+from hotloop.analysis.stopping_rule import (
     RUNS,
     SEGMENTS,
     extra_pairs,

@@ -9,11 +9,11 @@ import pytest
 
 from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.findings import Estimate, GrowthFactor
-from hotloop.analysis.ranked import LearningVerdict, RankedRow, RankedTable
+from hotloop.analysis.ranking import LearningVerdict, RankedRow, RankedTable
 from hotloop.analysis.scaling import RegionScaling, Scaling
 from hotloop.analysis.verdict import ComponentVerdict, Decision, Verdict
-from hotloop.report.lines import Pen
-from hotloop.report.names import columns
+from hotloop.report.pen import Pen
+from hotloop.report.safe_text import columns
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.verdict import (
     progress_line,
@@ -75,7 +75,7 @@ def test_the_whole_verdict_at_80_columns() -> None:
         cpu=SAME,
         components=PARTS,
         notes=("B did 12 % fewer updates.",),
-        badge="load 1.20, CPU pressure 14 %, steal 0.3 %",
+        machine_load="load 1.20, CPU pressure 14 %, steal 0.3 %",
     )
     assert text == (
         "--turbo is faster by 4.1 % [2.0, 6.2] than A (1.04x [1.02, 1.07] the speed)\n"
@@ -108,7 +108,7 @@ def test_a_pipe_gets_ascii_that_fits_and_never_the_forbidden_words(verdict: Verd
     hostile = "тест\x1b[31m|" * 20
     found = replace(verdict, method=method)
     parts = (ComponentVerdict(hostile, found, 0.5),)
-    text = verdict_text(found, a=hostile, b="B", components=parts, notes=(hostile,), badge=hostile)
+    text = verdict_text(found, a=hostile, b="B", components=parts, notes=(hostile,), machine_load=hostile)
     assert text.isascii() and "\x1b" not in text
     assert max(columns(line) for line in text.split("\n")) <= 80
     assert "significant" not in text
@@ -153,7 +153,7 @@ TABLE = RankedTable(
 
 
 def test_the_ranked_table_at_80_columns() -> None:
-    assert ranked_text(TABLE, badge="load 1.20") == (
+    assert ranked_text(TABLE, machine_load="load 1.20") == (
         "Suspects                                                 against base, 12 blocks\n" + "-" * 80 + "\n"
         "  The largest gain is train-every-4: faster by 4.1 % [2.0, 6.2]; 1 is undecided.\n"
         "\n"
@@ -204,7 +204,7 @@ def test_hostile_names_cannot_break_a_markdown_table() -> None:
 
 
 def test_json_has_a_version_and_survives_a_round_trip() -> None:
-    found = verdict_json(FASTER, cpu=None, components=PARTS, notes=("x",), badge={"load": 1.2})
+    found = verdict_json(FASTER, cpu=None, components=PARTS, notes=("x",), machine_load={"load": 1.2})
     again = json.loads(json.dumps(found, allow_nan=False))
     assert again["schema_version"] == 1 and again["kind"] == "hotloop verdict"
     assert again["verdict"]["change"] == {"value": -0.041, "low": -0.062, "high": -0.02}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from hotloop.analysis.looks import RUNS, SEGMENTS, Schedule, noise_floor
+from hotloop.analysis.stopping_rule import RUNS, SEGMENTS, Schedule, noise_floor
 from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds
 from hotloop.analysis.verdict import Verdict, decide, decide_blocks, judge
 from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, Noise, log_times, paired_times

@@ -34,7 +34,7 @@ CATEGORIES = (
     "hotloop",  # our own cost
 )
 
-CategoryRules = Sequence[tuple[str, str]]  # (prefix or glob, category)
+CategoryPatterns = Sequence[tuple[str, str]]  # (prefix or glob, category)
 
 # Words in names of people's own choosing; the first line with a word of the name decides, so
 # that "policy_loss" is loss, "eval_env" evaluation and "queue_wait" waiting.
@@ -100,7 +100,7 @@ class Resolver:
             todo += [(child, kind, number) for child in reversed(node.children)]
 
 
-def category_of_name(name: str, rules: CategoryRules = ()) -> tuple[str, bool]:
+def category_of_name(name: str, rules: CategoryPatterns = ()) -> tuple[str, bool]:
     """Category a name stands for, "" for none; and whether a surrounding policy or model overrules it."""
     for pattern, kind in rules:
         if matches(name, pattern):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hotloop.analysis.experiment import Compared, Experiment
+from hotloop.analysis.comparison import Comparison, VariantComparison
 from hotloop.capture.plan import Variant, overridden
 
 
-def best_combination(found: Experiment) -> Variant | None:
+def best_combination(found: Comparison) -> Variant | None:
     """All that are clearly faster in one variant; None for fewer than two.
 
     Where two change the same setting the faster one is taken. Only what is an override or a variable of
@@ -46,7 +46,7 @@ def _settings(variant: Variant, base: Variant) -> set[str]:
     return keys | {f"${name}" for name, value in variant.environment if known.get(name) != value}
 
 
-def _fits(row: Compared, base: Variant) -> bool:
+def _fits(row: VariantComparison, base: Variant) -> bool:
     variant = row.variant
     hurt = row.learning is not None and row.learning.word == "worse"
     of_base = variant.command == overridden(base.command, variant.overrides)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.steady import figures
+from hotloop.analysis.steady_state import run_figures
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.windows import spans_by_category, work_done
 from hotloop.capture.model import Capture
@@ -22,7 +22,7 @@ WARM_UP_CYCLES = 1  # left out where enough others are there
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunProgress:
     """How far a run has come."""
 
     env_steps: int
@@ -31,18 +31,20 @@ class Seen:
     """Whole cycles of collecting and learning that can be timed."""
 
 
-def seen_so_far(capture: Capture) -> Seen:
+def progress_so_far(capture: Capture) -> RunProgress:
     """What a capture, perhaps of a run that goes on, has in it."""
     done = capture.progress
-    return Seen(done.env_steps, done.updates, max(len(_marks(capture)[0]) - 1, 0))
+    return RunProgress(done.env_steps, done.updates, max(len(_marks(capture)[0]) - 1, 0))
 
 
-def whole_cycles(capture: Capture, resolver: Resolver | None = None, warm_up_updates: int = 0) -> Figures:
+def run_figures_over_cycles(
+    capture: Capture, resolver: Resolver | None = None, warm_up_updates: int = 0
+) -> Figures:
     """The figures of a run, its times taken over whole cycles where it has any.
 
     Cycles before so many updates are left out, too, where enough others are there.
     """
-    known = figures(capture, resolver)
+    known = run_figures(capture, resolver)
     marks, end_ns, done = _marks(capture)
     if len(marks) < 2:
         return known

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from hotloop._util import units
 from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
-from hotloop.analysis.categories import CategoryRules, Resolver
-from hotloop.analysis.course import course
+from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Waits
-from hotloop.analysis.light import light
+from hotloop.analysis.roofline import roofline
 from hotloop.analysis.tree import (
     FlatTree,
     breakdown,
@@ -24,11 +23,11 @@ from hotloop.analysis.tree import (
 )
 from hotloop.analysis.utilisation import NOTABLE, others_may_hold_up, oversubscription, utilisation, waits
 from hotloop.analysis.whatif import LEAST_WINDOWS, shares_by_name
-from hotloop.analysis.windows import Spans, spans_by_name, work_done
+from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
 
 if TYPE_CHECKING:
-    from hotloop.analysis.recommend import Rule
+    from hotloop.analysis.recommend import AdviceFunction
 
 
 @dataclass(frozen=True)
@@ -39,33 +38,33 @@ class Driver:
     thread: Thread
     flat: FlatTree
     spans: Spans
-    work: growing.Course
+    work: growing.WorkWindows
 
 
 def explain(
     capture: Capture,
     *,
-    category_rules: CategoryRules = (),
+    category_patterns: CategoryPatterns = (),
     goal_env_steps: int | None = None,
-    rules: Sequence[Rule] | None = None,
+    rules: Sequence[AdviceFunction] | None = None,
 ) -> Findings:
     """Everything that can be said about one capture.
 
-    `category_rules` are (prefix or glob, category) pairs that come before our own; with
+    `category_patterns` are (prefix or glob, category) pairs that come before our own; with
     `goal_env_steps` the time left until then is forecast; `rules` are the recommendation rules,
     the built-in ones when None.
     """
     from hotloop.analysis.recommend import recommend
 
-    found = measured(capture, category_rules=category_rules, goal_env_steps=goal_env_steps)
+    found = measured(capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps)
     return replace(found, recommendations=recommend(capture, found, rules))
 
 
 def measured(
-    capture: Capture, *, category_rules: CategoryRules = (), goal_env_steps: int | None = None
+    capture: Capture, *, category_patterns: CategoryPatterns = (), goal_env_steps: int | None = None
 ) -> Findings:
     """`explain` without recommendations."""
-    resolver = Resolver(tuple(category_rules))
+    resolver = Resolver(tuple(category_patterns))
     driver = _driver(capture, resolver)
     if driver is None:
         return _nothing(capture)
@@ -80,10 +79,10 @@ def measured(
     forecast, no_forecast = None, ""
     if goal_env_steps is not None:
         forecast, no_forecast = growing.forecast(driver.work, goal_env_steps, done.env_steps)
-    lit, unlit = light(everything, capture.facts.get("limits"))
+    rows, no_limits = roofline(everything, capture.facts.get("limits"))
     own = breakdown(driver.flat, thread_label(driver.process, driver.thread))
     wall_s = capture.wall_ns / 1e9
-    reasons = [no_growth, no_forecast, *unlit, *_unknown(capture, driver, everything, waiting, held_up)]
+    reasons = [no_growth, no_forecast, *no_limits, *_unknown(capture, driver, everything, waiting, held_up)]
     return Findings(
         headline=headline(own, driver.flat, ranked, waiting, grown),
         command=tuple(capture.command),
@@ -102,9 +101,9 @@ def measured(
         growth=grown,
         forecast=forecast,
         utilisation=uses,
-        light=lit,
+        roofline=rows,
         regions=region_findings(everything, done.env_steps),
-        course=course(capture, driver.process, driver.thread, resolver),
+        time_series=time_series(capture, driver.process, driver.thread, resolver),
         machine=capture.machine,
         versions=_versions(capture),
         not_measured=tuple(reason for reason in reasons if reason),
@@ -133,7 +132,7 @@ def _driver(capture: Capture, resolver: Resolver) -> Driver | None:
         work_done(capture, process, thread, spans.end_ns, counter) for counter in ("env_steps", "episodes")
     )
     flat = flatten(thread.root, resolver, capture.region_cost_ns)
-    return Driver(process, thread, flat, spans, growing.Course(spans, env_steps, episodes))
+    return Driver(process, thread, flat, spans, growing.WorkWindows(spans, env_steps, episodes))
 
 
 def _basis(capture: Capture, own: Breakdown) -> str:
@@ -294,9 +293,9 @@ def _nothing(capture: Capture) -> Findings:
         growth=None,
         forecast=None,
         utilisation=(),
-        light=(),
+        roofline=(),
         regions=(),
-        course={},
+        time_series={},
         machine=capture.machine,
         versions=_versions(capture),
         not_measured=("everything: no thread recorded a region",),

@@ -171,7 +171,7 @@ class Oversubscription:
 
 
 @dataclass(frozen=True, slots=True)
-class LightRow:
+class RooflineRow:
     """A phase against the best this machine could do."""
 
     name: str
@@ -230,9 +230,9 @@ class Findings:
     growth: Growth | None
     forecast: Forecast | None
     utilisation: tuple[ThreadUse, ...]
-    light: tuple[LightRow, ...]
+    roofline: tuple[RooflineRow, ...]
     regions: tuple[RegionFinding, ...]  # most own time first
-    course: dict[
+    time_series: dict[
         str, tuple[float, ...]
     ]  # over time: "time_s", "env_steps_per_s", "share:<category>", "rss_bytes"
     machine: dict[str, Any]

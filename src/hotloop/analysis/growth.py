@@ -19,7 +19,7 @@ LEAST_EPISODES = 5  # in each of the two stretches, to speak of time per episode
 MOST_REGIONS = 50  # exponents are fitted for the names with most own time
 FLAG_EXPONENT = 0.15
 FLAG_P = 0.001
-LEAST_OTHERS = 4  # regions whose common course tells what the machine did
+LEAST_OTHERS = 4  # regions whose common work tells what the machine did
 LEAST_SHARED = 0.1  # of the time, in regions that both stretches have
 _FLAT = 0.05  # factors closer to 1 than this are not worth a word
 
@@ -38,7 +38,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class WorkWindows:
     """The driving thread's windows with the work all threads had done by then."""
 
     spans: Spans
@@ -46,27 +46,27 @@ class Course:
     episodes: Floats
 
 
-def growth(course: Course) -> tuple[Growth | None, str]:
+def growth(work: WorkWindows) -> tuple[Growth | None, str]:
     """Growth of the time per episode (or per env step); else None and the reason."""
-    spans = course.spans
+    spans = work.spans
     if len(spans) < LEAST_WINDOWS:
         return None, f"growth: {len(spans)} windows were recorded, {LEAST_WINDOWS} are needed"
-    if not course.env_steps[-1]:
+    if not work.env_steps[-1]:
         return None, "growth: no env steps were reported (hotloop.progress(env_steps=...))"
-    first, last = _stretch_rows(course)
+    first, last = _stretch_rows(work)
     if last - first < LEAST_WINDOWS:
         return None, "growth: env steps were reported in too few windows"
     per: Literal["episode", "env step"] = "episode"
-    early, late = _two_stretches(course, first, course.episodes)
+    early, late = _two_stretches(work, first, work.episodes)
     if min(early.units, late.units) < LEAST_EPISODES:
         per = "env step"
-        early, late = _two_stretches(course, first, course.env_steps)
+        early, late = _two_stretches(work, first, work.env_steps)
     if min(early.units, late.units, early.env_steps, late.env_steps) <= 0:
         return None, "growth: the early or the late quarter of the run holds no env steps"
     ratios = decompose(early, late)
     if per == "env step":
         del ratios["steps per episode"]
-    regions = region_growth(course, first)
+    regions = region_growth(work, first)
     slower = any(region.flagged for region in regions)
     factors = tuple(
         GrowthFactor(name, ratio, slower and name == "cost per call") for name, ratio in ratios.items()
@@ -77,29 +77,29 @@ def growth(course: Course) -> tuple[Growth | None, str]:
     return Growth(per, float(early_ns), float(late_ns), excess, factors, regions, says), ""
 
 
-def _stretch_rows(course: Course) -> tuple[int, int]:
+def _stretch_rows(work: WorkWindows) -> tuple[int, int]:
     """First and last window of steady work: without start-up, which ends with the first env steps."""
-    started = int(np.searchsorted(course.env_steps, 1.0))
-    return started + 1, len(course.spans)
+    started = int(np.searchsorted(work.env_steps, 1.0))
+    return started + 1, len(work.spans)
 
 
-def _two_stretches(course: Course, first: int, counter: Floats) -> tuple[Stretch, Stretch]:
+def _two_stretches(work: WorkWindows, first: int, counter: Floats) -> tuple[Stretch, Stretch]:
     """The first and the last quarter of the windows of steady work."""
-    total = len(course.spans)
+    total = len(work.spans)
     quarter = max((total - first) // 4, 1)
     return (
-        _stretch(course, first, first + quarter, counter),
-        _stretch(course, total - quarter, total, counter),
+        _stretch(work, first, first + quarter, counter),
+        _stretch(work, total - quarter, total, counter),
     )
 
 
-def _stretch(course: Course, start: int, stop: int, counter: Floats) -> Stretch:
+def _stretch(work: WorkWindows, start: int, stop: int, counter: Floats) -> Stretch:
     before = start - 1  # start is at least 1
     return Stretch(
         units=float(counter[stop - 1] - counter[before]),
-        env_steps=float(course.env_steps[stop - 1] - course.env_steps[before]),
-        calls=course.spans.calls[start:stop].sum(axis=0),
-        own_ns=course.spans.own_ns[start:stop].sum(axis=0),
+        env_steps=float(work.env_steps[stop - 1] - work.env_steps[before]),
+        calls=work.spans.calls[start:stop].sum(axis=0),
+        own_ns=work.spans.own_ns[start:stop].sum(axis=0),
     )
 
 
@@ -151,9 +151,9 @@ def log_mean(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.where(same, a, (a - b) / np.where(same, 1.0, logs)))
 
 
-def region_growth(course: Course, first: int) -> tuple[RegionGrowth, ...]:
+def region_growth(work: WorkWindows, first: int) -> tuple[RegionGrowth, ...]:
     """Growth exponent of the own time per call for each name, worst first: flagged, then extra time."""
-    spans = course.spans
+    spans = work.spans
     own = spans.own_ns.sum(axis=0)
     found: list[tuple[float, RegionGrowth]] = []
     for column in np.argsort(-own)[: MOST_REGIONS + 1]:
@@ -161,7 +161,7 @@ def region_growth(course: Course, first: int) -> tuple[RegionGrowth, ...]:
         if name == UNATTRIBUTED or own[column] <= 0:
             continue
         calls, own_ns = spans.calls[first:, column], spans.own_ns[first:, column]
-        one = _exponent(name, calls, own_ns, course.env_steps[first - 1 :])
+        one = _exponent(name, calls, own_ns, work.env_steps[first - 1 :])
         if one is not None:
             extra_ns = (one.late_ns - one.early_ns) * float(spans.calls[first:, column].sum())
             found.append((extra_ns, one))
@@ -243,7 +243,7 @@ def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tupl
     return f"{head}: {'; '.join([*learning, defect])}."
 
 
-def forecast(course: Course, goal_env_steps: int, done_env_steps: int) -> tuple[Forecast | None, str]:
+def forecast(work: WorkWindows, goal_env_steps: int, done_env_steps: int) -> tuple[Forecast | None, str]:
     """Time left until `goal_env_steps`, from time per env step ~ a (env steps done)^b; else the reason.
 
     The interval is that of the fit, by block bootstrap over the windows; it holds if the growth
@@ -251,10 +251,10 @@ def forecast(course: Course, goal_env_steps: int, done_env_steps: int) -> tuple[
     """
     if done_env_steps >= goal_env_steps:
         return None, f"forecast: the goal of {goal_env_steps} env steps is reached ({done_env_steps} done)"
-    done, spans = course.env_steps, course.spans
+    done, spans = work.env_steps, work.spans
     gained = np.diff(done, prepend=0.0)
     use = gained > 0
-    use[: min(_stretch_rows(course)[0], len(use))] = False  # the first window also holds the start-up
+    use[: min(_stretch_rows(work)[0], len(use))] = False  # the first window also holds the start-up
     if use.sum() < LEAST_WINDOWS:
         return None, f"forecast: fewer than {LEAST_WINDOWS} windows with env steps"
     elapsed = np.cumsum(spans.span_ns)

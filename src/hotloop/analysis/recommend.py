@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import get_args
 
+from hotloop.analysis.advice import BUILT_IN
+from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.findings import Effort, Findings, Recommendation, Tier
-from hotloop.analysis.rules import BUILT_IN
-from hotloop.analysis.rules.run import Run, look_at
 from hotloop.capture.model import Capture
 
-Rule = Callable[[Run], Recommendation | None]
+AdviceFunction = Callable[[RunView], Recommendation | None]
 
 EFFORT: dict[Effort, float] = {"minutes": 1.0, "hours": 1.5, "days": 3.0}  # what a gain is divided by
 # A gain nobody can predict is ranked like one of this size, held with little confidence.
@@ -21,19 +21,19 @@ UNKNOWN_GAIN: dict[Tier, float] = {"high": 0.5, "medium": 0.15, "low": 0.03, "no
 UNKNOWN_CONFIDENCE = 0.3
 
 
-class RuleWarning(UserWarning):
+class AdviceWarning(UserWarning):
     """A rule failed; the others were asked all the same."""
 
 
 def recommend(
-    capture: Capture, findings_so_far: Findings, rules: Iterable[Rule] | None = None
+    capture: Capture, findings_so_far: Findings, rules: Iterable[AdviceFunction] | None = None
 ) -> tuple[Recommendation, ...]:
     """Recommendations of all rules, best first; "not worth optimising" comes last.
 
     `rules` are asked in place of the built-in ones; to add some, pass `(*BUILT_IN, mine)`. A rule
-    that raises, or returns something else than a recommendation, costs a `RuleWarning`.
+    that raises, or returns something else than a recommendation, costs a `AdviceWarning`.
     """
-    run = look_at(capture, findings_so_far)
+    run = view_run(capture, findings_so_far)
     if run is None:
         return ()
     found = []
@@ -67,12 +67,12 @@ def worth(advice: Recommendation) -> float:
     return saved * confidence / effort
 
 
-def rule_name(rule: Rule) -> str:
+def rule_name(rule: AdviceFunction) -> str:
     """What to call a rule in a warning."""
     return f"{getattr(rule, '__module__', '?')}.{getattr(rule, '__qualname__', repr(rule))}"
 
 
-def _ask(rule: Rule, run: Run) -> Recommendation | None:
+def _ask(rule: AdviceFunction, run: RunView) -> Recommendation | None:
     try:
         answer = rule(run)
     except Exception as error:
@@ -100,4 +100,4 @@ def _problem(answer: object) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, RuleWarning, stacklevel=4)
+    warnings.warn(text, AdviceWarning, stacklevel=4)

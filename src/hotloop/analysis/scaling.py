@@ -18,7 +18,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration
 from hotloop.analysis.findings import Estimate, GrowthFactor
 from hotloop.analysis.growth import Stretch, decompose
-from hotloop.analysis.signed_rank import differences, rank_sum_interval, slope_interval
+from hotloop.analysis.rank_intervals import differences, rank_sum_interval, slope_interval
 
 LEVEL = 0.05
 TWICE = 2.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hotloop.analysis.looks import PATCHES, Schedule
+from hotloop.analysis.stopping_rule import PATCHES, Schedule
 from hotloop.analysis.verdict import TOLERANCE, Pairs, VariantVerdict, Verdict, holm, judge
 
 BASELINE = "as it is"

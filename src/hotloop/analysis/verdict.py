@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.looks import (
+from hotloop.analysis.rank_intervals import (
+    differences,
+    hodges_lehmann,
+    rank_sum_interval,
+    signed_rank_interval,
+)
+from hotloop.analysis.stopping_rule import (
     LEAST_PAIRS,
     RUNS,
     Schedule,
     noise_floor,
     pairs_needed,
     robust_sd,
-)
-from hotloop.analysis.signed_rank import (
-    differences,
-    hodges_lehmann,
-    rank_sum_interval,
-    signed_rank_interval,
 )
 
 TOLERANCE = 0.03  # differences smaller than this need not be told apart

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analysis.categories import CategoryRules, Resolver
+from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.tree import FlatTree, driving_thread, flatten
 from hotloop.analysis.windows import Spans, spans_by_name
@@ -88,7 +88,7 @@ def shares_by_name(flat: FlatTree) -> dict[str, float]:
 
 
 def predicted_gain(
-    capture: Capture, names: Iterable[str], saved_fraction: float, rules: CategoryRules = ()
+    capture: Capture, names: Iterable[str], saved_fraction: float, rules: CategoryPatterns = ()
 ) -> Estimate | None:
     """Speed-up of the whole if these regions lost `saved_fraction` of their own time; for rules.
 

@@ -12,10 +12,10 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.lines import note, pen_for_stdout
-from hotloop.report.as_json import plain
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.counters import counters_markdown, counters_text
-from hotloop.report.series_text import experiment_json, experiment_markdown, experiment_text
+from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
+from hotloop.report.to_json import plain
 from hotloop.workflows.baseline import (
     AgainstBaseline,
     against_baseline,
@@ -146,11 +146,11 @@ def commands(arguments: Arguments, limit: Limit | None) -> int:
 def show(arguments: Arguments, done: Done) -> None:
     """The result, and where it lies."""
     if arguments.json:
-        print(json.dumps(experiment_json(done.series, done.found)))
+        print(json.dumps(comparison_json(done.series, done.found)))
     else:
-        print(experiment_text(done.series, done.found, pen_for_stdout()))
+        print(comparison_text(done.series, done.found, pen_for_stdout()))
     if arguments.markdown is not None:
-        write(arguments.markdown, experiment_markdown(done.series, done.found))
+        write(arguments.markdown, comparison_markdown(done.series, done.found))
     note(done.conducted.says)
     name = shlex.quote(str(done.series.path))
     if done.interrupted:
@@ -178,12 +178,12 @@ def existing(arguments: Arguments, limit: Limit | None) -> int:
     for warning in result.warnings:
         note(f"warning: {warning}")
     if arguments.json:
-        data = experiment_json(result.series, result.found)
+        data = comparison_json(result.series, result.found)
         print(json.dumps({**data, "warnings": list(result.warnings)}))
     else:
-        print(experiment_text(result.series, result.found, pen_for_stdout()))
+        print(comparison_text(result.series, result.found, pen_for_stdout()))
     if arguments.markdown is not None:
-        write(arguments.markdown, experiment_markdown(result.series, result.found, result.warnings))
+        write(arguments.markdown, comparison_markdown(result.series, result.found, result.warnings))
     return exit_code(result.found, limit)
 
 

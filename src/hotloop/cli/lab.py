@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import investigation_json, investigation_text
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.lab import run_plan

@@ -10,9 +10,9 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.lines import note, pen_for_stdout
-from hotloop.report.as_json import plain
-from hotloop.report.series_text import experiment_text
+from hotloop.cli.output import note, pen_for_stdout
+from hotloop.report.series_text import comparison_text
+from hotloop.report.to_json import plain
 from hotloop.workflows.compare import Terms
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.prove import prove
@@ -58,6 +58,6 @@ def run(arguments: Arguments) -> int:
         print(pen.wrap(found.recommendation.title))
         print(pen.wrap(found.says))
         print()
-        print(experiment_text(found.done.series, found.done.found, pen))
+        print(comparison_text(found.done.series, found.done.found, pen))
     note(f"wrote {found.file}" if found.file else "the proof could not be written beside the capture")
     return INTERRUPTED if found.done.interrupted else exit_code_of(found.done.conducted)

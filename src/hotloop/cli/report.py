@@ -15,9 +15,9 @@ import tyro
 
 from hotloop._util.units import size
 from hotloop.cli.series import report_series
-from hotloop.report.as_json import findings_json
 from hotloop.report.text import terminal
-from hotloop.workflows.report import Explained, check_target, explained, write_report
+from hotloop.report.to_json import findings_json
+from hotloop.workflows.report import CaptureReport, check_target, report_on, write_report
 from hotloop.workflows.series_report import is_series
 
 
@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> int:
         return report_series(arguments.capture, arguments.output, arguments.force, arguments.json)
     if arguments.output is not None:
         check_target(arguments.output, arguments.force)
-    result = explained(arguments.capture, arguments.goal_env_steps)
+    result = report_on(arguments.capture, arguments.goal_env_steps)
     if arguments.output is not None:
         written = write_report(result, arguments.output, arguments.force)
         note(f"wrote {arguments.output} ({size(written)})")
@@ -62,7 +62,7 @@ def next_command(arguments: Arguments, name: str) -> str:
     return f"hotloop report {name}" + ("" if arguments.output is not None else " -o report.html")
 
 
-def print_text(result: Explained) -> None:
+def print_text(result: CaptureReport) -> None:
     """The report as wide as the terminal, in colour where that is welcome, in ASCII where it must be."""
     on_terminal = sys.stdout.isatty()
     colour = on_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -14,8 +14,8 @@ import tyro
 
 from hotloop._util.units import size
 from hotloop.cli.report import note, print_text
-from hotloop.report.as_json import findings_json
-from hotloop.workflows.report import check_target, explained, write_report
+from hotloop.report.to_json import findings_json
+from hotloop.workflows.report import check_target, report_on, write_report
 from hotloop.workflows.run import Ran, did_nothing, run_recorded
 
 TAKES_COMMAND = True
@@ -78,7 +78,7 @@ def run(arguments: Arguments) -> int:
         if getattr(arguments, name)
     }
     ran = run_recorded(arguments.command, arguments.capture, options | {"on": True}, quiet=arguments.json)
-    result = explained(str(ran.folder))
+    result = report_on(str(ran.folder))
     files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}
     if arguments.json:
         script = {"exit_code": ran.exit_code, "ending": ran.ending, "command": list(ran.command)}

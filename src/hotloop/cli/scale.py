@@ -12,7 +12,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
-from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from hotloop._util.units import size
-from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.workflows.series_report import as_json, series_report, text, write_series_report
 
 

@@ -15,14 +15,14 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
 from hotloop.cli import train_mario, train_petri
-from hotloop.cli.lines import note, pen_for_stderr, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
 from hotloop.cli.train_plan import plan_text
-from hotloop.report.as_json import findings_json
+from hotloop.report.to_json import findings_json
 from hotloop.workflows.choices import NOTHING_CHOSEN, Chosen, choose, says_of, wishes_in
 from hotloop.workflows.memory import ChildrenWatch, Line, checked_plan, lines_of
-from hotloop.workflows.report import explained
+from hotloop.workflows.report import report_on
 from hotloop.workflows.train import (
     WORKLOADS,
     Recording,
@@ -147,7 +147,7 @@ def run(arguments: Arguments) -> int:
     if trained.folder is None:
         _say(trained, wish.json, None, held)
     else:
-        result = explained(str(trained.folder))
+        result = report_on(str(trained.folder))
         if report is not None:
             save_export(result.capture, report)
         _say(trained, wish.json, findings_json(result.findings), held)

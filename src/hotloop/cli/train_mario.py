@@ -7,7 +7,7 @@ import shlex
 from typing import Any, Protocol
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.pipeline import benchmark_json, benchmark_text
 from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train_mario import Request, benchmark
@@ -36,7 +36,7 @@ def run(config: Any, request: Request, wish: Wish) -> int:
     else:
         print(
             benchmark_text(
-                found.rows, len(found.figures), found.same_work, done.found.badge, pen_for_stdout()
+                found.rows, len(found.figures), found.same_work, done.found.machine_load, pen_for_stdout()
             )
         )
     note(done.conducted.says)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.lines import note, pen_for_stdout
-from hotloop.report.as_json import plain
-from hotloop.report.breakdown import (
+from hotloop.cli.output import note, pen_for_stdout
+from hotloop.report.batch_breakdown import (
     breakdown_json,
     breakdown_text,
     explanation_text,
     impacts_text,
     rules_text,
 )
-from hotloop.report.series_text import experiment_json, experiment_text
+from hotloop.report.series_text import comparison_json, comparison_text
+from hotloop.report.to_json import plain
 from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train import Recording, train
 from hotloop.workflows.train_petri import (
@@ -82,7 +82,7 @@ def _compare(config: Any, request: Request, wish: Wish) -> int:
     found = compare_turbo(config, request, Progress())
     done = found.done
     if wish.json:
-        data = experiment_json(done.series, done.found)
+        data = comparison_json(done.series, done.found)
         more = ("off", "on", "explanation", "impacts", "recommendations")
         print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
     else:
@@ -103,7 +103,7 @@ def _other_learner(config: Any) -> str:
 
 def _text(found: Compared, breakdown: bool, last: str) -> str:
     pen = pen_for_stdout()
-    parts = [experiment_text(found.done.series, found.done.found, pen)]
+    parts = [comparison_text(found.done.series, found.done.found, pen)]
     parts.append(explanation_text(found.explanation, pen))
     if breakdown:
         sides = ((OFF, found.off), (ON, found.on))

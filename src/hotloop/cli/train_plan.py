@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop._util.units import count, percent, size
-from hotloop.report.lines import Pen, table
+from hotloop.report.pen import Pen, table
 from hotloop.workflows.memory import Line
 
 

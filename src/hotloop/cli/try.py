@@ -11,8 +11,8 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.lines import note, pen_for_stdout
-from hotloop.report.trial import TryReport, try_json, try_text
+from hotloop.cli.output import note, pen_for_stdout
+from hotloop.report.trial import TrialReport, trial_json, trial_text
 from hotloop.workflows.try_ import Terms, try_patches
 
 TAKES_COMMAND = True
@@ -74,7 +74,7 @@ def run(arguments: Arguments) -> int:
         selftest=arguments.selftest,
     )
 
-    def tell(report: TryReport) -> None:
+    def tell(report: TrialReport) -> None:
         if not arguments.json:
             show(report)
             note("hotloop: " + ("the script is ended" if terms.stop else "the script goes on, unchanged"))
@@ -82,7 +82,7 @@ def run(arguments: Arguments) -> int:
     tried = try_patches(arguments.command, arguments.capture, terms, quiet=arguments.json, tell=tell)
     if arguments.json:
         script = {"exit_code": tried.ran.exit_code, "ending": tried.ran.ending}
-        print(json.dumps(try_json(tried.report) | {"script": script, "capture": str(tried.ran.folder)}))
+        print(json.dumps(trial_json(tried.report) | {"script": script, "capture": str(tried.ran.folder)}))
     elif not tried.told:
         show(tried.report)
     if tried.stopped:
@@ -95,7 +95,7 @@ def run(arguments: Arguments) -> int:
     return 0 if tried.report.began else NOTHING_MEASURED
 
 
-def show(report: TryReport) -> None:
+def show(report: TrialReport) -> None:
     """The report on stdout."""
     sys.stdout.flush()
-    print(f"\n{try_text(report, pen_for_stdout())}", flush=True)
+    print(f"\n{trial_text(report, pen_for_stdout())}", flush=True)

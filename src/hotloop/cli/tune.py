@@ -13,7 +13,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.lines import note, pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.tune_text import remembered_text, tuning_json, tuning_text
 from hotloop.workflows.experiments import Progress
 from hotloop.workflows.tune import Target, TuneTerms, tune

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop._util.units import percent, size
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
-from hotloop.report.series_text import experiment_json
+from hotloop.report.pen import Pen, table
+from hotloop.report.series_text import comparison_json
+from hotloop.report.to_json import plain
 from hotloop.report.verdict import floor_text, headline
 from hotloop.workflows.tune import (
     ALL,
@@ -159,7 +159,7 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The whole result as plain values."""
-    compared = [experiment_json(done.series, done.found) for done in tuning.compared]
+    compared = [comparison_json(done.series, done.found) for done in tuning.compared]
     otherwise = "undecided" if too_few_probes(tuning.searched) else "keep yours"
     return {
         "schema_version": 1,

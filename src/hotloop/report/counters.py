@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotloop.analysis.counters import CounterChange
 from hotloop.analysis.verdict import Verdict
-from hotloop.report.lines import Pen, table
+from hotloop.report.pen import Pen, table
 from hotloop.report.verdict import floor_text, headline
 
 

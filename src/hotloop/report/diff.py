@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop._util.units import count, duration, percent
 from hotloop.analysis.diff import Difference, DiffRow, DiffSide, Per, WorkDifference
-from hotloop.report.names import columns, shown
+from hotloop.report.safe_text import columns, shown
 
 SCHEMA_VERSION = 1
 _FIGURES = 42  # columns right of the region's name: four figures of 9 with gaps

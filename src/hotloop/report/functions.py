@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop._util.units import count, short_duration
-from hotloop.analysis.functions import FunctionChange, FunctionTime
-from hotloop.report.lines import Pen, table
+from hotloop.analysis.profiled_functions import FunctionChange, FunctionTime
+from hotloop.report.pen import Pen, table
 
 MOST = 50
 

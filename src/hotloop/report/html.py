@@ -16,9 +16,9 @@ from hotloop._util.extras import require_extra
 from hotloop.analysis.findings import Findings
 from hotloop.report import html_sections as sections
 from hotloop.report import html_tables as tables
-from hotloop.report.as_json import findings_json, plain
-from hotloop.report.html_charts import MOST_CHOICES, course, course_categories, icicle, places
+from hotloop.report.html_charts import MOST_CHOICES, icicle, places, time_series_categories, time_series_chart
 from hotloop.report.markup import text
+from hotloop.report.to_json import findings_json, plain
 
 # What the embedded findings may take, so that the page stays below 6 MB with plotly's 4.8.
 REGION_BYTES = 200_000
@@ -37,8 +37,8 @@ def html(findings: Findings, capture: str = "") -> str:
     while nodes and len(embedded(charts["icicle"])) > TREE_BYTES:
         nodes, left_out = places(findings.regions, len(nodes) // 2)
         charts["icicle"] = icicle(findings, nodes)
-    if len(findings.course.get("time_s", ())) > 1:
-        charts["course"] = course(findings)
+    if len(findings.time_series.get("time_s", ())) > 1:
+        charts["time-series"] = time_series_chart(findings)
     largest = sorted(nodes, key=lambda place: -place.width_ns)[:MOST_CHOICES]
     chosen = {place.key for place in largest}
     choices = [(p.key, " › ".join(p.region.path)) for p in nodes if p.key in chosen]
@@ -49,10 +49,12 @@ def html(findings: Findings, capture: str = "") -> str:
         "tree": sections.tree(choices, max(place.depth for place in nodes), left_out)
         if "icicle" in charts
         else "",
-        "over-time": sections.over_time(findings, course_categories(findings)) if "course" in charts else "",
+        "over-time": sections.over_time(findings, time_series_categories(findings))
+        if "time-series" in charts
+        else "",
         "growth": tables.growth(findings) if findings.growth or findings.forecast else "",
         "threads": tables.threads(findings) if findings.utilisation else "",
-        "light": tables.light(findings) if findings.light else "",
+        "roofline": tables.roofline(findings) if findings.roofline else "",
         "all-regions": tables.all_regions(findings) if findings.regions else "",
         "machine": tables.machine(findings),
         "reproduce": sections.reproduce(findings, capture),

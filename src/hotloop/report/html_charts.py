@@ -8,8 +8,8 @@ from typing import Any
 
 from hotloop._util.units import count, duration, percent
 from hotloop.analysis.findings import Findings, RegionFinding
-from hotloop.report.names import shown
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import shown
 
 MOST_NODES = 1500  # of the icicle; the largest, so that every node drawn has its callers
 MOST_CHOICES = 150
@@ -109,18 +109,18 @@ def icicle(findings: Findings, nodes: list[Place]) -> dict[str, Any]:
     return {"data": [trace], "layout": layout}
 
 
-def course_categories(findings: Findings) -> list[str]:
+def time_series_categories(findings: Findings) -> list[str]:
     """Categories with a course over time, in the order of the breakdown."""
-    have = [key.removeprefix("share:") for key in findings.course if key.startswith("share:")]
+    have = [key.removeprefix("share:") for key in findings.time_series if key.startswith("share:")]
     ranked = [c.category for c in findings.breakdown.categories if c.category in have]
     return ranked + [c for c in have if c not in ranked]
 
 
-def course(findings: Findings) -> dict[str, Any]:
+def time_series_chart(findings: Findings) -> dict[str, Any]:
     """Throughput above, shares stacked below, memory at the bottom where it was measured."""
-    times = list(findings.course["time_s"])
-    categories = course_categories(findings)
-    rate, memory = findings.course.get("env_steps_per_s"), findings.course.get("rss_bytes")
+    times = list(findings.time_series["time_s"])
+    categories = time_series_categories(findings)
+    rate, memory = findings.time_series.get("env_steps_per_s"), findings.time_series.get("rss_bytes")
     rows = [name for name, known in (("rate", rate), ("shares", categories), ("memory", memory)) if known]
     weights = {"rate": 3.0, "shares": 5.0, "memory": 2.0}
     gap = 0.1
@@ -160,7 +160,7 @@ def course(findings: Findings) -> dict[str, Any]:
                 "mode": "lines",
                 "stackgroup": "shares",
                 "x": times,
-                "y": list(findings.course[f"share:{category}"]),
+                "y": list(findings.time_series[f"share:{category}"]),
                 "yaxis": axes["shares"],
                 "name": label(category, 30),
                 "line": {"width": 0, "color": colour_of(category)},

@@ -22,7 +22,7 @@ CONTENTS = {
     "over-time": "Over time",
     "growth": "Growth",
     "threads": "Threads",
-    "light": "Speed of light",
+    "roofline": "Roofline",
     "all-regions": "All regions",
     "machine": "Machine",
     "reproduce": "Reproduce",
@@ -210,21 +210,21 @@ def tree(choices: list[tuple[str, str]], levels: int, left_out: int) -> str:
 
 def over_time(findings: Findings, categories: list[str]) -> str:
     """Place for throughput and shares over time, and their figures as a table."""
-    course, named = findings.course, categories[:6]
+    series, named = findings.time_series, categories[:6]
     columns: list[tuple[str, tuple[float, ...], Callable[[float | None], str]]] = []
-    if course.get("env_steps_per_s"):
-        columns.append(("env steps/s", course["env_steps_per_s"], count))
-    columns += [(c, course[f"share:{c}"], percent) for c in named]
+    if series.get("env_steps_per_s"):
+        columns.append(("env steps/s", series["env_steps_per_s"], count))
+    columns += [(c, series[f"share:{c}"], percent) for c in named]
     rows = (
         m.row(duration(1e9 * at), *(m.cell(shown(known(values[i]))) for _, values, shown in columns))
-        for i, at in enumerate(course["time_s"])
+        for i, at in enumerate(series["time_s"])
     )
     heads = ("time", *(f"#{name}" for name, _, _ in columns))
     said = "Throughput and shares of time over the run; the figures follow as a table"
     legend = "".join(f"<li>{m.category(c)}</li>" for c in categories)
     figures = m.table("Throughput and the largest shares over time", heads, rows)
     body = m.panel(
-        f'<div id="course" class="chart" role="img" aria-label="{said}"></div>',
+        f'<div id="time-series" class="chart" role="img" aria-label="{said}"></div>',
         f'<ul class="legend">{legend}</ul><details><summary>The figures</summary>{figures}</details>',
     )
     lead = "Throughput, and what the time went to, window by window."

@@ -100,7 +100,7 @@ def thread(use: ThreadUse) -> str:
     )
 
 
-def light(findings: Findings) -> str:
+def roofline(findings: Findings) -> str:
     """How far each phase is from the best this machine could do."""
     rows = (
         m.row(
@@ -110,12 +110,12 @@ def light(findings: Findings) -> str:
             m.optional(duration(r.limit_ns)),
             m.cell(f"<strong>{r.ratio:.1f}{TIMES}</strong>"),
         )
-        for r in findings.light[:MOST_ROWS]
+        for r in findings.roofline[:MOST_ROWS]
     )
     heads = ("phase", "limited by", "#measured*", "#limit*", "#away")
     table = m.table("Measured time against the limit of this machine", heads, rows)
     lead = f"The best this machine could do, measured. Close to 1{TIMES}: nothing to gain there."
-    return m.section("light", CONTENTS["light"], lead, m.panel(table))
+    return m.section("roofline", CONTENTS["roofline"], lead, m.panel(table))
 
 
 def all_regions(findings: Findings) -> str:
@@ -158,7 +158,7 @@ def region(r: RegionFinding) -> str:
 
 
 def machine(findings: Findings) -> str:
-    """The machine badge, what could not be measured, and warnings."""
+    """The machine machine_load, what could not be measured, and warnings."""
     chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
     parts = [f'<p class="chips">{chips}</p>'] if chips else []
     lists = (("What could not be measured", findings.not_measured), ("Warnings", findings.warnings))

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hotloop.analysis.findings import Estimate
-from hotloop.report.names import shown
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import shown
 from hotloop.report.text import gain
 
 LONGEST = 400  # characters of a foreign text that are shown

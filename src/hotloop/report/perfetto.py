@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.capture.model import Capture, Node, Process, Thread
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
 
 Row = dict[str, Any]
 Calls = list[tuple[int, int, str, dict[str, Any]]]  # start_ns, end_ns, name, arguments

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hotloop._util.extras import require_extra
-from hotloop.analysis.badge import Badge
 from hotloop.analysis.findings import Estimate
+from hotloop.analysis.load_snapshot import MachineLoad
 from hotloop.analysis.pipeline import PipelineFigures, PipelineRow
 from hotloop.capture.series import Series
-from hotloop.report.as_json import SCHEMA_VERSION, plain
-from hotloop.report.lines import Pen, table
-from hotloop.report.series_text import badge_text
+from hotloop.report.pen import Pen, table
+from hotloop.report.series_text import machine_load_text
+from hotloop.report.to_json import SCHEMA_VERSION, plain
 
 INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
 COLOURS = {"original": "#d55e00", "fast": "#0072b2"}
@@ -29,7 +29,9 @@ _WORDS = {True: "reached", False: "missed", None: "open"}
 Figures = Sequence[tuple[PipelineFigures, PipelineFigures]]
 
 
-def benchmark_text(rows: Sequence[PipelineRow], pairs: int, same_work: str, badge: Badge, pen: Pen) -> str:
+def benchmark_text(
+    rows: Sequence[PipelineRow], pairs: int, same_work: str, machine_load: MachineLoad, pen: Pen
+) -> str:
     """Medians of both, the change with its interval, the goal, and whether it was reached."""
     cells = [("", "original", "fast", "change", "goal", "")]
     cells += [
@@ -50,7 +52,9 @@ def benchmark_text(rows: Sequence[PipelineRow], pairs: int, same_work: str, badg
         lines.append(pen.wrap("Too few pairs for intervals: at least 5 are needed (--pairs).", "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
     lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait in 1000 env steps, all processes.", "  ")))
-    lines.append(pen.dim(pen.wrap(f"Medians; intervals hold with 95 %. {badge_text(badge)}", "  ")))
+    lines.append(
+        pen.dim(pen.wrap(f"Medians; intervals hold with 95 %. {machine_load_text(machine_load)}", "  "))
+    )
     return "\n".join(lines)
 
 

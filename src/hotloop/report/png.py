@@ -15,8 +15,8 @@ from typing import Any
 from hotloop._util.extras import require_extra
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.findings import Findings, RegionFinding
-from hotloop.report.names import shown
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import shown
 
 BARS = 12  # operations and categories shown
 LABELS = 6  # points of the scatter that carry their name
@@ -220,7 +220,7 @@ def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]]) -> No
 
 def _memory(axes: Any, findings: Findings) -> None:
     axes.set_title("Memory")
-    time_s, rss = findings.course.get("time_s", ()), findings.course.get("rss_bytes", ())
+    time_s, rss = findings.time_series.get("time_s", ()), findings.time_series.get("rss_bytes", ())
     if len(time_s) == len(rss) and len(rss) > 1 and max(rss) > 0:
         axes.fill_between(time_s, rss, color=colour_of("environment"), alpha=0.16, linewidth=0)
         axes.plot(time_s, rss, color=colour_of("environment"), linewidth=1.8)

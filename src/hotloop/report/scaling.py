@@ -6,9 +6,9 @@ from typing import Any
 
 from hotloop._util.units import duration
 from hotloop.analysis.scaling import RegionScaling, Scaling
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
+from hotloop.report.pen import Pen, table
 from hotloop.report.text import nature, slope
+from hotloop.report.to_json import plain
 
 # Version history (raised when a field changes its meaning or goes; a new field does not raise it):
 #   1  first version

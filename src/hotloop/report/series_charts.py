@@ -1,4 +1,4 @@
-"""Charts of a series as SVG that takes its colours from the page: intervals, runs in order, badge."""
+"""Charts of a series as SVG that takes its colours from the page: intervals, runs in order, machine_load."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def _mark(x: float, y: float, variant: int, label: str) -> str:
     return f'<polygon points="{points}" fill="{colour}">{title}</polygon>'
 
 
-def course(lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
-    """The machine badge over the runs: a small chart for each figure, all from 0 up."""
+def load_chart(lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
+    """The machine machine_load over the runs: a small chart for each figure, all from 0 up."""
     each, gap = 64, 26
     height = (each + gap) * len(lines) + 10
     parts = []

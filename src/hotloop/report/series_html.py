@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from string import Template
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.badge import Busy, busy
-from hotloop.analysis.experiment import Compared, Experiment, value_s
-from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.comparison import Comparison, VariantComparison, value_s
+from hotloop.analysis.load_snapshot import RunLoad, run_load
+from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.verdict import Verdict, interval_words
 from hotloop.capture.series import Series
 from hotloop.report import markup as m
 from hotloop.report.html import asset, embedded, policy
-from hotloop.report.series_charts import Dot, course, dots, intervals
+from hotloop.report.series_charts import Dot, dots, intervals, load_chart
 from hotloop.report.series_text import (
     METRICS,
-    badge_text,
-    experiment_json,
+    comparison_json,
     failures,
     lane_sentences,
+    machine_load_text,
     work_sentences,
 )
 from hotloop.report.verdict import basis, floor_text, headline
@@ -38,7 +38,7 @@ _BUSY = {
 
 def series_html(
     series: Series,
-    found: Experiment,
+    found: Comparison,
     table: RankedTable | None = None,
     scaling: Scaling | None = None,
     name: str = "",
@@ -62,14 +62,14 @@ def series_html(
         command=m.text(title, 300),
         sections="\n".join(part for part in parts if part),
         footer="Made by hotloop from a series of runs. This page loads nothing from anywhere.",
-        findings=embedded(experiment_json(series, found)),
+        findings=embedded(comparison_json(series, found)),
         charts=embedded({}),
         plotly="",
         script=script,
     )
 
 
-def hero(series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None) -> str:
+def hero(series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None) -> str:
     """The verdict in one sentence, and the figures of the series."""
     if table is not None and len(found.compared) > 1:
         said = table.says
@@ -91,12 +91,12 @@ def hero(series: Series, found: Experiment, table: RankedTable | None, scaling: 
     return f'<div class="hero"><h1>{m.text(said, 1000)}</h1><dl class="figures">{listed}</dl></div>'
 
 
-def verdicts(series: Series, found: Experiment) -> str:
+def verdicts(series: Series, found: Comparison) -> str:
     """Interval plot, and a table with the same figures."""
     rows = [(row.variant.name, row.verdict.change) for row in found.compared]
     heads = ["variant", "#change in time", "#speed-up", "verdict", "work", "returns", "expected*"]
     body = [_verdict_row(row) for row in found.compared]
-    said = [f"Compared with {found.baseline.name}: {METRICS[found.metric]}."]
+    said = [f"VariantComparison with {found.baseline.name}: {METRICS[found.metric]}."]
     for row in found.compared:
         said += work_sentences(row.work, row.variant.name)
     if len(found.compared) == 1:
@@ -110,7 +110,7 @@ def verdicts(series: Series, found: Experiment) -> str:
     return m.section("verdicts", "Verdicts", "", drawn + notes)
 
 
-def _verdict_row(row: Compared) -> str:
+def _verdict_row(row: VariantComparison) -> str:
     verdict = row.verdict
     work = "not counted" if row.work is None else "differs" if row.work else "same"
     learning = row.learning.says if row.learning is not None else "not recorded"
@@ -132,7 +132,7 @@ def _speed_up(verdict: Verdict) -> str:
     return f"×{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found is not None else "-"
 
 
-def components(found: Experiment) -> str:
+def components(found: Comparison) -> str:
     """A table of the parts for each variant."""
     tables = []
     for row in found.compared:
@@ -152,7 +152,7 @@ def components(found: Experiment) -> str:
     return m.section("components", "Components", lead, m.panel(*tables))
 
 
-def runs(series: Series, found: Experiment) -> str:
+def runs(series: Series, found: Comparison) -> str:
     """Raw values in run order: drift shows here."""
     names = [variant.name for variant in series.plan.variants]
     shown = [run for run in series.runs if not run.scale]
@@ -204,16 +204,16 @@ def _exponent(found: object) -> str:
     return "-" if value is None else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def machine(series: Series, found: Experiment) -> str:
-    """The badge over time."""
-    each = [busy(run) for run in series.runs]
-    lines = [(label, values) for key, label in _BUSY.items() if (values := _course(each, key))]
-    drawn = m.panel(course(lines)) if lines else ""
-    lead = f"Median and most of all runs: {badge_text(found.badge)}. It is shown, never used to drop a run."
+def machine(series: Series, found: Comparison) -> str:
+    """The machine_load over time."""
+    each = [run_load(run) for run in series.runs]
+    lines = [(label, values) for key, label in _BUSY.items() if (values := _load_values(each, key))]
+    drawn = m.panel(load_chart(lines)) if lines else ""
+    lead = f"Median and maximum over all runs: {machine_load_text(found.machine_load)}. No run is dropped."
     return m.section("machine", "The machine meanwhile", m.text(lead, 600), drawn)
 
 
-def _course(each: Sequence[Busy], key: str) -> list[float | None]:
+def _load_values(each: Sequence[RunLoad], key: str) -> list[float | None]:
     values: list[float | None] = [getattr(one, key) for one in each]
     shown = any(v is not None and (v > 0 or key in ("load", "cpu_stall", "steal")) for v in values)
     return values if shown else []

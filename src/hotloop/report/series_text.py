@@ -1,4 +1,4 @@
-"""A series as text: verdicts, work that differs, runs in their order, the machine badge."""
+"""A series as text: verdicts, work that differs, runs in their order, the machine machine_load."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.badge import Badge, Level
+from hotloop.analysis.comparison import Comparison, Metric, VariantComparison, rank_comparison, value_s
 from hotloop.analysis.diff import WorkDifference
-from hotloop.analysis.experiment import Compared, Experiment, Metric, ranked, value_s
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.load_snapshot import LoadLevel, MachineLoad
+from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.verdict import Decision
 from hotloop.capture.series import Run, Series
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
+from hotloop.report.pen import Pen, table
 from hotloop.report.scaling import scaling_text
+from hotloop.report.to_json import plain
 from hotloop.report.verdict import (
     progress_line,
     ranked_markdown,
@@ -25,7 +25,7 @@ from hotloop.report.verdict import (
     verdict_text,
 )
 
-SCHEMA_VERSION = 1  # of `experiment_json`
+SCHEMA_VERSION = 1  # of `comparison_json`
 MOST_RUNS = 60  # drawn in the terminal
 _PROCESS = "the whole process, its start included (no run recorded progress; see hotloop.progress)"
 METRICS: dict[Metric, str] = {
@@ -35,23 +35,23 @@ METRICS: dict[Metric, str] = {
 }
 
 
-def experiment_text(series: Series, found: Experiment, pen: Pen) -> str:
+def comparison_text(series: Series, found: Comparison, pen: Pen) -> str:
     """The end of a comparison: two variants with their parts, or several as a ranked table."""
     if len(found.compared) == 1:
         return pair_text(series, found, pen)
-    lines = [ranked_text(ranked(found), pen, badge_text(found.badge))]
+    lines = [ranked_text(rank_comparison(found), pen, machine_load_text(found.machine_load))]
     lines.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
     lines += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     return "\n".join(lines)
 
 
 def investigation_text(
-    series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None, pen: Pen
+    series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None, pen: Pen
 ) -> str:
     """The end of a plan: the ranked table, then what the sizes say."""
     parts = []
     if table is not None:
-        parts.append(ranked_text(table, pen, badge_text(found.badge)))
+        parts.append(ranked_text(table, pen, machine_load_text(found.machine_load)))
         parts.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
     parts += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     if scaling is not None:
@@ -60,14 +60,14 @@ def investigation_text(
 
 
 def investigation_json(
-    series: Series, found: Experiment, table: RankedTable | None, scaling: Scaling | None
+    series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None
 ) -> dict[str, Any]:
     """The end of a plan as plain values, for `--json`."""
-    data = experiment_json(series, found)
+    data = comparison_json(series, found)
     return {**data, "kind": "hotloop investigation", "ranked": plain(table), "scaling": plain(scaling)}
 
 
-def pair_text(series: Series, found: Experiment, pen: Pen) -> str:
+def pair_text(series: Series, found: Comparison, pen: Pen) -> str:
     """Two variants."""
     row = found.compared[0]
     cpu = next((verdict for name, verdict in row.more if name.startswith("CPU")), None)
@@ -80,11 +80,11 @@ def pair_text(series: Series, found: Experiment, pen: Pen) -> str:
         cpu=cpu,
         components=row.components,
         notes=notes(series, found, row),
-        badge=badge_text(found.badge),
+        machine_load=machine_load_text(found.machine_load),
     )
 
 
-def notes(series: Series, found: Experiment, row: Compared) -> list[str]:
+def notes(series: Series, found: Comparison, row: VariantComparison) -> list[str]:
     """What else should be known about a pair: the metric, other metrics, work, learning, failures."""
     said = [f"compared: {METRICS[found.metric]}; {medians(found, row)}.", *lane_sentences(series)]
     said += [f"{name}: {verdict.says}." for name, verdict in row.more if not name.startswith("CPU")]
@@ -108,7 +108,7 @@ def lane_sentences(series: Series) -> list[str]:
     return [f"{most} runs were made at a time, each on cores of its own: {cores}."]
 
 
-def medians(found: Experiment, row: Compared) -> str:
+def medians(found: Comparison, row: VariantComparison) -> str:
     """`A 1.20 ms, B 0.80 ms` per unit."""
     sides = ((found.baseline.name, row.median_a_s), (row.variant.name, row.median_b_s))
     return "median " + ", ".join(
@@ -147,27 +147,31 @@ def failures(series: Series) -> list[str]:
     return said
 
 
-def badge_text(badge: Badge) -> str:
+def machine_load_text(machine_load: MachineLoad) -> str:
     """`load 1.3 (most 2.1), CPU pressure 12.0 % (most 31.0 %), steal 0.1 % (most 0.4 %)`."""
     shares = (
-        ("CPU pressure", badge.cpu_stall),
-        ("memory pressure", badge.memory_stall),
-        ("IO pressure", badge.io_stall),
-        ("steal", badge.steal),
-        ("throttled", badge.throttled),
+        ("CPU pressure", machine_load.cpu_stall),
+        ("memory pressure", machine_load.memory_stall),
+        ("IO pressure", machine_load.io_stall),
+        ("steal", machine_load.steal),
+        ("throttled", machine_load.throttled),
     )
-    said = [f"load {badge.load.median:.1f} (most {badge.load.most:.1f})"] if badge.load else []
+    said = (
+        [f"load {machine_load.load.median:.1f} (max {machine_load.load.max:.1f})"]
+        if machine_load.load
+        else []
+    )
     for name, level in shares:
-        if level is not None and (name in ("CPU pressure", "steal") or level.most > 0.001):
+        if level is not None and (name in ("CPU pressure", "steal") or level.max > 0.001):
             said.append(f"{name} {_level(level)}")
     return ", ".join(said) or "not known on this system"
 
 
-def _level(level: Level) -> str:
-    return f"{percent(level.median)} (most {percent(level.most)})"
+def _level(level: LoadLevel) -> str:
+    return f"{percent(level.median)} (max {percent(level.max)})"
 
 
-def progress_text(found: Experiment, width: int = 80) -> str:
+def progress_text(found: Comparison, width: int = 80) -> str:
     """One line while it goes on: the interval shrinking, the next look."""
     if len(found.compared) == 1:
         verdict = found.compared[0].verdict
@@ -175,8 +179,8 @@ def progress_text(found: Experiment, width: int = 80) -> str:
     return Pen(unicode=False).clean(f"block {found.blocks}: {found.reason}", width)
 
 
-def series_text(series: Series, found: Experiment, pen: Pen, said: str | None = None) -> str:
-    """`hotloop report SERIES`: intervals, verdicts, components, every run in its order, the badge.
+def series_text(series: Series, found: Comparison, pen: Pen, said: str | None = None) -> str:
+    """`hotloop report SERIES`: intervals, verdicts, components, every run in its order, the machine_load.
 
     `said` takes the place of the verdicts, where there is more to say than those.
     """
@@ -184,7 +188,7 @@ def series_text(series: Series, found: Experiment, pen: Pen, said: str | None = 
     title = pen.heading(series.plan.name or "Series", f"{len(series.runs)} runs of {names}")
     parts = [
         title,
-        experiment_text(series, found, pen) if said is None else said,
+        comparison_text(series, found, pen) if said is None else said,
         interval_lines(found, pen),
         run_lines(series, found, pen),
     ]
@@ -192,7 +196,7 @@ def series_text(series: Series, found: Experiment, pen: Pen, said: str | None = 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def interval_lines(found: Experiment, pen: Pen) -> str:
+def interval_lines(found: Comparison, pen: Pen) -> str:
     """Each variant's change as a line on one scale, `|` at no change."""
     drawn = [(row, row.verdict.change) for row in found.compared if row.verdict.change is not None]
     if not drawn:
@@ -218,7 +222,7 @@ def _interval(change: Estimate, reach: float, width: int) -> str:
     return "".join(line)
 
 
-def run_lines(series: Series, found: Experiment, pen: Pen) -> str:
+def run_lines(series: Series, found: Comparison, pen: Pen) -> str:
     """Every run in its order with its value as a dot, so that drift shows; failed ones say so."""
     runs = [run for run in series.runs if not run.scale]
     if not runs:
@@ -239,10 +243,10 @@ def run_lines(series: Series, found: Experiment, pen: Pen) -> str:
     return "\n".join(lines)
 
 
-def experiment_markdown(series: Series, found: Experiment, warnings: Sequence[str] = ()) -> str:
+def comparison_markdown(series: Series, found: Comparison, warnings: Sequence[str] = ()) -> str:
     """The result for a pull-request comment."""
     if len(found.compared) != 1:
-        return ranked_markdown(ranked(found))
+        return ranked_markdown(rank_comparison(found))
     row = found.compared[0]
     return verdict_markdown(
         row.verdict,
@@ -250,11 +254,11 @@ def experiment_markdown(series: Series, found: Experiment, warnings: Sequence[st
         b=row.variant.name,
         components=row.components,
         notes=[*notes(series, found, row), *warnings],
-        badge=badge_text(found.badge),
+        machine_load=machine_load_text(found.machine_load),
     )
 
 
-def experiment_json(series: Series, found: Experiment) -> dict[str, Any]:
+def comparison_json(series: Series, found: Comparison) -> dict[str, Any]:
     """The verdicts and every run as plain values, for `--json`."""
     return {
         "kind": "hotloop experiment",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.capture.model import Capture, Node, Thread
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 UNATTRIBUTED = "(unattributed)"

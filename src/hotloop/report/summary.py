@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hotloop._util.units import count, duration, size
 from hotloop.capture.model import Progress
 from hotloop.capture.stats import ProfilerStats
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
 
 HEADINGS = ("operation", "calls", "total", "mean", "min", "max", "memory peak", "GPU peak")
 

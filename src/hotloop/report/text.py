@@ -16,9 +16,9 @@ from hotloop.analysis.findings import (
     Recommendation,
     ThreadUse,
 )
-from hotloop.report.lines import Pen, table
-from hotloop.report.names import columns
 from hotloop.report.palette import colour_of
+from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import columns
 
 MOST_BOTTLENECKS = 6
 MOST_RECOMMENDATIONS = 6
@@ -45,7 +45,7 @@ def terminal(
         recommendations(findings.recommendations, pen),
         growth(findings, pen),
         utilisation(findings, pen),
-        light(findings, pen),
+        roofline(findings, pen),
         machine(findings, pen),
         unmeasured(findings, pen),
         next_command(findings, pen, capture),
@@ -271,12 +271,12 @@ def parts_of(use: ThreadUse) -> tuple[float | None, float | None, float | None]:
     return use.busy_ns / wall, use.waiting_ns / wall, None if use.idle_ns is None else use.idle_ns / wall
 
 
-def light(findings: Findings, pen: Pen) -> str:
+def roofline(findings: Findings, pen: Pen) -> str:
     """How far each phase is from the best this machine could do."""
-    if not findings.light:
+    if not findings.roofline:
         return ""
     rows = [("phase", "measured", "limit", "away", "limited by")]
-    for r in findings.light:
+    for r in findings.roofline:
         limit = pen.clean(r.limit, 20)
         rows.append((r.name, duration(r.measured_ns), duration(r.limit_ns), f"{r.ratio:.1f}x", limit))
     drawn = table(pen, rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.live import UNATTRIBUTED, Live, LiveProcess, Stuck
-from hotloop.report.names import shown
+from hotloop.report.safe_text import shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

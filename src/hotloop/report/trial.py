@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop._util.units import percent
-from hotloop.analysis.badge import Badge
+from hotloop.analysis.load_snapshot import MachineLoad
 from hotloop.analysis.trial import BASELINE, How
 from hotloop.analysis.verdict import VariantVerdict, Verdict, interval_words
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
-from hotloop.report.series_text import badge_text
+from hotloop.report.pen import Pen, table
+from hotloop.report.series_text import machine_load_text
+from hotloop.report.to_json import plain
 from hotloop.report.verdict import headline
 
 # Version history (raised when a field changes its meaning or goes; a new field does not raise it):
@@ -48,7 +48,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class TryReport:
+class TrialReport:
     """All that `hotloop try` found."""
 
     patches: tuple[Patch, ...]  # best first
@@ -61,10 +61,10 @@ class TryReport:
     seconds: float  # in segments
     began: bool  # training was seen to begin
     kept: tuple[str, ...] = ()  # faster, and left on while the others were still tried
-    badge: Badge | None = None  # how busy the computer was
+    machine_load: MachineLoad | None = None  # how busy the computer was
 
 
-def try_text(found: TryReport, pen: Pen | None = None) -> str:
+def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
     """The table, the lines to add, the best combination, what was left out."""
     pen = pen or Pen(unicode=False)
     if not found.began:
@@ -92,8 +92,8 @@ def try_text(found: TryReport, pen: Pen | None = None) -> str:
         floor = percent(worst) if worst < 1 else f"{1 + worst:.0f} times"
         said = f"noise floor: {floor} at worst; all `faster` and `slower` hold together (Holm)."
         lines.append(pen.wrap(said, "  "))
-    if found.badge is not None:
-        lines.append(pen.wrap(f"machine: {badge_text(found.badge)}.", "  "))
+    if found.machine_load is not None:
+        lines.append(pen.wrap(f"machine: {machine_load_text(found.machine_load)}.", "  "))
     lines += [pen.dim(pen.wrap(f"not tried: {o.name}: {o.reason}.", "  ", "    ")) for o in found.left_out]
     return "\n".join(lines)
 
@@ -104,7 +104,7 @@ def _cells(patch: Patch) -> tuple[str, str, str]:
     return patch.name, change, verdict.word if verdict.word in ("faster", "slower") else verdict.says
 
 
-def _on_top(found: TryReport) -> str:
+def _on_top(found: TrialReport) -> str:
     if not found.kept:
         return ""
     return (
@@ -120,7 +120,7 @@ def _in_workers(patch: Patch) -> str:
     return f" It was switched in {number}, too: the line must run there as well."
 
 
-def _how(found: TryReport) -> str:
+def _how(found: TrialReport) -> str:
     if found.how != "phases":
         return _HOW[found.how]
     share = "" if found.same_share is None else f" ({percent(found.same_share)} of the time)"
@@ -130,7 +130,7 @@ def _how(found: TryReport) -> str:
     )
 
 
-def _together(found: TryReport) -> str:
+def _together(found: TrialReport) -> str:
     faster = [patch.name for patch in found.patches if patch.verdict.word == "faster"]
     if found.together is not None:
         return f"Best combination: {headline(found.together.verdict, BASELINE, found.together.name)}."
@@ -141,6 +141,6 @@ def _together(found: TryReport) -> str:
     return "No patch is clearly faster than the script as it is."
 
 
-def try_json(found: TryReport) -> dict[str, Any]:
+def trial_json(found: TrialReport) -> dict[str, Any]:
     """The same as plain values, for `--json`."""
     return {"kind": "hotloop try", "schema_version": SCHEMA_VERSION, **plain(found)}

@@ -7,10 +7,10 @@ from typing import Any
 
 from hotloop._util.units import percent
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.ranked import LearningVerdict, RankedRow, RankedTable
+from hotloop.analysis.ranking import LearningVerdict, RankedRow, RankedTable
 from hotloop.analysis.verdict import ComponentVerdict, Decision, Verdict, interval_words
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
+from hotloop.report.pen import Pen, table
+from hotloop.report.to_json import plain
 
 # Version history (raised when a field changes its meaning or goes; a new field does not raise it):
 #   1  first version
@@ -28,12 +28,12 @@ def verdict_text(
     cpu: Verdict | None = None,
     components: Sequence[ComponentVerdict] = (),
     notes: Sequence[str] = (),
-    badge: str = "",
+    machine_load: str = "",
 ) -> str:
     """The end of a comparison: the verdict, what it rests on, the parts, the noise floor.
 
     `a` and `b` are what the two sides are called. `notes` are sentences on what differs (work counters,
-    runs that failed); `badge` says what the machine was doing.
+    runs that failed); `machine_load` says what the machine was doing.
     """
     pen = pen or Pen(unicode=False)
     lines = [pen.paint(line, _STYLE[verdict.word]) for line in pen.wrap(headline(verdict, a, b)).split("\n")]
@@ -42,8 +42,8 @@ def verdict_text(
         lines.append(pen.wrap(f"CPU time: {headline(cpu, 'A', 'B')}", "  "))
     lines.append(pen.wrap(floor_text(verdict), "  "))
     lines += [pen.wrap(note, "  ") for note in notes if note]
-    if badge:
-        lines.append(pen.wrap(f"machine: {badge}", "  "))
+    if machine_load:
+        lines.append(pen.wrap(f"machine: {machine_load}", "  "))
     if components:
         lines += ["", *component_lines(components, pen)]
     return "\n".join(lines)
@@ -115,7 +115,7 @@ def progress_line(decision: Decision, width: int = 80) -> str:
     return Pen(unicode=False).clean(line, width)
 
 
-def ranked_text(found: RankedTable, pen: Pen | None = None, badge: str = "") -> str:
+def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = "") -> str:
     """The ranked table of an investigation."""
     pen = pen or Pen(unicode=False)
     aside = f"against {found.baseline}, {found.blocks} {'block' if found.blocks == 1 else 'blocks'}"
@@ -130,8 +130,8 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, badge: str = "") -> 
         lines += [pen.wrap(said, f"  {pen.clean(row.name, 24)}: ", "    ") for said in _remarks(row)]
     if found.noise_floor is not None:
         lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {_HOLM}", "  ")]
-    if badge:
-        lines.append(pen.wrap(f"machine: {badge}", "  "))
+    if machine_load:
+        lines.append(pen.wrap(f"machine: {machine_load}", "  "))
     return "\n".join(lines)
 
 
@@ -183,7 +183,7 @@ def verdict_markdown(
     b: str = "B",
     components: Sequence[ComponentVerdict] = (),
     notes: Sequence[str] = (),
-    badge: str = "",
+    machine_load: str = "",
 ) -> str:
     """The comparison for a pull-request comment."""
     lines = [f"**{_cell(headline(verdict, a, b))}**", ""]
@@ -192,7 +192,7 @@ def verdict_markdown(
     for part in components:
         cells = (_cell(part.name), percent(part.share_of_a), _change(part.verdict), _short(part.verdict))
         lines.append(f"| {' | '.join(cells)} |")
-    said = [basis(verdict), floor_text(verdict), *notes, f"machine: {badge}" if badge else ""]
+    said = [basis(verdict), floor_text(verdict), *notes, f"machine: {machine_load}" if machine_load else ""]
     return "\n".join([*lines, "", *(f"- {_cell(s)}" for s in said if s)]) + "\n"
 
 
@@ -221,7 +221,7 @@ def verdict_json(
     cpu: Verdict | None = None,
     components: Sequence[ComponentVerdict] = (),
     notes: Sequence[str] = (),
-    badge: dict[str, Any] | None = None,
+    machine_load: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The comparison as plain values, for `--json`."""
     return {
@@ -233,7 +233,7 @@ def verdict_json(
         "cpu": plain(cpu),
         "components": plain(list(components)),
         "notes": list(notes),
-        "machine": plain(badge),
+        "machine": plain(machine_load),
     }
 
 

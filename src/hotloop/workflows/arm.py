@@ -60,7 +60,7 @@ def read_arms(folder: str | os.PathLike[str]) -> dict[tuple[str, ...], list[Segm
 
 def verdict_of(segments: Sequence[Segment]) -> ArmsVerdict | None:
     """Each variant against the first, judged once, by complete blocks; None without segments."""
-    from hotloop.analysis.looks import one_look
+    from hotloop.analysis.stopping_rule import one_look
     from hotloop.analysis.verdict import decide_blocks
 
     if not segments:

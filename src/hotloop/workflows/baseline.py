@@ -10,8 +10,8 @@ from typing import Any
 from hotloop import __version__
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
+from hotloop.analysis.comparison import Metric
 from hotloop.analysis.counters import CounterChange, Counters, changes, steady_counters
-from hotloop.analysis.experiment import Metric
 from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
 from hotloop.machine.facts import facts
 from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction
-from hotloop.analysis.experiment import Experiment
+from hotloop.analysis.comparison import Comparison
 from hotloop.analysis.verdict import gate
 from hotloop.capture.plan import BUDGET_S, TOLERANCE, Plan, Variant, overridden, split_command
 from hotloop.capture.series import Series
@@ -131,7 +131,7 @@ def limit_of(typed: str | None) -> Limit | None:
     return Limit(what, 0.0 if none else parse_fraction(by, "The limit of --fail-if"))  # type: ignore[arg-type]
 
 
-def exit_code(found: Experiment, limit: Limit | None) -> int:
+def exit_code(found: Comparison, limit: Limit | None) -> int:
     """0, or what `--fail-if` asks for; the worst of several variants counts."""
     if limit is None:
         return 0

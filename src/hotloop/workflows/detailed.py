@@ -7,12 +7,12 @@ import re
 import tempfile
 from pathlib import Path
 
-from hotloop.analysis.functions import FunctionTime, function_changes, function_times
+from hotloop.analysis.profiled_functions import FunctionTime, function_changes, function_times
 from hotloop.capture.plan import Plan, Variant, filled
 from hotloop.lab import process
 from hotloop.lab.conduct import seed_variables
 from hotloop.report.functions import changes_text, functions_text
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 from hotloop.workflows.experiments import Places, plain_environment
 
 _WITH_VALUE = {"-X", "-W", "--check-hash-based-pycs"}

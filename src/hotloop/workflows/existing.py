@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.categories import Resolver
+from hotloop.analysis.comparison import Comparison, compare_series, value_s
 from hotloop.analysis.counters import counters_of
-from hotloop.analysis.experiment import Experiment, experiment, value_s
-from hotloop.analysis.steady import figures
+from hotloop.analysis.steady_state import run_figures
 from hotloop.analysis.verdict import judge_unpaired
 from hotloop.capture import series as store
 from hotloop.capture.model import Capture
@@ -26,7 +26,7 @@ class Existing:
     """A comparison of existing runs, and what is wrong with it."""
 
     series: Series
-    found: Experiment
+    found: Comparison
     warnings: tuple[str, ...]
 
 
@@ -53,7 +53,7 @@ def gather(place: str, name: str) -> Recorded:
         command = series.plan.baseline.command
     else:
         captures = [open_capture(str(file)) for file in _captures_in(folder)]
-        resolver = Resolver(load_settings().category_rules)
+        resolver = Resolver(load_settings().category_patterns)
         runs = tuple(_as_run(capture, name, resolver) for capture in captures)
         command = tuple(captures[0].command) if captures else ()
     if not runs:
@@ -71,7 +71,7 @@ def compare_existing(a: str, b: str, tolerance: float) -> Existing:
     return judged(sides[0], sides[1], tolerance)
 
 
-def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], tolerance: float = 0.03) -> Experiment:
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], tolerance: float = 0.03) -> Comparison:
     """The verdict on two places with captures that exist: each a capture, a folder of them or a series.
 
     `tolerance` is the difference that does not matter, as a fraction. What is doubtful about the
@@ -93,7 +93,7 @@ def judged(a: Recorded, b: Recorded, tolerance: float) -> Existing:
     runs = [replace(run, block=i, group=0) for side in (a, b) for i, run in enumerate(side.runs)]
     runs = [replace(run, number=i) for i, run in enumerate(sorted(runs, key=lambda r: r.started_s))]
     series = Series(None, plan, {}, tuple(runs))
-    found = experiment(series)
+    found = compare_series(series)
     warnings = []
     if not _interleaved(runs):
         warnings.append(
@@ -133,5 +133,5 @@ def _as_run(capture: Capture, name: str, resolver: Resolver) -> Run:
         started_s=started_ns / 1e9,
         wall_s=max(capture.wall_ns, 1) / 1e9,
         exit_code=0,
-        figures=figures(capture, resolver),
+        figures=run_figures(capture, resolver),
     )

@@ -18,8 +18,8 @@ from hotloop import __version__
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.experiment import Experiment, decide_series, experiment
-from hotloop.analysis.steady import figures
+from hotloop.analysis.comparison import Comparison, compare_series, decide_series
+from hotloop.analysis.steady_state import run_figures
 from hotloop.capture import series as store
 from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import Plan, Variant
@@ -43,7 +43,7 @@ class Done:
     """A series with everything that can be said about it."""
 
     series: Series
-    found: Experiment
+    found: Comparison
     conducted: Conducted
 
     @property
@@ -80,7 +80,7 @@ class Progress:
         """The interval as it is now."""
         if not self.quiet:
             width = shutil.get_terminal_size((100, 24)).columns - 1
-            self._line(progress_text(experiment(series, final=False), width))
+            self._line(progress_text(compare_series(series, final=False), width))
 
     def note(self, sentence: str) -> None:
         """A line of its own."""
@@ -111,10 +111,10 @@ class Places:
 
 def hands(progress: Progress, places: Places, record: bool = True) -> Hands:
     """What the lab needs from the rest of the house."""
-    resolver = Resolver(load_settings().category_rules)
+    resolver = Resolver(load_settings().category_patterns)
 
     def measure(folder: Path) -> Figures:
-        return figures(load(folder), resolver)
+        return run_figures(load(folder), resolver)
 
     def environment(capture: Path, variant: Variant) -> dict[str, str]:
         base = plain_environment(places.python_path_of(variant))
@@ -211,4 +211,4 @@ def carry_out(
             conducted = conduct(series, replace(given, start=start) if start else given, lanes)
     finally:
         progress.end()
-    return Done(conducted.series, experiment(conducted.series), conducted)
+    return Done(conducted.series, compare_series(conducted.series), conducted)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.combine import best_combination
-from hotloop.analysis.experiment import Compared, Experiment, experiment, ranked
-from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.comparison import Comparison, VariantComparison, compare_series, rank_comparison
+from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.sizes import scaling_of
 from hotloop.capture import series as store
@@ -63,16 +63,16 @@ def run_plan(file: Path, folder: Path | None, again: bool, progress: Progress, j
 
 def investigated(done: Done) -> Investigated:
     """The ranked table of a series and what its sizes say, with the combination when it was tried."""
-    table = ranked(done.found, combination_of(done.series)) if done.found.compared else None
+    table = rank_comparison(done.found, combination_of(done.series)) if done.found.compared else None
     return Investigated(done, table, scaling_of(done.series))
 
 
-def combination_of(series: Series) -> Compared | None:
+def combination_of(series: Series) -> VariantComparison | None:
     """What was found for the best combination; None when none was tried."""
     place = series.path / COMBINATION if series.path is not None else None
     if place is None or not store.is_series(place):
         return None
-    found: Experiment = experiment(store.read(place))
+    found: Comparison = compare_series(store.read(place))
     return found.compared[0] if found.compared[0].pairs else None
 
 

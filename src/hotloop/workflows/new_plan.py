@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.findings import Recommendation
-from hotloop.workflows.report import explained
+from hotloop.workflows.report import report_on
 
 MOST_BY_HAND = 6
 _HEAD = """\
@@ -56,7 +56,7 @@ def new_plan(capture: str | None, file: Path, force: bool = False) -> int:
     """Write a plan to `file`; returns how many suspects it has."""
     if file.exists() and not force:
         raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
-    run = explained(capture)
+    run = report_on(capture)
     if not run.capture.command:
         raise HotloopError(f"{run.name} does not say which command was recorded; write the plan by hand.")
     command = with_seed(run.capture.command)

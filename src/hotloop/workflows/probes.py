@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
-from hotloop.analysis.cycles import Seen, seen_so_far, whole_cycles
+from hotloop.analysis.cycles import RunProgress, progress_so_far, run_figures_over_cycles
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
 from hotloop.lab.process import GRACE_S, Job, Outcome, failure_of
@@ -54,13 +54,13 @@ class Patience:
     settling: int = 0
     """Updates before which nothing counts; 0: work counts from the first env step."""
 
-    def begun(self, seen: Seen) -> bool:
+    def begun(self, seen: RunProgress) -> bool:
         """Whether what is to be looked at has begun."""
         if self.settling and self.learns is not False:
             return seen.updates >= self.settling
         return bool(seen.env_steps or seen.updates)
 
-    def enough(self, seen: Seen, worked_s: float) -> bool:
+    def enough(self, seen: RunProgress, worked_s: float) -> bool:
         """Whether the run may be ended now."""
         if worked_s >= self.most_s:
             return True
@@ -74,7 +74,7 @@ class Patience:
         # No update was seen yet: a first probe waits longer, to see whether there are any.
         return self.learns is False or worked_s >= min(5 * self.work_s, self.most_s)
 
-    def ended(self, seen: Seen) -> None:
+    def ended(self, seen: RunProgress) -> None:
         """A probe is over."""
         if self.learns is None and seen.env_steps:
             self.learns = seen.updates > 0
@@ -107,7 +107,7 @@ def watched(
         capture, began_s = Path(job.environment[CAPTURE_VARIABLE]), clock()
         running: Running | None = None
         worked_since_s: float | None = None
-        seen = Seen(0, 0, 0)
+        seen = RunProgress(0, 0, 0)
         enough = late = False
         try:
             with held_back():
@@ -160,9 +160,9 @@ def held_back() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _look(capture: Path) -> Seen | None:
+def _look(capture: Path) -> RunProgress | None:
     try:
-        return seen_so_far(load(capture))
+        return progress_so_far(load(capture))
     except (CaptureError, OSError, ValueError):
         return None  # it has not begun to record
 
@@ -184,7 +184,7 @@ def measured(folder: Path, settling: int = 0) -> Figures:
 
     Without one, the first `settling` updates do not count where others follow.
     """
-    known = whole_cycles(load(folder), warm_up_updates=settling)
+    known = run_figures_over_cycles(load(folder), warm_up_updates=settling)
     try:
         said = json.loads((folder.parent / OUTCOME_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

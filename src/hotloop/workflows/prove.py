@@ -13,10 +13,10 @@ from hotloop._util.files import write_atomically
 from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.capture.model import Capture
 from hotloop.capture.plan import Plan, Variant, overridden
-from hotloop.report.as_json import plain
+from hotloop.report.to_json import plain
 from hotloop.workflows.compare import Terms
 from hotloop.workflows.experiments import Done, Places, Progress, begin, carry_out
-from hotloop.workflows.report import Explained, explained
+from hotloop.workflows.report import CaptureReport, report_on
 
 SCHEMA_VERSION = 1
 
@@ -46,7 +46,7 @@ def prove(
 
     `overrides` say which flag to set where the recommendation is about a flag of the script.
     """
-    run = explained(capture)
+    run = report_on(capture)
     found = chosen(run, number)
     plan = plan_of(run, found, number, overrides, terms)
     place = _working_folder(run.capture)
@@ -57,7 +57,7 @@ def prove(
     return Proof(number, found, done, found.gain, measured, says, file)
 
 
-def chosen(run: Explained, number: int) -> Recommendation:
+def chosen(run: CaptureReport, number: int) -> Recommendation:
     """Recommendation `number`, counted from 1 as the report does."""
     given = run.findings.recommendations
     if not given:
@@ -68,7 +68,7 @@ def chosen(run: Explained, number: int) -> Recommendation:
 
 
 def plan_of(
-    run: Explained, found: Recommendation, number: int, overrides: tuple[str, ...], terms: Terms
+    run: CaptureReport, found: Recommendation, number: int, overrides: tuple[str, ...], terms: Terms
 ) -> Plan:
     """The pairs that prove it, or a sentence why that cannot be done by a machine."""
     command = tuple(run.capture.command)

@@ -13,18 +13,18 @@ from pathlib import Path
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Findings
-from hotloop.analysis.outline import walk
+from hotloop.analysis.region_tree import walk
 from hotloop.capture.folder import latest_capture, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import facts as machine_facts
 from hotloop.machine.limits import limits
-from hotloop.workflows.rules import load_rules
+from hotloop.workflows.rules import load_advice
 from hotloop.workflows.settings import load_settings
 
 
 @dataclass(frozen=True)
-class Explained:
+class CaptureReport:
     """A capture with what was found in it."""
 
     name: str  # as the user would type it
@@ -32,10 +32,10 @@ class Explained:
     findings: Findings
 
 
-Render = Callable[[Explained], str | bytes]
+Render = Callable[[CaptureReport], str | bytes]
 
 
-def explained(path: str | None, goal_env_steps: int | None = None) -> Explained:
+def report_on(path: str | None, goal_env_steps: int | None = None) -> CaptureReport:
     """Open the capture at `path`, the latest when None, and explain it with the project's settings."""
     if goal_env_steps is not None and goal_env_steps <= 0:
         raise HotloopError(f"The goal is {goal_env_steps} env steps; it must be a number above 0.")
@@ -43,11 +43,11 @@ def explained(path: str | None, goal_env_steps: int | None = None) -> Explained:
     capture = with_limits(open_capture(name))
     findings = explain(
         capture,
-        category_rules=load_settings().category_rules,
+        category_patterns=load_settings().category_patterns,
         goal_env_steps=goal_env_steps,
-        rules=load_rules(),
+        rules=load_advice(),
     )
-    return Explained(name, capture, findings)
+    return CaptureReport(name, capture, findings)
 
 
 def with_limits(capture: Capture) -> Capture:
@@ -90,7 +90,7 @@ def check_target(file: Path, force: bool) -> None:
         raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
 
 
-def write_report(run: Explained, file: Path, force: bool = False) -> int:
+def write_report(run: CaptureReport, file: Path, force: bool = False) -> int:
     """Write `file` in the format its extension names; returns its size in bytes.
 
     Without `force` a file that is there stays as it is, also when it came to be meanwhile.
@@ -124,49 +124,49 @@ def _place(file: Path, data: bytes, force: bool) -> None:
             temporary.unlink()
 
 
-def _html(run: Explained) -> str:
+def _html(run: CaptureReport) -> str:
     from hotloop.report.html import html
 
     return html(run.findings, run.name)
 
 
-def _text(run: Explained) -> str:
+def _text(run: CaptureReport) -> str:
     from hotloop.report.text import terminal
 
     return terminal(run.findings, capture=run.name)
 
 
-def _json(run: Explained) -> str:
-    from hotloop.report.as_json import findings_json
+def _json(run: CaptureReport) -> str:
+    from hotloop.report.to_json import findings_json
 
     return json.dumps(findings_json(run.findings), indent=1) + "\n"
 
 
-def _png(run: Explained) -> bytes:
+def _png(run: CaptureReport) -> bytes:
     from hotloop.report.png import png_bytes
 
     return png_bytes(run.findings)
 
 
-def _card(run: Explained) -> str:
-    from hotloop.report.card import svg
+def _card(run: CaptureReport) -> str:
+    from hotloop.report.svg_card import svg
 
     return svg(run.findings)
 
 
-def _trace(run: Explained) -> str:
+def _trace(run: CaptureReport) -> str:
     from hotloop.report.perfetto import trace
 
     return json.dumps(trace(run.capture))
 
 
-def _speedscope(run: Explained) -> str:
+def _speedscope(run: CaptureReport) -> str:
     from hotloop.report.speedscope import profile
 
     return json.dumps(profile(run.capture))
 
 
-def _export(run: Explained) -> str:
+def _export(run: CaptureReport) -> str:
     from hotloop.capture.export import text
 
     return text(run.capture)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import create_exclusively, write_atomically
-from hotloop.analysis.experiment import Experiment, experiment, ranked
-from hotloop.analysis.ranked import RankedTable
+from hotloop.analysis.comparison import Comparison, compare_series, rank_comparison
+from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.sizes import scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.series import Series
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 from hotloop.workflows.lab import combination_of
 
 
@@ -25,7 +25,7 @@ class SeriesReport:
 
     name: str  # as the user would type it
     series: Series
-    found: Experiment
+    found: Comparison
     table: RankedTable | None
     scaling: Scaling | None
 
@@ -38,8 +38,8 @@ def is_series(path: str | None) -> bool:
 def series_report(path: str) -> SeriesReport:
     """Read the series at `path` and judge it as it stands."""
     series = store.read(Path(path))
-    found = experiment(series)
-    table = ranked(found, combination_of(series)) if found.compared else None
+    found = compare_series(series)
+    table = rank_comparison(found, combination_of(series)) if found.compared else None
     return SeriesReport(path, series, found, table, scaling_of(series))
 
 

@@ -18,7 +18,7 @@ _KEYS = ("categories",)
 class Settings:
     """Settings of a project; the defaults when it has none."""
 
-    category_rules: tuple[tuple[str, str], ...] = ()  # (prefix or glob of region names, category)
+    category_patterns: tuple[tuple[str, str], ...] = ()  # (prefix or glob of region names, category)
     file: Path | None = None  # where they were read
 
 

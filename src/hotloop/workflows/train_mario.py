@@ -14,7 +14,7 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_seconds
-from hotloop.analysis.experiment import pairs_of
+from hotloop.analysis.comparison import pairs_of
 from hotloop.analysis.pipeline import (
     PipelineFigures,
     PipelineRow,

@@ -16,7 +16,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
-from hotloop.analysis.batches import (
+from hotloop.analysis.batch_breakdown import (
     HOTLOOP,
     BatchBreakdown,
     Explanation,
@@ -27,18 +27,18 @@ from hotloop.analysis.batches import (
     impacts,
 )
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.functions import function_changes, function_times
-from hotloop.analysis.steady import figures
+from hotloop.analysis.profiled_functions import function_changes, function_times
+from hotloop.analysis.steady_state import run_figures
 from hotloop.capture.model import Node
 from hotloop.capture.plan import LOOKS, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Series
 from hotloop.capture.stats import by_name
 from hotloop.report.functions import changes_text
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 from hotloop.rl.workloads.petri import Petri, check, run
 from hotloop.workflows.experiments import Done, Progress, begin, carry_out
-from hotloop.workflows.report import explained
+from hotloop.workflows.report import report_on
 
 BATCHES = 5
 OFF, ON = "turbo off", "turbo on"
@@ -152,7 +152,7 @@ def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
 def measured_batches(folder: Path, config: Petri) -> Figures:
     """What a run did, its times taken from its training batches: seconds per env step, by part."""
     capture = load(folder)
-    found, known = batch_breakdown(capture), figures(capture)
+    found, known = batch_breakdown(capture), run_figures(capture)
     if found is None:
         return known
     steps = found.batches * config.frames_per_batch
@@ -184,7 +184,7 @@ def _rules(series: Series) -> tuple[Recommendation, ...]:
     folder = series.capture_folder(runs[-1]) if runs else None
     if folder is None:
         return ()
-    found = explained(str(folder))
+    found = report_on(str(folder))
     everywhere, inside = by_name(found.capture.tree), Node("batches")
     for batch in batch_nodes(found.capture.tree):
         inside.merge(batch)

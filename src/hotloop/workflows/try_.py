@@ -16,7 +16,7 @@ from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
-from hotloop.analysis.badge import badge_over
+from hotloop.analysis.load_snapshot import machine_load_over
 from hotloop.analysis.trial import Looking, arm_name, combination, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.capture.folder import new_folder, update_facts
@@ -24,7 +24,7 @@ from hotloop.instrument.toggles import NAMES
 from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_script import FILE, ORDERS
 from hotloop.machine.load_snapshot import load_snapshot
-from hotloop.report.trial import LeftOut, Patch, TryReport
+from hotloop.report.trial import LeftOut, Patch, TrialReport
 from hotloop.workflows.launch import recording_environment
 from hotloop.workflows.run import Ran, begin_capture, name_of, normal_command, wait_for
 from hotloop.workflows.where import addition, script_of
@@ -54,7 +54,7 @@ class Tried:
     """How the script ended, and the verdicts."""
 
     ran: Ran
-    report: TryReport
+    report: TrialReport
     told: bool  # the report was handed over while the script was running
     stopped: bool  # by us
 
@@ -65,7 +65,7 @@ def try_patches(
     terms: Terms,
     *,
     quiet: bool = False,
-    tell: Callable[[TryReport], None] = lambda report: None,
+    tell: Callable[[TrialReport], None] = lambda report: None,
 ) -> Tried:
     """Run the command with patches switched in turns; `tell` gets the report as soon as it is known."""
     unknown = [name for name in terms.only if name not in NAMES]
@@ -106,7 +106,7 @@ def _watch(
     child: subprocess.Popen[bytes],
     over: threading.Event,
     stop: bool,
-    tell: Callable[[TryReport], None],
+    tell: Callable[[TrialReport], None],
 ) -> None:
     while not over.wait(LOOK_INTERVAL_S):
         judge.look()
@@ -228,7 +228,7 @@ class Judge:
             elif "seconds" in row:
                 self._rows.append(row)
 
-    def report(self) -> TryReport:
+    def report(self) -> TrialReport:
         """What can be said now."""
         rounds = rounds_of(self._rows)
         verdicts = {row.name: row.verdict for row in self._each.verdicts} if self._each is not None else {}
@@ -242,7 +242,7 @@ class Judge:
         left_out = dict(self._left_out)
         left_out |= {name: TOO_SLOW for name in told if name not in verdicts and name not in left_out}
         together = self._together.verdicts[0] if self._together is not None else None
-        return TryReport(
+        return TrialReport(
             patches=tuple(sorted(rows, key=_gain)),
             together=together if together is not None and together.verdict.pairs else None,
             left_out=tuple(LeftOut(name, reason) for name, reason in sorted(left_out.items())),
@@ -253,7 +253,7 @@ class Judge:
             seconds=sum(row["seconds"] for row in self._rows),
             began=self._began_s is not None,
             kept=self._kept,
-            badge=badge_over(self._badges) if len(self._badges) > 1 else None,
+            machine_load=machine_load_over(self._badges) if len(self._badges) > 1 else None,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import write_atomically
-from hotloop.analysis.experiment import Compared
+from hotloop.analysis.comparison import VariantComparison
 from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import LOOKS, TOLERANCE, Plan, Variant
 from hotloop.capture.reader import load
@@ -130,7 +130,7 @@ class Tuning:
     unit: str = ENV_STEP
     """What rates are of: env steps, or updates of a run that makes none."""
 
-    def row(self, name: str) -> Compared | None:
+    def row(self, name: str) -> VariantComparison | None:
         """The verdict on a variant, where it was compared."""
         return _rows(self.compared).get(name)
 
@@ -283,7 +283,7 @@ def _variant(target: Target, name: str, settings: Settings) -> Variant:
     )
 
 
-def _rows(compared: Sequence[Done]) -> dict[str, Compared]:
+def _rows(compared: Sequence[Done]) -> dict[str, VariantComparison]:
     return {row.variant.name: row for done in compared for row in done.found.compared}
 
 

@@ -58,9 +58,9 @@
       if (level !== undefined) trace.level = level;
       Plotly.react("icicle", [trace], dressed(charts.icicle.layout), config);
     }
-    if (charts.course) {
-      const data = charts.course.data.map((trace) => trace.accent ? { ...trace, line: { color: css("--accent"), width: 2 } } : trace);
-      Plotly.react("course", data, dressed(charts.course.layout), config);
+    if (charts["time-series"]) {
+      const data = charts["time-series"].data.map((trace) => trace.accent ? { ...trace, line: { color: css("--accent"), width: 2 } } : trace);
+      Plotly.react("time-series", data, dressed(charts["time-series"].layout), config);
     }
   }
   draw();

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.recommendation import Change, advise, times, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView
+from hotloop.analysis.advice.words import EVALUATING, LOGGING, RESETTING, SAVING
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.rules.advice import Change, advise, times, took
-from hotloop.analysis.rules.run import Row, Run
-from hotloop.analysis.rules.words import EVALUATING, LOGGING, RESETTING, SAVING
 
 PLAIN = ("other", "framework", "data")
 TOLERABLE = 0.05  # share of wall time that evaluation may take
 RARE = 0.01  # logging once in a hundred turns is enough to see a curve
 
 
-def logging_too_often(run: Run) -> Recommendation | None:
+def logging_too_often(run: RunView) -> Recommendation | None:
     """Logging in (nearly) every turn or update takes a noticeable share."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         logs = row.category == "logging" or (row.category in PLAIN and row.says(LOGGING))
         return logs and _often(run, row) >= 5 * RARE
 
@@ -42,11 +42,11 @@ def logging_too_often(run: Run) -> Recommendation | None:
     )
 
 
-def _often(run: Run, row: Row) -> float:
+def _often(run: RunView, row: RegionRow) -> float:
     return max(run.per_turn(row), run.per_update(row) if run.is_learning(row) else 0.0) or run.per_update(row)
 
 
-def evaluation_too_often(run: Run) -> Recommendation | None:
+def evaluation_too_often(run: RunView) -> Recommendation | None:
     """Evaluation takes a large share of a training run."""
     rows = run.outermost(
         lambda row: row.category == "evaluation" or (row.category in PLAIN and row.says(EVALUATING))
@@ -73,7 +73,7 @@ def evaluation_too_often(run: Run) -> Recommendation | None:
     )
 
 
-def _hidden_evaluations(run: Run) -> list[Row]:
+def _hidden_evaluations(run: RunView) -> list[RegionRow]:
     """Regions that step envs of their own: with them, far more steps are taken than are reported."""
     reported = run.capture.progress.env_steps
     steps = [row for row in run.rows if row.category == "environment" and not row.says(RESETTING)]
@@ -92,7 +92,7 @@ def _hidden_evaluations(run: Run) -> list[Row]:
     return found
 
 
-def checkpoint_too_often(run: Run) -> Recommendation | None:
+def checkpoint_too_often(run: RunView) -> Recommendation | None:
     """Saving takes a noticeable share."""
     rows = run.outermost(
         lambda row: (
@@ -116,11 +116,11 @@ def checkpoint_too_often(run: Run) -> Recommendation | None:
     )
 
 
-def _rare(run: Run, row: Row) -> bool:
+def _rare(run: RunView, row: RegionRow) -> bool:
     return 0 < row.calls < 0.1 * max(run.turns, 1)
 
 
-def costly_resets(run: Run) -> Recommendation | None:
+def costly_resets(run: RunView) -> Recommendation | None:
     """Resetting envs takes as much as stepping them."""
     rows = run.outermost(lambda row: row.says(RESETTING) and row.category in (*PLAIN, "environment"))
     share = sum(row.share for row in rows)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop._util.units import count, duration, percent, short_count, short_duration
-from hotloop.analysis.outline import Outline, walk
+from hotloop.analysis.region_tree import RegionTree, walk
 from hotloop.capture.model import Capture, Node, Progress
-from hotloop.report.names import columns, shown
+from hotloop.report.safe_text import columns, shown
 
 SCHEMA_VERSION = 1
 HEADINGS = ("region", "calls", "total", "own", "share", "mean", "p50", "p99")
 WIDTHS = (8, 7, 7, 6, 7, 7, 7)  # 24 columns are left for the name at 80
 
 
-def outline_text(outline: Outline, width: int, max_depth: int | None = None) -> str:
+def region_tree_text(outline: RegionTree, width: int, max_depth: int | None = None) -> str:
     """One tree at `width` columns: `share` is own time over the wall time of its threads."""
     name_width = max(width - sum(WIDTHS) - len(WIDTHS), 16)
     lines = [_line(HEADINGS, name_width)]
@@ -27,10 +27,10 @@ def outline_text(outline: Outline, width: int, max_depth: int | None = None) -> 
     return "\n".join(lines)
 
 
-def header_text(capture: Capture, outlines: Sequence[Outline]) -> str:
+def header_text(capture: Capture, region_trees: Sequence[RegionTree]) -> str:
     """What was recorded, in a line or two."""
     progress = capture.progress
-    threads = sum(o.thread_count for o in outlines)
+    threads = sum(o.thread_count for o in region_trees)
     parts = [
         f"{duration(capture.wall_ns)} of wall time",
         f"{len(capture.processes)} process{'es' * (len(capture.processes) != 1)}",
@@ -40,7 +40,7 @@ def header_text(capture: Capture, outlines: Sequence[Outline]) -> str:
     return f"{shown(str(capture.path or 'this process'))}\n" + ", ".join(parts)
 
 
-def outline_json(capture: Capture, outlines: Sequence[Outline]) -> dict[str, Any]:
+def region_tree_json(capture: Capture, region_trees: Sequence[RegionTree]) -> dict[str, Any]:
     """The same as data; docs/capture-format.md describes it."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -66,7 +66,7 @@ def outline_json(capture: Capture, outlines: Sequence[Outline]) -> dict[str, Any
                 "open_now": list(o.open_now),
                 "tree": node_json(o.root),
             }
-            for o in outlines
+            for o in region_trees
         ],
         "warnings": [*capture.warnings, *(w for p in capture.processes for w in p.warnings)],
     }  # fmt: skip
@@ -105,11 +105,11 @@ def _counters(progress: Progress) -> list[tuple[str, int]]:
     return [("env steps", progress.env_steps), ("updates", progress.updates), ("episodes", progress.episodes)]
 
 
-def _share(outline: Outline, ns: float | None) -> str:
+def _share(outline: RegionTree, ns: float | None) -> str:
     return percent(None if ns is None else outline.share(ns)).replace(" ", "")
 
 
-def _cells(node: Node, depth: int, outline: Outline, name_width: int) -> tuple[str, ...]:
+def _cells(node: Node, depth: int, outline: RegionTree, name_width: int) -> tuple[str, ...]:
     indent = "  " * min(depth, (name_width - 12) // 2)
     mark = "*" if node.out_of_order else ">" if node.open_calls else ""
     return (

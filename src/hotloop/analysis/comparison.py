@@ -12,17 +12,17 @@ from typing import Literal
 
 import numpy as np
 
-from hotloop.analysis.badge import Badge, badge_of
 from hotloop.analysis.diff import WorkDifference
-from hotloop.analysis.looks import RUNS, Schedule
-from hotloop.analysis.ranked import (
-    Beside,
+from hotloop.analysis.load_snapshot import MachineLoad, machine_load_of
+from hotloop.analysis.ranking import (
     LearningVerdict,
     RankedTable,
+    VariantFacts,
     compare_returns,
     rank,
     work_differences,
 )
+from hotloop.analysis.stopping_rule import RUNS, Schedule
 from hotloop.analysis.verdict import (
     BlockDecision,
     ComponentVerdict,
@@ -43,7 +43,7 @@ COUNTERS = ("env_steps", "updates", "episodes", "mean_length")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class VariantComparison:
     """One variant against the baseline."""
 
     variant: Variant
@@ -59,17 +59,17 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
+class Comparison:
     """Everything that can be said about a series of pairs or blocks."""
 
     metric: Metric
     baseline: Variant
-    compared: tuple[Compared, ...]  # in the plan's order
+    compared: tuple[VariantComparison, ...]  # in the plan's order
     go_on: bool
     reason: str
     next_look: int | None
     blocks: int
-    badge: Badge
+    machine_load: MachineLoad
     settled: tuple[str, ...]  # variants that need no more runs
 
 
@@ -110,7 +110,7 @@ def decide_series(series: Series, final: bool = False) -> BlockDecision:
     return decide_named(times, blocks, tolerance=tolerance, schedule=schedule, final=final)
 
 
-def experiment(series: Series, final: bool = True) -> Experiment:
+def compare_series(series: Series, final: bool = True) -> Comparison:
     """All verdicts on a series; with `final` the runs are judged as they are, none will follow."""
     decision = decide_series(series, final)
     metric = metric_of(series)
@@ -120,7 +120,7 @@ def experiment(series: Series, final: bool = True) -> Experiment:
         _compared(series, variant, verdicts[variant.name], metric, level)
         for variant in series.plan.variants[1:]
     )
-    return Experiment(
+    return Comparison(
         metric=metric,
         baseline=series.plan.baseline,
         compared=compared,
@@ -128,7 +128,7 @@ def experiment(series: Series, final: bool = True) -> Experiment:
         reason=decision.reason,
         next_look=decision.next_look,
         blocks=len({run.block for run in series.of(series.plan.baseline.name)}),
-        badge=badge_of(series.runs),
+        machine_load=machine_load_of(series.runs),
         settled=decision.settled,
     )
 
@@ -161,10 +161,12 @@ def learning_of(runs: Sequence[tuple[Run, Run]]) -> LearningVerdict | None:
     return compare_returns(values) if values else None
 
 
-def _compared(series: Series, variant: Variant, verdict: Verdict, metric: Metric, level: float) -> Compared:
+def _compared(
+    series: Series, variant: Variant, verdict: Verdict, metric: Metric, level: float
+) -> VariantComparison:
     pairs = pairs_of(series, variant.name)
     more, components = compare_runs(pairs, metric, series.plan.tolerance, level)
-    return Compared(
+    return VariantComparison(
         variant=variant,
         verdict=verdict,
         pairs=len(pairs),
@@ -231,7 +233,7 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def ranked(found: Experiment, combination: Compared | None = None) -> RankedTable:
+def rank_comparison(found: Comparison, combination: VariantComparison | None = None) -> RankedTable:
     """The variants by what they gain, with what the plan expected of each.
 
     `combination` is what was found, in runs of its own, for several of them together.
@@ -239,7 +241,7 @@ def ranked(found: Experiment, combination: Compared | None = None) -> RankedTabl
     compared = [*found.compared, *([combination] if combination else [])]
     rows = [VariantVerdict(row.variant.name, row.verdict) for row in compared]
     beside = {
-        row.variant.name: Beside(
+        row.variant.name: VariantFacts(
             row.variant.expected, row.variant.safety, row.work, row.learning, _failures(row.failures)
         )
         for row in compared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.analysis.steady import figures, warm_up_windows
+from hotloop.analysis.steady_state import run_figures, warm_up_windows
 from hotloop.testing.captures import Spec, make_capture
 
 
@@ -43,7 +43,7 @@ def test_figures_are_per_unit_of_work_and_add_up() -> None:
         updates=100,
         episodes=10,
     )
-    found = figures(capture)
+    found = run_figures(capture)
     assert (found.env_steps, found.updates, found.episodes) == (1000, 100, 10)
     assert found.s_per_env_step is not None and found.s_per_update is not None
     assert found.s_per_update == pytest.approx(10 * found.s_per_env_step, rel=0.02)
@@ -57,6 +57,6 @@ def test_figures_are_per_unit_of_work_and_add_up() -> None:
 
 
 def test_without_progress_there_is_no_time_per_step() -> None:
-    found = figures(make_capture({"env_step": Spec(calls=10, own_ns=1e6)}))
+    found = run_figures(make_capture({"env_step": Spec(calls=10, own_ns=1e6)}))
     assert found.env_steps is None and found.s_per_env_step is None and found.mean_return is None
     assert found.components_s == {} and found.calls == 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop._util import units
-from hotloop.analysis.findings import LightRow
+from hotloop.analysis.findings import RooflineRow
 from hotloop.analysis.tree import FlatTree
 
 LARGE_COPY_BYTES = 8 << 20  # a call that moves more than this cannot live in the caches
@@ -27,7 +27,7 @@ class Phase:
     on_device: bool = False
 
 
-def light(flat: FlatTree, limits: Mapping[str, Any] | None) -> tuple[tuple[LightRow, ...], list[str]]:
+def roofline(flat: FlatTree, limits: Mapping[str, Any] | None) -> tuple[tuple[RooflineRow, ...], list[str]]:
     """Rows, most time first, and sentences for `not_measured`. A ratio below 1 is never given."""
     phases = [p for p in _phases(flat) if p.calls and (_declares(p) or p.category in ("environment", "wait"))]
     declared = [p for p in phases if _declares(p)]
@@ -35,7 +35,7 @@ def light(flat: FlatTree, limits: Mapping[str, Any] | None) -> tuple[tuple[Light
         if not declared:
             return (), []
         return (), ["speed of light: the limits of this machine were not measured for this capture"]
-    rows: list[tuple[int, LightRow]] = []
+    rows: list[tuple[int, RooflineRow]] = []
     unsure: list[str] = []
     for phase in sorted(phases, key=lambda p: -p.total_ns)[:MOST_ROWS]:
         if phase.on_device and _declares(phase):
@@ -47,7 +47,7 @@ def light(flat: FlatTree, limits: Mapping[str, Any] | None) -> tuple[tuple[Light
                 rows.append(
                     (
                         phase.total_ns,
-                        LightRow(phase.name, what, measured_ns, limit_ns, measured_ns / limit_ns),
+                        RooflineRow(phase.name, what, measured_ns, limit_ns, measured_ns / limit_ns),
                     )
                 )
             elif what == "wake-up round trip":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analysis.signed_rank import normal_quantile
+from hotloop.analysis.rank_intervals import normal_quantile
 
 LEAST_PAIRS = 5  # below this nothing is said
 EFFICIENCY = 0.955  # of the signed-rank test against the t test, for normal noise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hotloop.report.names import columns, shown
+from hotloop.report.safe_text import columns, shown
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 

@@ -7,8 +7,8 @@ from html import escape
 
 from hotloop._util.units import count, duration, percent
 from hotloop.analysis.findings import CategoryShare, Findings
-from hotloop.report.names import columns, shown
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import columns, shown
 
 WIDTH, MARGIN = 720, 28
 _BAR_HEIGHT = 26

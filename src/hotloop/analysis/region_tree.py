@@ -12,7 +12,7 @@ Grouping = Literal["all", "process", "thread"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class RegionTree:
     """One tree and what belongs to it."""
 
     label: str
@@ -28,7 +28,7 @@ class Outline:
         return ns / self.wall_ns if self.wall_ns else None
 
 
-def outlines(capture: Capture, by: Grouping = "all") -> list[Outline]:
+def region_trees(capture: Capture, by: Grouping = "all") -> list[RegionTree]:
     """The capture's trees, grouped."""
     groups: list[tuple[str, tuple[Thread, ...]]]
     if by == "all":
@@ -46,7 +46,7 @@ def outlines(capture: Capture, by: Grouping = "all") -> list[Outline]:
         root = merged(threads)
         cost = capture.region_cost_ns
         found.append(
-            Outline(
+            RegionTree(
                 label=label,
                 thread_count=sum(max(t.folded_threads, 1) for t in threads),
                 wall_ns=sum(t.wall_ns for t in threads),

@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TextIO
 
-from hotloop.report.lines import Pen
+from hotloop.report.pen import Pen
 
 
 def pen_for_stdout() -> Pen:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration
+from hotloop.analysis.advice.recommendation import Change, advise, rate, times, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView
+from hotloop.analysis.advice.words import DRAWING, RESIZING
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.rules.advice import Change, advise, rate, times, took
-from hotloop.analysis.rules.run import Row, Run
-from hotloop.analysis.rules.words import DRAWING, RESIZING
 
 AT_EACH_STEP = 0.5
 PLAIN = ("rendering", "environment", "other", "data", "framework")
 
 
-def rendering_in_python(run: Run) -> Recommendation | None:
+def rendering_in_python(run: RunView) -> Recommendation | None:
     """A picture is drawn at (nearly) every env step, slowly."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         draws = row.category == "rendering" or (row.category in PLAIN and row.says(DRAWING))
         return draws and not row.says(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
 
@@ -52,10 +52,10 @@ def rendering_in_python(run: Run) -> Recommendation | None:
     )
 
 
-def resizing(run: Run) -> Recommendation | None:
+def resizing(run: RunView) -> Recommendation | None:
     """Pictures are made larger than the network takes, and shrunk at every step."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         return row.category in PLAIN and row.says(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.05]

@@ -1,21 +1,21 @@
 """The rules hotloop comes with: small functions that look at a run and say what would help, or nothing."""
 
-from hotloop.analysis.rules import (
-    items,
+from hotloop.analysis.advice import (
+    batching,
     learner,
-    memory,
-    overall,
+    memory_and_gc,
     pictures,
     pipeline,
     policy,
     side_jobs,
+    whole_run,
     workers,
 )
 
 BUILT_IN = (
-    items.replay_item_by_item,
-    items.per_item_calls,
-    items.batch_item_by_item,
+    batching.replay_item_by_item,
+    batching.per_item_calls,
+    batching.batch_item_by_item,
     learner.too_many_updates,
     learner.transfers_one_by_one,
     learner.synchronising_calls,
@@ -38,10 +38,10 @@ BUILT_IN = (
     side_jobs.costly_resets,
     pictures.rendering_in_python,
     pictures.resizing,
-    memory.garbage_collection,
-    memory.memory_will_not_fit,
-    overall.growing_cost,
-    overall.mostly_unnamed,
-    overall.costly_regions,
-    overall.leave_alone,
+    memory_and_gc.garbage_collection,
+    memory_and_gc.memory_will_not_fit,
+    whole_run.growing_cost,
+    whole_run.mostly_unnamed,
+    whole_run.costly_regions,
+    whole_run.leave_alone,
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotloop.analysis.diff import WorkDifference
-from hotloop.analysis.ranked import Beside, compare_returns, rank, work_differences
+from hotloop.analysis.ranking import VariantFacts, compare_returns, rank, work_differences
 from hotloop.analysis.verdict import VariantVerdict, judge
 
 
@@ -73,7 +73,7 @@ def test_the_table_has_clear_gains_first_and_the_combination_apart() -> None:
         variant("best", 0.7),
         variant("both", 0.6),
     ]
-    found = rank(variants, "base", 12, {"best": Beside("faster", "safe", ())}, combination="both")
+    found = rank(variants, "base", 12, {"best": VariantFacts("faster", "safe", ())}, combination="both")
     assert [row.name for row in found.rows] == ["best", "good", "wild", "same", "slower"]
     assert found.combination is not None and found.combination.name == "both"
     assert found.says.startswith("The largest gain is best: faster by 30")

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from hotloop.analysis.batches import BatchBreakdown, batch_breakdown, explain_gain, impacts
+from hotloop.analysis.batch_breakdown import BatchBreakdown, batch_breakdown, explain_gain, impacts
 from hotloop.analysis.verdict import ComponentVerdict, Verdict, judge, judge_components
 from hotloop.capture.model import Capture
-from hotloop.report.breakdown import breakdown_json, breakdown_text, explanation_text, impacts_text
-from hotloop.report.lines import Pen
+from hotloop.report.batch_breakdown import breakdown_json, breakdown_text, explanation_text, impacts_text
+from hotloop.report.pen import Pen
 from hotloop.testing.captures import Spec, make_capture
 
 MS = 1e6

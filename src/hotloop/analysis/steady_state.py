@@ -23,7 +23,7 @@ SPREADS = 3.0  # median absolute deviations, scaled to a standard deviation, tha
 Floats = NDArray[np.float64]
 
 
-def figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
+def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
     """The figures of one run."""
     driving = driving_thread(capture)
     if driving is None:

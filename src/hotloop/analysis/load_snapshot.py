@@ -16,7 +16,7 @@ Totals = Mapping[str, float]  # see machine/load_snapshot.py
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class RunLoad:
     """One run's share of the trouble; None for what the system did not tell."""
 
     load: float | None  # 1-minute load before the run
@@ -28,34 +28,34 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadLevel:
     """A figure over all runs."""
 
     median: float
-    most: float
+    max: float
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class MachineLoad:
     """Each figure over all runs; None when unknown."""
 
-    load: Level | None
-    cpu_stall: Level | None
-    memory_stall: Level | None
-    io_stall: Level | None
-    steal: Level | None
-    throttled: Level | None
+    load: LoadLevel | None
+    cpu_stall: LoadLevel | None
+    memory_stall: LoadLevel | None
+    io_stall: LoadLevel | None
+    steal: LoadLevel | None
+    throttled: LoadLevel | None
 
 
-def busy(run: Run) -> Busy:
+def run_load(run: Run) -> RunLoad:
     """What one run had to bear, from the totals before and after it."""
-    return between(run.before, run.after)
+    return load_between(run.before, run.after)
 
 
-def between(before: Totals, after: Totals) -> Busy:
+def load_between(before: Totals, after: Totals) -> RunLoad:
     """What there was to bear between two readings of the totals."""
     seconds = _gap(before, after, "at_s")
-    return Busy(
+    return RunLoad(
         load=before.get("load_1min"),
         cpu_stall=_share(_gap(before, after, "cpu_stall_s"), seconds),
         memory_stall=_share(_gap(before, after, "memory_stall_s"), seconds),
@@ -65,22 +65,22 @@ def between(before: Totals, after: Totals) -> Busy:
     )
 
 
-def badge_of(runs: Sequence[Run]) -> Badge:
+def machine_load_of(runs: Sequence[Run]) -> MachineLoad:
     """The badge of several runs."""
-    return _badge([busy(run) for run in runs])
+    return _machine_load([run_load(run) for run in runs])
 
 
-def badge_over(readings: Sequence[Totals]) -> Badge:
+def machine_load_over(readings: Sequence[Totals]) -> MachineLoad:
     """The badge of one long run whose totals were read now and then."""
-    return _badge([between(before, after) for before, after in itertools.pairwise(readings)])
+    return _machine_load([load_between(before, after) for before, after in itertools.pairwise(readings)])
 
 
-def _badge(each: Sequence[Busy]) -> Badge:
+def _machine_load(each: Sequence[RunLoad]) -> MachineLoad:
     levels = {}
-    for name in Badge.__slots__:
+    for name in MachineLoad.__slots__:
         values = [value for one in each if (value := getattr(one, name)) is not None]
-        levels[name] = Level(median(values), max(values)) if values else None
-    return Badge(**levels)
+        levels[name] = LoadLevel(median(values), max(values)) if values else None
+    return MachineLoad(**levels)
 
 
 def _gap(before: Totals, after: Totals, key: str) -> float | None:

@@ -6,18 +6,18 @@ Low lock wait, the fourth rule, is `workers.lock_wait`, which holds for any thre
 from __future__ import annotations
 
 from hotloop._util.units import percent, size
+from hotloop.analysis.advice.recommendation import Change, advise
+from hotloop.analysis.advice.run_view import LEARNER, RegionRow, RunView, Worker
+from hotloop.analysis.advice.workers import starved_learner
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.pipeline import LEAST_BUSY, MOST_DROPPED
-from hotloop.analysis.rules.advice import Change, advise
-from hotloop.analysis.rules.run import LEARNER, Row, Run, Worker
-from hotloop.analysis.rules.workers import starved_learner
 
 DROPPED, PUSHED, SAMPLED = "rows_dropped", "replay_push", "replay_sample"
 LEAST_WAIT = 0.1  # share of its time from which the learner's waiting counts
 COLLECTORS_FREE = 0.02  # share of their time: collectors that wait so little are at their limit
 
 
-def experience_dropped(run: Run) -> Recommendation | None:
+def experience_dropped(run: RunView) -> Recommendation | None:
     """Experience is thrown away because the queue is full."""
     lost = sum(row.node.bytes_moved for row in run.rows if row.name == DROPPED)
     kept = sum(row.node.bytes_moved for row in run.rows if row.name == PUSHED)
@@ -42,7 +42,7 @@ def experience_dropped(run: Run) -> Recommendation | None:
     )
 
 
-def production_below_consumption(run: Run) -> Recommendation | None:
+def production_below_consumption(run: RunView) -> Recommendation | None:
     """The learner waits for experience while collectors never wait for it."""
     collectors, waits = _collectors(run), _waits(run)
     waiting_ns = sum(row.own_ns for row in waits)
@@ -69,7 +69,7 @@ def production_below_consumption(run: Run) -> Recommendation | None:
     )
 
 
-def learner_under_used(run: Run) -> Recommendation | None:
+def learner_under_used(run: RunView) -> Recommendation | None:
     """The learner is busy for less than 80 %, and not because it waits for experience."""
     if not _collectors(run) or not run.updates:
         return None
@@ -100,21 +100,21 @@ def learner_under_used(run: Run) -> Recommendation | None:
     )
 
 
-def _collectors(run: Run) -> list[Worker]:
+def _collectors(run: RunView) -> list[Worker]:
     """Processes beside the learner's that play."""
     return [w for w in run.workers if w.process is not run.process and w.work_ns("environment") > 0]
 
 
-def _epoch_rows(run: Run) -> list[Row]:
+def _epoch_rows(run: RunView) -> list[RegionRow]:
     """What the learner does inside its measured epochs; everything where there are none."""
     inside = [row for row in run.rows if "training_epoch" in row.path]
     return inside or list(run.rows)
 
 
-def _span_ns(run: Run) -> int:
+def _span_ns(run: RunView) -> int:
     epochs = [row for row in run.rows if row.name == "training_epoch"]
     return sum(row.total_ns for row in epochs) or run.wall_ns
 
 
-def _waits(run: Run) -> list[Row]:
+def _waits(run: RunView) -> list[RegionRow]:
     return sorted((row for row in _epoch_rows(run) if row.category == "wait"), key=lambda row: -row.own_ns)

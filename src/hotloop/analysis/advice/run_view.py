@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
+from hotloop.analysis.advice.gain import speed_up
+from hotloop.analysis.advice.words import RESETTING
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate, Findings
-from hotloop.analysis.rules.gain import speed_up
-from hotloop.analysis.rules.words import RESETTING
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.capture.layout import bucket_edges_ns
 from hotloop.capture.model import Capture, Node, Process, Thread
@@ -30,7 +30,7 @@ _EDGES = np.array(bucket_edges_ns(), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class RegionRow:
     """A region at one place in a thread's tree; times net of our own cost."""
 
     path: tuple[str, ...]
@@ -87,7 +87,7 @@ class Worker:
 
     process: Process
     thread: Thread
-    rows: tuple[Row, ...]
+    rows: tuple[RegionRow, ...]
 
     @cached_property
     def waiting_ns(self) -> int:
@@ -105,14 +105,14 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunView:
     """A capture and what is known about it so far, as rules see it."""
 
     capture: Capture
     findings: Findings
     process: Process  # of the driver
     driver: Thread  # the thread that drives training
-    rows: tuple[Row, ...]  # of the driver, parents first
+    rows: tuple[RegionRow, ...]  # of the driver, parents first
     workers: tuple[Worker, ...]
 
     @property
@@ -144,7 +144,7 @@ class Run:
         return max(self.env_steps / self.turns, 1.0) if self.turns and self.env_steps else 1.0
 
     @cached_property
-    def _steps(self) -> tuple[Row, ...]:
+    def _steps(self) -> tuple[RegionRow, ...]:
         return tuple(self.outermost(lambda row: row.category == "environment" and not row.says(RESETTING)))
 
     def _common_count(self) -> int:
@@ -161,31 +161,31 @@ class Run:
 
     # -- rates -----------------------------------------------------------------------------------
 
-    def per_turn(self, row: Row) -> float:
+    def per_turn(self, row: RegionRow) -> float:
         """Calls for each turn of the loop; 0 when turns are not known."""
         return row.calls / self.turns if self.turns else 0.0
 
-    def per_env_step(self, row: Row) -> float:
+    def per_env_step(self, row: RegionRow) -> float:
         """Calls for each env step; 0 when env steps are not known."""
         return row.calls / self.env_steps if self.env_steps else 0.0
 
-    def per_update(self, row: Row) -> float:
+    def per_update(self, row: RegionRow) -> float:
         """Calls for each update; 0 when updates are not known."""
         return row.calls / self.updates if self.updates else 0.0
 
     # -- places in the tree ----------------------------------------------------------------------
 
-    def above(self, row: Row) -> Iterator[Row]:
+    def above(self, row: RegionRow) -> Iterator[RegionRow]:
         """The regions around a region, innermost first."""
         while row.parent is not None:
             row = self.rows[row.parent]
             yield row
 
-    def below(self, row: Row) -> tuple[Row, ...]:
+    def below(self, row: RegionRow) -> tuple[RegionRow, ...]:
         """Every region inside a region."""
         return self.rows[row.number + 1 : row.end]
 
-    def outermost(self, want: Callable[[Row], bool]) -> list[Row]:
+    def outermost(self, want: Callable[[RegionRow], bool]) -> list[RegionRow]:
         """Wanted regions that are in no other wanted region and in no evaluation, most time first."""
         taken: set[int] = set()  # id of rows that are wanted, unwanted for being evaluation, or below one
         found = []
@@ -201,7 +201,7 @@ class Run:
                 found.append(row)
         return sorted(found, key=lambda row: -row.total_ns)
 
-    def is_learning(self, row: Row) -> bool:
+    def is_learning(self, row: RegionRow) -> bool:
         """Whether a region belongs to the learner: its kind, what is around it, what is in it."""
         return (
             row.category in LEARNER
@@ -215,15 +215,15 @@ class Run:
             )
         )
 
-    def _steps_at(self, row: Row) -> bool:
+    def _steps_at(self, row: RegionRow) -> bool:
         return any(near(step.calls, row.calls) for step in self._steps)
 
     @cached_property
-    def learner(self) -> list[Row]:
+    def learner(self) -> list[RegionRow]:
         """Outermost regions of the learner."""
         turning = near(self.updates, self.turns)
 
-        def wanted(row: Row) -> bool:
+        def wanted(row: RegionRow) -> bool:
             if row.category in LEARNER:
                 return True
             own_rhythm = row.calls > 1 and near(row.calls, self.updates) and not turning
@@ -241,7 +241,7 @@ class Run:
 
     def gain(
         self,
-        rows: Iterable[Row],
+        rows: Iterable[RegionRow],
         saved: float | tuple[float, float],
         *,
         own: bool = False,
@@ -307,7 +307,7 @@ def tail(node: Node, above_ns: float) -> tuple[int, float]:
     return int(counts[over].sum()), float((counts * middle)[over].sum())
 
 
-def look_at(capture: Capture, findings: Findings) -> Run | None:
+def view_run(capture: Capture, findings: Findings) -> RunView | None:
     """The capture as rules see it; None when nothing was recorded."""
     driver = driving_thread(capture)
     if driver is None or driver[1].wall_ns <= 0:
@@ -320,10 +320,12 @@ def look_at(capture: Capture, findings: Findings) -> Run | None:
         for thread in process.threads
         if thread is not driver[1]
     )
-    return Run(capture, findings, *driver, _rows(driver[1], categories, cost_ns), workers)
+    return RunView(capture, findings, *driver, _rows(driver[1], categories, cost_ns), workers)
 
 
-def _rows(thread: Thread, categories: dict[tuple[str, ...], str], cost_ns: float | None) -> tuple[Row, ...]:
+def _rows(
+    thread: Thread, categories: dict[tuple[str, ...], str], cost_ns: float | None
+) -> tuple[RegionRow, ...]:
     columns: dict[tuple[str, ...], list[int]] = {}
     for number, path in enumerate(thread.paths):
         columns.setdefault(path, []).append(number)
@@ -342,7 +344,7 @@ def _rows(thread: Thread, categories: dict[tuple[str, ...], str], cost_ns: float
         column = place.pop(0) if len(place) > 1 else place[0]
         kind = node.category or categories.get(path) or flat.categories[number]
         rows.append(
-            Row(
+            RegionRow(
                 path=path,
                 node=node,
                 category=kind,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.batches import COLLECTION, BatchBreakdown, Explanation, Impact, Part
+from hotloop.analysis.batch_breakdown import COLLECTION, BatchBreakdown, Explanation, Impact, Part
 from hotloop.analysis.findings import Estimate, Recommendation, Tier
-from hotloop.report.as_json import plain
-from hotloop.report.lines import Pen, table
-from hotloop.report.names import columns
 from hotloop.report.palette import colour_of
+from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import columns
+from hotloop.report.to_json import plain
 
 SCHEMA_VERSION = 1  # of `breakdown_json`
 _COLOURS = {  # of the category each part mostly is

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.units import duration, percent, size
+from hotloop.analysis.advice.recommendation import Change, advise
+from hotloop.analysis.advice.run_view import RegionRow, RunView, tail
+from hotloop.analysis.advice.words import COLLECTING_GARBAGE
 from hotloop.analysis.findings import Estimate, Recommendation
-from hotloop.analysis.rules.advice import Change, advise
-from hotloop.analysis.rules.run import Row, Run, tail
-from hotloop.analysis.rules.words import COLLECTING_GARBAGE
 
 PAUSE_TIMES = 20  # a pause is this many times longer than the usual call
 LEAST_PAUSE_NS = 5e6
@@ -17,7 +17,7 @@ GOALS = ("total_timesteps", "timesteps", "total_env_steps", "env_steps", "total_
 FULL = 0.9  # share of memory beyond which the kernel may end the run
 
 
-def garbage_collection(run: Run) -> Recommendation | None:
+def garbage_collection(run: RunView) -> Recommendation | None:
     """Rare long pauses hit regions that have nothing to do with each other, at full CPU."""
     named = [row for row in run.rows if row.says(COLLECTING_GARBAGE)]
     if sum(row.own_share for row in named) >= 0.03:
@@ -53,7 +53,7 @@ def garbage_collection(run: Run) -> Recommendation | None:
     return _collect_less(run, row, evidence, gain)
 
 
-def _collect_less(run: Run, row: Row, evidence: list[str], gain: Estimate | None) -> Recommendation:
+def _collect_less(run: RunView, row: RegionRow, evidence: list[str], gain: Estimate | None) -> Recommendation:
     return advise(
         run,
         "garbage-collection-pauses",
@@ -67,7 +67,7 @@ def _collect_less(run: Run, row: Row, evidence: list[str], gain: Estimate | None
     )
 
 
-def _pauses(row: Row) -> tuple[int, float]:
+def _pauses(row: RegionRow) -> tuple[int, float]:
     """Calls with a pause in them, and the time beyond the usual."""
     middle = row.node.percentile_ns(0.5) or 0.0
     count, total_ns = tail(row.node, max(PAUSE_TIMES * middle, LEAST_PAUSE_NS))
@@ -76,7 +76,7 @@ def _pauses(row: Row) -> tuple[int, float]:
     return count, max(total_ns - count * middle, 0.0)
 
 
-def _unrelated(hit: list[Row]) -> bool:
+def _unrelated(hit: list[RegionRow]) -> bool:
     """Whether alike pauses hit regions apart: three, or two that usually take a thousandth of a pause."""
     longest = sorted(float(row.node.max_ns or 0) for row in hit)
     if len(hit) < 2 or longest[-1] > 20 * longest[len(longest) // 2]:
@@ -85,7 +85,7 @@ def _unrelated(hit: list[Row]) -> bool:
     return len(hit) >= 3 or short
 
 
-def memory_will_not_fit(run: Run) -> Recommendation | None:
+def memory_will_not_fit(run: RunView) -> Recommendation | None:
     """Memory grows steadily towards the limit, or is nearly full already."""
     limit = run.capture.machine.get("memory_bytes")
     now = sum(process.rss_bytes or 0 for process in run.capture.processes)

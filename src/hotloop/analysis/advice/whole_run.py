@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView
+from hotloop.analysis.advice.words import LOGGING, STORING
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
-from hotloop.analysis.rules.advice import LOW, Change, advise, took
-from hotloop.analysis.rules.run import Row, Run
-from hotloop.analysis.rules.words import LOGGING, STORING
 
 MOST_LOOKED_AT = 20  # regions too small to matter; the largest are named
 
 
-def growing_cost(run: Run) -> Recommendation | None:
+def growing_cost(run: RunView) -> Recommendation | None:
     """Each call of a region costs more than the one before."""
     growth = run.findings.growth
     flagged = [found for found in growth.regions if found.flagged] if growth is not None else []
@@ -46,17 +46,17 @@ def growing_cost(run: Run) -> Recommendation | None:
     )
 
 
-def _called(run: Run, name: str) -> list[Row]:
+def _called(run: RunView, name: str) -> list[RegionRow]:
     return [row for row in run.rows if row.name == name]
 
 
-def _extra_ns(run: Run, found: RegionGrowth) -> float:
+def _extra_ns(run: RunView, found: RegionGrowth) -> float:
     """Time beyond what the calls would have taken at their early cost."""
     rows = _called(run, found.name)
     return sum(row.own_ns for row in rows) - sum(row.calls for row in rows) * found.early_ns
 
 
-def _why_it_grows(row: Row) -> str:
+def _why_it_grows(row: RegionRow) -> str:
     if row.category == "replay" or row.says(STORING):
         return (
             "A list or deque in place of a ring of arrays: indexing the middle of a deque, slicing or "
@@ -67,7 +67,7 @@ def _why_it_grows(row: Row) -> str:
     return "Something it uses grows with the run: look for a list that is searched, copied or re-sorted."
 
 
-def mostly_unnamed(run: Run) -> Recommendation | None:
+def mostly_unnamed(run: RunView) -> Recommendation | None:
     """Most of the time is in no region, so nothing can be said about it."""
     share = run.driver.unattributed_ns / run.wall_ns
     if share < 0.4:
@@ -85,7 +85,7 @@ def mostly_unnamed(run: Run) -> Recommendation | None:
     )
 
 
-def costly_regions(run: Run) -> Recommendation | None:
+def costly_regions(run: RunView) -> Recommendation | None:
     """Regions so short that measuring them takes a noticeable share."""
     cost = run.capture.region_cost_ns
     if not cost or not run.rows:
@@ -115,9 +115,9 @@ def costly_regions(run: Run) -> Recommendation | None:
     )
 
 
-def leave_alone(run: Run) -> Recommendation | None:
+def leave_alone(run: RunView) -> Recommendation | None:
     """Says aloud which regions are not worth optimising: even free, they would gain almost nothing."""
-    by_name: dict[str, list[Row]] = {}
+    by_name: dict[str, list[RegionRow]] = {}
     for row in run.rows:
         if row.category != "wait":
             by_name.setdefault(row.name, []).append(row)

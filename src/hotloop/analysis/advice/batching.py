@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView, near
+from hotloop.analysis.advice.words import CHOOSING, STORING, TRANSFERRING
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
-from hotloop.analysis.rules.run import Row, Run, near
-from hotloop.analysis.rules.words import CHOOSING, STORING, TRANSFERRING
 
 LEAST_SHARE = 0.05  # of wall time; below that nobody needs to hear of it
 LEAST_ITEMS = 4  # calls where one would do
@@ -15,7 +15,7 @@ SMALL_NS = 5e6  # a call longer than that does real work, looping over it is not
 PLAIN = frozenset({"replay", "data", "other", "framework"})
 
 
-def replay_item_by_item(run: Run) -> Recommendation | None:
+def replay_item_by_item(run: RunView) -> Recommendation | None:
     """Experience is stored once for each env, though all envs step together."""
     row = _once_for_each_env(run, storing=True)
     if row is None:
@@ -42,7 +42,7 @@ def replay_item_by_item(run: Run) -> Recommendation | None:
     )
 
 
-def per_item_calls(run: Run) -> Recommendation | None:
+def per_item_calls(run: RunView) -> Recommendation | None:
     """Some other work is done once for each env, though all envs step together."""
     row = _once_for_each_env(run, storing=False)
     if row is None:
@@ -65,10 +65,10 @@ def per_item_calls(run: Run) -> Recommendation | None:
     )
 
 
-def batch_item_by_item(run: Run) -> Recommendation | None:
+def batch_item_by_item(run: RunView) -> Recommendation | None:
     """The learner's batch is put together item by item."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         each = run.per_update(row)
         if row.category not in PLAIN or each < 2 * LEAST_ITEMS or row.mean_ns > SMALL_NS:
             return False
@@ -100,11 +100,11 @@ def batch_item_by_item(run: Run) -> Recommendation | None:
     )
 
 
-def _once_for_each_env(run: Run, *, storing: bool) -> Row | None:
+def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
     if run.envs < LEAST_ITEMS:
         return None
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         each = run.per_turn(row)
         stores = row.category == "replay" or row.says(STORING)
         return (
@@ -121,6 +121,6 @@ def _once_for_each_env(run: Run, *, storing: bool) -> Row | None:
     return _largest(run, wanted)
 
 
-def _largest(run: Run, wanted: Callable[[Row], bool]) -> Row | None:
+def _largest(run: RunView, wanted: Callable[[RegionRow], bool]) -> RegionRow | None:
     found = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
     return found[0] if found else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
-from hotloop.analysis.rules.run import Row, Run
 
 HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of the whole from which a tier begins
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
@@ -35,9 +35,9 @@ def tier_of(gain: Estimate) -> Tier:
 
 
 def advise(
-    run: Run,
+    run: RunView,
     rule: str,
-    row: Row | None,
+    row: RegionRow | None,
     title: str,
     evidence: list[str],
     advice: str,
@@ -66,7 +66,7 @@ def advise(
     )
 
 
-def plan(run: Run, rule: str, change: Change) -> dict[str, Any]:
+def plan(run: RunView, rule: str, change: Change) -> dict[str, Any]:
     """The experiment that would prove it: the run as it was against the run with the change."""
     changed: dict[str, Any] = {"name": rule, "by": change.provable_by, "change": change.how}
     if change.environment:
@@ -80,7 +80,7 @@ def plan(run: Run, rule: str, change: Change) -> dict[str, Any]:
     }
 
 
-def prove_command(run: Run, change: Change) -> str:
+def prove_command(run: RunView, change: Change) -> str:
     """What to type or do to see the effect; a new folder each time, since an old one would be added to."""
     command = shlex.join(run.capture.command) or "your command"
     variables = "".join(f"{name}={value} " for name, value in change.environment.items())
@@ -103,7 +103,7 @@ def rate(value: float) -> str:
     return f"{value:.3g}"
 
 
-def took(row: Row) -> str:
+def took(row: RegionRow) -> str:
     """The sentence every rule begins with."""
     calls = f"{row.calls:,} calls of {duration(row.mean_ns)} each"
     return f"`{row.name}` took {percent(row.share)} of wall time: {calls}."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView
+from hotloop.analysis.advice.words import SYNCHRONISING, TRANSFERRING
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
-from hotloop.analysis.rules.run import Row, Run
-from hotloop.analysis.rules.words import SYNCHRONISING, TRANSFERRING
 
 LEAST_SHARE = 0.05
 LEARNER_SHARE = 0.4  # a learner below that is not what holds training back
@@ -15,7 +15,7 @@ UPDATES_PER_ENV_STEP = 0.1  # classic DQN makes 0.25 with one env
 CUT = 4  # the change proposed: a quarter of the updates
 
 
-def too_many_updates(run: Run) -> Recommendation | None:
+def too_many_updates(run: RunView) -> Recommendation | None:
     """The learner makes many updates for each turn of the loop and takes most of the time."""
     if not run.updates or not run.env_steps or not run.turns or run.is_on_policy or not run.learner:
         return None
@@ -49,10 +49,10 @@ def too_many_updates(run: Run) -> Recommendation | None:
     )
 
 
-def transfers_one_by_one(run: Run) -> Recommendation | None:
+def transfers_one_by_one(run: RunView) -> Recommendation | None:
     """Many small transfers where one would do."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         moves = row.category == "transfer" or (
             row.category in ("other", "data", "replay", "policy", "framework") and row.says(TRANSFERRING)
         )
@@ -83,20 +83,20 @@ def transfers_one_by_one(run: Run) -> Recommendation | None:
     )
 
 
-def _each(run: Run, row: Row) -> float:
+def _each(run: RunView, row: RegionRow) -> float:
     """Calls for each update inside the learner, else for each turn of the loop."""
     if run.updates and run.is_learning(row):
         return run.per_update(row)
     return run.per_turn(row) or run.per_update(row)
 
 
-def synchronising_calls(run: Run) -> Recommendation | None:
+def synchronising_calls(run: RunView) -> Recommendation | None:
     """Calls that make the program wait for the device, update after update."""
     device_ns = sum(row.node.device_ns or 0 for row in run.rows)
     if run.capture.facts.get("device") is None and not device_ns:
         return None
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         waits = row.category in ("wait", "transfer", "other", "logging", "loss", "policy")
         host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing itself
         often = max(run.per_update(row), run.per_turn(row)) >= 0.9

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hotloop.analysis import signed_rank
-from hotloop.analysis.signed_rank import (
+from hotloop.analysis import rank_intervals
+from hotloop.analysis.rank_intervals import (
     hodges_lehmann,
     order_distribution,
     rank_sum_cut,
@@ -99,7 +99,7 @@ def test_the_approximation_for_very_many_pairs_stays_just_outside_the_exact_one(
     level: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = signed_rank_cut.__wrapped__(300, level)
-    monkeypatch.setattr(signed_rank, "MOST_EXACT", 299)
+    monkeypatch.setattr(rank_intervals, "MOST_EXACT", 299)
     close = signed_rank_cut.__wrapped__(300, level)
     assert 0 <= exact - close <= 25  # of 45,150 Walsh averages; never the narrower interval
 
@@ -145,7 +145,7 @@ def test_five_against_five_all_apart_has_the_chance_used_for_the_first_look() ->
 
 
 def test_large_groups_use_an_approximation_close_to_the_exact_cut() -> None:
-    exact = signed_rank._cut(order_distribution((150, 150)), 0.05)
+    exact = rank_intervals._cut(order_distribution((150, 150)), 0.05)
     assert abs(rank_sum_cut((150, 150), 0.05) - exact) <= 3  # 22,500 pairs: beyond the exact limit
 
 

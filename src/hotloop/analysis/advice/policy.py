@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView, near
+from hotloop.analysis.advice.words import CHOOSING
 from hotloop.analysis.findings import Recommendation
-from hotloop.analysis.rules.advice import Change, about, advise, rate, times, took
-from hotloop.analysis.rules.run import Row, Run, near
-from hotloop.analysis.rules.words import CHOOSING
 
 OVERHEAD_NS = 20_000  # a call below that costs little more than the call itself
 LEAST_SHARE = 0.25  # of wall time; more envs are a change to the training itself
 LEARNS_FROM = 0.5  # a policy call this close to a learner's forward costs what a batch costs
 
 
-def acting(run: Run) -> list[Row]:
+def acting(run: RunView) -> list[RegionRow]:
     """Regions that choose actions while collecting, most time first."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         chooses = row.category == "policy" or (row.category in ("other", "model") and row.says(CHOOSING))
         return chooses and not _is_in_learner(run, row) and run.per_env_step(row) > 1e-3
 
     return run.outermost(wanted)
 
 
-def _is_in_learner(run: Run, row: Row) -> bool:
+def _is_in_learner(run: RunView, row: RegionRow) -> bool:
     if any(other.category in ("loss", "backward", "optimizer") for other in run.below(row)):
         return True
     return any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row)) and not near(
@@ -31,7 +31,7 @@ def _is_in_learner(run: Run, row: Row) -> bool:
     )
 
 
-def policy_one_by_one(run: Run) -> Recommendation | None:
+def policy_one_by_one(run: RunView) -> Recommendation | None:
     """The policy is asked for one env at a time though all envs step together."""
     for row in acting(run):
         each = run.per_turn(row)
@@ -55,7 +55,7 @@ def policy_one_by_one(run: Run) -> Recommendation | None:
     return None
 
 
-def too_few_envs(run: Run) -> Recommendation | None:
+def too_few_envs(run: RunView) -> Recommendation | None:
     """A policy call serves so few envs that its fixed cost is paid at nearly every step."""
     if not run.env_steps or run.envs > 4.5:
         return None
@@ -84,7 +84,7 @@ def too_few_envs(run: Run) -> Recommendation | None:
     return None
 
 
-def policy_without_inference_mode(run: Run) -> Recommendation | None:
+def policy_without_inference_mode(run: RunView) -> Recommendation | None:
     """A policy call on a few observations costs as much as the learner's forward on a batch."""
     forward = [
         row for row in run.rows if row.category == "model" and row.calls and run.per_update(row) >= 0.9

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hotloop.analysis.advice.recommendation import tier_of
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate, Tier
-from hotloop.analysis.rules.advice import tier_of
 from hotloop.analysis.tree import FlatTree, driving_thread, flatten
 from hotloop.analysis.verdict import ComponentVerdict, Verdict
 from hotloop.analysis.whatif import amdahl

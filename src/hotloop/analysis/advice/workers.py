@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.recommendation import Change, about, advise, took
+from hotloop.analysis.advice.run_view import RegionRow, RunView, Worker, near, tail
+from hotloop.analysis.advice.words import DRAWING, LOADING, LOCKS, RESETTING, RESIZING
 from hotloop.analysis.findings import Estimate, Recommendation
-from hotloop.analysis.rules.advice import Change, about, advise, took
-from hotloop.analysis.rules.run import Row, Run, Worker, near, tail
-from hotloop.analysis.rules.words import DRAWING, LOADING, LOCKS, RESETTING, RESIZING
 
 HANDOVER_NS = 100_000  # waking another process and being woken again, on a laptop
 
 
-def env_workers_cost_more(run: Run) -> Recommendation | None:
+def env_workers_cost_more(run: RunView) -> Recommendation | None:
     """Handing steps to env processes costs more than the steps themselves (Subproc slower than Dummy)."""
     workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
     if len(workers) < 2:
@@ -44,7 +44,7 @@ def env_workers_cost_more(run: Run) -> Recommendation | None:
     )
 
 
-def _asking_workers(run: Run, workers: list[Worker]) -> list[Row]:
+def _asking_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
     """The driver's regions in which it talks to workers."""
     rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
     rows = [row for row in rows if not row.says(RESETTING)]
@@ -54,7 +54,7 @@ def _asking_workers(run: Run, workers: list[Worker]) -> list[Row]:
     return run.outermost(lambda row: row.category == "other" and row.calls > 1 and near(row.calls, calls))[:1]
 
 
-def envs_one_after_another(run: Run) -> Recommendation | None:
+def envs_one_after_another(run: RunView) -> Recommendation | None:
     """Expensive envs are stepped in turn while cores are idle."""
     cores = float(run.capture.machine.get("cores_granted") or 1.0)
     if cores < 3 or not run.env_steps or any(w.busy_ns > 0.1 * run.wall_ns for w in run.workers):
@@ -90,10 +90,10 @@ def envs_one_after_another(run: Run) -> Recommendation | None:
     )
 
 
-def loader_workers(run: Run) -> Recommendation | None:
+def loader_workers(run: RunView) -> Recommendation | None:
     """Loader processes are started, or asked, at a cost that small data never pays back."""
 
-    def wanted(row: Row) -> bool:
+    def wanted(row: RegionRow) -> bool:
         # Learning from data alone, what keeps the updates' time and is not the learner gets the data.
         feeds = not run.env_steps and near(row.calls, run.updates)
         loads = row.category in ("other", "wait", "ipc") and (row.says(LOADING) or feeds)
@@ -145,12 +145,12 @@ def loader_workers(run: Run) -> Recommendation | None:
     return None
 
 
-def _slow_calls(row: Row) -> tuple[int, float]:
+def _slow_calls(row: RegionRow) -> tuple[int, float]:
     """Calls far longer than the usual one, and their time."""
     return tail(row.node, max(8 * row.usual_ns, 5e6))
 
 
-def _slow_elsewhere(run: Run, row: Row) -> float:
+def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
     """Share of time in slow calls, in the driver's other regions: what a busy machine does.
 
     Starting workers makes one region slow; a core lost to other programs makes all of them slow alike.
@@ -162,7 +162,7 @@ def _slow_elsewhere(run: Run, row: Row) -> float:
     return slow_ns / total_ns if total_ns else 0.0
 
 
-def thread_oversubscription(run: Run) -> Recommendation | None:
+def thread_oversubscription(run: RunView) -> Recommendation | None:
     """Processes times threads for arithmetic is more than the cores granted."""
     found = run.findings.oversubscription
     if found is None or found.threads_each < 2:
@@ -192,7 +192,7 @@ def thread_oversubscription(run: Run) -> Recommendation | None:
     )
 
 
-def _computing_processes(run: Run) -> set[int]:
+def _computing_processes(run: RunView) -> set[int]:
     found = set()
     if run.driver_busy_ns > 0.2 * run.wall_ns:
         found.add(run.process.pid)
@@ -202,21 +202,21 @@ def _computing_processes(run: Run) -> set[int]:
     return found
 
 
-def _off_cpu(run: Run) -> float | None:
+def _off_cpu(run: RunView) -> float | None:
     """Share of the driver's busy time in which it had no core; None without CPU time."""
     if run.off_cpu_ns is None or run.driver_busy_ns <= 0:
         return None
     return min(run.off_cpu_ns / run.driver_busy_ns, 0.9)
 
 
-def _gain_of_cores(run: Run, lost: float | None) -> Estimate | None:
+def _gain_of_cores(run: RunView, lost: float | None) -> Estimate | None:
     if lost is None or lost < 0.05:
         return None
     busy = [row for row in run.rows if row.category != "wait"]
     return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster, too
 
 
-def one_thread(run: Run) -> Recommendation | None:
+def one_thread(run: RunView) -> Recommendation | None:
     """Networks so small that threads for arithmetic may cost more than they bring."""
     machine = run.capture.machine
     cores = machine.get("cores_granted") or 1
@@ -246,7 +246,7 @@ def one_thread(run: Run) -> Recommendation | None:
     )
 
 
-def starved_learner(run: Run) -> Recommendation | None:
+def starved_learner(run: RunView) -> Recommendation | None:
     """The learner waits for collectors that are busy all the time."""
     rows = run.outermost(lambda row: row.category == "wait")
     waiting_ns = sum(row.total_ns for row in rows)
@@ -284,7 +284,7 @@ def starved_learner(run: Run) -> Recommendation | None:
     )
 
 
-def lock_wait(run: Run) -> Recommendation | None:
+def lock_wait(run: RunView) -> Recommendation | None:
     """Threads or processes queue for a lock."""
     every = [(run.rows, run.driver)] + [(w.rows, w.thread) for w in run.workers]
     waits = [

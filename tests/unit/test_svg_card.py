@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analysis.findings import CategoryShare, Findings
-from hotloop.report.card import MARGIN, WIDTH, svg
 from hotloop.report.palette import colour_of
+from hotloop.report.svg_card import MARGIN, WIDTH, svg
 from tests.golden import findings as golden
 
 SVG = "{http://www.w3.org/2000/svg}"

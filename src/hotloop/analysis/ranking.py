@@ -11,8 +11,8 @@ import numpy as np
 
 from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.looks import LEAST_PAIRS, robust_sd
-from hotloop.analysis.signed_rank import hodges_lehmann, signed_rank_interval
+from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
+from hotloop.analysis.stopping_rule import LEAST_PAIRS, robust_sd
 from hotloop.analysis.verdict import VariantVerdict, Verdict
 
 RETURN_TOLERANCE = 0.10  # of the size of A's returns
@@ -62,7 +62,7 @@ class RankedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class VariantFacts:
     """What an investigation knows about a suspect beside its times."""
 
     expected: str = ""
@@ -131,7 +131,7 @@ def rank(
     variants: Sequence[VariantVerdict],
     baseline: str,
     blocks: int,
-    beside: Mapping[str, Beside] | None = None,
+    beside: Mapping[str, VariantFacts] | None = None,
     combination: str | None = None,
 ) -> RankedTable:
     """Suspects by measured gain: clear gains first, then undecided, no difference, slower.
@@ -139,7 +139,7 @@ def rank(
     `combination` is the name of the variant that combines others; it stands apart.
     """
     known = beside or {}
-    rows = [_row(v, known.get(v.name, Beside())) for v in variants]
+    rows = [_row(v, known.get(v.name, VariantFacts())) for v in variants]
     rows.sort(key=lambda row: (_ORDER[row.verdict.word], _change(row.verdict), row.name))
     combined = next((row for row in rows if row.name == combination), None)
     rows = [row for row in rows if row is not combined]
@@ -149,7 +149,7 @@ def rank(
     return RankedTable(baseline, blocks, tuple(rows), combined, floor, tolerance, _says(rows, combined))
 
 
-def _row(variant: VariantVerdict, beside: Beside) -> RankedRow:
+def _row(variant: VariantVerdict, beside: VariantFacts) -> RankedRow:
     return RankedRow(
         name=variant.name,
         expected=beside.expected,
