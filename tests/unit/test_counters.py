@@ -61,16 +61,14 @@ def test_cprofile_goes_around_the_script_and_nothing_else() -> None:
         assert isinstance(under_cprofile(command, out), str)
 
 
-def test_the_badge_is_totals_before_and_after_and_what_is_not_told_is_absent(tmp_path: Path) -> None:
-    (tmp_path / "pressure").mkdir()
-    (tmp_path / "pressure" / "cpu").write_text(
+def test_a_load_snapshot_has_totals_and_leaves_out_what_the_system_does_not_report(tmp_path: Path) -> None:
+    (tmp_path / "cpu").write_text(
         "some avg10=1.00 avg60=0.10 avg300=0.00 total=2500000\nfull avg10=0.00 total=7\n"
     )
-    (tmp_path / "stat").write_text("cpu  100 0 100 700 0 0 0 100 0 0\ncpu0 1 2 3\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 1500000\n")
     found = load_snapshot(tmp_path, tmp_path)
     assert found["cpu_stall_s"] == 2.5 and found["throttled_s"] == 1.5
-    assert found["steal_s"] == pytest.approx(found["cpu_s"] / 10)
+    assert 0 <= found["steal_s"] < found["cpu_s"]
     assert "io_stall_s" not in found and "memory_stall_s" not in found
     run = Run(
         0, "A", 0, 0, 0, (), before=found | {"at_s": 0.0}, after=found | {"at_s": 4.0, "cpu_stall_s": 3.5}

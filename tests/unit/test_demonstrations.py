@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
+from hotloop.machine.process_memory import process_memory
 from hotloop.rl.buffers.demonstrations import DemonstrationError, Demonstrations, DemonstrationStore, Episode
 from hotloop.rl.collect.experts import Collected, DiskFull, Driven, Driver, collect, track_schema
-from hotloop.rl.collect.memory import process_memory
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.workloads.stages import StageBar, StageReport, report_lines, split, table
 
@@ -190,14 +192,12 @@ def test_the_split_is_by_episode() -> None:
         made_up(1).split(0.1, seed=0)
 
 
-def test_memory_is_none_where_it_is_not_told(tmp_path: Path) -> None:
-    assert process_memory("self", tmp_path) is None
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "smaps_rollup").write_text(
-        "5555-7fff ---p 0 00:00 0 [rollup]\nRss: 100 kB\nPrivate_Clean: 10 kB\nPrivate_Dirty: 20 kB\n"
-    )
-    seen = process_memory(7, tmp_path)
-    assert seen is not None and (seen.resident_bytes, seen.private_bytes) == (102_400, 30_720)
+def test_memory_of_a_process_that_ended_is_none() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    assert process_memory(ended.pid) is None
+    own = process_memory()
+    assert own is not None and own.resident_bytes >= own.private_bytes > 0
 
 
 def test_the_bar_of_a_stage() -> None:

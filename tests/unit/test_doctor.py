@@ -90,12 +90,13 @@ def test_cores_are_cut_by_the_quota_of_either_kind_of_cgroup(
 
 
 def test_free_memory_is_cut_by_what_the_cgroup_has_left(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 4096 kB\n")
-    assert memory_available_bytes(tmp_path, tmp_path) == 4096 * 1024
+    free = memory_available_bytes(tmp_path)
+    assert free > 0
     (tmp_path / "memory.max").write_text("3000000\n")
     (tmp_path / "memory.current").write_text("1000000\n")
-    assert memory_available_bytes(tmp_path, tmp_path) == 2_000_000
-    assert memory_available_bytes(tmp_path / "none", tmp_path) is None
+    assert memory_available_bytes(tmp_path) == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_available_bytes(tmp_path) > 2_000_000
 
 
 def test_accelerators_are_seen_by_their_device_files(tmp_path: Path) -> None:

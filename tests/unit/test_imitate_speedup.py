@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
+from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.buffers.demonstrations import Samples
-from hotloop.rl.collect.memory import ProcessMemory
 from hotloop.rl.train import bc, sac
 from hotloop.rl.workloads.imitate import Imitate, check
 from hotloop.rl.workloads.imitate_speedup import (

@@ -20,12 +20,12 @@ from hotloop.lab import conduct as lab
 from hotloop.lab.conduct import Conducted, conduct
 from hotloop.lab.lanes import lanes_of, share_out
 from hotloop.lab.process import Job, Outcome
-from hotloop.machine.cores import Room, busy, physical
+from hotloop.machine.cores import AvailableCores, core_usage, physical_core
 from tests.unit.test_lab import FakeLab, plan
 
 
-def busy_room(busy: dict[int, float], quota: float | None = None) -> Room:
-    return Room(tuple(busy), quota, busy)
+def busy_room(busy: dict[int, float], quota: float | None = None) -> AvailableCores:
+    return AvailableCores(tuple(busy), quota, busy)
 
 
 def test_lanes_get_the_idlest_cores_evenly_and_whole_physical_cores() -> None:
@@ -47,11 +47,11 @@ def test_lanes_get_the_idlest_cores_evenly_and_whole_physical_cores() -> None:
             busy_room(dict.fromkeys(range(8), 0.0), quota=2.5),
             "needs 3 free cores; this process is granted 2.5",
         ),
-        (2, Room((), None, {}), "needs a system that can give a process cores of its own"),
+        (2, AvailableCores((), None, {}), "needs a system that can give a process cores of its own"),
         (0, busy_room({0: 0.0}), "--jobs is 0; it must be a whole number from 1."),
     ],
 )
-def test_without_free_cores_there_is_one_sentence(jobs: int, room: Room, says: str) -> None:
+def test_without_free_cores_there_is_one_sentence(jobs: int, room: AvailableCores, says: str) -> None:
     with pytest.raises(HotloopError, match=re.escape(says)):
         lanes_of(jobs, lambda: room)
 
@@ -183,8 +183,8 @@ def test_what_cores_do_is_read_from_the_system(tmp_path: Path) -> None:
     def later(seconds: float) -> None:
         stat.write_text("cpu0 100 0 0 990 10 0 0 0 0 0\ncpu1 150 0 20 900 0 0 0 30 0 0\n")
 
-    assert busy([0, 1, 2], 0.5, tmp_path, later) == {0: 0.0, 1: 1.0}
-    assert busy([0], 0.5, tmp_path / "none", later) == {}
+    assert core_usage([0, 1, 2], 0.5, tmp_path, later) == {0: 0.0, 1: 1.0}
+    assert core_usage([0], 0.5, tmp_path / "none", later) == {}
     (tmp_path / "cpu5" / "topology").mkdir(parents=True)
     (tmp_path / "cpu5" / "topology" / "thread_siblings_list").write_text("1,5\n")
-    assert physical(5, tmp_path) == 1 and physical(2, tmp_path) == 2
+    assert physical_core(5, tmp_path) == 1 and physical_core(2, tmp_path) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.machine.cores import busy, physical, room
+from hotloop.machine.cores import available_cores, core_usage, physical_core
 from hotloop.machine.facts import cgroup_cores, cores_granted, memory_bytes
 from hotloop.tuning.starting import PRESETS, preset, starting_settings
 
@@ -96,7 +96,7 @@ def test_threads_of_one_physical_core_are_known_by_the_lowest(tmp_path: Path) ->
             "cpu3/topology/thread_siblings_list": "\n",
         },
     )
-    assert [physical(core, tmp_path) for core in (0, 4, 1, 2, 3, 9)] == [0, 0, 1, 2, 3, 9]
+    assert [physical_core(core, tmp_path) for core in (0, 4, 1, 2, 3, 9)] == [0, 0, 1, 2, 3, 9]
 
 
 def test_how_busy_cores_are_comes_from_two_looks_at_the_ticks(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_how_busy_cores_are_comes_from_two_looks_at_the_ticks(tmp_path: Path) ->
         assert seconds == 0.25
         stat.write_text("cpu 0 0 0 0 0 0 0 0\ncpu0 40 0 20 120 20 0 0 0\ncpu1 100 0 0 100 0 0 0 0\n")
 
-    assert busy((0, 1, 7), 0.25, tmp_path, later) == pytest.approx({0: 0.4, 1: 1.0})
-    assert busy((0,), 0.0, tmp_path / "none", lambda seconds: None) == {}
+    assert core_usage((0, 1, 7), 0.25, tmp_path, later) == pytest.approx({0: 0.4, 1: 1.0})
+    assert core_usage((0,), 0.0, tmp_path / "none", lambda seconds: None) == {}
 
 
 def test_the_room_here_is_the_affinity_and_the_quota(tmp_path: Path) -> None:
     files(tmp_path, {"cpu.max": "50000 100000\n"})
-    found = room(0.0, proc=tmp_path, cgroup=tmp_path, sleep=lambda seconds: None)
+    found = available_cores(0.0, proc=tmp_path, cgroup=tmp_path, sleep=lambda seconds: None)
     assert set(found.cores) == os.sched_getaffinity(0) and found.quota == 0.5 and found.busy == {}
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.machine.facts import cores_granted
+from hotloop.machine.process_memory import peak_resident_bytes
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario, settings_of
 from hotloop.rl.workloads.needs import needs_of
@@ -24,9 +23,7 @@ from hotloop.workflows.memory import (
     ChildrenWatch,
     Predictions,
     checked_plan,
-    descendants,
     lines_of,
-    own_peak_bytes,
 )
 from hotloop.workflows.train import Trained
 
@@ -41,22 +38,12 @@ def test_what_children_hold_for_themselves_is_seen() -> None:
         [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        assert child.pid in descendants(os.getpid())
         watch.look()
         child.communicate("")
     held = (watch.most_bytes or 0) - before
     assert 40 << 20 <= held < 60 << 20
     watch.look()
     assert (watch.most_bytes or 0) - before == held  # the most, not the last
-
-
-def test_who_descends_from_whom_is_read_from_their_parents(tmp_path: Path) -> None:
-    for pid, name, parent in ((1, "init", 0), (7, "a (b) c", 1), (8, "x", 7), (9, "y", 8), (10, "z", 1)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 0 0")
-    (tmp_path / "11").mkdir()  # has ended
-    assert sorted(descendants(7, tmp_path)) == [8, 9]
-    assert descendants(1, tmp_path / "none") == []
 
 
 def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
@@ -70,34 +57,25 @@ def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
     assert [(line.predicted, line.measured) for line in found] == [(100, 120), (10, None), (110, 1 << 50)]
     assert lines_of(expected, trained)[0].measured is None
     alone = lines_of(expected, trained, ChildrenWatch())[2].measured or 0  # no child was seen
-    assert abs(alone - own_peak_bytes()) < 4 << 20
+    assert abs(alone - peak_resident_bytes()) < 4 << 20
 
 
-def test_children_that_ended_before_the_peak_are_not_added_to_it(tmp_path: Path) -> None:
-    watch = ChildrenWatch(proc=_proc(tmp_path, own_peak_kib=1000, child_kib=300))
+def test_children_that_ended_before_the_peak_are_not_added_to_it() -> None:
+    held, peak = [300], [1000]
+    watch = ChildrenWatch(children_bytes=lambda: held[0], own_peak_bytes=lambda: peak[0])
     watch.look()
-    assert (watch.most_bytes, watch.together_bytes) == (300 << 10, 1300 << 10)
-    _proc(tmp_path, own_peak_kib=5000, child_kib=10)
+    assert (watch.most_bytes, watch.together_bytes) == (300, 1300)
+    held[0], peak[0] = 10, 5000
     watch.look()
-    assert (watch.most_bytes, watch.together_bytes) == (300 << 10, 5010 << 10)
+    assert (watch.most_bytes, watch.together_bytes) == (300, 5010)
 
 
-def test_children_that_were_there_to_the_end_are_added_to_the_peak(tmp_path: Path) -> None:
-    with ChildrenWatch(60.0, _proc(tmp_path, own_peak_kib=1000, child_kib=300)) as watch:
+def test_children_that_were_there_to_the_end_are_added_to_the_peak() -> None:
+    peak = [1000]
+    with ChildrenWatch(60.0, lambda: 300, lambda: peak[0]) as watch:
         watch.look()
-        _proc(tmp_path, own_peak_kib=8000, child_kib=0)  # between two looks
-    assert watch.together_bytes == 8300 << 10
-
-
-def _proc(folder: Path, own_peak_kib: int, child_kib: int) -> Path:
-    """A process like this one with a child, as /proc shows them."""
-    for name in ("self", "99999"):
-        (folder / name).mkdir(exist_ok=True)
-    (folder / "self/status").write_text(f"Name:\tx\nVmHWM:\t  {own_peak_kib} kB\n")
-    (folder / "99999/stat").write_text(f"99999 (x) S {os.getpid()} 0")
-    rollup = f"0-1 [rollup]\nRss: 9999 kB\nPrivate_Clean: 0 kB\nPrivate_Dirty: {child_kib} kB\n"
-    (folder / "99999/smaps_rollup").write_text(rollup)
-    return folder
+        peak[0] = 8000  # between two looks
+    assert watch.together_bytes == 8300
 
 
 def test_the_parts_of_mario_are_those_it_makes() -> None:

@@ -237,20 +237,16 @@ def _text(field: Bytes) -> str:
 
 
 def _is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        pass
-    if os.path.isdir("/proc/self"):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+    if pid == os.getpid():
         return True
-    return True
+    import psutil  # only to read unfinished captures of other processes; takes longer to load than we do
+
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def _flag_warnings(flags: int, unsaved: int) -> list[str]:

@@ -12,21 +12,21 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hotloop._util.errors import HotloopError
-from hotloop.machine.cores import Room
+from hotloop.machine.cores import AvailableCores
 
 SLACK = 0.25  # of a core: what a computer does at any time
 Cores = tuple[int, ...]
 ONE_LANE: tuple[Cores, ...] = ((),)  # one run at a time, on whatever cores there are
 
 
-def lanes_of(jobs: int, look: Callable[[], Room]) -> tuple[Cores, ...]:
+def lanes_of(jobs: int, look: Callable[[], AvailableCores]) -> tuple[Cores, ...]:
     """Cores for so many runs at once, none in two lanes; raises HotloopError when there are too few."""
     if jobs < 1:
         raise HotloopError(f"--jobs is {jobs}; it must be a whole number from 1.")
     return ONE_LANE if jobs == 1 else share_out(jobs, look())
 
 
-def share_out(jobs: int, room: Room) -> tuple[Cores, ...]:
+def share_out(jobs: int, room: AvailableCores) -> tuple[Cores, ...]:
     """The idlest cores, split evenly; threads of one physical core stay together where that is possible."""
     if not room.cores:
         raise HotloopError("--jobs needs a system that can give a process cores of its own, such as Linux.")

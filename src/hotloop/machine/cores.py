@@ -1,4 +1,4 @@
-"""Which cores this process may use and how busy they are now: runs can be given cores of their own."""
+"""Which cores this process may use and how busy they are, so that runs can get cores of their own."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from pathlib import Path
 
 from hotloop.machine.facts import cgroup_cores
 
-LOOK_S = 0.5  # how long to look at what the cores do
+SAMPLE_S = 0.5  # how long to watch the cores
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What there is to share out."""
+class AvailableCores:
+    """The cores that can be shared out."""
 
-    cores: tuple[int, ...]  # by number, threads of one physical core side by side; (): cannot be chosen here
-    quota: float | None  # cores' worth of time the cgroup allows; None without a limit
-    busy: Mapping[int, float]  # core -> share of its time in use just now; {} when the system does not tell
+    cores: tuple[int, ...]
+    """Core numbers, hyper-threads of one physical core side by side; () where they cannot be chosen."""
+    quota: float | None
+    """CPU time the cgroup allows, in cores; None without a limit."""
+    busy: Mapping[int, float]
+    """Core -> fraction of its time in use now; {} where the system does not report it."""
 
 
-def room(
-    seconds: float = LOOK_S,
+def available_cores(
+    seconds: float = SAMPLE_S,
     proc: Path = Path("/proc"),
     system: Path = Path("/sys/devices/system/cpu"),
     cgroup: Path = Path("/sys/fs/cgroup"),
     sleep: Callable[[float], None] = time.sleep,
-) -> Room:
-    """Look for so many seconds at the cores this process may use."""
+) -> AvailableCores:
+    """Watch the cores this process may use for `seconds`."""
     if not hasattr(os, "sched_getaffinity"):
-        return Room((), cgroup_cores(cgroup), {})
-    cores = sorted(os.sched_getaffinity(0), key=lambda core: (physical(core, system), core))
-    return Room(tuple(cores), cgroup_cores(cgroup), busy(cores, seconds, proc, sleep))
+        return AvailableCores((), cgroup_cores(cgroup), {})
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (physical_core(core, system), core))
+    return AvailableCores(tuple(cores), cgroup_cores(cgroup), core_usage(cores, seconds, proc, sleep))
 
 
-def busy(
+def core_usage(
     cores: Sequence[int], seconds: float, proc: Path, sleep: Callable[[float], None]
 ) -> dict[int, float]:
-    """Share of its time each core is in use during so many seconds."""
+    """Fraction of its time each core is in use over the next `seconds`."""
     before = _ticks(proc)
     sleep(seconds)
     after = _ticks(proc)
@@ -52,8 +55,8 @@ def busy(
     return found
 
 
-def physical(core: int, system: Path = Path("/sys/devices/system/cpu")) -> int:
-    """The lowest number of the threads that share its physical core; itself when the system does not tell."""
+def physical_core(core: int, system: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Lowest number among the hyper-threads of its physical core; `core` itself when that is unknown."""
     try:
         listed = (system / f"cpu{core}" / "topology" / "thread_siblings_list").read_text(encoding="utf-8")
         return int(listed.replace("-", ",").split(",")[0])
@@ -62,7 +65,8 @@ def physical(core: int, system: Path = Path("/sys/devices/system/cpu")) -> int:
 
 
 def _ticks(proc: Path) -> dict[int, tuple[float, float]]:
-    """Core -> all ticks since boot, and the idle ones (waiting for a disk included)."""
+    """Core -> all ticks since boot, and the idle ones (including those that wait for a disk)."""
+    # psutil lists cores without their numbers, so one that is offline would shift all after it.
     try:
         lines = (proc / "stat").read_text(encoding="utf-8").splitlines()
     except OSError:

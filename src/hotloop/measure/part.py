@@ -314,7 +314,8 @@ def process_label() -> str:
 
 
 def is_on_network(folder: Path) -> bool:
-    """Whether a folder lies on a network file system, where mapped files are slow or unsafe."""
+    """Whether a folder is on a network file system, where mapped files are slow or unsafe."""
+    # Not psutil.disk_partitions: every recorded process would load psutil at its start for this.
     best, kind = "", ""
     try:
         target = str(folder.resolve())

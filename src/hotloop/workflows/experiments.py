@@ -28,7 +28,7 @@ from hotloop.capture.series import Figures, Run, Series
 from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
 from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
 from hotloop.lab.process import Job, Outcome
-from hotloop.machine.cores import room
+from hotloop.machine.cores import available_cores
 from hotloop.machine.facts import facts, library_versions
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.launch import recording_environment
@@ -184,7 +184,7 @@ def interruptible() -> Iterator[None]:
 
 def lanes_for(jobs: int) -> tuple[Cores, ...]:
     """Cores for so many runs at once; raises HotloopError when this computer has too few free ones."""
-    return lanes_of(jobs, room)
+    return lanes_of(jobs, available_cores)
 
 
 def carry_out(

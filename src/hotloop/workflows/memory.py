@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import resource
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.capture.reader import load
 from hotloop.machine.health import memory_available_bytes
-from hotloop.rl.collect.memory import process_memory
+from hotloop.machine.process_memory import children_private_bytes, peak_resident_bytes, resident_bytes
 from hotloop.rl.workloads.needs import needs_of
 from hotloop.tuning.memory import MemoryPlan
 from hotloop.workflows.train import Trained
@@ -58,8 +56,7 @@ def memory_plan(name: str, config: Any, available_bytes: int | None = None) -> M
         return None
     held = resident_bytes()  # now, because asking for the needs has loaded the environments
     if available_bytes is None:
-        free = memory_available_bytes()
-        available_bytes = None if free is None else free + held
+        available_bytes = memory_available_bytes() + held
     return MemoryPlan((MemoryEstimate(PROCESS, held), *needs), available_bytes)
 
 
@@ -106,9 +103,9 @@ def peak_bytes(folder: Path | None, children: ChildrenWatch | None = None) -> in
     nobody watched, each process of the capture counts with all of its pages.
     """
     if children is not None and children.most_bytes is not None:
-        return max(children.together_bytes, own_peak_bytes())
+        return max(children.together_bytes, peak_resident_bytes())
     if folder is None:
-        return own_peak_bytes()
+        return peak_resident_bytes()
     peaks = [process.rss_peak_bytes for process in load(folder).processes]
     return sum(peak for peak in peaks if peak) or None
 
@@ -122,10 +119,15 @@ class ChildrenWatch:
     children.together_bytes     # the same and the most that this process had held until then
     """
 
-    def __init__(self, every_s: float = LOOK_EVERY_S, proc: Path = Path("/proc")):
+    def __init__(
+        self,
+        every_s: float = LOOK_EVERY_S,
+        children_bytes: Callable[[], int] = children_private_bytes,
+        own_peak_bytes: Callable[[], int] = peak_resident_bytes,
+    ):
         self.most_bytes: int | None = None
         self.together_bytes = self._last_bytes = 0
-        self._every_s, self._proc = every_s, proc
+        self._every_s, self._children_bytes, self._own_peak_bytes = every_s, children_bytes, own_peak_bytes
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hotloop-memory")
 
@@ -141,14 +143,13 @@ class ChildrenWatch:
 
     def look(self) -> None:
         """Add up what they hold now, and keep the most."""
-        found = [process_memory(pid, self._proc) for pid in descendants(os.getpid(), self._proc)]
-        self._last_bytes = sum(one.private_bytes for one in found if one is not None)
+        self._last_bytes = self._children_bytes()
         if self._last_bytes:
             self._add(self._last_bytes)
 
     def _add(self, held_bytes: int) -> None:
         self.most_bytes = max(held_bytes, self.most_bytes or 0)
-        self.together_bytes = max(held_bytes + own_peak_bytes(self._proc), self.together_bytes)
+        self.together_bytes = max(held_bytes + self._own_peak_bytes(), self.together_bytes)
 
     def _watch(self) -> None:
         pause_s = self._every_s
@@ -156,40 +157,3 @@ class ChildrenWatch:
             began_s = time.thread_time()
             self.look()
             pause_s = max(self._every_s, (time.thread_time() - began_s) / LOOK_SHARE)
-
-
-def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """Processes that a process started, and those that these started; [] where the system does not tell."""
-    children: dict[int, list[int]] = {}
-    for file in proc.glob("[0-9]*/stat"):
-        try:
-            parent = int(file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended
-        children.setdefault(parent, []).append(int(file.parent.name))
-    found, left = [], [pid]
-    while left:
-        more = children.get(left.pop(), [])
-        found += more
-        left += more
-    return found
-
-
-def own_peak_bytes(proc: Path = Path("/proc")) -> int:
-    """The most that this process has held. (`getrusage` also counts what forked it, before it began.)"""
-    try:
-        for line in (proc / "self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def resident_bytes() -> int:
-    """What this process holds now."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()

@@ -85,8 +85,7 @@ class ScriptTarget:
                 "does not have; write {n_envs=8} where that goes."
             )
         self.space = Space(tuple(knobs), self._is_allowed)
-        free = memory_available_bytes()
-        self._room_bytes = None if free is None else TUNED_SHARE * free
+        self._room_bytes = TUNED_SHARE * memory_available_bytes()
 
     # ---- reading the command
 
@@ -185,7 +184,7 @@ class ScriptTarget:
     def fits(self, settings: Settings, probes: Sequence[Probe]) -> bool:
         """Whether what probes held lets expect less than half of what is free."""
         expected = measured_fit(self.space, probes)
-        return expected is None or self._room_bytes is None or expected(settings) <= self._room_bytes
+        return expected is None or expected(settings) <= self._room_bytes
 
     def memory_bytes(self, settings: Settings, probes: Sequence[Probe]) -> int | None:
         """The most that its probes held."""

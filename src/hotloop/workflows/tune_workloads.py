@@ -54,8 +54,7 @@ class WorkloadTarget:
         self.compare_s = self.tunable.compare_s(config)
         self._host: Host | None = None
         self._planned: dict[Settings, int | None] = {}
-        free = memory_available_bytes()
-        self._room_bytes = None if free is None else TUNED_SHARE * free
+        self._room_bytes = TUNED_SHARE * memory_available_bytes()
 
     def check(self) -> None:
         """What the workload itself says of the settings in use, before anything is started."""
@@ -109,7 +108,7 @@ class WorkloadTarget:
     def fits(self, settings: Settings, probes: Sequence[Probe]) -> bool:
         """Whether its memory plan stays below half of what is free."""
         planned = self.memory_bytes(settings, probes)
-        return planned is None or self._room_bytes is None or planned <= self._room_bytes
+        return planned is None or planned <= self._room_bytes
 
     def memory_bytes(self, settings: Settings, probes: Sequence[Probe]) -> int | None:
         """What its plan says; a forked probe shares too much with its host to be measured."""

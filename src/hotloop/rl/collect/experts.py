@@ -22,8 +22,8 @@ import numpy as np
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
+from hotloop.machine.process_memory import ProcessMemory, process_memory
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Episode, schema
-from hotloop.rl.collect.memory import ProcessMemory, process_memory
 from hotloop.rl.envs.track.env import TrackVectorEnv
 from hotloop.rl.envs.track.expert import expert_actions
 

@@ -25,7 +25,7 @@ class SharedBlock:
 
     def __init__(self, count_bytes: int):
         free = memory_available_bytes()
-        if free is not None and count_bytes > free:
+        if count_bytes > free:
             raise _too_much(count_bytes, f"{size(free)} are free")
         self.count_bytes = count_bytes
         self._file = _nameless_file()

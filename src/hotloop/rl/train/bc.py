@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
+from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.buffers.demonstrations import Samples
-from hotloop.rl.collect.memory import ProcessMemory
 from hotloop.rl.train.bc_learners import FusedLearner, TorchLearner
 from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import (

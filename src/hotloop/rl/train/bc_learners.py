@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hotloop import profile
+from hotloop.machine.process_memory import ProcessMemory, largest_memory
 from hotloop.rl.buffers.demonstrations import Samples
-from hotloop.rl.collect.memory import ProcessMemory, largest_memory
 from hotloop.rl.train.fused import bc as kernels
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views

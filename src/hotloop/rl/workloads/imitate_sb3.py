@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.rl.collect.memory import ProcessMemory, largest_memory
+from hotloop.machine.process_memory import ProcessMemory, largest_memory
 from hotloop.rl.train.runs import Stopwatch
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.imitate_stages import choosing, sac_settings

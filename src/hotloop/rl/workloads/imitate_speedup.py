@@ -19,9 +19,9 @@ from typing import Any
 
 from hotloop._util.units import count, duration, size
 from hotloop.machine.facts import cores_granted
+from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Samples
 from hotloop.rl.collect.experts import collect, track_schema
-from hotloop.rl.collect.memory import ProcessMemory
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.imitate_stages import bc_settings, sac_settings
 from hotloop.rl.workloads.stages import StageReport, table

@@ -10,9 +10,9 @@ from typing import Any
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration, size
+from hotloop.machine.process_memory import ProcessMemory, process_memory
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import Collected, Driven, collect, track_schema
-from hotloop.rl.collect.memory import ProcessMemory, process_memory
 from hotloop.rl.train.runs import StopRequests, Stopwatch
 from hotloop.rl.workloads.imitate import (
     ACTOR_LEARNING_RATE,

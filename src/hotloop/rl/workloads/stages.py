@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from hotloop._util.units import count, duration, percent, size
-from hotloop.rl.collect.memory import ProcessMemory
+from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.workloads.outcome import Note
 
 BAR = 24  # characters
