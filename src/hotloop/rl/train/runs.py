@@ -90,6 +90,7 @@ RENAMED_SETTINGS = {  # of version 1, in any algorithm
     "adam_epsilon": "adam_eps",
     "anneal": "anneal_lr",
     "capacity": "buffer_size",
+    "checkpoint_every": "checkpoint_every_steps",
     "clip": "clip_range",
     "discount": "gamma",
     "entropy_weight": "ent_coef",
@@ -174,9 +175,10 @@ def save_checkpoint(path: Path, arrays: Arrays, state: dict[str, Any], config: d
         raise
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path, upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Checkpoint:
     """Read a checkpoint of this or an earlier version, with the names of today.
 
+    `upgrade` translates those settings of version 1 that became other settings, not only other names.
     Raises CheckpointError when it is missing, truncated, or of an unknown version.
     """
     from safetensors import SafetensorError, safe_open
@@ -199,7 +201,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     config = json.loads(header["config"])
     if version == "1":
         arrays = {_renamed_array(name): array for name, array in arrays.items()}
-        config = {RENAMED_SETTINGS.get(name, name): value for name, value in config.items()}
+        config = upgrade({RENAMED_SETTINGS.get(name, name): value for name, value in config.items()})
     return Checkpoint(arrays, json.loads(header["state"]), config)
 
 
@@ -224,14 +226,19 @@ def save_run(
     save_checkpoint(path, arrays, state, settings_as_json(config))
 
 
-def load_run(config: Any, may_differ: frozenset[str] = MAY_DIFFER) -> Checkpoint | None:
+def load_run(
+    config: Any,
+    may_differ: frozenset[str] = MAY_DIFFER,
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Checkpoint | None:
     """The checkpoint that `config` asks to resume from; None when it does not ask.
 
+    `upgrade`: see `load_checkpoint`.
     Raises CheckpointError when a setting that decides the numbers differs from the saved run's.
     """
     if not config.resume or config.checkpoint is None:
         return None
-    saved = load_checkpoint(config.checkpoint)
+    saved = load_checkpoint(config.checkpoint, upgrade)
     check_same_settings(config.checkpoint, saved.config, settings_as_json(config), may_differ)
     return saved
 
@@ -252,6 +259,54 @@ def check_same_settings(
             f"{path} belongs to a run with other settings ({'; '.join(wrong)}); "
             "use the same settings, or another checkpoint path."
         )
+
+
+# ---- Adam
+
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8
+
+
+def make_adam(module: torch.nn.Module, learning_rate: float, eps: float = ADAM_EPS) -> torch.optim.Adam:
+    """Adam whose moments exist from the start, so that they can be saved and loaded before the first step."""
+    adam = torch.optim.Adam(module.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=eps, fused=True)
+    for weight in module.parameters():
+        adam.state[weight] = {
+            "step": torch.zeros(()),
+            "exp_avg": torch.zeros_like(weight),
+            "exp_avg_sq": torch.zeros_like(weight),
+        }
+    return adam
+
+
+def weights_and_moments(module: torch.nn.Module, adam: torch.optim.Adam) -> Arrays:
+    """For a checkpoint: copies as `weights.NAME`, `first.NAME` and `second.NAME`, and Adam's `steps`."""
+    found: Arrays = {}
+    for name, weight in module.named_parameters():
+        moments = adam.state[weight]
+        found["steps"] = np.array([int(moments["step"])], dtype=np.int64)
+        found[f"weights.{name}"] = weight.detach().numpy().copy()
+        found[f"first.{name}"] = moments["exp_avg"].numpy().copy()
+        found[f"second.{name}"] = moments["exp_avg_sq"].numpy().copy()
+    return found
+
+
+def load_weights_and_moments(
+    module: torch.nn.Module, adam: torch.optim.Adam, arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Restore what `weights_and_moments` returned for a module of the same shape."""
+    load_weights(module, arrays, "weights.")
+    for name, weight in module.named_parameters():
+        moments = adam.state[weight]
+        moments["exp_avg"].copy_(torch.from_numpy(arrays[f"first.{name}"]))
+        moments["exp_avg_sq"].copy_(torch.from_numpy(arrays[f"second.{name}"]))
+        moments["step"].fill_(float(arrays["steps"][0]))
+
+
+def load_weights(module: torch.nn.Module, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> None:
+    """Copy `arrays[prefix + NAME]` into the parameters of a module."""
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            weight.copy_(torch.from_numpy(arrays[prefix + name]))
 
 
 # ---- learners
