@@ -1,9 +1,8 @@
-"""How kernels are compiled, and the word to the user while the first use waits for the compiler.
+"""`kernel` compiles a function on first use, reports that on stderr and caches the result on disk.
 
 A kernel is a function over arrays that the caller owns: no objects, no allocation, the GIL released.
-Compiled code is kept on disk beside the source (or in NUMBA_CACHE_DIR) until that source, or one that it
-imports, changes; batch sizes are not part of a type, so another batch size never compiles again. Of several
-processes that need a kernel at once, one compiles it.
+The cache is beside the source (or in NUMBA_CACHE_DIR, which checkouts may share) and survives any edit that
+does not change what is compiled. Batch sizes are not part of a type: another one never compiles again.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from numba.core import cgutils, event, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.one_compiler import SharedCache
-from hotloop.rl.envs.sources import watch
+from hotloop.rl.envs.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,11 +38,9 @@ def compiled(function: Function, fastmath: bool | set[str] = False, **options: A
     disk, so its last digits would hang on who happened to call it first.
     """
     _announced.add(function)
-    how = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath, **options)
-    made: Any = how(function)
+    made: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, **options)(function)
     if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
-        watch(made, function)
-        made._cache = SharedCache(made._cache, _announcer.is_compiling)
+        made._cache = KernelCache(made, _announcer.is_compiling)
     return cast(Function, made)
 
 

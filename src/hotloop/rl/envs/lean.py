@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from hotloop.rl.envs.compiled import _announced
+from hotloop.rl.envs.compiled import compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,8 +22,7 @@ _INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 def kernel(function: Function) -> Function:
     """A kernel to be called from Python; it releases the GIL and is cached on disk."""
-    _announced.add(function)
-    return cast(Function, numba.njit(cache=True, **_HOW)(function))
+    return compiled(function, _nrt=False)
 
 
 def part(function: Function) -> Function:

@@ -9,28 +9,18 @@ Without counts a kernel cannot allocate: one that tries does not compile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import numba
+from hotloop.rl.envs.compiled import compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-# fastmath is said, because a kernel that does not say is compiled with its first caller's
-_HOW: dict[str, Any] = {
-    "nogil": True,
-    "cache": True,
-    "error_model": "numpy",
-    "fastmath": False,
-    "_nrt": False,
-}
-
-
 def kernel(function: Function) -> Function:
     """A kernel to be called from Python; it releases the GIL and is cached on disk."""
-    return cast(Function, numba.njit(**_HOW)(function))
+    return compiled(function, _nrt=False)
 
 
 def part(function: Function) -> Function:
     """A kernel to be called from kernels, which take its code in."""
-    return cast(Function, numba.njit(forceinline=True, **_HOW)(function))
+    return compiled(function, _nrt=False, forceinline=True)
