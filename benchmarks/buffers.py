@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 ENVS, BATCH = 8, 256
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "small": {"shape": (4,), "dtype": np.float32, "capacity": 100_000, "repeat": 50, "adds": 200},
     "frames": {"shape": (4, 84, 84), "dtype": np.uint8, "capacity": 8_000, "repeat": 1, "adds": 20},
 }
@@ -43,7 +43,8 @@ class Steps:
         self.observations, self.next_observations = frames
         self.actions = rng.integers(0, 2, ENVS)
         self.rewards = rng.random(ENVS).astype(np.float32)
-        self.no, self.infos = np.zeros(ENVS, dtype=bool), [{} for _ in range(ENVS)]
+        self.no = np.zeros(ENVS, dtype=bool)
+        self.infos: list[dict[str, Any]] = [{} for _ in range(ENVS)]
 
 
 def ours(kind: str, times: int = 1, **words: Any) -> tuple[Action, Action]:

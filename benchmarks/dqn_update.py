@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from hotloop.machine.facts import cpu_name
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.envs.streams import make_streams, seed_streams
-from hotloop.rl.train.dqn import DQNConfig
+from hotloop.rl.train.dqn_config import DQNConfig
 from hotloop.rl.train.dqn_learners import make_learner
 from hotloop.rl.train.networks.q import QNetwork
 
@@ -45,8 +45,10 @@ def filled(width: int, actions: int) -> ReplayBuffer:
 
     buffer.start(frames())
     for _ in range(400):
-        ends = rng.random((2, ENVS)) < 0.01
-        buffer.push(rng.integers(0, actions, ENVS), rng.normal(size=ENVS), *ends, frames(), frames())
+        terminated, truncated = rng.random((2, ENVS)) < 0.01
+        buffer.push(
+            rng.integers(0, actions, ENVS), rng.normal(size=ENVS), terminated, truncated, frames(), frames()
+        )
     return buffer
 
 
@@ -95,9 +97,10 @@ def measure(name: str, rounds: int) -> None:
     for number in range(rounds + 1):
         for kind, learner in learners.items():
             keep(
-                f"update, {kind}", seconds(lambda one=learner: one.learn(buffer, sample, REPEAT), 1) / REPEAT
+                f"update, {kind}",
+                seconds(lambda one=learner: one.learn(buffer, sample, REPEAT), 1) / REPEAT,  # type: ignore[misc]
             )
-            keep(f"act, {kind}", seconds(lambda one=learner: one.act(observations, 0.1, streams, chosen), 1))
+            keep(f"act, {kind}", seconds(lambda one=learner: one.act(observations, 0.1, streams, chosen), 1))  # type: ignore[misc]
         for place, (_, action) in enumerate(needed):
             keep(f"product {place}", seconds(action, REPEAT))
         for place, action in enumerate(acting):

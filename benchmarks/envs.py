@@ -217,10 +217,11 @@ def measure(group: Group, peers_python: str | None, rounds: int, seconds: float)
     with tempfile.TemporaryDirectory() as folder:
         contestants = []
         for entry in group.entries:
-            if entry.peer and peers_python is None:
+            python = peers_python if entry.peer else sys.executable
+            if python is None:
                 entry.missing = "no --peers-python given; `make bench-peers` makes one"
             else:
-                contestants.append(Contestant(entry, peers_python if entry.peer else sys.executable, folder))
+                contestants.append(Contestant(entry, python, folder))
         for num_envs in SIZES:
             taking_part = [one for one in contestants if num_envs in one.entry.sizes]
             for one in taking_part:

@@ -196,8 +196,7 @@ def variants(rounds: int) -> dict[str, Any]:
         name: statistics.median(a / b for a, b in zip(us["original"], us[name], strict=True)) for name in us
     }
     lengths = {
-        name: learn_and_play(Snake(variant=name), LEARN_STEPS).mean_length  # type: ignore[arg-type]
-        for name in ("fast", "fewer")
+        name: learn_and_play(Snake(variant=name), LEARN_STEPS).mean_length for name in ("fast", "fewer")
     }
     return {
         "us_per_env_step": {name: statistics.median(found) for name, found in us.items()},
@@ -256,7 +255,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for variant in ("original", "fast", "fewer"):  # compiles everything
-        trained(Snake(variant=variant, episodes=10**6, steps=2 * ENVS))  # type: ignore[arg-type]
+        trained(Snake(variant=variant, episodes=10**6, steps=2 * ENVS))
     results = {}
     for name in arguments.only:
         results[name] = questions[name](arguments.rounds)

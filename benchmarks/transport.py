@@ -127,7 +127,7 @@ class Pipe:
         self.end, self.begin = FORK.Pipe(duplex=False)
 
     def send(self, message: np.ndarray[Any, Any]) -> None:
-        self.begin.send_bytes(message.reshape(-1))
+        self.begin.send_bytes(message.reshape(-1).data)
 
     def receive(self, into: np.ndarray[Any, Any]) -> int:
         self.end.recv_bytes_into(into[0].reshape(-1))

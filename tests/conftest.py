@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from hotloop import Profiler
 from hotloop.measure import core_choice
+from hotloop.measure.core_choice import CoreName
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
@@ -38,7 +39,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def profiler(core: str, clock: FakeClock) -> Iterator[Profiler]:
+def profiler(core: CoreName, clock: FakeClock) -> Iterator[Profiler]:
     """A profiler that records in memory, with time under the test's control."""
     made = Profiler(clock=clock, core_name=core)
     made.start()

@@ -4,7 +4,8 @@ import sys
 
 import dqn_settings as s
 
-from hotloop.rl.train.dqn import DQNConfig, train
+from hotloop.rl.train.dqn import train
+from hotloop.rl.train.dqn_config import DQNConfig
 
 learner = "fused"
 if "--learner" in sys.argv:
@@ -21,7 +22,7 @@ def config(steps: int) -> DQNConfig:
         target_every=s.TARGET_EVERY,
         learning_rate=s.LEARNING_RATE, discount=s.DISCOUNT, max_grad_norm=s.LARGEST_NORM, double=False,
         epsilon_start=s.EPSILON_START, epsilon_end=s.EPSILON_END, epsilon_fraction=s.EPSILON_FRACTION,
-        hidden=(s.HIDDEN, s.HIDDEN), learner=learner, quiet=True,
+        hidden=(s.HIDDEN, s.HIDDEN), learner=learner, quiet=True,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -22,4 +22,4 @@ def model() -> DQN:
 model().learn(s.WARM_UP)
 clock = s.Clock()
 learnt = model().learn(given.steps)
-clock.say(given.steps, learnt._n_updates, [episode["r"] for episode in learnt.ep_info_buffer])
+clock.say(given.steps, learnt._n_updates, [episode["r"] for episode in learnt.ep_info_buffer or ()])

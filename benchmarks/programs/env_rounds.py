@@ -142,7 +142,7 @@ def snake(num_envs: int, **settings: Any) -> Contestant:
     from hotloop.rl.envs.snake.env import SnakeVectorEnv
 
     env = SnakeVectorEnv(num_envs, copy=False, **settings)
-    return gymnasium_like(env, int(env.single_action_space.n), num_envs)
+    return gymnasium_like(env, int(env.single_action_space.n), num_envs)  # type: ignore[attr-defined]
 
 
 def snake_rules(num_envs: int, **settings: Any) -> Contestant:
@@ -237,7 +237,7 @@ def ricochet(num_envs: int, **settings: Any) -> Contestant:
     from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 
     env = RicochetVectorEnv(num_envs, copy=False, autoreset_mode="SameStep", **settings)
-    return gymnasium_like(env, int(env.single_action_space.n), num_envs)
+    return gymnasium_like(env, int(env.single_action_space.n), num_envs)  # type: ignore[attr-defined]
 
 
 def petri(num_envs: int, **settings: Any) -> Contestant:

@@ -96,10 +96,10 @@ def iteration() -> None:
             adam.step()
 
 
-for _ in range(s.WARM_UP // s.BATCH):
+for _warm_up in range(s.WARM_UP // s.BATCH):
     iteration()
 clock = s.Clock()
 iterations = given.steps // s.BATCH
-for _ in range(iterations):
+for _iteration in range(iterations):
     iteration()
 clock.say(iterations * s.BATCH, iterations * s.EPOCHS * s.BATCH // s.MINIBATCH, list(recent))

@@ -19,4 +19,4 @@ updates = model._n_updates
 clock = s.Clock()
 model.learn(given.steps, reset_num_timesteps=False)
 minibatches = (model._n_updates - updates) * s.BATCH // s.MINIBATCH
-clock.say(given.steps, minibatches, [episode["r"] for episode in model.ep_info_buffer])
+clock.say(given.steps, minibatches, [episode["r"] for episode in model.ep_info_buffer or ()])

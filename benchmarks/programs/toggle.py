@@ -38,7 +38,7 @@ def note_moments():
         moments.append(time.perf_counter_ns())
         return plain(self, action)
 
-    CartPoleEnv.step = step
+    CartPoleEnv.step = step  # type: ignore[method-assign]
     register_optimizer_step_post_hook(lambda *given: moments.append(time.perf_counter_ns()))
 
 
@@ -58,6 +58,7 @@ class Switch:
             self.sampler.start()
         (default.resume if on else default.pause)()
         if not on and self.everything and self.instrument is not None:
+            assert self.sampler is not None
             self.sampler.stop()
             assert self.instrument.remove() == []
             self.instrument = None
@@ -92,7 +93,7 @@ def main(program, what, pairs):
     torch.set_num_threads(1)
     note_moments()
     chance = random.Random(1)
-    found = {"off": [], "on": []}
+    found: dict[str, list[float]] = {"off": [], "on": []}
     with tempfile.TemporaryDirectory() as folder:
         default.start()
         switch = Switch(what == "all", Path(folder))

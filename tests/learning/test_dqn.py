@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
-from hotloop.rl.train.dqn import DQNConfig, DQNResult, dqn_loss, td_targets, train
+from hotloop.rl.train.dqn import dqn_loss, td_targets, train
+from hotloop.rl.train.dqn_config import DQNConfig, DQNResult
 from hotloop.rl.train.dqn_learners import make_learner
 from hotloop.rl.train.make_envs import make_envs
 from hotloop.rl.train.networks.q import QNetwork
@@ -228,7 +229,7 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
     """Seven cells; left and right; 1 at the right end, 0.2 at the left one; cut after 30 steps."""
 
     observation_space = Box(0.0, 1.0, (7,), np.float32)
-    action_space = Discrete(2)
+    action_space: Any = Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -250,7 +251,7 @@ class Identity(gymnasium.Env[np.ndarray, int]):
     """Say which of four lamps burns; never terminates, cut after 10 steps, so values are 1 / (1 - gamma)."""
 
     observation_space = Box(0.0, 1.0, (4,), np.float32)
-    action_space = Discrete(4)
+    action_space: Any = Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)

@@ -17,7 +17,7 @@ from hotloop.rl.train.ppo import PPOConfig, TrainResult, train
 from tests.learning.tasks import Corridor, Endless, Identity, MaskedIdentity
 
 BOTH = pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-SMALL = {
+SMALL: dict[str, Any] = {
     "num_envs": 8, "steps": 32, "minibatch": 64, "hidden": (32,), "learning_rate": 3e-3,
     "quiet": True, "learner": "fused",
 }  # fmt: skip

@@ -47,10 +47,10 @@ def network(norm: bool = True, seed: int = 0) -> FrameQNetwork:
     made = FrameQNetwork(SHAPE, ACTIONS, norm=norm, **SMALL)
     with torch.no_grad():  # statistics and scales as after some training
         for layer in made.norms:
-            layer.running_mean.uniform_(-0.5, 0.5)  # type: ignore[operator, union-attr]
-            layer.running_var.uniform_(0.5, 2.0)  # type: ignore[operator, union-attr]
-            layer.weight.uniform_(0.5, 1.5)  # type: ignore[operator, union-attr]
-            layer.bias.uniform_(-0.2, 0.2)  # type: ignore[operator, union-attr]
+            layer.running_mean.uniform_(-0.5, 0.5)
+            layer.running_var.uniform_(0.5, 2.0)
+            layer.weight.uniform_(0.5, 1.5)
+            layer.bias.uniform_(-0.2, 0.2)
     return made
 
 
@@ -81,8 +81,9 @@ def weights(learner: FrameLearner) -> dict[str, Tensor]:
 
 def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], **within: float) -> None:
     assert a.keys() == b.keys()
+    options: dict[str, Any] = {"msg": None, **(within or {"rtol": 1e-4, "atol": 1e-5})}
     for name in a:
-        torch.testing.assert_close(a[name], b[name], **(within or {"rtol": 1e-4, "atol": 1e-5}), msg=name)
+        torch.testing.assert_close(a[name], b[name], **options | {"msg": name})
 
 
 # ---- the network
@@ -112,8 +113,8 @@ def test_the_fast_forms_give_the_network_s_own_values(norm: bool) -> None:
     twin = copy.deepcopy(made)
     fast, plain = learning_values(made, ready), twin(observations, batch_statistics=True)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
-    fast.square().sum().backward()  # type: ignore[no-untyped-call]
-    plain.square().sum().backward()  # type: ignore[no-untyped-call]
+    fast.square().sum().backward()
+    plain.square().sum().backward()
     for (name, a), b in zip(made.named_parameters(), twin.parameters(), strict=True):
         assert a.grad is not None and b.grad is not None
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4 * float(b.grad.abs().max()), msg=name)
@@ -189,7 +190,7 @@ def test_accumulated_batches_make_the_update_of_one_large_batch(layout: Any) -> 
         learner.add(part(whole, 16 * n, 16 * n + 16))
     learner.update()
     adam = torch.optim.Adam(plain.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
-    reference_loss(plain, config, [whole]).backward()  # type: ignore[no-untyped-call]
+    reference_loss(plain, config, [whole]).backward()
     nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     adam.step()
     assert_close(weights(learner), dict(plain.state_dict()))
@@ -205,7 +206,7 @@ def test_with_normalisation_the_large_batch_is_normalised_in_groups_of_a_batch(l
     learner, plain = FrameLearner(network(), config), network()
     for group in groups:
         learner.add(group)
-    reference_loss(plain, config, groups).backward()  # type: ignore[no-untyped-call]
+    reference_loss(plain, config, groups).backward()
     for (name, mine), theirs in zip(learner.network.named_parameters(), plain.parameters(), strict=True):
         assert mine.grad is not None and theirs.grad is not None
         most = float(theirs.grad.abs().max())
@@ -261,7 +262,7 @@ def test_a_step_that_overflows_half_precision_is_skipped_and_the_scale_falls() -
     learner = FrameLearner(network(), settings(precision="float16"))
     before, scale = weights(learner), learner._scaler.get_scale()
     learner.add(fields(16) | {"rewards": torch.full((16,), 1e30)})
-    next(learner.network.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+    next(learner.network.parameters()).grad.fill_(float("inf"))
     learner.update()
     kept = dict(learner.network.named_parameters())
     assert all(torch.equal(before[name], kept[name]) for name in kept)
@@ -444,10 +445,10 @@ def test_running_statistics_follow_as_fast_as_they_are_told(layout: Any) -> None
     for momentum in (0.0, 0.02, 1.0):
         learner = FrameLearner(network(), settings(layout=layout, norm_momentum=momentum))
         learner.add(fields(16))
-        after.append([layer.running_mean.clone() for layer in learner.network.norms])  # type: ignore[union-attr, operator]
+        after.append([layer.running_mean.clone() for layer in learner.network.norms])
     start = [layer.running_mean for layer in network().norms]
     for none, little, all_the_way, before in zip(*after, start, strict=True):
-        assert torch.equal(none, before)  # type: ignore[arg-type]
+        assert torch.equal(none, before)
         torch.testing.assert_close(little, 0.98 * none + 0.02 * all_the_way)
 
 

@@ -155,7 +155,7 @@ def test_it_conforms() -> None:
 
 def test_another_batch_size_or_mode_compiles_nothing() -> None:
     def compiled() -> tuple[int, int]:
-        return len(kernels.step_batch.signatures), len(kernels.reset_rows.signatures)
+        return len(kernels.step_batch.signatures), len(kernels.reset_rows.signatures)  # type: ignore[attr-defined]
 
     def steps(num_envs: int, mode: str) -> None:
         env = CartPoleVectorEnv(num_envs, autoreset_mode=mode, sutton_barto_reward=num_envs == 5)
@@ -231,7 +231,7 @@ def test_pictures() -> None:
     env = CartPoleVectorEnv(2, render_mode="rgb_array")
     env.reset(seed=0)
     env.state[kernels.POSITION] = (-1.0, 1.0)
-    left, right = env.render()
+    left, right = env.render() or ()
     assert left.shape == (HEIGHT, WIDTH, 3)
     assert left.dtype == np.uint8
     changed = np.abs(left.astype(int) - right).sum(axis=(0, 2))

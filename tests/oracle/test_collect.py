@@ -60,7 +60,7 @@ def test_every_transport_hands_over_the_same_rows(envs: int) -> None:
     task = Task(Counting, Steered, weights=2, envs=envs, infos=("total", "absent"), seed=5)
     found = {}
     for name, kind in KINDS.items():
-        method = "fork" if envs == 3 else "spawn"
+        method: Any = "fork" if envs == 3 else "spawn"
         with kind(task, Setup(collectors=2, ring_rows=50, method=method)) as collector:
             collector.publish(ONES)
             rows = gather(collector, 1000, each=300)
@@ -155,7 +155,7 @@ def test_a_full_queue_holds_collectors_back_and_loses_nothing(kind: str) -> None
 @pytest.mark.parametrize("kind", ["processes", "locked"])
 def test_dropping_is_counted_and_leaves_whole_episode_starts(kind: str) -> None:
     setup = Setup(collectors=2, ring_rows=8, method="fork", when_full="drop")
-    rows = []
+    rows: list[Rows] = []
     with KINDS[kind](Task(Counting, Steered, envs=2, seed=3), setup) as collector:
         while len(rows) < 60 or collector.state().dropped < 600:
             time.sleep(0.01)  # fills the ring; a collector that has begun a row may wait for room

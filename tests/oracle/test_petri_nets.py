@@ -80,7 +80,7 @@ def test_nets_of_all_shapes_do_the_same_in_all_three(
         for row, twin in enumerate(twins):
             if twin.is_over:
                 expected.append(twin.reset())
-                flags = (0.0, False, False)
+                flags: tuple[float, ...] = (0.0, False, False)
             else:
                 observation, *rest, info = twin.step(int(actions[row]))
                 flags = tuple(rest)

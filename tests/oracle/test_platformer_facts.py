@@ -231,7 +231,7 @@ def test_levels_have_all_there_is_and_nothing_impossible(difficulty: str) -> Non
         gaps = np.diff(np.flatnonzero(np.concatenate([[True], footing, [True]]))) - 1
         assert gaps.max() <= max(plan.pit, 4)
         assert (level.tiles[: c.START_COLUMN + 4, GROUND] == Tile.GRASS).all()
-    missing = {Tile(tile).name for tile in np.flatnonzero(~seen)}
+    missing = {Tile(int(tile)).name for tile in np.flatnonzero(~seen)}
     assert missing <= {"USED_BLOCK"} | (set() if plan.bridges else {"PLANK"})
     assert enemies > 60
 

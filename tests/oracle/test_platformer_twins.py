@@ -206,7 +206,7 @@ def test_ten_thousand_frames_through_the_chain_are_the_same() -> None:
 # ---- the chain against Gymnasium's wrappers
 
 
-class Skip(gymnasium.Wrapper):  # type: ignore[type-arg]
+class Skip(gymnasium.Wrapper):
     """Hold an action, add the rewards, see the last frame; Gymnasium has only one that mixes two frames."""
 
     def __init__(self, env: Any, skip: int):
@@ -307,4 +307,4 @@ def test_another_batch_or_chain_never_compiles_again() -> None:
         env = PlatformerVectorEnv(rows, chain=chain)
         env.reset(seed=0)
         env.step(np.ones(rows, dtype=np.int64))
-    assert len(kernels_step.run_rows.signatures) == 1
+    assert len(kernels_step.run_rows.signatures) == 1  # type: ignore[attr-defined]

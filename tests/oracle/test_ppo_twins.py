@@ -200,7 +200,7 @@ def test_fused_and_torch_learner_draw_the_same_actions(masked: bool) -> None:
     config = PPOConfig()
     torch.manual_seed(0)
     network = ActorCritic(6, 7, (32,))
-    torch.nn.init.normal_(network.actor[-1].weight)
+    torch.nn.init.normal_(network.actor[-1].get_parameter("weight"))
     twin, fused = TorchLearner(copy.deepcopy(network), config), FusedLearner(network, config)
     rng = np.random.default_rng(0)
     rows = 3000
@@ -237,7 +237,7 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
     config = PPOConfig(num_envs=envs, steps=steps)
     torch.manual_seed(0)
     network = ActorCritic(4, 2, (16, 16))
-    torch.nn.init.normal_(network.actor[-1].weight)
+    torch.nn.init.normal_(network.actor[-1].get_parameter("weight"))
     learner = FusedLearner(network, config)
     rng = np.random.default_rng(steps)
     buffers, positions = [], []
@@ -254,7 +254,7 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
     for _ in range(3):
         uniforms = rng.random((steps, envs), dtype=np.float32)
         rollout.run(uniforms)
-        collect(learner, positions[1].envs, buffers[1], positions[1], uniforms)
+        collect(learner, positions[1].envs, buffers[1], positions[1], uniforms)  # type: ignore[arg-type]
         for name in (
             "observations", "actions", "log_probabilities", "rewards", "terminated", "truncated",
             "values", "final_values", "valid",
@@ -299,4 +299,4 @@ def test_one_compilation_serves_every_size() -> None:
         )
     from hotloop.rl.train.fused import ppo, rollout
 
-    assert len(ppo.update.signatures) == len(rollout.cartpole_rollout.signatures) == 1
+    assert len(ppo.update.signatures) == len(rollout.cartpole_rollout.signatures) == 1  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
 from hotloop.rl.buffers.replay_plain import PlainReplay
 from hotloop.rl.envs.streams import make_streams, seed_streams
 
-SPACES = {
+SPACES: dict[str, tuple[Any, Any]] = {
     "vector": (Box(-9.0, 9.0, (3,), np.float32), Discrete(4)),
     "bytes": (Box(0, 255, (5,), np.uint8), Box(-1.0, 1.0, (2,), np.float32)),
     "picture": (Box(0, 255, (7, 3), np.uint8), Discrete(2)),
@@ -293,7 +293,7 @@ def test_another_batch_size_or_shape_compiles_nothing() -> None:
         buffer.push(*steps.step())
         buffer.sample(buffer.make_batch(size))
     for function in (replay_kernels.push, replay_kernels.sample_batch, replay_kernels.begin):
-        assert len(function.signatures) == 1  # type: ignore[attr-defined]
+        assert len(function.signatures) == 1
 
 
 def test_torch_tensors_share_the_batch() -> None:
@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
         ({"capacity": 8, "num_envs": 1, "autoreset": "later"}, "autoreset='later'"),
     ):
         with pytest.raises(HotloopError, match=part):
-            ReplayBuffer(observation_space=space, action_space=action, **words)  # type: ignore[arg-type]
+            ReplayBuffer(observation_space=space, action_space=action, **words)
     buffer, _ = pair("vector", 50, 2, n_step=2)
     steps = Steps(*SPACES["vector"], 2, 0, 1.0)
     step = steps.step()

@@ -17,7 +17,7 @@ from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import Setup, Spaces, Task, experience_dtype
 from tests.collect_envs import Stacked, Steered
 
-SPACES = {
+SPACES: dict[str, tuple[Any, Any]] = {
     "vector": (Box(-9.0, 9.0, (3,), np.float32), Discrete(4)),
     "bytes": (Box(0, 255, (5,), np.uint8), Box(-1.0, 1.0, (2,), np.float32)),
     "picture": (Box(0, 255, (7, 3), np.uint8), Discrete(2)),
@@ -126,7 +126,7 @@ def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
     with pytest.raises(HotloopError, match="this buffer stores"):
         buffer.push_rows(np.zeros(1, dtype=experience_dtype(Spaces(*SPACES["vector"], 1))))
     with pytest.raises(HotloopError, match="push_rows"):
-        buffer.push(*(np.zeros(3),) * 4, np.zeros((3, 7, 3), dtype=np.uint8))
+        buffer.push(*(np.zeros(3),) * 4, np.zeros((3, 7, 3), dtype=np.uint8))  # type: ignore[arg-type]
     for name, array in buffer.save_state().items():
         if name != "clocks":
             np.testing.assert_array_equal(array, before[name], err_msg=name)

@@ -98,7 +98,12 @@ def test_fifty_thousand_steps_are_the_same_in_both_autoreset_modes(mode: Autores
 )
 @settings(max_examples=8, deadline=None, derandomize=True)
 def test_any_size_and_seed(size: int, robots: int, moves: int, limit: int, seed: int) -> None:
-    setup = {"board_size": size, "robots": robots, "max_solution_moves": moves, "max_episode_steps": limit}
+    setup: dict[str, Any] = {
+        "board_size": size,
+        "robots": robots,
+        "max_solution_moves": moves,
+        "max_episode_steps": limit,
+    }
     pairs = Pairs(3, seed, SAME_STEP, step_reward=-0.25, goal_reward=3.5, **setup)
     for _ in range(40):
         pairs.step()
@@ -107,7 +112,12 @@ def test_any_size_and_seed(size: int, robots: int, moves: int, limit: int, seed:
 @pytest.mark.parametrize("lookahead", [1, 2])
 @pytest.mark.parametrize(("size", "robots"), [(7, 1), (8, 4), (16, 5)])
 def test_looking_ahead_sees_the_same(lookahead: int, size: int, robots: int) -> None:
-    setup = {"board_size": size, "robots": robots, "max_solution_moves": 2, "max_episode_steps": 9}
+    setup: dict[str, Any] = {
+        "board_size": size,
+        "robots": robots,
+        "max_solution_moves": 2,
+        "max_episode_steps": 9,
+    }
     config = RicochetConfig(obs_mode="symbolic", lookahead=lookahead, **setup)
     envs = RicochetVectorEnv(8, obs_mode="symbolic", lookahead=lookahead, autoreset_mode=SAME_STEP, **setup)
     twins = [Ricochet(config, 5 + row) for row in range(8)]
@@ -138,7 +148,12 @@ def test_a_million_steps_are_the_same(size: int) -> None:
 @given(st.integers(7, 16), st.integers(1, 3), st.integers(1, 4), st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None, derandomize=True)
 def test_both_generators_draw_the_same_boards(size: int, robots: int, moves: int, seed: int) -> None:
-    setup = {"board_size": size, "robots": robots, "max_solution_moves": moves, "obs_mode": "symbolic"}
+    setup: dict[str, Any] = {
+        "board_size": size,
+        "robots": robots,
+        "max_solution_moves": moves,
+        "obs_mode": "symbolic",
+    }
     env, rng = RicochetVectorEnv(1, **setup), np.random.default_rng(seed)
     for first_seed in (seed, None):  # the second board shows that both streams went on to the same place
         _, infos = env.reset(seed=first_seed)

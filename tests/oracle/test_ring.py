@@ -104,7 +104,8 @@ def produce(ring: RecordRing, first: int, total: int) -> None:
 )
 def test_records_cross_processes_whole_and_in_order(method: str, capacity: int, total: int) -> None:
     ring = RecordRing(RECORD, capacity)
-    child = multiprocessing.get_context(method).Process(target=produce, args=(ring, 0, total))
+    context: Any = multiprocessing.get_context(method)
+    child = context.Process(target=produce, args=(ring, 0, total))
     child.start()
     got = 0
     while got < total:
@@ -171,7 +172,7 @@ def test_both_ends_killed_at_random_and_every_record_is_still_whole_and_in_its_p
             child.start()
         time.sleep(0.01 * rng.random())
         if deaths < 12:
-            rng.shuffle(pair)  # type: ignore[arg-type]
+            rng.shuffle(pair)
             os.kill(pair[0].pid or 0, signal.SIGKILL)
             time.sleep(0.01 * rng.random())
             os.kill(pair[1].pid or 0, signal.SIGKILL)

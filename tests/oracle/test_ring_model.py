@@ -9,7 +9,7 @@ A step left out or moved (the mutants below) is caught, so the machine can tell 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -47,7 +47,7 @@ def moves(world: World, who: str, total: int, mutant: str) -> list[World]:
     capacity = len(world.cells)
     there = capacity - (world.head - world.tail) if producing else world.head - world.tail
 
-    def go(step: str, seen: int | None = None, done: int | None = None, **changes: object) -> World:
+    def go(step: str, seen: int | None = None, done: int | None = None, **changes: Any) -> World:
         new = Side(step, side.seen if seen is None else seen, side.done if done is None else done)
         return world._replace(**{who: new}, **changes)  # type: ignore[arg-type]
 
@@ -103,7 +103,12 @@ def moves(world: World, who: str, total: int, mutant: str) -> list[World]:
             sleeper = world.consumer if producing else world.producer
             if world.sleeps[other] and sleeper.step == "asleep":
                 return [
-                    go("look", **{"consumer" if producing else "producer": sleeper._replace(step="leave")})
+                    go(
+                        "look",
+                        None,
+                        None,
+                        **{"consumer" if producing else "producer": sleeper._replace(step="leave")},
+                    )
                 ]
             return [go("look")]
     return []

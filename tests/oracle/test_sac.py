@@ -134,7 +134,7 @@ def test_one_update_is_the_same_to_the_last_digits_but_one() -> None:
         actor, critics = make_networks(config, 5, 2)
         learner: Any = kind(actor, critics, config)
         with torch.no_grad():
-            actor.layers[-1].bias += 0.3  # off its anchor
+            actor.layers[-1].get_parameter("bias").add_(0.3)  # off its anchor
         learner.load(learner.state())
         buffer = ReplayBuffer(512, 2, Box(-9, 9, (5,), np.float32), Box(-1, 1, (2,), np.float32), gamma=0.9)
         rng = np.random.default_rng(0)

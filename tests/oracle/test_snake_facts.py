@@ -132,8 +132,7 @@ def test_the_tail_beside_the_head_is_a_danger_only_where_it_blocks(tail_blocks: 
     square = cells((5, 5), (5, 4), (4, 4), (4, 5))
     env, rules = put_both({"tail_blocks": tail_blocks}, square, UP, (9, 9))
     assert rules.observe()[1] == danger  # left
-    for step in (rules.step, env.step):
-        _, reward, terminated, _, _ = step(1 if step == rules.step else np.array([1]))
+    for _, reward, terminated, _, _ in (rules.step(1), env.step(np.array([1]))):
         assert bool(terminated) is bool(danger)
         assert reward == (-10 if danger else -0.01)
     assert body_of(env.snakes, 0) == rules.body == (square if danger else [square[-1], *square[:-1]])

@@ -92,7 +92,7 @@ def same_lengths(infos: Any, expected: Any) -> None:
 def follow(steps: int, modes: list[str], rows: int = 40, seed: int = 0, **given: Any) -> Pairs:
     """Step batches with these flood fills side by side with one set of twins."""
     mode, split = given.pop("mode", SAME_STEP), given.pop("split_regions", False)
-    twin_mode = "python" if "python" in modes or "compiled" in modes else modes[0]
+    twin_mode: Any = "python" if "python" in modes or "compiled" in modes else modes[0]
     pairs = Pairs(
         [
             SnakeVectorEnv(rows, flood_fill=one, autoreset_mode=mode, split_regions=split, **given)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,8 @@ class Run:
 
     def under(self, outer: str) -> dict[str, int]:
         """Calls by name below a region, in the main process's main thread."""
-        todo, found = list(self.main.threads[0].root.children), {}
+        found: dict[str, Any] = {}
+        todo = list(self.main.threads[0].root.children)
         while todo:
             node = todo.pop()
             if node.name == outer:

@@ -12,6 +12,7 @@ import pytest
 
 import hotloop
 from hotloop.capture.model import Capture, Node
+from hotloop.measure.core_choice import CoreName
 from tests.processes.scripts import begin, run
 
 BUSY = """
@@ -50,7 +51,7 @@ def check(capture: Capture) -> None:
         assert (thread.windows.time_ns[1:] >= thread.windows.time_ns[:-1]).all()
 
 
-def test_killed_at_random_moments_the_capture_reads_each_time(core: str, tmp_path: Path) -> None:
+def test_killed_at_random_moments_the_capture_reads_each_time(core: CoreName, tmp_path: Path) -> None:
     moments = random.Random(7)
     for attempt in range(12):
         folder = tmp_path / str(attempt)
@@ -71,7 +72,9 @@ def test_killed_at_random_moments_the_capture_reads_each_time(core: str, tmp_pat
         assert capture.facts["exit_status"] is None
 
 
-def test_an_outer_region_open_when_killed_is_complete_up_to_that_moment(core: str, tmp_path: Path) -> None:
+def test_an_outer_region_open_when_killed_is_complete_up_to_that_moment(
+    core: CoreName, tmp_path: Path
+) -> None:
     process = begin(
         """
         import sys, time, hotloop
@@ -92,7 +95,7 @@ def test_an_outer_region_open_when_killed_is_complete_up_to_that_moment(core: st
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)", "os.abort()"])
-def test_other_sudden_ends(core: str, tmp_path: Path, end: str) -> None:
+def test_other_sudden_ends(core: CoreName, tmp_path: Path, end: str) -> None:
     run(
         f"""
         import os, signal, sys, hotloop
@@ -114,7 +117,7 @@ def test_other_sudden_ends(core: str, tmp_path: Path, end: str) -> None:
     check(capture)
 
 
-def test_readers_hammer_a_live_capture(core: str, tmp_path: Path) -> None:
+def test_readers_hammer_a_live_capture(core: CoreName, tmp_path: Path) -> None:
     process = begin(BUSY, core, tmp_path / "capture")
     try:
         last_calls, last_steps = -1, -1
@@ -138,7 +141,7 @@ def hotloop_calls(capture: Capture) -> dict[str, int]:
     return {name: stats.calls for name, stats in by_name(capture.tree).items()}
 
 
-def test_size_does_not_grow_with_events(core: str, tmp_path: Path) -> None:
+def test_size_does_not_grow_with_events(core: CoreName, tmp_path: Path) -> None:
     sizes = []
     for number, events in enumerate((10_000, 1_000_000 if core == "compiled" else 100_000)):
         profiler = hotloop.Profiler(core_name=core).start(tmp_path / str(number))
@@ -164,7 +167,7 @@ def small_disk(tmp_path: Path):  # type: ignore[no-untyped-def]
     os.system(f"umount -l {folder}")
 
 
-def test_a_full_disk_never_kills_the_run(core: str, small_disk: Path) -> None:
+def test_a_full_disk_never_kills_the_run(core: CoreName, small_disk: Path) -> None:
     out = run(
         """
         import sys, hotloop
@@ -189,7 +192,7 @@ def test_a_full_disk_never_kills_the_run(core: str, small_disk: Path) -> None:
     assert any("not saved" in w or "missing" in w for p in capture.processes for w in p.warnings)
 
 
-def test_a_disk_that_has_room_again_at_the_end_loses_nothing(core: str, small_disk: Path) -> None:
+def test_a_disk_that_has_room_again_at_the_end_loses_nothing(core: CoreName, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(140 * 1024))
     with pytest.warns(UserWarning, match="recording goes on in memory"):
@@ -204,7 +207,7 @@ def test_a_disk_that_has_room_again_at_the_end_loses_nothing(core: str, small_di
     assert capture.processes[0].warnings == ()
 
 
-def test_a_folder_that_cannot_be_written_costs_a_warning(core: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_a_warning(core: CoreName, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="in memory only"):
         profiler = hotloop.Profiler(core_name=core).start(tmp_path / "file" / "capture")
@@ -215,7 +218,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(core: str, tmp_path: Pa
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_an_existing_capture_is_never_overwritten(core: str, tmp_path: Path) -> None:
+def test_an_existing_capture_is_never_overwritten(core: CoreName, tmp_path: Path) -> None:
     from hotloop._util.errors import CaptureError
 
     profiler = hotloop.Profiler(core_name=core)
@@ -229,7 +232,7 @@ def test_an_existing_capture_is_never_overwritten(core: str, tmp_path: Path) -> 
     assert hotloop.load(tmp_path / "capture").tree.children[0].calls == 1
 
 
-def test_on_a_network_file_system_the_live_part_is_elsewhere(core: str, tmp_path: Path) -> None:
+def test_on_a_network_file_system_the_live_part_is_elsewhere(core: CoreName, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
     profiler = hotloop.Profiler(core_name=core).start(tmp_path / "capture", live_folder=live)
@@ -244,7 +247,7 @@ def test_on_a_network_file_system_the_live_part_is_elsewhere(core: str, tmp_path
     assert hotloop.load(tmp_path / "capture").tree.children[0].calls == 1
 
 
-def test_sigterm_and_ctrl_c_leave_a_capture(core: str, tmp_path: Path) -> None:
+def test_sigterm_and_ctrl_c_leave_a_capture(core: CoreName, tmp_path: Path) -> None:
     for number, how in enumerate((signal.SIGTERM, signal.SIGINT)):
         process = begin(BUSY, core, tmp_path / str(number))
         time.sleep(0.1)
@@ -256,7 +259,7 @@ def test_sigterm_and_ctrl_c_leave_a_capture(core: str, tmp_path: Path) -> None:
         assert capture.facts["exit_status"] == ("raised KeyboardInterrupt" if how == signal.SIGINT else None)
 
 
-def test_ctrl_c_is_never_lost_inside_hotloop(core: str, tmp_path: Path) -> None:
+def test_ctrl_c_is_never_lost_inside_hotloop(core: CoreName, tmp_path: Path) -> None:
     """New names all the time keep the recorder in its slow paths, where signals arrive, too."""
     for number in range(4):
         process = begin(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hotloop._util.errors import HotloopError
 from hotloop.instrument import live_metrics
 from hotloop.instrument.live_metrics import Reading, diagnose
 from hotloop.instrument.stable_baselines3 import _count_rows
@@ -245,7 +246,7 @@ def test_no_steps_is_not_zero_steps_a_second() -> None:
 def test_unknown_names_and_writers_are_refused() -> None:
     with pytest.raises(AttributeError, match="it offers HotloopCallback"):
         live_metrics.Nothing  # noqa: B018
-    with pytest.raises(live_metrics.HotloopError, match="neither a SummaryWriter"):
+    with pytest.raises(HotloopError, match="neither a SummaryWriter"):
         live_metrics.write_scalars(object(), Reading(1.0, 0, {}, None, ""), 0)
 
 

@@ -117,7 +117,8 @@ def test_stages_alone_do_what_all_together_do(
     outcome(capsys, apart, "--stage", "demos", "--episodes", "4", "--workers", "1")
     stores = [DemonstrationStore(place / "demonstrations") for place in (apart, folder / "here")]
     for number in range(4):
-        assert np.array_equal(*(store.read(number).actions for store in stores))
+        one, other = (store.read(number).actions for store in stores)
+        assert np.array_equal(one, other)
     outcome(capsys, apart, "--stage", "bc", "--epochs", "30")
     whole = load_checkpoint(folder / "here" / "clone").arrays
     assert all((load_checkpoint(apart / "clone").arrays[n] == a).all() for n, a in whole.items())
@@ -228,7 +229,7 @@ def test_what_the_flags_mean() -> None:
 
 def test_speedups_are_medians_of_ratios_of_the_same_round() -> None:
     rates = {"one": iter([10.0, 20.0, 10.0]), "two": iter([30.0, 40.0, 15.0])}
-    found = take_turns("demos", {name: lambda r=r: (next(r), None) for name, r in rates.items()}, 3)
+    found = take_turns("demos", {name: lambda r=r: (next(r), None) for name, r in rates.items()}, 3)  # type: ignore[misc]
     assert [(one.variant, one.rate, one.times_first) for one in found] == [("one", 10, 1.0), ("two", 30, 2.0)]
     assert worker_counts(1) == [1] and worker_counts(4) == [1, 2, 4] and worker_counts(6) == [1, 2, 4, 6]
 

@@ -26,7 +26,8 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.collect.protocol import CollectorState
-from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
+from hotloop.rl.train.async_dqn import train
+from hotloop.rl.train.async_dqn_config import AsyncDQNConfig
 from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, live_lines, main_line, processor_line
 from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
@@ -318,7 +319,7 @@ def test_the_real_game_runs_an_epoch() -> None:
 
 
 def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
-    original, fast = (equal_work(Mario(), name) for name in ("original", "fast"))  # type: ignore[arg-type]
+    original, fast = (equal_work(Mario(), name) for name in ("original", "fast"))
     for side in (original, fast):
         machinery = side.machinery
         assert machinery.batch_size * machinery.accumulate == 2048

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hotloop.lab.process import Job
@@ -17,7 +18,6 @@ from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.collect.experts import Driver, track_schema
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario
-from hotloop.workflows.memory import descendants
 from hotloop.workflows.probes import Patience, measured, watched
 from hotloop.workflows.tune_workloads import WorkloadTarget
 from tests.processes.test_tune import hotloop, start
@@ -101,6 +101,10 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_every_collector(tmp_path: Path)
     while (left := [pid for pid in mine if _runs(pid)]) and time.monotonic() < give_up_s:
         time.sleep(0.05)
     assert not left
+
+
+def descendants(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def _runs(pid: int) -> bool:

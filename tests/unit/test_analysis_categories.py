@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.categories import CATEGORIES, FIXED_NAMES, Resolver, category_of_name, resolved
+from hotloop.analysis.categories import CATEGORIES, Resolver, category_of_name, resolved
 from hotloop.capture.model import Node
+from hotloop.capture.region_names import FIXED_NAMES
 from hotloop.workflows.settings import load_settings
 
 

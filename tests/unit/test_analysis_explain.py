@@ -153,7 +153,8 @@ def large_capture(processes: int, nodes: int) -> Capture:
     counts["env_steps"] = counts["episodes"] = (moments * 1000).astype(np.uint64)
     made = []
     for pid in range(processes):
-        built, paths = [Node("", own_ns=10**6)], [()]
+        paths: list[tuple[str, ...]] = [()]
+        built = [Node("", own_ns=10**6)]
         for number in range(1, nodes + 1):
             above = int(rng.integers(max(0, number - 60), number))
             name = f"p{pid}_{number}"

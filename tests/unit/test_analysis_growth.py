@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,8 +82,9 @@ def test_logarithmic_mean() -> None:
     assert log_mean(a, b)[3] == pytest.approx(1e9 / math.log(1e18))
 
 
-def grown(regions: dict[str, Spec], **options: object) -> Findings:
-    return measured(make_capture(regions, **{"env_steps": 20_000, "episodes": 400, "windows": 60, **options}))
+def grown(regions: dict[str, Spec], **options: Any) -> Findings:
+    progress: dict[str, Any] = {"env_steps": 20_000, "episodes": 400, "windows": 60}
+    return measured(make_capture(regions, **progress | options))
 
 
 @pytest.mark.parametrize("exponent", [0.4, 0.8, 1.5])
@@ -125,7 +127,7 @@ def test_learning_is_said_before_the_defect() -> None:
     says = grown(
         {"store": Spec(20_000, 20_000, growth=1.0), "updates": Spec(20_000, 1000, calls_growth=1.0)},
         length_growth=1.0,
-    ).growth.says  # type: ignore[union-attr]
+    ).growth.says
     assert says.index("learning") < says.index("setting") < says.index("defect")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_stuck_thread_names_its_innermost_open_region() -> None:
 
 
 def pipeline(learner_wait: float, worker_wait: float) -> Capture:
-    def thread(work: str, wait: float, **done: int) -> ThreadSpec:
+    def thread(work: str, wait: float, **done: Any) -> ThreadSpec:
         return ThreadSpec(
             {work: Spec(1000, 1000 * (1 - wait)), "queue_wait": Spec(1000, 1000 * wait)},
             unattributed=0,
@@ -120,7 +121,7 @@ def test_processes_one_after_the_other_are_not_at_once() -> None:
 LIMITS = {"copy_bytes_per_s": 1e9, "matmul_flops_per_s": 1e9, "wakeup_ns": 5000.0, "empty_step_ns": 100.0}
 
 
-def lit(regions: dict[str, Spec], known: dict[str, float] | None = LIMITS) -> tuple:
+def lit(regions: dict[str, Spec], known: dict[str, float] | None = LIMITS) -> tuple[Any, ...]:
     return roofline(flatten(make_capture(regions).tree, Resolver(), None), known)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from hotloop.capture.model import Capture
 from hotloop.testing.captures import Spec, ThreadSpec, make_capture
 
 
-def flat_and_spans(capture: Capture) -> tuple:
+def flat_and_spans(capture: Capture) -> tuple[Any, ...]:
     thread = capture.threads[0]
     return flatten(thread.root, Resolver(), capture.region_cost_ns), spans_by_name(thread)
 

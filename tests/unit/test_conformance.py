@@ -262,7 +262,7 @@ class Forgetful(DiceVectorEnv):
     """reset() without a seed takes a new seed from the system."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        fresh = int(np.random.SeedSequence().entropy) % 2**32 if options is None else None
+        fresh = int(np.random.default_rng().integers(2**32)) if options is None else None
         return super().reset(seed=fresh if seed is None else seed, options=options)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import pickle
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 
@@ -139,7 +139,7 @@ def test_a_coroutine_can_be_cancelled(profiler: Profiler, clock: FakeClock) -> N
 
 def test_a_generator_is_timed_at_each_resumption(profiler: Profiler, clock: FakeClock) -> None:
     @profiler.profile_function("produce")
-    def produce() -> Iterator[int]:
+    def produce() -> Generator[int, int | None, str]:
         for i in range(3):
             clock.advance(10)
             got = yield i

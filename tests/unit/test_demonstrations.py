@@ -96,7 +96,8 @@ def test_the_pool_drives_the_same_episodes_whatever_the_number_of_workers(tmp_pa
 
 def test_a_worker_that_dies_loses_only_its_episode_which_is_driven_again(tmp_path: Path) -> None:
     expected = driven_here(tmp_path / "here", range(6))
-    store, killed = store_in(tmp_path / "pool"), []
+    killed: list[Any] = []
+    store = store_in(tmp_path / "pool")
 
     def kill_one(_: Driven) -> None:
         if not killed:

@@ -112,12 +112,12 @@ def test_more_rows_than_fit_are_counted() -> None:
 def test_the_verb_reads_exports_and_prints_both_forms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    one, other = files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     for file, capture in zip(files, (run(), run(updates=50)), strict=True):
         save_json(capture, Path(file))
-    assert verb.run(verb.Arguments(*files)) == 0
+    assert verb.run(verb.Arguments(one, other)) == 0
     assert "did different work" in capsys.readouterr().out
-    assert verb.run(verb.Arguments(*files, json=True)) == 0
+    assert verb.run(verb.Arguments(one, other, json=True)) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["schema_version"] == 1 and data["kind"] == "hotloop diff"
     assert data == json.loads(json.dumps(diff_json(diff(run(), run(updates=50), (files[0], files[1])))))

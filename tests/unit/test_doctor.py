@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hotloop import Profiler
 from hotloop._util.errors import HotloopError
 from hotloop.cli.main import main
 from hotloop.machine.facts import cores_granted
@@ -135,7 +137,7 @@ def test_a_good_machine_has_no_complaints() -> None:
         ({"noise_fraction": 0.4}, "40.0 %"),
     ],
 )
-def test_each_fault_is_named_with_its_remedy(change: dict[str, object], word: str) -> None:
+def test_each_fault_is_named_with_its_remedy(change: dict[str, Any], word: str) -> None:
     found = complaints(replace(GOOD, **change))
     assert len(found) == 1 and word in f"{found[0].what} {found[0].remedy}"
 
@@ -181,7 +183,7 @@ def test_the_selfcheck_notices_lost_calls(
 ) -> None:
     real = selfcheck_module._work
 
-    def lossy(profiler: selfcheck_module.Profiler) -> None:
+    def lossy(profiler: Profiler) -> None:
         real(profiler)
         with profiler.profile("env_step"):
             pass

@@ -40,7 +40,7 @@ class WalkVectorEnv(BatchedEnv):
 
     def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
         for row in np.flatnonzero(rows):
-            self._begin(row)
+            self._begin(int(row))
 
     def _step_rows(self, start: int, stop: int) -> int:
         for row in range(self.num_envs):
@@ -48,7 +48,7 @@ class WalkVectorEnv(BatchedEnv):
                 return row
         for row in range(start, stop):
             if self.over[row] and self.mode == NEXT_STEP:
-                self._begin(row)
+                self._begin(int(row))
                 self.rewards[row], self.terminated[row], self.truncated[row] = 0, False, False
                 continue
             self.elapsed[row] += 1
@@ -61,7 +61,7 @@ class WalkVectorEnv(BatchedEnv):
             if self.terminated[row] or self.truncated[row]:
                 if self.mode == SAME_STEP:
                     self.final_observations[row] = self.observations[row]
-                    self._begin(row)
+                    self._begin(int(row))
                 else:
                     self.over[row] = True
         return -1
@@ -76,7 +76,7 @@ class WalkVectorEnv(BatchedEnv):
 
 def rollout(env: WalkVectorEnv, steps: int = 40, *, first_step: int = 0) -> list[Any]:
     """What `steps` steps give, copied; the actions depend on the number of the step only."""
-    seen = []
+    seen: list[Any] = []
     for step in range(first_step, first_step + steps):
         actions = np.random.default_rng(step).integers(0, 2, env.num_envs)
         seen.append(copy.deepcopy(env.step(actions)))
@@ -135,7 +135,7 @@ def test_one_number_seeds_row_i_with_seed_plus_i() -> None:
 def test_a_list_seeds_each_row_and_none_in_it_goes_on() -> None:
     env = WalkVectorEnv(3)
     env.reset(seed=[5, 6, 7])
-    observations, _ = env.reset(seed=[5, None, np.int64(7)])
+    observations, _ = env.reset(seed=[5, None, np.int64(7)])  # type: ignore[list-item]
     six = np.random.default_rng(6)
     assert observations[0, 0] == np.float32(np.random.default_rng(5).random())
     assert observations[1, 0] == np.float32([six.random(), six.random()][1])
@@ -170,9 +170,9 @@ def test_seeds_that_cannot_be() -> None:
 
 def test_a_mask_resets_its_rows_and_no_other() -> None:
     env, untouched = WalkVectorEnv(3), WalkVectorEnv(3)
-    for one in (env, untouched):
-        one.reset(seed=0)
-        one.step(np.array([1, 1, 1]))
+    for batch in (env, untouched):
+        batch.reset(seed=0)
+        batch.step(np.array([1, 1, 1]))
     observations, _ = env.reset(seed=[50, 51, 52], options={"reset_mask": np.array([False, True, False])})
     assert observations[1].tolist() == [np.float32(np.random.default_rng(51).random()), 0]
     assert_same(env.elapsed, [1, 0, 1])

@@ -28,6 +28,7 @@ from hotloop.capture.model import (
     Windows,
 )
 from hotloop.capture.open_capture import open_capture
+from hotloop.measure.core_choice import CoreName
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 whole = st.integers(0, 2**63 - 1)
@@ -44,7 +45,11 @@ def nodes(draw: st.DrawFn, depth: int = 3) -> Node:
         draw(words),
         draw(words),
         draw(words),
-        *(draw(whole) for _ in range(5)),
+        calls=draw(whole),
+        total_ns=draw(whole),
+        own_ns=draw(whole),
+        open_calls=draw(whole),
+        open_ns=draw(whole),
         min_ns=draw(maybe),
         max_ns=draw(maybe),
         squares=draw(floats),
@@ -78,11 +83,14 @@ def windows(draw: st.DrawFn) -> Windows:
     progress = {name: column(count) for name in PROGRESS_NAMES}
     for name in ("length_sum", "return_sum", "loss_sum"):
         progress[name] = np.array(draw(st.lists(floats, min_size=count, max_size=count)), dtype=np.float64)
-    return Windows(*(column(count) for _ in range(4)), progress, *(column(count, width) for _ in range(3)))
+    columns = [column(count) for _ in range(4)]
+    tables = [column(count, width) for _ in range(3)]
+    return Windows(*columns, progress, *tables)  # type: ignore[call-arg]
 
 
 @st.composite
 def threads(draw: st.DrawFn) -> Thread:
+    progress: Any = [draw(SCALARS[type(f.default)]) for f in dataclasses.fields(Progress)]
     return Thread(
         name=draw(words),
         native_id=draw(whole),
@@ -92,7 +100,7 @@ def threads(draw: st.DrawFn) -> Thread:
         cpu_ns=draw(maybe),
         folded_threads=draw(whole),
         ended=draw(st.booleans()),
-        progress=Progress(*(draw(SCALARS[type(f.default)]) for f in dataclasses.fields(Progress))),
+        progress=Progress(*progress),
         open=tuple(OpenRegion(draw(words), draw(whole)) for _ in range(draw(st.integers(0, 2)))),
         paths=tuple(tuple(path) for path in draw(st.lists(st.lists(words, max_size=3), max_size=3))),
         root=draw(nodes()),
@@ -153,7 +161,7 @@ def test_what_comes_back_is_what_went_out(capture: Capture) -> None:
     assert same(export.from_json(json.loads(text, parse_constant=pytest.fail)), capture)
 
 
-def recorded(core: str) -> Capture:
+def recorded(core: CoreName) -> Capture:
     profiler = Profiler(core_name=core).start(timeline=True)
     with profiler.profile("train"):
         for step in range(40):
@@ -165,7 +173,7 @@ def recorded(core: str) -> Capture:
     return capture
 
 
-def test_a_real_recording_comes_back(core: str) -> None:
+def test_a_real_recording_comes_back(core: CoreName) -> None:
     capture = recorded(core)
     back = export.from_json(json.loads(export.text(capture)))
     assert same(back, capture)

@@ -81,7 +81,7 @@ def test_names_are_listed_and_a_typo_gets_a_sentence() -> None:
         dir(hotloop)
     )
     with pytest.raises(AttributeError, match="it offers"):
-        _ = hotloop.profil  # type: ignore[attr-defined]
+        _ = hotloop.profil
 
 
 def test_without_the_compiled_core_the_twin_records_and_says_so_once(tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ def test_a_class_that_was_first_used_while_recorded_is_recorded_again() -> None:
             return None
 
     weight = torch.ones(1, requires_grad=True)
-    optimizers, updates = [], []
+    optimizers: list[Any] = []
+    updates = []
     for _ in range(2):
         instrument = Instrumentation()
         instrument.install()
@@ -264,7 +265,7 @@ def test_a_gpu_is_timed_from_its_first_use_on(monkeypatch: Any) -> None:
             loss.backward()
             optimizer.step()
         device.finish()
-        default.recorder.device.collect()
+        default.recorder.device.collect()  # type: ignore[attr-defined]
         stats = default.stats()
     finally:
         default.stop()

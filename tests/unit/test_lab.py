@@ -247,7 +247,7 @@ def test_a_decided_series_that_is_resumed_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_loses_nothing_already_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
+    written: list[Run] = []
 
     def full(series: Series, made: Run) -> Series:
         if len(written) == 4:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_lanes_never_go_beyond_a_look(tmp_path: Path) -> None:
 
 
 def test_a_failing_run_in_a_lane_costs_its_pair_alone(tmp_path: Path) -> None:
-    failed = []
+    failed: list[Any] = []
 
     def time_of(job: Job) -> float | Outcome:
         if job.command == ("B", "1") and not failed:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop import Profiler
+from hotloop.measure.core_choice import CoreName
 from hotloop.testing.fakes import FakeClock, FakeDevice
 
 MiB = 1024 * 1024
@@ -35,7 +36,7 @@ def test_growth_goes_to_the_innermost_region_and_the_peak_to_all_open_ones(profi
     memory.close()
 
 
-def test_memory_that_was_not_sampled_is_none(core: str, clock: FakeClock) -> None:
+def test_memory_that_was_not_sampled_is_none(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core).start(memory=False)
     with profiler.profile("a"):
         profiler.recorder.sample()
@@ -46,7 +47,7 @@ def test_memory_that_was_not_sampled_is_none(core: str, clock: FakeClock) -> Non
     profiler.stop()
 
 
-def test_the_sampler_runs_by_itself(core: str) -> None:
+def test_the_sampler_runs_by_itself(core: CoreName) -> None:
     import time
 
     profiler = Profiler(core_name=core).start()
@@ -62,7 +63,7 @@ def test_the_sampler_runs_by_itself(core: str) -> None:
     memory.close()
 
 
-def test_device_time_is_credited_when_events_complete_late(core: str, clock: FakeClock) -> None:
+def test_device_time_is_credited_when_events_complete_late(core: CoreName, clock: FakeClock) -> None:
     device = FakeDevice()
     profiler = Profiler(clock=clock, core_name=core).start(device=device)
     timer = profiler.recorder.device
@@ -88,7 +89,7 @@ def test_device_time_is_credited_when_events_complete_late(core: str, clock: Fak
     profiler.stop()
 
 
-def test_events_are_pooled(core: str, clock: FakeClock) -> None:
+def test_events_are_pooled(core: CoreName, clock: FakeClock) -> None:
     device = FakeDevice()
     profiler = Profiler(clock=clock, core_name=core).start(device=device)
     for _ in range(50):
@@ -101,7 +102,7 @@ def test_events_are_pooled(core: str, clock: FakeClock) -> None:
     profiler.stop()
 
 
-def test_nested_device_regions(core: str, clock: FakeClock) -> None:
+def test_nested_device_regions(core: CoreName, clock: FakeClock) -> None:
     device = FakeDevice()
     profiler = Profiler(clock=clock, core_name=core).start(device=device)
     with profiler.profile("update", device=True):
@@ -117,7 +118,7 @@ def test_nested_device_regions(core: str, clock: FakeClock) -> None:
 
 
 def test_a_device_found_later_is_timed_in_outermost_regions(
-    core: str, clock: FakeClock, tmp_path: Path
+    core: CoreName, clock: FakeClock, tmp_path: Path
 ) -> None:
     device = FakeDevice()
     profiler = Profiler(clock=clock, core_name=core)
@@ -145,7 +146,7 @@ def test_a_device_found_later_is_timed_in_outermost_regions(
     profiler.stop()
 
 
-def test_events_that_never_complete_are_told_at_the_end(core: str, clock: FakeClock) -> None:
+def test_events_that_never_complete_are_told_at_the_end(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core).start(device=FakeDevice())
     with profiler.profile("loss"):
         pass

@@ -13,6 +13,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.capture.model import Capture, Event, OpenRegion
+from hotloop.measure.core_choice import CoreName
 from hotloop.report.perfetto import trace
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
@@ -23,7 +24,7 @@ def faults(data: dict[str, Any]) -> list[str]:
     """Every broken rule of the trace-event format, in words."""
     found = []
     tracks: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
-    named = {"process_name": set(), "thread_name": set()}
+    named: dict[str, set[Any]] = {"process_name": set(), "thread_name": set()}
     for number, event in enumerate(data["traceEvents"]):
         missing = [key for key in ("name", "ph", "pid", "tid") if key not in event]
         if missing or not isinstance(event["name"], str):
@@ -72,7 +73,7 @@ def made() -> Capture:
     )
 
 
-def recorded(core: str = "python", still_open: bool = False) -> Capture:
+def recorded(core: CoreName = "python", still_open: bool = False) -> Capture:
     profiler = Profiler(core_name=core).start(timeline=True)
     outer = profiler.profile("train")
     outer.__enter__()
@@ -116,7 +117,7 @@ def test_the_checker_finds_faults() -> None:
         assert faults({"traceEvents": bad}), bad
 
 
-def test_a_recorded_trace_shows_the_calls_as_they_were(core: str) -> None:
+def test_a_recorded_trace_shows_the_calls_as_they_were(core: CoreName) -> None:
     capture = recorded(core)
     data = trace(capture)
     assert faults(data) == []
@@ -169,7 +170,7 @@ def test_a_rebuilt_trace_says_so_and_is_one_mean_iteration() -> None:
     ],
 )
 def test_without_updates_an_iteration_is_the_next_best_thing(
-    progress: dict[str, int], regions: dict[str, Spec], unit: str
+    progress: dict[str, Any], regions: dict[str, Spec], unit: str
 ) -> None:
     assert trace(make_capture(regions, **progress))["otherData"]["iteration"] == unit
 

@@ -171,7 +171,7 @@ P, T = Place("p"), Transition("t", ["p"], ["p"])
 )
 def test_a_bad_net_is_one_clear_error(make: object, word: str) -> None:
     with pytest.raises(HotloopError, match=word):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_the_cluster_tool_is_the_one_described() -> None:

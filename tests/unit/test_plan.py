@@ -124,7 +124,7 @@ def test_a_bad_plan_is_one_sentence_that_names_the_key(text: str, names: str, tm
     assert "\n" not in str(problem.value).strip()
 
 
-words = st.text(st.characters(blacklist_categories=("Cs",)), max_size=8)
+words = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)  # type: ignore[arg-type]
 variants = st.builds(
     Variant,
     name=words,

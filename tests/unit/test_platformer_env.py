@@ -82,7 +82,7 @@ def test_default_observations_and_what_collectors_take_of_them() -> None:
 def test_frames_are_pictures_of_the_game() -> None:
     env = PlatformerEnv(level=0, chain=None, render_mode="rgb_array")
     frame, _ = env.reset(seed=0)
-    assert frame.shape == (240, 256, 3) and np.array_equal(env.render(), frame)
+    assert frame.shape == (240, 256, 3) and np.array_equal(np.asarray(env.render()), frame)
     assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 30  # colours
     for _ in range(75):
         later, *_ = env.step(3)

@@ -7,6 +7,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.capture import layout
+from hotloop.measure.core_choice import CoreName
 from hotloop.measure.twin.region import SWITCH_SEGMENT
 from hotloop.testing.fakes import FakeClock
 
@@ -83,7 +84,7 @@ def test_a_progress_call_takes_a_window_inside_a_long_region(profiler: Profiler,
     assert thread.windows.own_ns[:, train].tolist() == [70_000_000 * k for k in range(1, 5)]
 
 
-def test_the_timeline_keeps_the_last_events(core: str, clock: FakeClock) -> None:
+def test_the_timeline_keeps_the_last_events(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core).start(timeline=True)
     for _ in range(layout.EVENTS_PER_BLOCK + 100):
         with profiler.profile("step"):
@@ -127,7 +128,7 @@ def test_a_summary_that_fails_does_not_stop_training(profiler: Profiler) -> None
     assert profiler.capture().progress.env_steps == 2
 
 
-def test_cpu_time_counts_from_the_start_of_the_recording(core: str) -> None:
+def test_cpu_time_counts_from_the_start_of_the_recording(core: CoreName) -> None:
     import time
 
     start = time.thread_time_ns()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hotloop import Profiler
 from hotloop.capture.model import Node
+from hotloop.measure.core_choice import CoreName
 from hotloop.testing.fakes import FakeClock
 
 NAMES = "abcd"
@@ -75,7 +76,9 @@ def figures_of(root: Node) -> dict[tuple[str, ...], tuple[int, int, int, int | N
 @pytest.mark.parametrize("core", ["compiled", "python"])
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program=actions)
-def test_any_program_gives_what_the_reference_gives(core: str, program: list[tuple[str, str | int]]) -> None:
+def test_any_program_gives_what_the_reference_gives(
+    core: CoreName, program: list[tuple[str, str | int]]
+) -> None:
     clock, reference = FakeClock(), Reference()
     profiler = Profiler(clock=clock, core_name=core).start()
     try:

@@ -12,10 +12,11 @@ import pytest
 import hotloop
 from hotloop._util.errors import CaptureError
 from hotloop.capture import layout
+from hotloop.measure.core_choice import CoreName
 
 
 @pytest.fixture
-def capture(tmp_path: Path, core: str) -> Path:
+def capture(tmp_path: Path, core: CoreName) -> Path:
     profiler = hotloop.Profiler(core_name=core).start(tmp_path / "capture")
     for i in range(40):
         with profiler.profile("outer"), profiler.profile(f"inner {i}"):

@@ -14,6 +14,7 @@ import pytest
 from hotloop import Profiler
 from hotloop.capture import layout, reader
 from hotloop.capture.model import Node
+from hotloop.measure.core_choice import CoreName
 from hotloop.testing.fakes import FakeClock
 
 
@@ -182,7 +183,7 @@ def test_an_ended_thread_is_known_to_have_ended(profiler: Profiler) -> None:
     assert [t.ended for t in profiler.capture().threads] == [False, True]
 
 
-def test_thousands_of_short_threads_stay_bounded(core: str) -> None:
+def test_thousands_of_short_threads_stay_bounded(core: CoreName) -> None:
     profiler = Profiler(core_name=core).start()
 
     def work() -> None:
@@ -200,8 +201,8 @@ def test_thousands_of_short_threads_stay_bounded(core: str) -> None:
     assert layout.FOLD_AFTER <= len(capture.threads) <= layout.FOLD_AFTER + 8
     assert sum(max(t.folded_threads, 1) for t in capture.threads) == 1501
     assert size < 8_000_000
-    for thread in capture.threads:
-        assert own_sum(thread.root) == thread.wall_ns
+    for found in capture.threads:
+        assert own_sum(found.root) == found.wall_ns
     profiler.stop()
 
 
@@ -230,7 +231,7 @@ def test_a_name_that_is_no_string_is_refused_with_a_sentence(profiler: Profiler)
         profiler.profile("a", category=3)
 
 
-def test_too_many_names_fall_into_one_bucket_with_one_warning(core: str) -> None:
+def test_too_many_names_fall_into_one_bucket_with_one_warning(core: CoreName) -> None:
     profiler = Profiler(core_name=core).start()
     with pytest.warns(UserWarning, match="different region names") as warned:
         for i in range(layout.MAX_REGIONS + 200):
@@ -243,7 +244,7 @@ def test_too_many_names_fall_into_one_bucket_with_one_warning(core: str) -> None
     profiler.stop()
 
 
-def test_too_many_paths_fall_into_one_bucket_with_one_warning(core: str) -> None:
+def test_too_many_paths_fall_into_one_bucket_with_one_warning(core: CoreName) -> None:
     profiler = Profiler(core_name=core).start()
     regions = [profiler.profile(f"r{i}") for i in range(130)]
     with pytest.warns(UserWarning, match="different paths") as warned:
@@ -309,7 +310,7 @@ def test_a_region_says_what_it_moved_and_computed(profiler: Profiler, clock: Fak
         push.add(12)
 
 
-def test_off_means_off(core: str, clock: FakeClock) -> None:
+def test_off_means_off(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core)
     with profiler.profile("before"):
         clock.advance(5)
@@ -324,7 +325,9 @@ def test_off_means_off(core: str, clock: FakeClock) -> None:
     assert profiler.capture().progress.env_steps == 0
 
 
-def test_regions_made_before_start_work_after_it_and_after_a_restart(core: str, clock: FakeClock) -> None:
+def test_regions_made_before_start_work_after_it_and_after_a_restart(
+    core: CoreName, clock: FakeClock
+) -> None:
     profiler = Profiler(clock=clock, core_name=core)
     region = profiler.profile("early")
     for round_number in (1, 2):
@@ -336,7 +339,7 @@ def test_regions_made_before_start_work_after_it_and_after_a_restart(core: str, 
         assert profiler.stats("early").calls == round_number
 
 
-def test_a_region_open_across_start_or_stop_does_no_harm(core: str, clock: FakeClock) -> None:
+def test_a_region_open_across_start_or_stop_does_no_harm(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core)
     with profiler.profile("across start"):
         profiler.start()
@@ -390,7 +393,7 @@ def test_percentiles_are_right_to_a_quarter_octave(profiler: Profiler, clock: Fa
         assert found == pytest.approx(exact, rel=0.05)
 
 
-def test_two_profilers_do_not_see_each_other(core: str, clock: FakeClock) -> None:
+def test_two_profilers_do_not_see_each_other(core: CoreName, clock: FakeClock) -> None:
     one, two = (Profiler(clock=clock, core_name=core).start() for _ in range(2))
     with one.profile("a"):
         clock.advance(1)
@@ -410,7 +413,7 @@ def test_starting_twice_is_refused_with_a_sentence(profiler: Profiler) -> None:
         profiler.start()
 
 
-def test_many_threads_at_once(core: str) -> None:
+def test_many_threads_at_once(core: CoreName) -> None:
     """Real clock: 16 threads make names and nodes at the same time, and all counts are right."""
     profiler = Profiler(core_name=core).start()
     rounds = 300 if core == "compiled" else 60
@@ -430,16 +433,16 @@ def test_many_threads_at_once(core: str) -> None:
     capture = profiler.capture()
     assert profiler.stats("shared").calls == 16 * rounds
     assert capture.progress.env_steps == 16 * rounds
-    for thread in capture.threads[1:]:
-        (shared,) = thread.root.children
-        number = thread.name.removeprefix("w")
+    for found in capture.threads[1:]:
+        (shared,) = found.root.children
+        number = found.name.removeprefix("w")
         assert {c.name for c in shared.children} == {f"thread {number} name {i}" for i in range(20)}
         assert sum(c.calls for c in shared.children) == rounds
-        assert own_sum(thread.root) == thread.wall_ns
+        assert own_sum(found.root) == found.wall_ns
     profiler.stop()
 
 
-def test_stopping_while_threads_record_does_no_harm(core: str) -> None:
+def test_stopping_while_threads_record_does_no_harm(core: CoreName) -> None:
     stop = threading.Event()
     profiler = Profiler(core_name=core)
 
@@ -457,8 +460,8 @@ def test_stopping_while_threads_record_does_no_harm(core: str) -> None:
         profiler.start()
         time.sleep(0.005)
         profiler.stop()
-        for thread in profiler.capture().threads:
-            assert thread.uncertain or own_sum(thread.root) == thread.wall_ns
+        for found in profiler.capture().threads:
+            assert found.uncertain or own_sum(found.root) == found.wall_ns
     stop.set()
     for thread in threads:
         thread.join()
@@ -512,7 +515,7 @@ def test_a_thread_that_is_never_still_is_taken_from_the_calmest_try(
     assert child.calls == 5  # one before, two in each of the first two tries
 
 
-def test_finalizers_may_use_regions(core: str) -> None:
+def test_finalizers_may_use_regions(core: CoreName) -> None:
     import gc
 
     profiler = Profiler(core_name=core).start()
@@ -542,7 +545,7 @@ def test_finalizers_may_use_regions(core: str) -> None:
     profiler.stop()
 
 
-def test_more_profilers_than_slots_can_come_and_go(core: str) -> None:
+def test_more_profilers_than_slots_can_come_and_go(core: CoreName) -> None:
     for _ in range(40):
         profiler = Profiler(core_name=core).start()
         with profiler.profile("a"):

@@ -62,7 +62,12 @@ def test_the_checkers_of_gymnasium_and_stable_baselines3_pass(obs_mode: str) -> 
 
 @pytest.mark.parametrize("obs_mode", MODES)
 def test_the_conformance_kit_passes_with_the_twin(obs_mode: str) -> None:
-    setup = {"obs_mode": obs_mode, "robots": 2, "max_solution_moves": 2, "max_episode_steps": 20}
+    setup: dict[str, Any] = {
+        "obs_mode": obs_mode,
+        "robots": 2,
+        "max_solution_moves": 2,
+        "max_episode_steps": 20,
+    }
 
     def make(
         num_envs: int, autoreset_mode: Any = AutoresetMode.NEXT_STEP, num_threads: int = 1, copy: bool = True
@@ -79,7 +84,7 @@ def test_the_conformance_kit_passes_with_the_twin(obs_mode: str) -> None:
 
 @pytest.mark.parametrize("rendering", ["pil", "compiled"])
 def test_threads_change_nothing(rendering: str) -> None:
-    setup = {
+    setup: dict[str, Any] = {
         "rendering": rendering,
         "max_solution_moves": 3,
         "max_episode_steps": 7,
@@ -123,7 +128,7 @@ def test_another_batch_size_or_board_compiles_nothing_again() -> None:
         kernels.observe_new_rows,
         kernels_draw.draw_rows,
     )
-    assert [len(one.signatures) for one in every] == [1] * len(every)  # type: ignore[attr-defined]
+    assert [len(one.signatures) for one in every] == [1] * len(every)
 
 
 def test_the_picture_for_people_is_large_and_shows_every_colour() -> None:

@@ -31,7 +31,7 @@ def last_recording_forgotten() -> Iterator[None]:
 
 def test_the_solver_solves_every_board_in_as_few_moves_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RicochetVectorEnv] = []
-    make = ricochet_play.make_envs
+    make = ricochet_play.make_envs  # type: ignore[attr-defined]
     monkeypatch.setattr(ricochet_play, "make_envs", lambda config: made.append(make(config)) or made[-1])
     boards = MOST_AT_ONCE + 44
     seen = play(lambda *_: made[-1].expert_actions()[0].clip(0), SMALL, boards)

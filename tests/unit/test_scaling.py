@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hotloop.analysis.findings import Estimate
 from hotloop.analysis.scale_run import scale_run
 from hotloop.analysis.scaling import RegionRun, ScaleRun, Scaling, scaling, shapes
 from hotloop.capture.model import Capture
+from hotloop.measure.core_choice import CoreName
 from hotloop.testing.captures import make_capture
 from hotloop.testing.fakes import FakeClock
 
@@ -72,7 +74,9 @@ def test_shapes_that_cannot_be_told_apart_are_all_named() -> None:
     assert shapes(np.log(SIZES), None) == ()
 
 
-def region_runs(repeats: int = 4, push: float = 1e-8, steps_per_n: Callable[[float], float] | None = None):
+def region_runs(
+    repeats: int = 4, push: float = 1e-8, steps_per_n: Callable[[float], float] | None = None
+) -> list[Any]:
     """env_step linear in the steps; replay_push dearer with every item already there."""
     rng = np.random.default_rng(4)
     per = steps_per_n or (lambda _: 10.0)
@@ -164,7 +168,7 @@ def test_sizes_that_cannot_be_fitted_are_refused(sizes: tuple[int, ...]) -> None
         scaling([ScaleRun(n, 1.0, {}) for n in sizes])
 
 
-def recorded(episodes: int, core: str, startup_ms: int) -> Capture:
+def recorded(episodes: int, core: CoreName, startup_ms: int) -> Capture:
     """Start-up in no region, then episodes of 10 steps; the store gets dearer with what it holds."""
     clock = FakeClock()
     profiler = Profiler(clock=clock, core_name=core)
@@ -185,7 +189,7 @@ def recorded(episodes: int, core: str, startup_ms: int) -> Capture:
     return capture
 
 
-def test_captures_become_points_without_their_start_up(core: str) -> None:
+def test_captures_become_points_without_their_start_up(core: CoreName) -> None:
     for startup_ms in (0, 500, 30_000):
         point = scale_run(40, recorded(40, core, startup_ms))
         assert point is not None and point.startup_s is not None
@@ -196,7 +200,7 @@ def test_captures_become_points_without_their_start_up(core: str) -> None:
         assert point.regions["store"].calls == pytest.approx(400, abs=60)
 
 
-def test_a_growing_region_is_named_from_captures(core: str) -> None:
+def test_a_growing_region_is_named_from_captures(core: CoreName) -> None:
     points = [scale_run(n, recorded(n, core, startup_ms=2000)) for n in (50, 100, 200, 400, 800)]
     found = scaling([p for p in points if p is not None])
     assert found.bender == "store" and found.within_twice is False

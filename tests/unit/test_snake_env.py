@@ -19,7 +19,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.envs import compiled
 from hotloop.rl.envs.snake.config import BASE_FEATURES, SnakeConfig
 from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
-from hotloop.rl.envs.snake.kernels import observe_row, reset_row, step_batch, step_row
+from hotloop.rl.envs.snake.kernels import reset_row, step_batch, step_row
 from hotloop.rl.envs.snake.layout import (
     DIED,
     OUTCOME,
@@ -28,6 +28,7 @@ from hotloop.rl.envs.snake.layout import (
     make_payoffs,
     make_snakes,
 )
+from hotloop.rl.envs.snake.observe import observe_row
 from hotloop.rl.envs.snake.rules import SnakeRules
 from hotloop.rl.envs.streams import make_streams, seed_streams
 from hotloop.testing.conformance import check_vector_env
@@ -45,7 +46,7 @@ def play(env: SnakeVectorEnv, steps: int, seed: int = 3, first_row: int = 0) -> 
     seen: list[Any] = [env.reset(seed=seed + first_row)]
     for step in range(steps):
         rng = np.random.default_rng(step)
-        actions = rng.integers(0, env.single_action_space.n, 64)[first_row : first_row + env.num_envs]
+        actions = rng.integers(0, env.single_action_space.n, 64)[first_row : first_row + env.num_envs]  # type: ignore[attr-defined]
         seen.append(env.step(actions))
     return seen
 
@@ -107,7 +108,7 @@ def test_gymnasium_makes_it() -> None:
     assert observations.shape == (5, 8, 8)
     assert observations.dtype == np.uint8
     assert infos["length"].tolist() == [3] * 5
-    assert many.unwrapped.config.max_episode_steps == 7
+    assert many.unwrapped.config.max_episode_steps == 7  # type: ignore[attr-defined]
     one.close()
     many.close()
 
@@ -192,7 +193,7 @@ def test_every_kth_step_keeps_old_areas_in_between() -> None:
     env = SnakeVectorEnv(1, flood_fill="every_k", flood_every=3, autoreset_mode="Disabled", size=9)
     exact = SnakeVectorEnv(1, flood_fill="compiled", autoreset_mode="Disabled", size=9)
     areas = [batch.reset(seed=1)[0][0, BASE_FEATURES:] for batch in (env, exact)]
-    assert np.array_equal(*areas)
+    assert np.array_equal(areas[0], areas[1])
     old, differs = areas[0], False
     for step, action in enumerate([0, 0, 0, 0, 1, 0, 0], start=1):  # at step 4 a wall is ahead
         seen, truth = (batch.step(np.array([action]))[0][0, BASE_FEATURES:] for batch in (env, exact))

@@ -12,6 +12,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.capture.model import Capture
+from hotloop.measure.core_choice import CoreName
 from hotloop.report.speedscope import profile
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
@@ -89,7 +90,7 @@ def made() -> Capture:
     )
 
 
-def recorded(core: str = "python") -> Capture:
+def recorded(core: CoreName = "python") -> Capture:
     profiler = Profiler(core_name=core).start(timeline=True)
     for _ in range(20):
         with profiler.profile("outer"), profiler.profile("inner"), profiler.profile("leaf"):
@@ -149,7 +150,7 @@ def test_places_become_file_and_line() -> None:
     assert ("learn", None, None) in frames
 
 
-def test_a_timeline_gives_a_profile_in_order_of_time(core: str) -> None:
+def test_a_timeline_gives_a_profile_in_order_of_time(core: CoreName) -> None:
     file = profile(recorded(core))
     assert faults(file, "file") == []
     timed = file["profiles"][1]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hotloop import Profiler
 from hotloop.instrument.step_counting import plain_numbers
+from hotloop.measure.core_choice import CoreName
 from hotloop.measure.profiler import default
 from hotloop.testing.fakes import FakeClock
 
@@ -64,7 +65,7 @@ def test_rows_of_many(profiler: Profiler, dtype: str, rewards: str) -> None:
     ends = np.zeros((4, 3), dtype=dtype)
     ends[1, 0] = ends[3, 2] = 1
     for step in range(4):
-        result = (None, gains[step], ends[:, :][step], [{}] * 3)
+        result: tuple[Any, ...] = (None, gains[step], ends[:, :][step], [{}] * 3)
         count(env, result)
         gains[step] += 100  # what was returned is the caller's to change
     assert counted(profiler) == (12, 2, 2 * 1 + 4 * 3, 2 + 4)
@@ -130,7 +131,7 @@ def test_an_error_of_somebody_else_is_reported_and_the_step_is_counted(
     assert [str(error) for error in raised] == ["theirs", "theirs"]
 
 
-ODD = [
+ODD: list[Any] = [
     None,
     [None, 1.0, False, False, {}],
     ("observation", 1.0),
@@ -192,7 +193,7 @@ def test_another_width_or_a_reset_begins_anew(profiler: Profiler) -> None:
 
 
 def test_nothing_is_counted_when_it_is_off_inside_a_region_or_while_nothing_records(
-    core: str, clock: FakeClock
+    core: CoreName, clock: FakeClock
 ) -> None:
     profiler = Profiler(clock=clock, core_name=core)
     evaluate = profiler.profile("evaluate")
@@ -255,7 +256,7 @@ def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeC
     assert counted(profiler)[0] == 1
 
 
-def test_hooks_are_not_in_the_gaps_of_a_flat_script(core: str, clock: FakeClock) -> None:
+def test_hooks_are_not_in_the_gaps_of_a_flat_script(core: CoreName, clock: FakeClock) -> None:
     from hotloop.measure.twin.region import SWITCH_SEGMENT
 
     profiler = Profiler(clock=clock, core_name=core).start()
@@ -300,7 +301,8 @@ def test_both_cores_count_alike(data: st.DataObject) -> None:
     found = []
     for name in ("compiled", "python"):
         profiler = Profiler(clock=FakeClock(), core_name=name).start(memory=False)
-        evaluate, watched = profiler.profile("evaluate"), []
+        watched: list[Any] = []
+        evaluate = profiler.profile("evaluate")
         count = profiler.step_counter(
             1, (2, 3), resets_cost_a_step=lambda env: costs, unless=evaluate, watch=watched,
             noticed=watched.clear, told=lambda env, result, rows: (len(rows) * 2.0, 8.0) if knows else None,
@@ -336,11 +338,11 @@ def arrays() -> list[Any]:
         values[::2], values[::-1], values.astype("f4")[1::3], frozen, values[:0], values.view(Kind),
         values.reshape(2, 3), values.reshape(6, 1), np.array(2.5), np.array(True), np.float32(1.5),
         np.rec.array(values), np.ma.masked_array(values, values == 0),
-        np.broadcast_to(np.float32(3), 6), np.frombuffer(b"\x00\x01\x01", dtype="?"), memoryview(values),
+        np.broadcast_to(np.float32(3), 6), np.frombuffer(b"\x00\x01\x01", dtype="?"), memoryview(values),  # type: ignore[arg-type]
     ]  # fmt: skip
 
 
-def gained(core: str, array: Any) -> Any:
+def gained(core: CoreName, array: Any) -> Any:
     """What a core counts for steps that return this array as rewards, as ends, or as both."""
     profiler = Profiler(clock=FakeClock(), core_name=core).start(memory=False)
     odd: list[Any] = []

@@ -112,7 +112,7 @@ def test_quick_cycles_are_cut_as_wholes() -> None:
         assert row["seconds"] >= 0.2
     rounds = rounds_of(script.rows)
     assert rounds.how == "cycles" and rounds.unit == "env step"
-    assert rounds.pairs("x") == [pytest.approx((0.028 / 32, 0.018 / 32))] * rounds.count("x")
+    assert rounds.pairs("x") == [pytest.approx((0.028 / 32, 0.018 / 32))] * rounds.count("x")  # type: ignore[comparison-overlap]
 
 
 def test_slow_cycles_are_cut_into_phases_and_put_together() -> None:
@@ -200,7 +200,8 @@ def test_a_toggle_that_cannot_be_switched_on_is_left_out_and_the_rest_goes_on() 
 
 
 def test_work_that_planning_itself_does_is_not_heard() -> None:
-    plans, rows = [], []
+    plans: list[int] = []
+    rows: list[Any] = []
 
     def plan() -> Any:
         plans.append(1)

@@ -58,7 +58,7 @@ def test_a_follower_answers_once_and_does_as_the_board_says(tmp_path: Path) -> N
     only_here = Switch("clip")
     only_here.workers = False
     asked = []
-    follower = Follower(board, lambda: asked.append(1) or [*made, only_here])  # type: ignore[func-returns-value]
+    follower = Follower(board, lambda: asked.append(1) or [*made, only_here])
     follower.look()
     assert not asked and not (tmp_path / "trial-workers").exists()
     board.ask()

@@ -115,7 +115,8 @@ def test_a_mario_that_cannot_fit_is_refused_with_the_setting_that_would(
     with pytest.raises(HotloopError, match=rf"--{setting} \d+ would fit") as refused:
         checked_plan("mario", config, available_bytes=6 << 30)
     value = int(str(refused.value).rpartition(f"--{setting} ")[2].split()[0])
-    assert checked_plan("mario", replace(config, **{setting.replace("-", "_"): value}), 6 << 30)
+    fitting: dict[str, Any] = {setting.replace("-", "_"): value}
+    assert checked_plan("mario", replace(config, **fitting), 6 << 30)
 
 
 MEASURE = """

@@ -51,7 +51,7 @@ def test_settings_are_safe_when_only_safe_knobs_differ() -> None:
 )
 def test_a_space_that_cannot_be_searched_says_why(make: object, says: str) -> None:
     with pytest.raises(HotloopError, match=says):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_doubling() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_undecided_says_what_would_decide() -> None:
 
 @pytest.mark.parametrize("verdict", [FASTER, SAME, UNDECIDED, NOTHING])
 @pytest.mark.parametrize("method", ["signed rank", "all apart", "rank sum", "none"])
-def test_a_pipe_gets_ascii_that_fits_and_never_the_forbidden_words(verdict: Verdict, method: str) -> None:
+def test_a_pipe_gets_ascii_that_fits_and_never_the_forbidden_words(verdict: Verdict, method: Any) -> None:
     hostile = "тест\x1b[31m|" * 20
     found = replace(verdict, method=method)
     parts = (ComponentVerdict(hostile, found, 0.5),)

@@ -31,7 +31,7 @@ for turn in turns(32_000):
     if turn % 100 == 0:
         with profile("how_good"):
             seen, _ = other_game.reset()
-            for _ in range(150):
+            for _turn in range(150):
                 seen, _, terminated, truncated, _ = play(other_game, move(seen))
                 if terminated or truncated:
                     seen, _ = other_game.reset()

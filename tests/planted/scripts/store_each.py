@@ -11,7 +11,7 @@ WORLDS = 32
 rng = np.random.default_rng(0)
 weights = rng.normal(size=(24, 4))
 states = rng.normal(size=(WORLDS, 24))
-memory: deque = deque(maxlen=50_000)
+memory: deque[tuple[object, ...]] = deque(maxlen=50_000)
 
 for _ in turns(10_000):
     with profile("think"):
