@@ -112,7 +112,14 @@ def update_passes(state: Any, inputs: Any, times: int) -> None:
         for _ in range(3):
             layers.forward(state.table, state.packed, inputs, 0, state.hidden, 64)
         layers.backward(
-            state.table, state.turned, inputs, 0, state.hidden, state.deltas, 64, state.packed_grads
+            state.table,
+            state.packed_transposed,
+            inputs,
+            0,
+            state.hidden,
+            state.deltas,
+            64,
+            state.packed_grads,
         )
 
 

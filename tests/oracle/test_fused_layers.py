@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hotloop._util.errors import HotloopError
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
-from hotloop.rl.train.fused.tiles import LANES, multiply, padded, turn
+from hotloop.rl.train.fused.tiles import LANES, multiply, padded, transpose
 from hotloop.rl.train.networks.mlp import mlp
 
 FEW = settings(derandomize=True, deadline=None, max_examples=40)
@@ -52,20 +52,20 @@ def test_tanh_stays_within_its_stated_error() -> None:
 @FEW
 @given(
     rows=st.integers(1, 70), vectors=st.integers(1, 9), depth=st.integers(1, 40),
-    turned=st.booleans(), add=st.booleans(), seed=st.integers(0, 999),
+    transposed=st.booleans(), add=st.booleans(), seed=st.integers(0, 999),
 )  # fmt: skip
 def test_products_of_every_shape_equal_numpy(
-    rows: int, vectors: int, depth: int, turned: bool, add: bool, seed: int
+    rows: int, vectors: int, depth: int, transposed: bool, add: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     columns = vectors * LANES
     # Whole numbers: every sum is exact, so equality is too, whatever the order.
-    a = rng.integers(-8, 9, (depth, rows) if turned else (rows, depth)).astype(np.float32)
+    a = rng.integers(-8, 9, (depth, rows) if transposed else (rows, depth)).astype(np.float32)
     b = rng.integers(-8, 9, (depth, columns)).astype(np.float32)
     c = rng.integers(-8, 9, (rows + 1, columns)).astype(np.float32)
     wanted = c.copy()
-    wanted[:rows] = (a.T if turned else a) @ b + (c[:rows] if add else 0)
-    strides = (1, rows) if turned else (depth, 1)
+    wanted[:rows] = (a.T if transposed else a) @ b + (c[:rows] if add else 0)
+    strides = (1, rows) if transposed else (depth, 1)
     multiply(
         a.ravel(), 0, *strides, b.ravel(), 0, columns, c.reshape(-1), 0, columns, rows, columns, depth, add
     )
@@ -77,7 +77,7 @@ def test_products_of_every_shape_equal_numpy(
 def test_a_turned_matrix_of_any_shape_is_numpys(rows: int, columns: int, gap: int) -> None:
     a = np.arange(3 + rows * columns, dtype=np.float32)
     b = np.full(5 + columns * (rows + gap), -1, dtype=np.float32)
-    turn(a, 3, rows, columns, b, 5, rows + gap)
+    transpose(a, 3, rows, columns, b, 5, rows + gap)
     found = b[5:].reshape(columns, rows + gap)
     assert (found[:, :rows] == a[3:].reshape(rows, columns).T).all()
     assert (b[:5] == -1).all() and (found[:, rows:] == -1).all()
@@ -108,14 +108,14 @@ def test_forward_and_backward_agree_with_torch(
     wanted = module(torch.from_numpy(x))
     wanted.backward(torch.from_numpy(slope))
 
-    layers.pack(layout.table, flat, work.packed, work.turned)
+    layers.pack(layout.table, flat, work.packed, work.packed_transposed)
     layers.forward(layout.table, work.packed, x.ravel(), 0, work.hidden, rows)
     at, columns = layout.table[-1, layers.HIDDEN], padded(sizes[-1])
     out = work.hidden[at : at + rows * columns].reshape(rows, columns)
     np.testing.assert_allclose(out[:, : sizes[-1]], wanted.detach().numpy(), rtol=2e-5, atol=2e-5)
     work.deltas[at : at + rows * columns].reshape(rows, columns)[:, : sizes[-1]] = slope
     layers.backward(
-        layout.table, work.turned, x.ravel(), 0, work.hidden, work.deltas, rows, work.packed_grads
+        layout.table, work.packed_transposed, x.ravel(), 0, work.hidden, work.deltas, rows, work.packed_grads
     )  # fmt: skip
     layers.unpack_grads(layout.table, work.packed_grads, work.grads)
     assert not work.packed_grads.any()

@@ -50,7 +50,7 @@ class FusedLearner:
         self._held_out_rows = np.arange(len(held_out))
         self._state = kernels.Actor(
             flat, np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64), layout.table,
-            work.packed, work.turned, work.packed_grads, work.hidden, work.deltas, work.grads,
+            work.packed, work.packed_transposed, work.packed_grads, work.hidden, work.deltas, work.grads,
             np.zeros(layers.CHUNK * actor.sizes[0], dtype=np.float32),
         )  # fmt: skip
         self._learning = watch.part("forward/backward", _fused)

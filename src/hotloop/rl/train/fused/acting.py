@@ -17,8 +17,8 @@ from hotloop.rl.train.fused.tiles import Floats
 @fast_kernel
 def pack_both(learner: Learner) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(learner.actor, learner.parameters, learner.packed, learner.turned)
-    layers.pack(learner.critic, learner.parameters, learner.packed, learner.turned)
+    layers.pack(learner.actor, learner.parameters, learner.packed, learner.packed_transposed)
+    layers.pack(learner.critic, learner.parameters, learner.packed, learner.packed_transposed)
 
 
 @fast_kernel

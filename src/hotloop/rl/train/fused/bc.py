@@ -27,7 +27,7 @@ class Actor(NamedTuple):
     steps: Words
     table: Table
     packed: Floats
-    turned: Floats
+    packed_transposed: Floats
     packed_grads: Floats
     hidden: Floats
     deltas: Floats
@@ -39,7 +39,7 @@ class Actor(NamedTuple):
 @fast_kernel
 def pack(actor: Actor) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(actor.table, actor.parameters, actor.packed, actor.turned)
+    layers.pack(actor.table, actor.parameters, actor.packed, actor.packed_transposed)
 
 
 @fast_kernel
@@ -80,7 +80,14 @@ def errors(
             delta[a] = share * two * error * (one - squashed * squashed)
     if learn:
         layers.backward(
-            table, actor.turned, actor.inputs, 0, actor.hidden, actor.deltas, rows.size, actor.packed_grads
+            table,
+            actor.packed_transposed,
+            actor.inputs,
+            0,
+            actor.hidden,
+            actor.deltas,
+            rows.size,
+            actor.packed_grads,
         )
     return total
 
@@ -111,7 +118,7 @@ def epoch(
             actor.parameters, actor.grads, actor.first, actor.second, actor.steps[0],
             learning_rate, beta1, beta2, epsilon, 1.0,
         )  # fmt: skip
-        layers.pack(actor.table, actor.parameters, actor.packed, actor.turned)
+        layers.pack(actor.table, actor.parameters, actor.packed, actor.packed_transposed)
     return float(total / (order.size * actions.shape[1]))
 
 

@@ -42,9 +42,9 @@ class Learner(NamedTuple):
     steps: Words
     table: Table
     packed: Floats
-    turned: Floats
+    packed_transposed: Floats
     packed_target: Floats
-    turned_target: Floats
+    transposed_target: Floats
     packed_grads: Floats
     hidden: Floats
     deltas: Floats
@@ -85,8 +85,8 @@ class Replay(NamedTuple):
 @kernel
 def pack_both(learner: Learner) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(learner.table, learner.parameters, learner.packed, learner.turned)
-    layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
+    layers.pack(learner.table, learner.parameters, learner.packed, learner.packed_transposed)
+    layers.pack(learner.table, learner.target, learner.packed_target, learner.transposed_target)
 
 
 @kernel
@@ -225,7 +225,7 @@ def update(
             delta[action] += slope
         layers.backward(
             table,
-            learner.turned,
+            learner.packed_transposed,
             inputs,
             start * width,
             learner.hidden,
@@ -243,7 +243,7 @@ def update(
         learner.parameters, learner.grads, learner.first, learner.second, learner.steps[0],
         settings[LEARNING_RATE], settings[BETA1], settings[BETA2], settings[EPSILON], scale,
     )  # fmt: skip
-    layers.pack(table, learner.parameters, learner.packed, learner.turned)
+    layers.pack(table, learner.parameters, learner.packed, learner.packed_transposed)
     statistics[LOSS] += loss
     statistics[NORM] += norm
     statistics[VALUE] += value / size
@@ -259,7 +259,7 @@ def follow(learner: Learner, rate: float) -> None:
     if rate == 1.0:
         for i in range(learner.target.size):
             learner.target[i] = learner.parameters[i]
-    layers.pack(learner.table, learner.target, learner.packed_target, learner.turned_target)
+    layers.pack(learner.table, learner.target, learner.packed_target, learner.transposed_target)
 
 
 @kernel

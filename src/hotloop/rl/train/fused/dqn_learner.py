@@ -40,7 +40,8 @@ class FusedLearner:
         self.statistics = np.zeros(kernels.STATISTICS)
         self.kernel_state = kernels.Learner(
             flat, flat.copy(), np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64),
-            layout.table, work.packed, work.turned, np.zeros_like(work.packed), np.zeros_like(work.turned),
+            layout.table, work.packed, work.packed_transposed,
+            np.zeros_like(work.packed), np.zeros_like(work.packed_transposed),
             work.packed_grads, work.hidden, work.deltas, work.grads,
             np.zeros(config.batch_size, dtype=np.float32),
         )  # fmt: skip

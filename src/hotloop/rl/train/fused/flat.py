@@ -42,7 +42,7 @@ class Work:
 
     packed: Floats
     """Weights and biases with padded columns."""
-    turned: Floats
+    packed_transposed: Floats
     """Weights transposed."""
     packed_grads: Floats
     """Sums of gradients, as `packed`."""
@@ -56,7 +56,7 @@ class Work:
 
 def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Work]:
     """Place networks, each given as (sizes, activation), one after the other, and make their arrays."""
-    at = packed_at = turned_at = hidden_at = 0
+    at = packed_at = transposed_at = hidden_at = 0
     found = []
     for sizes, activation in networks:
         if len(sizes) < 2 or min(sizes) < 1 or activation not in ACTIVATIONS:
@@ -71,15 +71,15 @@ def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Work
             kind = ACTIVATIONS[activation] if layer < len(sizes) - 2 else layers.NONE
             bias_at = at + inputs * outputs
             table[layer] = (
-                inputs, outputs, columns, row, at, bias_at, packed_at, turned_at, hidden_at, kind
+                inputs, outputs, columns, row, at, bias_at, packed_at, transposed_at, hidden_at, kind
             )  # fmt: skip
             at = bias_at + outputs
             packed_at += (inputs + 1) * columns
-            turned_at += outputs * row if layer > 0 else 0
+            transposed_at += outputs * row if layer > 0 else 0
             hidden_at += layers.CHUNK * columns
             row = columns
         found.append(MlpLayout(tuple(int(size) for size in sizes), activation, table, first, at))
-    sizes_of = (packed_at, turned_at, packed_at, hidden_at, hidden_at, at)
+    sizes_of = (packed_at, transposed_at, packed_at, hidden_at, hidden_at, at)
     return found, Work(*(_aligned(size) for size in sizes_of))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.train.fused.compiled import fma, not_inlined
-from hotloop.rl.train.fused.tiles import Floats, multiply, squares, turn
+from hotloop.rl.train.fused.tiles import Floats, multiply, squares, transpose
 
 Table = NDArray[np.int64]  # [layers, 10]: the columns below
 
@@ -25,7 +25,7 @@ COLUMNS = 2  # outputs, padded
 INPUT_ROW = 3  # distance between rows of the layer's input
 WEIGHTS, BIAS = 4, 5  # where in the flat parameters
 PACKED = 6  # where in `packed`: weights [inputs, COLUMNS], then bias [COLUMNS]; the same in `packed_grads`
-TURNED = 7  # where in `turned`: weights as [outputs, INPUT_ROW]
+PACKED_TRANSPOSED = 7  # where in `packed_transposed`: weights as [outputs, INPUT_ROW]
 HIDDEN = 8  # where in `hidden`: the layer's output [CHUNK, COLUMNS]
 ACTIVATION = 9  # NONE, TANH or RELU, after the layer
 TABLE_WIDTH = 10
@@ -90,10 +90,10 @@ def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
 
 
 @kernel
-def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> None:
+def pack(table: Table, parameters: Floats, packed: Floats, packed_transposed: Floats) -> None:
     """Put the weights into the form the products need; to be called after each change of `parameters`.
 
-    The padding of `packed` and `turned` was zero when they were made and is never written.
+    The padding of `packed` and `packed_transposed` was zero when they were made and is never written.
     """
     not_inlined()
     for layer in range(table.shape[0]):
@@ -103,7 +103,8 @@ def pack(table: Table, parameters: Floats, packed: Floats, turned: Floats) -> No
             copy(parameters, weights + i * outputs, packed, to + i * columns, outputs)
         copy(parameters, table[layer, BIAS], packed, to + inputs * columns, outputs)
         if layer > 0:
-            turn(parameters, weights, inputs, outputs, turned, table[layer, TURNED], table[layer, INPUT_ROW])
+            back, row = table[layer, PACKED_TRANSPOSED], table[layer, INPUT_ROW]
+            transpose(parameters, weights, inputs, outputs, packed_transposed, back, row)
 
 
 @kernel
@@ -119,21 +120,9 @@ def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Float
         row = table[layer, INPUT_ROW]
         if layer == 0:
             multiply(
-                inputs,
-                at,
-                row,
-                1,
-                packed,
-                weights,
-                columns,
-                hidden,
-                out,
-                columns,
-                rows,
-                columns,
-                depth,
-                False,
-            )
+                inputs, at, row, 1, packed, weights, columns,
+                hidden, out, columns, rows, columns, depth, False,
+            )  # fmt: skip
         else:
             before = table[layer - 1, HIDDEN]
             multiply(
@@ -146,7 +135,7 @@ def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Float
 @kernel
 def backward(
     table: Table,
-    turned: Floats,
+    packed_transposed: Floats,
     inputs: Floats,
     at: int,
     hidden: Floats,
@@ -179,8 +168,11 @@ def backward(
             hidden, before, 1, row, deltas, delta, columns,
             packed_grads, grads, columns, wide, columns, rows, True,
         )  # fmt: skip
-        back, depth = table[layer, TURNED], table[layer, OUTPUTS]
-        multiply(deltas, delta, columns, 1, turned, back, row, deltas, before, row, rows, row, depth, False)
+        back, depth = table[layer, PACKED_TRANSPOSED], table[layer, OUTPUTS]
+        multiply(
+            deltas, delta, columns, 1, packed_transposed, back, row,
+            deltas, before, row, rows, row, depth, False,
+        )  # fmt: skip
         size = rows * row
         through_activation(
             deltas[before : before + size], hidden[before : before + size], table[layer - 1, ACTIVATION]

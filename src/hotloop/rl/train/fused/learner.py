@@ -45,7 +45,7 @@ class FusedLearner:
             actor.table,
             critic.table,
             work.packed,
-            work.turned,
+            work.packed_transposed,
             work.packed_grads,
             work.hidden,
             work.deltas,

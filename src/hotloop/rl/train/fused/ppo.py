@@ -38,7 +38,7 @@ class Learner(NamedTuple):
     actor: Table
     critic: Table
     packed: Floats
-    turned: Floats
+    packed_transposed: Floats
     packed_grads: Floats
     hidden: Floats
     deltas: Floats
@@ -92,8 +92,8 @@ def update(
                 learner.parameters, learner.grads, learner.first, learner.second, learner.steps[0],
                 settings[LEARNING_RATE], settings[BETA1], settings[BETA2], settings[EPSILON], scale,
             )  # fmt: skip
-            layers.pack(learner.actor, learner.parameters, learner.packed, learner.turned)
-            layers.pack(learner.critic, learner.parameters, learner.packed, learner.turned)
+            layers.pack(learner.actor, learner.parameters, learner.packed, learner.packed_transposed)
+            layers.pack(learner.critic, learner.parameters, learner.packed, learner.packed_transposed)
             statistics[NORM] += norm
             statistics[MINIBATCHES] += 1.0
         statistics[EPOCHS] += 1.0
@@ -162,7 +162,7 @@ def actor_gradients(
             kl += parts[2]
             clipped += parts[3]
         layers.backward(
-            table, learner.turned, learner.inputs, 0, learner.hidden, learner.deltas, stop - start,
+            table, learner.packed_transposed, learner.inputs, 0, learner.hidden, learner.deltas, stop - start,
             learner.packed_grads,
         )  # fmt: skip
     statistics[POLICY_LOSS] += loss / count
@@ -263,7 +263,7 @@ def critic_gradients(
             learner.deltas[at] = np.float32(slope * slope_share)
             total += loss
         layers.backward(
-            table, learner.turned, learner.inputs, 0, learner.hidden, learner.deltas, stop - start,
+            table, learner.packed_transposed, learner.inputs, 0, learner.hidden, learner.deltas, stop - start,
             learner.packed_grads,
         )  # fmt: skip
     statistics[VALUE_LOSS] += total / count

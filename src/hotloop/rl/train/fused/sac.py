@@ -24,7 +24,7 @@ from hotloop.rl.train.fused.layers import (
     INPUTS,
     OUTPUTS,
     PACKED,
-    TURNED,
+    PACKED_TRANSPOSED,
     Table,
 )
 from hotloop.rl.train.fused.tiles import Floats, multiply
@@ -55,7 +55,7 @@ class Network(NamedTuple):
     second: Floats
     steps: Words
     packed: Floats
-    turned: Floats
+    packed_transposed: Floats
     packed_grads: Floats
     hidden: Floats
     deltas: Floats
@@ -75,7 +75,7 @@ class Targets(NamedTuple):
 
     parameters: Floats
     packed: Floats
-    turned: Floats
+    packed_transposed: Floats
 
 
 class Room(NamedTuple):
@@ -108,16 +108,16 @@ class Batch(NamedTuple):
 @fast_kernel
 def pack_all(tables: Tables, actor: Network, critics: Network, targets: Targets) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(tables.actor, actor.parameters, actor.packed, actor.turned)
-    pack_critics(tables, critics.parameters, critics.packed, critics.turned)
-    pack_critics(tables, targets.parameters, targets.packed, targets.turned)
+    layers.pack(tables.actor, actor.parameters, actor.packed, actor.packed_transposed)
+    pack_critics(tables, critics.parameters, critics.packed, critics.packed_transposed)
+    pack_critics(tables, targets.parameters, targets.packed, targets.packed_transposed)
 
 
 @fast_kernel
-def pack_critics(tables: Tables, parameters: Floats, packed: Floats, turned: Floats) -> None:
+def pack_critics(tables: Tables, parameters: Floats, packed: Floats, packed_transposed: Floats) -> None:
     """The same for two critics."""
-    layers.pack(tables.critic_a, parameters, packed, turned)
-    layers.pack(tables.critic_b, parameters, packed, turned)
+    layers.pack(tables.critic_a, parameters, packed, packed_transposed)
+    layers.pack(tables.critic_b, parameters, packed, packed_transposed)
 
 
 @fast_kernel
@@ -238,13 +238,13 @@ def learn_critics(
                 critics.deltas[at] = share * error
         for table in (tables.critic_a, tables.critic_b):
             layers.backward(
-                table, critics.turned, room.joined, 0, critics.hidden, critics.deltas, rows,
+                table, critics.packed_transposed, room.joined, 0, critics.hidden, critics.deltas, rows,
                 critics.packed_grads,
             )  # fmt: skip
     layers.unpack_grads(tables.critic_a, critics.packed_grads, critics.grads)
     layers.unpack_grads(tables.critic_b, critics.packed_grads, critics.grads)
     adam(critics, settings[LEARNING_RATE], settings)
-    pack_critics(tables, critics.parameters, critics.packed, critics.turned)
+    pack_critics(tables, critics.parameters, critics.packed, critics.packed_transposed)
     statistics[CRITIC_LOSS] += 0.5 * loss / size
     statistics[VALUE] += 0.5 * value / size
     statistics[UPDATES] += 1
@@ -271,7 +271,8 @@ def add_slopes(table: Table, critics: Network, rows: int, width: int, slopes: Fl
         row, depth, columns = table[layer, INPUT_ROW], table[layer, OUTPUTS], table[layer, COLUMNS]
         before, delta = table[layer - 1, HIDDEN], table[layer, HIDDEN]
         multiply(
-            critics.deltas, delta, columns, 1, critics.turned, table[layer, TURNED], row,
+            critics.deltas, delta, columns, 1,
+            critics.packed_transposed, table[layer, PACKED_TRANSPOSED], row,
             critics.deltas, before, row, rows, row, depth, False,
         )  # fmt: skip
         size = rows * row
@@ -374,12 +375,12 @@ def learn_actor(
                     std = np.float32(math.exp(output))
                     delta[count + k] = by_raw * std * noise[start + i, k] - share * temperature
         layers.backward(
-            tables.actor, actor.turned, inputs, start * width, actor.hidden, actor.deltas, rows,
+            tables.actor, actor.packed_transposed, inputs, start * width, actor.hidden, actor.deltas, rows,
             actor.packed_grads,
         )  # fmt: skip
     layers.unpack_grads(tables.actor, actor.packed_grads, actor.grads)
     adam(actor, settings[ACTOR_RATE], settings)
-    layers.pack(tables.actor, actor.parameters, actor.packed, actor.turned)
+    layers.pack(tables.actor, actor.parameters, actor.packed, actor.packed_transposed)
     statistics[ACTOR_LOSS] += loss / size
     statistics[LOG_PROBABILITY] += logs / size
     statistics[ACTOR_UPDATES] += 1
@@ -402,7 +403,7 @@ def follow(tables: Tables, critics: Network, targets: Targets, rate: np.float32)
     """Move the target critics towards the critics."""
     for i in range(targets.parameters.size):
         targets.parameters[i] += rate * (critics.parameters[i] - targets.parameters[i])
-    pack_critics(tables, targets.parameters, targets.packed, targets.turned)
+    pack_critics(tables, targets.parameters, targets.packed, targets.packed_transposed)
 
 
 @fast_kernel

@@ -57,7 +57,9 @@ class FusedLearner:
         self._actor = _network(self._flats["actor"], work)
         self._critics = _network(self._flats["critics"], critic_work)
         self._targets = kernels.Targets(
-            self._flats["targets"], np.zeros_like(critic_work.packed), np.zeros_like(critic_work.turned)
+            self._flats["targets"],
+            np.zeros_like(critic_work.packed),
+            np.zeros_like(critic_work.packed_transposed),
         )
         wide, count = critics.sizes[0], actor.actions
         self._room = kernels.Room(
@@ -81,14 +83,14 @@ class FusedLearner:
         )  # fmt: skip
         self._views: tuple[ReplayBatch, kernels.Batch] | None = None
         self._anchor = np.zeros_like(work.packed)
-        self._anchor_turned = np.zeros_like(work.turned)
+        self._anchor_transposed = np.zeros_like(work.packed_transposed)
         self._learning = (watch or Stopwatch()).part("learning", _update)
         self.weights_changed()
 
     def weights_changed(self) -> None:
         """To be called when something else wrote to the parameters (a clone, a checkpoint)."""
         kernels.pack_all(self._tables, self._actor, self._critics, self._targets)
-        layers.pack(self._tables.actor, self._flats["anchor"], self._anchor, self._anchor_turned)
+        layers.pack(self._tables.actor, self._flats["anchor"], self._anchor, self._anchor_transposed)
 
     def warm_up(self, buffer: ReplayBuffer, batch: ReplayBatch) -> None:
         """Compile, or load, what the loop calls, so that its time is not counted as training."""
@@ -190,5 +192,5 @@ class FusedLearner:
 def _network(flat: Flat, work: Work) -> kernels.Network:
     return kernels.Network(
         flat, np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64),
-        work.packed, work.turned, work.packed_grads, work.hidden, work.deltas, work.grads,
+        work.packed, work.packed_transposed, work.packed_grads, work.hidden, work.deltas, work.grads,
     )  # fmt: skip

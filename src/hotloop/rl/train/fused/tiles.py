@@ -165,10 +165,10 @@ def _squares(_typing: Any, values: Any, count: Any) -> Any:
 
 
 @intrinsic
-def _turn_block(_typing: Any, a: Any, a_at: Any, a_row: Any, b: Any, b_at: Any, b_row: Any) -> Any:
+def _transpose_block(_typing: Any, a: Any, a_at: Any, a_row: Any, b: Any, b_at: Any, b_row: Any) -> Any:
     """B(n, m) = A(m, n) for a square of LANES x LANES; rows as in `_make_block`.
 
-    A square of 2^k rows is turned by k rounds, each of which interleaves row i with row i + half.
+    A square of 2^k rows is transposed in k rounds, each of which interleaves row i with row i + half.
     """
     vector, number = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
     half = LANES // 2
@@ -199,16 +199,16 @@ def _turn_block(_typing: Any, a: Any, a_at: Any, a_row: Any, b: Any, b_at: Any, 
     return types.void(a, types.intp, types.intp, b, types.intp, types.intp), generate
 
 
-turn_block = cast("Callable[[Floats, int, int, Floats, int, int], None]", _turn_block)
+transpose_block = cast("Callable[[Floats, int, int, Floats, int, int], None]", _transpose_block)
 
 
 @kernel
-def turn(a: Floats, a_at: int, rows: int, columns: int, b: Floats, b_at: int, b_row: int) -> None:
+def transpose(a: Floats, a_at: int, rows: int, columns: int, b: Floats, b_at: int, b_row: int) -> None:
     """B(n, m) = A(m, n), A [rows, columns] dense, rows of B `b_row` apart; nothing may overlap."""
     whole_rows, whole_columns = rows - rows % LANES, columns - columns % LANES
     for j in range(0, whole_columns, LANES):
         for i in range(0, whole_rows, LANES):
-            turn_block(a, a_at + i * columns + j, columns, b, b_at + j * b_row + i, b_row)
+            transpose_block(a, a_at + i * columns + j, columns, b, b_at + j * b_row + i, b_row)
     for j in range(columns):
         line = b[b_at + j * b_row : b_at + j * b_row + rows]
         column = a[a_at + j : a_at + rows * columns]
