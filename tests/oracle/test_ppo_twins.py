@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hotloop.rl.buffers.rollout import RolloutBuffer, gae_kernel
 from hotloop.rl.envs.cartpole.env import CartPoleVectorEnv
 from hotloop.rl.train.collecting import collect
-from hotloop.rl.train.fused.learner import FusedLearner
-from hotloop.rl.train.fused.rollout import FusedRollout, has_rollout
+from hotloop.rl.train.fused.ppo import FusedPPO
 from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.ppo import PPOConfig, compute_gae, ppo_loss, train
@@ -152,7 +151,7 @@ def test_fused_and_torch_learner_agree_over_many_updates(case: str, masked: bool
     torch.manual_seed(1)
     network = ActorCritic(6, 5, config.hidden, config.activation)
     twin = TorchLearner(copy.deepcopy(network), config)
-    fused = FusedLearner(network, config)
+    fused = FusedPPO(network, config)
     rng = np.random.default_rng(3)
     start = {name: array.copy() for name, array in twin.state().items()}
     for iteration in range(8):
@@ -177,7 +176,7 @@ def test_learners_exchange_weights_and_moments_at_any_time() -> None:
     config = PPOConfig(num_envs=4, steps=32, minibatch=64, epochs=2)
     torch.manual_seed(0)
     network = ActorCritic(3, 2, config.hidden)
-    fused, twin = FusedLearner(network, config), TorchLearner(copy.deepcopy(network), config)
+    fused, twin = FusedPPO(network, config), TorchLearner(copy.deepcopy(network), config)
     rng = np.random.default_rng(0)
     orders = [np.stack([rng.permutation(128) for _ in range(2)]) for _ in range(4)]
     edges = np.array([0, 64, 128])
@@ -201,7 +200,7 @@ def test_fused_and_torch_learner_draw_the_same_actions(masked: bool) -> None:
     torch.manual_seed(0)
     network = ActorCritic(6, 7, (32,))
     torch.nn.init.normal_(network.actor[-1].get_parameter("weight"))
-    twin, fused = TorchLearner(copy.deepcopy(network), config), FusedLearner(network, config)
+    twin, fused = TorchLearner(copy.deepcopy(network), config), FusedPPO(network, config)
     rng = np.random.default_rng(0)
     rows = 3000
     x = rng.standard_normal((rows, 6), dtype=np.float32)
@@ -238,7 +237,7 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
     torch.manual_seed(0)
     network = ActorCritic(4, 2, (16, 16))
     torch.nn.init.normal_(network.actor[-1].get_parameter("weight"))
-    learner = FusedLearner(network, config)
+    learner = FusedPPO(network, config)
     rng = np.random.default_rng(steps)
     buffers, positions = [], []
     for fused in (True, False):
@@ -248,12 +247,12 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
         buffers.append(RolloutBuffer(steps, envs, (4,), 2))
         positions.append(RolloutState(made, 5, envs * steps))
         if fused:
-            assert has_rollout(made)
-            rollout = FusedRollout(learner.kernel_state, made, buffers[0], positions[0].episodes)
+            rollout = learner.compiled_rollout(made, buffers[0], positions[0].episodes)
+            assert rollout is not None
             buffers[0].observations[-1] = positions[0].observations
     for _ in range(3):
         uniforms = rng.random((steps, envs), dtype=np.float32)
-        rollout.run(uniforms)
+        rollout(uniforms)
         collect(learner, positions[1].envs, buffers[1], positions[1], uniforms)  # type: ignore[arg-type]
         for name in (
             "observations", "actions", "log_probabilities", "rewards", "terminated", "truncated",
@@ -297,6 +296,7 @@ def test_one_compilation_serves_every_size() -> None:
                 quiet=True,
             )
         )
-    from hotloop.rl.train.fused import ppo, rollout
+    from hotloop.rl.train.fused import ppo_kernels, ppo_rollout
 
-    assert len(ppo.update.signatures) == len(rollout.cartpole_rollout.signatures) == 1  # type: ignore[attr-defined]
+    for kernel in (ppo_kernels.update, ppo_rollout.cartpole_rollout):
+        assert len(kernel.signatures) == 1  # type: ignore[attr-defined]

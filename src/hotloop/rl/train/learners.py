@@ -15,7 +15,7 @@ from torch import nn
 from hotloop._util.errors import HotloopError
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.buffers.rollout import RolloutBuffer
-from hotloop.rl.train.fused.learner import FusedLearner
+from hotloop.rl.train.fused.ppo import FusedPPO
 from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.torch_learner import TorchLearner
 
@@ -60,7 +60,7 @@ def make_learner(name: str, network: nn.Module, config: PPOConfig) -> Any:
                 f"learner='fused' needs the dense network {ActorCritic.__name__}, not a "
                 f"{type(network).__name__}; use learner='torch' or 'compiled'."
             )
-        return FusedLearner(network, config)
+        return FusedPPO(network, config)
     if name in ("torch", "compiled"):
         return TorchLearner(network, config, compiled=name == "compiled")
     raise HotloopError(f"learner={name!r} is not known; use auto, fused, torch or compiled.")

@@ -32,7 +32,6 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
 from hotloop.rl.buffers.rollout import compute_gae as compute_gae
 from hotloop.rl.train.collecting import collect
-from hotloop.rl.train.fused.rollout import FusedRollout, has_rollout
 from hotloop.rl.train.learners import Learner, choose_learner
 from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.mlp import ActorCritic
@@ -259,21 +258,15 @@ class _Run:
             self._load(saved)
         self.resumed_at = self.env_steps
         self.buffer.observations[-1] = self.position.observations
-        self._fused = None
-        if self.learner.name == "fused" and has_rollout(envs) and not self.buffer.masked:
-            self._fused = FusedRollout(
-                self.learner.kernel_state,
-                envs,
-                self.buffer,
-                self.position.episodes,
-            )
+        compiled_rollout = getattr(self.learner, "compiled_rollout", lambda *_: None)
+        self._fused = compiled_rollout(envs, self.buffer, self.position.episodes)
         self._warm_up()
 
     def _warm_up(self) -> None:
         """Compile, or load, what the loop calls, so that its time is not counted as training."""
         buffer = self.buffer
         if self._fused is not None:
-            self._fused.run(np.zeros((0, buffer.envs), dtype=np.float32))
+            self._fused(np.zeros((0, buffer.envs), dtype=np.float32))
         else:
             masks = buffer.masks[0] if buffer.masked else None
             self.learner.act(
@@ -293,7 +286,7 @@ class _Run:
         uniforms = self.rng.random((self.config.steps, self.config.num_envs), dtype=np.float32)
         if self._fused is not None:
             with _rollout:
-                self._fused.run(uniforms)
+                self._fused(uniforms)
         else:
             with _collect:
                 collect(self.learner, self.envs, self.buffer, self.position, uniforms)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hotloop import profile
 from hotloop.rl.buffers.rollout import RolloutBuffer
-from hotloop.rl.train.fused.learner import NAMES
+from hotloop.rl.train.fused.ppo import STATISTICS as NAMES
 
 if TYPE_CHECKING:
     from hotloop.rl.train.ppo import PPOConfig

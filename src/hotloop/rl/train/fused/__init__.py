@@ -1,1 +1,1 @@
-"""Compiled learners and rollouts for small dense networks: float32 kernels on one flat parameter array."""
+"""Compiled learners for small dense networks, behind the contract in `protocol.py`."""
