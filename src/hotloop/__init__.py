@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from hotloop.capture.model import Capture as Capture
     from hotloop.capture.reader import load as load
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
-    from hotloop.workflows.arm import arm as arm
     from hotloop.workflows.collect import collect as collect
-    from hotloop.workflows.existing import compare as compare
+    from hotloop.workflows.compare_captures import compare as compare
+    from hotloop.workflows.inline_ab import arm as arm
     from hotloop.workflows.record import start as start
     from hotloop.workflows.record import stop as stop
     from hotloop.workflows.record import summary as summary
@@ -33,9 +33,9 @@ _LAZY = {
     "TorchRLHook": "hotloop.instrument.live_metrics",
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
-    "arm": "hotloop.workflows.arm",
+    "arm": "hotloop.workflows.inline_ab",
     "collect": "hotloop.workflows.collect",
-    "compare": "hotloop.workflows.existing",
+    "compare": "hotloop.workflows.compare_captures",
     "load": "hotloop.capture.reader",
     "start": "hotloop.workflows.record",
     "stop": "hotloop.workflows.record",

@@ -15,7 +15,7 @@ import pytest
 import hotloop
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.stats import by_name
-from hotloop.workflows.launch import recording_environment
+from hotloop.workflows.run import recording_environment
 from tests.processes.scripts import environment
 
 DIGEST = """

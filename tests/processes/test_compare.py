@@ -17,7 +17,7 @@ import pytest
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import read
 from hotloop.lab import process
-from hotloop.workflows.experiments import Progress, begin, carry_out
+from hotloop.workflows.experiments import Progress, begin, run_experiment
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -207,7 +207,7 @@ def test_a_run_that_hangs_is_ended_with_all_it_started(project: Path) -> None:
     words = ("--no-record", "--timeout", "1s", "--budget", "30s", "--series", "s")
     hotloop("compare", "--a", "true", "--b", hang, *words, code=5)
     failed = read(project / "s").failures
-    assert len(failed) == 2 and all("time-out" in r.failure and r.exit_code is None for r in failed)
+    assert len(failed) == 2 and all("timeout" in r.failure and r.exit_code is None for r in failed)
     stat = Path(f"/proc/{(project / 'pid').read_text()}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
 
@@ -221,7 +221,7 @@ def test_a_disk_that_fills_up_loses_nothing_already_measured(project: Path) -> N
     try:
         words = ["--a", train("--steps 10"), "--b", train("--steps 10 --updates-every 3")]
         done = hotloop("compare", *words, "--series", str(disk / "s"), code=1)
-        assert "what was measured before is kept" in done.stderr
+        assert "all earlier runs are kept" in done.stderr
         kept = read(disk / "s")
         assert len(kept.runs) >= 2 and all(r.ok for r in kept.runs) and not kept.warnings
     finally:
@@ -248,7 +248,7 @@ def test_revisions_run_in_worktrees_that_are_gone_afterwards(project: Path) -> N
     assert git("worktree", "list").count("\n") == 1
     assert git("status", "--short").split() == ["??", "s/"]
     done = hotloop("compare", "--rev-a", "nowhere", "--rev-b", "HEAD", "--", "true", code=2)
-    assert "no revision 'nowhere'" in done.stderr
+    assert "Revision 'nowhere' does not exist" in done.stderr
     assert git("worktree", "list").count("\n") == 1
 
 
@@ -268,7 +268,7 @@ def test_work_counters_against_a_baseline_differ_by_exactly_nothing(project: Pat
     assert "env steps" in other.stdout and "+5.00 %" in other.stdout
     assert "| env steps | 20 | 21 | +5.00 % |" in (project / "out.md").read_text()
     hotloop(*words, "--fail-if", "work:90%")
-    assert "another time" in hotloop(*words, "--fail-if", "slower:5%", code=4).stdout
+    assert "timed earlier" in hotloop(*words, "--fail-if", "slower:5%", code=4).stdout
 
 
 def test_functions_are_compared_on_request_and_a_reason_is_given_where_they_cannot_be(project: Path) -> None:
@@ -304,8 +304,8 @@ def test_runs_at_once_have_cores_of_their_own(project: Path) -> None:
     made = Plan(variants, budget_s=60.0, record=False, looks=(5,))
     series = begin(made, project / "series", "")
     lanes = ((mine[0],), (mine[1],))
-    done = carry_out(series, Progress(quiet=True), lanes=lanes)
-    assert done.found.compared[0].verdict.word == "slower"
+    done = run_experiment(series, Progress(quiet=True), lanes=lanes)
+    assert done.findings.compared[0].verdict.word == "slower"
     assert sorted(os.sched_getaffinity(0)) == mine  # ours are as before
     runs = read(project / "series").runs
     assert len(runs) == 10 and {run.cores for run in runs} == set(lanes)
@@ -328,7 +328,7 @@ def test_ctrl_c_ends_runs_at_once(project: Path) -> None:
     series = begin(Plan(variants, record=False), project / "series", "")
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
-    done = carry_out(series, Progress(quiet=True), lanes=lanes)
+    done = run_experiment(series, Progress(quiet=True), lanes=lanes)
     timer.join()
     assert done.interrupted and not done.series.runs
     end = time.monotonic() + 20  # a thread may still be at its last line

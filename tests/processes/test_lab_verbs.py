@@ -80,10 +80,10 @@ def test_a_recommendation_is_proven_and_the_proof_lies_in_the_capture(project: P
     os.mkdir("elsewhere")
     os.chdir("elsewhere")  # the capture says where its command was run
     refused = hotloop("prove", "../one", "1", code=2)
-    assert "is proven by a flag of your script" in refused.stderr
+    assert "needs a flag of your script" in refused.stderr
     done = hotloop("prove", "../one", "1", "--set", "log-every=100", "--budget", "30s", "--json")
     proof = json.loads((project / "one/proof-1.json").read_text())
-    assert json.loads(done.stdout)["says"] == proof["says"]
+    assert json.loads(done.stdout)["conclusion"] == proof["conclusion"]
     assert "measured x" in proof["says"]
     assert proof["verdict"]["word"] == "faster" and proof["work"] == []
-    assert "there is no number 99" in hotloop("prove", "../one", "99", code=2).stderr
+    assert "has no recommendation 99" in hotloop("prove", "../one", "99", code=2).stderr

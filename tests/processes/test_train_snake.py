@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hotloop import load
-from hotloop.capture.plan import filled
+from hotloop.capture.plan import fill_command
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.cli.train import read
@@ -22,7 +22,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.train.runs import load_checkpoint
 from hotloop.rl.workloads.episodes import EpisodeLine, sanity_figures
 from hotloop.rl.workloads.snake import VARIANTS, Snake
-from hotloop.workflows.shipped_plans import FOLDER, names, plan_called
+from hotloop.workflows.lab import SHIPPED_PLANS, find_plan, shipped_plans
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--envs", "8", "--steps", "512", "--batch-size", "16"]  # 64 vector steps
@@ -195,11 +195,11 @@ def test_the_progress_line_counts_episodes() -> None:
 
 
 def test_the_shipped_plan_can_be_run_as_written() -> None:
-    assert names() == ["snake-investigation"]
-    plan = plan_called(Path("snake-investigation"))
+    assert shipped_plans() == ["snake-investigation"]
+    plan = find_plan(Path("snake-investigation"))
     assert plan.baseline.command[0] == sys.executable and plan.sizes
     for variant in plan.variants:
-        words = filled(variant.command, seed=0, size=plan.size)
+        words = fill_command(variant.command, seed=0, size=plan.size)
         assert words[1:4] == ["-m", "hotloop", "train"] and read(words[4:]) is not None, variant.name
     control = plan.variant("control: flood off")
     assert control.command == plan.baseline.command  # so its verdict must be "no difference"
@@ -216,9 +216,9 @@ def test_a_file_goes_before_a_shipped_plan_and_unknown_names_are_said(
     monkeypatch.chdir(tmp_path)
     assert main(["lab", "run", "nosuch"]) == 2
     assert "name a file, or one of: snake-investigation" in capsys.readouterr().err
-    text = (FOLDER / "snake-investigation.toml").read_text()
+    text = (SHIPPED_PLANS / "snake-investigation.toml").read_text()
     Path("snake-investigation").write_text(text.replace('name = "snake-investigation"', 'name = "mine"'))
-    assert plan_called(Path("snake-investigation")).name == "mine"
+    assert find_plan(Path("snake-investigation")).name == "mine"
 
 
 def test_the_script_of_the_original_takes_its_flags(tmp_path: Path) -> None:

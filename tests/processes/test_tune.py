@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.capture.reader import load
 from hotloop.lab.process import Job
-from hotloop.measure.profiler import CAPTURE_VARIABLE
 from hotloop.rl.workloads.petri import Petri
 from hotloop.workflows.probes import Patience, measured, watched
 from hotloop.workflows.tuned import workload_target

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.lab.process import Job
-from hotloop.measure.profiler import CAPTURE_VARIABLE
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.collect.experts import Driver, track_schema
 from hotloop.rl.workloads.imitate import Imitate

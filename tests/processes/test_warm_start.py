@@ -21,10 +21,9 @@ from hotloop.capture.series import read
 from hotloop.capture.stats import by_name
 from hotloop.lab.process import Job
 from hotloop.lab.process import run as run_fresh
-from hotloop.workflows.experiments import plain_environment
-from hotloop.workflows.launch import recording_environment
+from hotloop.workflows.experiments import forkable_workload, plain_environment, run_forked
 from hotloop.workflows.probes import Host
-from hotloop.workflows.warm_start import run_forked, workload_of
+from hotloop.workflows.run import recording_environment
 
 TRAIN = (sys.executable, "-m", "hotloop", "train", "snake", "--no-profiling", "--variant", "original",
          "--flood-fill", "off", "--envs", "64", "--episodes", "16")  # fmt: skip
@@ -76,7 +75,7 @@ def test_words_that_are_refused_fail_the_run_and_the_next_one_goes_on(host: Host
 
 def test_a_run_beyond_its_time_is_ended(host: Host, tmp_path: Path) -> None:
     late = run_forked(host, job(tmp_path / "late", "--episodes", "1000000", timeout_s=1.0))
-    assert late.exit_code is None and "time-out" in late.failure
+    assert late.exit_code is None and "timeout" in late.failure
     assert run_forked(host, job(tmp_path / "next")).exit_code == 0
 
 
@@ -102,10 +101,10 @@ def test_a_host_that_died_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_fork_would_change_is_not_forked(plan: Plan) -> None:
-    assert workload_of(PLAN) == "snake"
+    assert forkable_workload(PLAN) == "snake"
     typed = Variant("typed", (str(Path(sys.executable).with_name("hotloop")), *TRAIN[3:]))
-    assert workload_of(replace(PLAN, variants=(typed, FAST))) == "snake"
-    assert workload_of(plan) is None
+    assert forkable_workload(replace(PLAN, variants=(typed, FAST))) == "snake"
+    assert forkable_workload(plan) is None
 
 
 def test_ctrl_c_ends_compare_its_host_and_the_run(tmp_path: Path) -> None:

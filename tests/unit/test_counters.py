@@ -14,8 +14,14 @@ from hotloop.analysis.profiled_functions import function_changes, function_times
 from hotloop.capture.series import Run
 from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.testing.captures import Spec, make_capture
-from hotloop.workflows.compare import Limit, Side, Terms, compare_plan, limit_of
-from hotloop.workflows.detailed import under_cprofile
+from hotloop.workflows.compare import (
+    ComparisonSettings,
+    Limit,
+    Side,
+    compare_plan,
+    parse_limit,
+    under_cprofile,
+)
 
 
 def test_the_same_work_differs_by_exactly_nothing_however_long_it_took() -> None:
@@ -81,12 +87,12 @@ def test_a_load_snapshot_has_totals_and_leaves_out_what_the_system_does_not_repo
 
 def test_sides_of_a_comparison_become_variants() -> None:
     common = ("python", "t.py", "--lr", "1")
-    made = compare_plan(Side(), Side(overrides=("lr=2",), variables=("X=a=b",)), common, Terms())
+    made = compare_plan(Side(), Side(overrides=("lr=2",), variables=("X=a=b",)), common, ComparisonSettings())
     assert [v.command for v in made.variants] == [common, ("python", "t.py", "--lr", "2")]
     assert made.variants[1].environment == (("X", "a=b"),)
-    made = compare_plan(Side("a 'b c'"), Side(revision="HEAD"), (), Terms())
+    made = compare_plan(Side("a 'b c'"), Side(revision="HEAD"), (), ComparisonSettings())
     assert [v.command for v in made.variants] == [("a", "b c")] * 2
-    same = compare_plan(Side("a"), Side(), (), Terms(), selftest=True)
+    same = compare_plan(Side("a"), Side(), (), ComparisonSettings(), selftest=True)
     assert same.variants[0].command == same.variants[1].command
 
 
@@ -95,20 +101,20 @@ def test_sides_of_a_comparison_become_variants() -> None:
     [
         (Side(), Side(), False, "A has no command"),
         (Side("x"), Side("x"), False, "the same command"),
-        (Side("x"), Side("y"), True, "leave out what describes B"),
+        (Side("x"), Side("y"), True, "remove the options that describe B"),
         (Side("x '"), Side("y"), False, "No closing quotation"),
         (Side("x"), Side(variables=("X",)), False, "NAME=value"),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_one_sentence(a: Side, b: Side, selftest: bool, why: str) -> None:
     with pytest.raises(HotloopError, match=why):
-        compare_plan(a, b, (), Terms(), selftest)
+        compare_plan(a, b, (), ComparisonSettings(), selftest)
 
 
 def test_limits_as_people_type_them() -> None:
-    assert limit_of("slower:3%") == Limit("slower", 0.03)
-    assert limit_of("work:0%") == Limit("work", 0.0)
-    assert limit_of(None) is None
+    assert parse_limit("slower:3%") == Limit("slower", 0.03)
+    assert parse_limit("work:0%") == Limit("work", 0.0)
+    assert parse_limit(None) is None
     for wrong in ("slower", "faster:3%", "slower:", "slower:0%", "slower:a"):
         with pytest.raises(HotloopError):
-            limit_of(wrong)
+            parse_limit(wrong)

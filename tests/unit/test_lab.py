@@ -14,13 +14,15 @@ import pytest
 from hotloop._util.errors import CaptureError
 from hotloop.analysis.combine import best_combination
 from hotloop.analysis.comparison import compare_series, decide_series, pairs_of
+from hotloop.analysis.verdict import BlockDecision
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, create, read
-from hotloop.lab import conduct as lab
-from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
+from hotloop.lab import run_plan as lab
+from hotloop.lab.lanes import ONE_LANE, Cores
+from hotloop.lab.machine_lock import series_lock
 from hotloop.lab.process import Job, Outcome
-from hotloop.lab.turns import only_writer
+from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 
 NOTHING = Figures()
 
@@ -42,30 +44,33 @@ class FakeLab:
         if number == self.interrupt_at:
             raise KeyboardInterrupt
         if self.figures != NOTHING:
-            capture = Path(job.environment["CAPTURE"])
+            capture = Path(job.environment["HOTLOOP_CAPTURE"])
             capture.mkdir()
             (capture / "capture.json").write_text("{}")
         told = self.time_of(job, number)
         return told if isinstance(told, Outcome) else Outcome(told, told, 0)
 
-    def ran(self, run: Run) -> None:
+    def run_ended(self, run: Run) -> None:
         pass
 
-    def looked(self, answer: Answer, series: Series) -> None:
+    def decide(self, series: Series) -> BlockDecision:
         self.looks += 1
+        return decide_series(series)
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def hands(self) -> Hands:
-        return Hands(
-            decide=decide_series,
-            watcher=self,
-            environment=lambda capture, variant: {"CAPTURE": str(capture)},
-            measure=lambda capture: self.figures,
+    def callbacks(self) -> LabCallbacks:
+        return LabCallbacks(
+            decide=self.decide,
+            read_figures=lambda capture: self.figures,
+            progress=self,
             start=self.start,
-            badge=lambda: {"at_s": float(len(self.jobs))},
         )
+
+    def run(self, series: Series, lanes: tuple[Cores, ...] = ONE_LANE) -> PlanOutcome:
+        here = {variant.name: Workplace(Path.cwd(), {}) for variant in series.plan.variants}
+        return run_plan(series, here, self.callbacks(), lanes)
 
 
 def plan(*names: str, **more: object) -> Plan:
@@ -74,8 +79,8 @@ def plan(*names: str, **more: object) -> Plan:
     return Plan(variants, **({"kind": kind, "budget_s": None} | more))  # type: ignore[arg-type]
 
 
-def run(made: Plan, fake: FakeLab, folder: Path) -> Conducted:
-    return conduct(create(folder / "series", made, {}), fake.hands())
+def run(made: Plan, fake: FakeLab, folder: Path) -> PlanOutcome:
+    return fake.run(create(folder / "series", made, {}))
 
 
 def twice(job: Job, number: int) -> float:
@@ -176,7 +181,7 @@ def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -
     fake = FakeLab(lambda job, number: 1.0 + ((number * 7919) % 101) / 100)
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
     assert len(fake.jobs) == 16
-    assert (ended.ended, ended.says) == ("looks", "Stopped after 8 pairs, the last look.")
+    assert (ended.ended, ended.summary) == ("looks", "Stopped after 8 pairs, the last look.")
     assert compare_series(ended.series).compared[0].verdict.word == "undecided"
 
 
@@ -210,7 +215,7 @@ def test_one_failure_costs_its_pair_and_nothing_more(tmp_path: Path) -> None:
 def test_a_baseline_that_fails_ends_it(tmp_path: Path) -> None:
     fake = FakeLab(lambda job, n: Outcome(0.1, None, None, "killed") if job.command[0] == "A" else 1.0)
     ended = run(plan(), fake, tmp_path)
-    assert ended.ended == "failed" and "'A'" in ended.says
+    assert ended.ended == "failed" and "'A'" in ended.summary
     assert len(fake.jobs) == 4
 
 
@@ -229,7 +234,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_completes_it(tmp_path: 
     kept = read(tmp_path / "series")
     assert len(kept.runs) == 5 == len(ended.series.runs)
     assert compare_series(kept).compared[0].verdict.word == "undecided"
-    again = conduct(kept, FakeLab(twice).hands())
+    again = FakeLab(twice).run(kept)
     assert again.ended == "decided"
     found = compare_series(again.series).compared[0]
     assert found.verdict.word == "slower" and found.pairs == 5
@@ -242,7 +247,7 @@ def test_an_interrupt_keeps_what_was_measured_and_resume_completes_it(tmp_path: 
 def test_a_decided_series_that_is_resumed_runs_nothing(tmp_path: Path) -> None:
     run(plan(), FakeLab(twice), tmp_path)
     fake = FakeLab(twice)
-    assert conduct(read(tmp_path / "series"), fake.hands()).ended == "decided"
+    assert fake.run(read(tmp_path / "series")).ended == "decided"
     assert fake.jobs == []
 
 
@@ -257,7 +262,7 @@ def test_a_full_disk_loses_nothing_already_measured(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(lab, "append", full)
     ended = run(plan(), FakeLab(twice), tmp_path)
-    assert ended.ended == "disk" and "No space left" in ended.says
+    assert ended.ended == "disk" and "No space left" in ended.summary
     assert len(read(tmp_path / "series").runs) == 4
     assert len(ended.series.runs) == 5  # the one that could not be written is judged, too
 
@@ -268,7 +273,7 @@ def test_a_scale_check_runs_every_size_and_resumes_with_those_missing(tmp_path: 
     ended = run(made, fake, tmp_path)
     assert ended.ended == "interrupted"
     more = FakeLab(lambda job, number: float(job.command[1]))
-    ended = conduct(read(tmp_path / "series"), more.hands())
+    ended = more.run(read(tmp_path / "series"))
     assert ended.ended == "scaled" and len(more.jobs) == 2
     assert Counter(r.size for r in ended.series.runs) == {10: 2, 20: 2, 40: 2}
     from hotloop.analysis.sizes import scaling_of
@@ -279,8 +284,8 @@ def test_a_scale_check_runs_every_size_and_resumes_with_those_missing(tmp_path: 
 
 def test_two_labs_cannot_write_one_series(tmp_path: Path) -> None:
     series = create(tmp_path / "series", plan(), {})
-    with only_writer(tmp_path / "series"), pytest.raises(CaptureError, match="Another hotloop"):
-        conduct(series, FakeLab(twice).hands())
+    with series_lock(tmp_path / "series"), pytest.raises(CaptureError, match="Another hotloop"):
+        FakeLab(twice).run(series)
 
 
 def test_time_per_env_step_is_compared_where_runs_recorded_it(tmp_path: Path) -> None:
@@ -336,8 +341,9 @@ def test_the_capture_of_a_run_that_cannot_be_read_is_noted_and_the_run_counts(tm
     def broken(capture: Path) -> Figures:
         raise CaptureError("cut short")
 
-    hands = replace(fake.hands(), measure=broken)
-    ended = conduct(create(tmp_path / "series", plan(), {}), hands)
+    callbacks = replace(fake.callbacks(), read_figures=broken)
+    here = {name: Workplace(Path.cwd(), {}) for name in "AB"}
+    ended = run_plan(create(tmp_path / "series", plan(), {}), here, callbacks)
     assert ended.ended == "decided"
     assert all(r.ok and "cut short" in r.note for r in ended.series.runs)
     data = json.loads((tmp_path / "series" / "runs" / "0000" / "run.json").read_text())

@@ -7,7 +7,6 @@ import itertools
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from hotloop._util.errors import HotloopError
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Run, Series, create, read
-from hotloop.lab import conduct as lab
-from hotloop.lab.conduct import Conducted, conduct
+from hotloop.lab import run_plan as lab
 from hotloop.lab.lanes import lanes_of, share_out
 from hotloop.lab.process import Job, Outcome
+from hotloop.lab.run_plan import PlanOutcome
 from hotloop.machine.cores import AvailableCores, core_usage, physical_core
 from tests.unit.test_lab import FakeLab, plan
 
@@ -84,16 +83,18 @@ class Meeting:
         self.ended.set()
 
 
-def in_lanes(made: Plan, meeting: Meeting, folder: Path, fake: FakeLab | None = None) -> Conducted:
+def in_lanes(made: Plan, meeting: Meeting, folder: Path, fake: FakeLab | None = None) -> PlanOutcome:
     fake = fake or FakeLab(lambda job, number: 1.0)
-    hands = replace(fake.hands(), start=meeting.start, end=meeting.end)
-    return conduct(create(folder / "series", made, {}), hands, ((0, 1), (2, 3)))
+    fake.start = meeting.start  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab.process, "end_running", meeting.end)
+        return fake.run(create(folder / "series", made, {}), ((0, 1), (2, 3)))
 
 
 def test_lanes_run_pairs_of_their_own_and_never_one_pair_at_once(tmp_path: Path) -> None:
     meeting = Meeting(lambda job: 2.0 if job.command[0] == "B" else 1.0)
     done = in_lanes(plan(), meeting, tmp_path)
-    assert done.ended == "decided" and done.says == "Decided after 5 pairs."
+    assert done.ended == "decided" and done.summary == "Decided after 5 pairs."
     series = read(tmp_path / "series")
     assert series.runs == done.series.runs and [run.number for run in series.runs] == list(range(10))
     for block in range(5):
@@ -150,7 +151,7 @@ def test_ctrl_c_ends_all_lanes_and_keeps_what_was_complete(tmp_path: Path) -> No
     assert done.ended == "interrupted" and meeting.ended.is_set()
     series = read(tmp_path / "series")
     assert 4 <= len(series.runs) <= 5 and not series.failures  # what was cut short is nobody's run
-    again = conduct(series, FakeLab(lambda job, number: 2.0 if job.command[0] == "B" else 1.0).hands())
+    again = FakeLab(lambda job, number: 2.0 if job.command[0] == "B" else 1.0).run(series)
     assert again.ended == "decided"  # one at a time from here on
     assert {run.at_once for run in again.series.runs} == {1, 2}
 
@@ -163,7 +164,7 @@ def test_a_full_disk_in_a_lane_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(lab, "append", full)
     done = in_lanes(plan(), Meeting(lambda job: 1.0), tmp_path)
-    assert done.ended == "disk" and "No space left" in done.says
+    assert done.ended == "disk" and "No space left" in done.summary
     assert {0, 1, 2} <= {run.number for run in read(tmp_path / "series").runs}
 
 

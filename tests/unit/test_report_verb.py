@@ -19,7 +19,6 @@ from hotloop.workflows.report import FORMATS, check_target, format_of, report_on
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A one-file export of a run with a planted defect, in the current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(main.VERBS, "report", "say what limits a recorded run")
     (tmp_path / "run.json").write_text(json.dumps(to_json(replay_push_for_each_env()[0])))
     return "run.json"
 
@@ -135,6 +134,5 @@ def test_without_a_capture_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(main.VERBS, "report", "say what limits a recorded run")
     assert main.main(["report"]) == 2
     assert "There is no capture in hotloop-runs" in capsys.readouterr().err

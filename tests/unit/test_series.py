@@ -59,18 +59,18 @@ def test_an_unknown_version_is_one_sentence_that_says_what_reads_it(tmp_path: Pa
     file = tmp_path / "s" / "series.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 7}))
     with pytest.raises(
-        CaptureError, match=r"series format 7, this hotloop reads 1; .*hotloop 9\.9"
+        CaptureError, match=r"series format 7 and this hotloop reads 1; .*hotloop 9\.9"
     ) as problem:
         read(tmp_path / "s")
     assert "\n" not in str(problem.value)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "other"}', "{"])
-def test_what_is_no_series_is_said_in_one_sentence(content: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_series_is_one_sentence(content: str, tmp_path: Path) -> None:
     (tmp_path / "series.json").write_text(content)
     with pytest.raises(CaptureError):
         read(tmp_path)
-    with pytest.raises(CaptureError, match="no series at"):
+    with pytest.raises(CaptureError, match="is not a series"):
         read(tmp_path / "nowhere")
 
 
@@ -80,7 +80,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
         create(tmp_path / "s", PLAN, {})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(CaptureError, match="choose another place"):
+    with pytest.raises(CaptureError, match="choose another folder"):
         create(tmp_path / "mine", PLAN, {})
 
 

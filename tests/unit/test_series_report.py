@@ -17,8 +17,8 @@ from hotloop.capture.plan_file import read_plan
 from hotloop.capture.series import Figures, Run, append, begin_run, create
 from hotloop.report.pen import Pen
 from hotloop.report.series_charts import ticks
-from hotloop.workflows.new_plan import plan_text, with_seed
-from hotloop.workflows.prove import compared_words
+from hotloop.workflows.lab import plan_text, with_seed
+from hotloop.workflows.prove import conclude
 from hotloop.workflows.series_report import is_series, series_report, text, write_series_report
 
 
@@ -130,7 +130,7 @@ def test_a_plan_for_a_capture_can_be_read_and_has_its_suspects(tmp_path: Path) -
     assert suspects == 1
     assert plan.baseline.command == ("python", "a b.py", "--seed", "{seed}", "seed={seed}", "--lr", "5")
     assert plan.variant("one-thread").environment == (("OMP_NUM_THREADS", "1"),)
-    assert plan.variant("one-thread").expected == "x1.30 [1.10, 1.50]"
+    assert plan.variant("one-thread").expected == "1.30x [1.10, 1.50]"
     assert '# name = "flag"' in written and "compare two revisions" in written
 
 
@@ -142,18 +142,18 @@ def test_a_plan_without_recommendations_still_has_something_to_try() -> None:
 @pytest.mark.parametrize(
     ("predicted", "measured", "word"),
     [
-        ((1.3, 1.1, 1.5), (1.4, 1.2, 1.6), "As promised"),
-        ((1.3, 1.1, 1.5), (1.0, 0.9, 1.05), "Less than promised"),
-        ((1.3, 1.1, 1.5), (2.0, 1.9, 2.1), "More than promised"),
-        (None, (2.0, 1.9, 2.1), "Nothing was predicted"),
+        ((1.3, 1.1, 1.5), (1.4, 1.2, 1.6), "As predicted"),
+        ((1.3, 1.1, 1.5), (1.0, 0.9, 1.05), "Less than predicted"),
+        ((1.3, 1.1, 1.5), (2.0, 1.9, 2.1), "More than predicted"),
+        (None, (2.0, 1.9, 2.1), "No prediction"),
         ((1.3, 1.1, 1.5), None, "Not measured"),
     ],
 )
-def test_promises_are_held_against_measurements(
+def test_the_conclusion_compares_predicted_and_measured(
     predicted: tuple[float, ...] | None, measured: tuple[float, ...] | None, word: str
 ) -> None:
     found = [Estimate(*e) if e else None for e in (predicted, measured)]
-    assert compared_words(*found).startswith(word)
+    assert conclude(*found).startswith(word)
 
 
 def test_ticks_are_round_and_inside() -> None:

@@ -98,7 +98,7 @@ def test_show_takes_the_latest_capture(
     ("words", "says"),
     [
         (["show", "/nowhere"], "There is no capture at /nowhere"),
-        (["shwo"], "There is no verb 'shwo'"),
+        (["shwo"], "'shwo' is not a verb"),
         (["show", __file__], "is not a capture"),
     ],
 )

@@ -225,9 +225,7 @@ while time.monotonic() < end:
         time.sleep(0.002)
     hotloop.progress(env_steps=1)
 """
-TOP = (
-    "import sys; from hotloop.cli import top, main; main.VERBS['top'] = ''; sys.exit(main.main(sys.argv[1:]))"
-)
+TOP = "import sys; from hotloop.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds, arm_name, combination, rounds_of
-from hotloop.instrument.toggles import Toggle
 from hotloop.instrument.trial import Ordered, Trial
+from hotloop.instrument.trial_patches import Toggle
 from hotloop.report.trial import trial_json, trial_text
-from hotloop.workflows.try_ import Judge, Terms
-from hotloop.workflows.where import addition, after_imports, before_training, script_of
+from hotloop.workflows.insertion_point import addition, after_imports, before_training, script_of
+from hotloop.workflows.trial import Judge, Terms
 
 
 class Switch(Toggle):

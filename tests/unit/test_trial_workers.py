@@ -11,7 +11,7 @@ import pytest
 
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patches
-from hotloop.instrument.toggles import NAMES, Collector, Toggle
+from hotloop.instrument.trial_patches import NAMES, Collector, Toggle
 from hotloop.instrument.trial_script import Orders, plan_of
 from hotloop.instrument.trial_workers import Board, Follower, InWorkers, follow, read_word
 

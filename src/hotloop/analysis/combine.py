@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.analysis.comparison import Comparison, VariantComparison
-from hotloop.capture.plan import Variant, overridden
+from hotloop.capture.plan import Variant, apply_overrides
 
 
 def best_combination(found: Comparison) -> Variant | None:
@@ -31,7 +31,7 @@ def best_combination(found: Comparison) -> Variant | None:
         variables |= dict(variant.environment)
     return Variant(
         name=" + ".join(v.name for v in chosen),
-        command=overridden(base.command, overrides),
+        command=apply_overrides(base.command, overrides),
         overrides=overrides,
         environment=tuple(variables.items()),
         expected="at most what they gain one by one, multiplied",
@@ -49,5 +49,5 @@ def _settings(variant: Variant, base: Variant) -> set[str]:
 def _fits(row: VariantComparison, base: Variant) -> bool:
     variant = row.variant
     hurt = row.learning is not None and row.learning.word == "worse"
-    of_base = variant.command == overridden(base.command, variant.overrides)
+    of_base = variant.command == apply_overrides(base.command, variant.overrides)
     return of_base and variant.revision == base.revision and not row.work and not hurt

@@ -13,6 +13,7 @@ from hotloop._util.files import write_atomically
 
 FORMAT_VERSION = 1  # of capture.json; the parts carry layout.VERSION
 RUNS = Path("hotloop-runs")
+CAPTURE_VARIABLE = "HOTLOOP_CAPTURE"  # environment variable: the capture that processes record into
 
 
 def new_folder(name: str) -> Path:

@@ -10,9 +10,9 @@ from typing import Literal
 from hotloop._util.errors import HotloopError
 
 Kind = Literal["pairs", "blocks", "sweep", "scale"]
-Safety = Literal["safe", "semantic"]  # same results, or may change learning
+Safety = Literal["safe", "semantic"]  # semantic: may change what is learned
 
-LOOKS = (5, 8, 12, 16, 20, 24, 30, 40)  # pairs after which the series is looked at
+LOOKS = (5, 8, 12, 16, 20, 24, 30, 40)  # numbers of pairs after which a verdict may be given
 BUDGET_S = 600.0
 TOLERANCE = 0.03
 
@@ -22,13 +22,13 @@ class Variant:
     """One way to run the command."""
 
     name: str
-    command: tuple[str, ...]  # overrides already in it; {seed} and {n} are filled in at the start
+    command: tuple[str, ...]  # overrides applied; {seed} and {n} are filled in for each run
     overrides: tuple[str, ...] = ()  # what differs from the base command, as typed
     environment: tuple[tuple[str, str], ...] = ()  # variables set on top of the lab's own
-    expected: str = ""  # what its author expects, in words
+    expected: str = ""  # what the author expects, in words
     safety: Safety = "safe"
-    sweep: str = ""  # the setting this variant is one value of; "" for a suspect
-    revision: str = ""  # git revision of the project to run in; "" for the folder as it is
+    sweep: str = ""  # the swept setting this variant is one value of; "" for a suspect
+    revision: str = ""  # git revision to run; "" for the working folder as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,69 +38,77 @@ class Plan:
     variants: tuple[Variant, ...]
     kind: Kind = "pairs"
     name: str = ""
-    seeds: tuple[int, ...] = ()  # used in turn, one for each pair or block; (): 0, 1, 2, ...
-    budget_s: float | None = BUDGET_S  # for all runs together; None: as long as it takes
+    seeds: tuple[int, ...] = ()  # one for each pair or block, reused in turn; (): 0, 1, 2, ...
+    budget_s: float | None = BUDGET_S  # for all runs together; None: unlimited
     timeout_s: float | None = None  # for one run; None: the budget
-    tolerance: float = TOLERANCE  # a difference below this does not matter
-    looks: tuple[int, ...] = LOOKS  # the last one is the most pairs or blocks that are run
-    sizes: tuple[int, ...] = ()  # work sizes for {n}, smallest first; () for no scale check
+    tolerance: float = TOLERANCE  # a difference below this fraction does not matter
+    looks: tuple[int, ...] = LOOKS  # the last one is the largest number of pairs or blocks
+    sizes: tuple[int, ...] = ()  # values of {n}, smallest first; (): no scale check
     repeats: int = 3  # runs of each size
-    size: int | None = None  # what {n} is outside the scale check; None: the smallest size
-    neighbours: int | None = None  # variants beside each run of the baseline; None: all of a block
-    order_seed: int = 0  # for the coin flips
-    record: bool = True  # whether runs are made to record themselves; False: process times only
+    size: int | None = None  # value of {n} outside the scale check; None: the smallest size
+    neighbours: int | None = None  # variants that share a run of the baseline; None: the whole block
+    order_seed: int = 0  # of the random order of runs
+    record: bool = True  # whether runs record themselves; False: only process times are taken
 
     def __post_init__(self) -> None:
         check(self)
 
     @property
     def baseline(self) -> Variant:
-        """What the others are compared with."""
+        """The variant the others are compared with."""
         return self.variants[0]
 
     @property
     def most_blocks(self) -> int:
-        """Pairs or blocks after which it ends in any case."""
+        """The largest number of pairs or blocks that are run."""
         return 0 if self.kind == "scale" or len(self.variants) < 2 else self.looks[-1]
 
+    @property
+    def comparison_size(self) -> int | None:
+        """The value of {n} in every run outside the scale check."""
+        return self.size if self.size is not None else self.sizes[0] if self.sizes else None
+
     def variant(self, name: str) -> Variant:
-        """The variant of that name."""
         return next(v for v in self.variants if v.name == name)
 
     def seed_of(self, block: int) -> int:
-        """The seed all runs of a block share."""
+        """The seed shared by all runs of a block."""
         return self.seeds[block % len(self.seeds)] if self.seeds else block
 
 
 def check(plan: Plan) -> None:
-    """Raise HotloopError, one sentence, for a plan that cannot be run."""
+    """Raise HotloopError for a plan that cannot be run."""
     names = [v.name for v in plan.variants]
     if not names:
         raise HotloopError("The plan has no variants; give it a command and at least one suspect.")
     twice = next((n for n in names if names.count(n) > 1), None)
     if twice is not None:
-        raise HotloopError(f"Two variants are called {twice!r}; give each a name of its own.")
+        raise HotloopError(f"Two variants are called {twice!r}; give each its own name.")
     for variant in plan.variants:
         if not variant.command or not variant.command[0]:
             raise HotloopError(f"The command of {variant.name!r} is empty; name the program to run.")
     if plan.kind == "pairs" and len(names) != 2:
-        raise HotloopError(f"A plan of kind 'pairs' has 2 variants, this one has {len(names)}; use 'blocks'.")
+        raise HotloopError(
+            f"A plan of kind 'pairs' needs 2 variants and this one has {len(names)}; use 'blocks'."
+        )
     if plan.kind != "scale" and len(names) < 2 and not plan.sizes:
-        raise HotloopError("There is nothing to compare with; add a suspect, a sweep or sizes to the plan.")
+        raise HotloopError("The plan has nothing to compare; add a suspect, a sweep or sizes.")
     if plan.kind == "scale" and not plan.sizes:
         raise HotloopError("A plan of kind 'scale' needs sizes, such as sizes = [1000, 2000, 4000].")
     if plan.sizes and not any("{n}" in word for v in plan.variants for word in v.command):
         raise HotloopError("The plan has sizes but no {n} in its command; write {n} where the size goes.")
     if not plan.looks or list(plan.looks) != sorted(set(plan.looks)) or plan.looks[0] < 1:
-        raise HotloopError(f"looks is {list(plan.looks)}; it must be rising counts of pairs, such as [5, 8].")
+        raise HotloopError(
+            f"looks is {list(plan.looks)}; it must be increasing numbers of pairs, such as [5, 8]."
+        )
     if plan.repeats < 1:
         raise HotloopError(f"repeats is {plan.repeats}; it must be at least 1.")
 
 
 def split_command(typed: str, what: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """A command line as variables (`NAME=value` in front) and words; `what` names it in the complaint.
+    """Split a command line into variables (leading `NAME=value`) and words; `what` names it in errors.
 
-    No shell reads it, so what only a shell understands is refused.
+    No shell is involved, so shell syntax raises HotloopError.
     """
     try:
         words = shlex.split(typed)
@@ -119,20 +127,20 @@ def split_command(typed: str, what: str) -> tuple[tuple[tuple[str, str], ...], t
     return tuple(variables), tuple(words)
 
 
-def overridden(command: tuple[str, ...], overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with each override put in: `key=value`, or `flag` for one without a value.
+def apply_overrides(command: tuple[str, ...], overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """The command with each override applied: `key=value`, or `flag` for one without a value.
 
-    `{key}` in the command is filled in; `--key old`, `--key=old` and `key=old` get the new value;
-    otherwise `--key value` is appended (`key=value` where the command already speaks that way).
+    Replaces `{key}`, `--key old`, `--key=old` or `key=old`. If the command has none of them, appends
+    `--key value`, or `key=value` where the command already uses that form.
     """
     words = list(command)
     for override in overrides:
         key, has_value, value = override.partition("=")
-        words = _with(words, key, value if has_value else None)
+        words = _apply_override(words, key, value if has_value else None)
     return tuple(words)
 
 
-def _with(words: list[str], key: str, value: str | None) -> list[str]:
+def _apply_override(words: list[str], key: str, value: str | None) -> list[str]:
     bare = key.lstrip("-")
     if value is not None and any(f"{{{bare}}}" in word for word in words):
         return [word.replace(f"{{{bare}}}", value) for word in words]
@@ -144,7 +152,7 @@ def _with(words: list[str], key: str, value: str | None) -> list[str]:
         dashed = name.startswith("-")
         if value is None:
             if dashed:
-                return words  # the flag is there already
+                return words  # already set
         elif assigned and (dashed or not key.startswith("-")):
             return [*words[:at], f"{name}={value}", *words[at + 1 :]]
         elif dashed and at + 1 < len(words):
@@ -157,8 +165,8 @@ def _with(words: list[str], key: str, value: str | None) -> list[str]:
     return [*words, flag, value]
 
 
-def filled(command: tuple[str, ...], seed: int, size: int | None) -> list[str]:
-    """The command to start: {seed} and {n} filled in; other braces stay as they are."""
+def fill_command(command: tuple[str, ...], seed: int, size: int | None) -> list[str]:
+    """The command to start: {seed} and {n} filled in; other braces are left alone."""
     known = {"{seed}": str(seed)} | ({} if size is None else {"{n}": str(size)})
     out = []
     for word in command:

@@ -1,8 +1,7 @@
-"""Plans as text: TOML as people write it, JSON as a series keeps it."""
+"""Reads plans from TOML, as users write them, and to and from JSON, as a series stores them."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from hotloop.capture.plan import (
     Plan,
     Safety,
     Variant,
-    overridden,
+    apply_overrides,
     split_command,
 )
 
@@ -34,34 +33,13 @@ def read_plan(file: Path) -> Plan:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise HotloopError(f"The plan {file} is not valid TOML ({error}); correct it.") from None
     try:
-        return from_data(data) if "variants" in data else from_table(data)
+        return plan_from_data(data) if "variants" in data else plan_from_table(data)
     except HotloopError as error:
         raise HotloopError(f"{file}: {error}") from None
 
 
-def to_toml(plan: Plan) -> str:
-    """The plan as TOML that `read_plan` reads again to an equal plan."""
-    data = as_data(plan)
-    variants = data.pop("variants")
-    if data["budget_s"] is None:
-        data["budget_s"] = "none"
-    lines = [f"{key} = {_toml(value)}" for key, value in data.items() if value is not None]
-    for variant in variants:
-        lines += ["", "[[variants]]", *(f"{key} = {_toml(value)}" for key, value in variant.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
-
-
-def as_data(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data for JSON; `from_data` reads it again."""
+def plan_to_data(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data for JSON; `plan_from_data` reads it again."""
     data: dict[str, Any] = {f.name: getattr(plan, f.name) for f in fields(plan)}
     data["variants"] = [
         {f.name: getattr(v, f.name) for f in fields(v)}
@@ -75,8 +53,8 @@ def as_data(plan: Plan) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
 
 
-def from_data(data: Any) -> Plan:
-    """A plan from what `as_data` gave."""
+def plan_from_data(data: Any) -> Plan:
+    """A plan from what `plan_to_data` gave."""
     table = _Table(data, "the plan")
     variants = []
     for number, entry in enumerate(table.tables("variants")):
@@ -85,7 +63,7 @@ def from_data(data: Any) -> Plan:
     return _plan(table, tuple(variants), table.choice("kind", get_args(Kind), "pairs"))
 
 
-def from_table(data: Any) -> Plan:
+def plan_from_table(data: Any) -> Plan:
     """A plan from what its author wrote: a base command, suspects, sweeps, a scale check.
 
     Keys: docs/lab.md. Raises HotloopError, one sentence that names the key.
@@ -153,8 +131,8 @@ def _variant(
     command = command or base
     return Variant(
         name=name,
-        # What `as_data` wrote holds the overrides already; what a person wrote is put together here.
-        command=overridden(command, overrides) if base else command,
+        # What `plan_to_data` wrote holds the overrides already; what a person wrote is put together here.
+        command=apply_overrides(command, overrides) if base else command,
         overrides=overrides,
         environment=tuple((dict(inherited) | dict(variables) | dict(entry.variables("environment"))).items()),
         expected=entry.text("expected", ""),
@@ -183,7 +161,7 @@ def _sweep(entry: _Table, base: Variant) -> list[Variant]:
             made.append(replace(one, environment=tuple(variables.items())))
         else:
             override = (f"{setting}={words}",)
-            made.append(replace(one, command=overridden(base.command, override), overrides=override))
+            made.append(replace(one, command=apply_overrides(base.command, override), overrides=override))
     return made
 
 

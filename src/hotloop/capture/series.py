@@ -1,11 +1,11 @@
-"""A `Series`: every run of a plan in its order, on disk so that no later failure loses an earlier run.
+"""A `Series`: all runs of a plan in order, saved one by one so that a later failure loses nothing.
 
     FOLDER/series.json            plan, machine, format version; written once
-    FOLDER/runs/0000/run.json     one run: what was run, how long, what it did, how busy the machine was
-    FOLDER/runs/0000/capture/     its capture, when the program recorded one
+    FOLDER/runs/0000/run.json     one run: command, times, work done, load of the machine
+    FOLDER/runs/0000/capture/     its capture, if the program recorded one
 
-A run belongs to the series from the moment its run.json is there, which is written in one step: a
-series can be read at any time, and after any kind of death.
+A run belongs to the series once its run.json exists. That file is written atomically, so a series can be
+read at any time and after any crash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
 from hotloop.capture.plan import Plan
-from hotloop.capture.plan_file import as_data, from_data
+from hotloop.capture.plan_file import plan_from_data, plan_to_data
 
 # Version history (bump on any change a reader of the old files would misread):
 #   1  first layout
@@ -31,7 +31,7 @@ FILE, RUNS, RUN_FILE, CAPTURE = "series.json", "runs", "run.json", "capture"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one run did and how fast, taken from its capture; None for what it did not record."""
+    """Work and speed of one run, taken from its capture; None for what was not recorded."""
 
     env_steps: int | None = None
     updates: int | None = None
@@ -42,11 +42,13 @@ class Figures:
     bytes_moved: float | None = None
     s_per_env_step: float | None = None  # in steady state, warm-up cut off
     s_per_update: float | None = None
-    warmup_s: float | None = None  # what was cut off
+    warmup_s: float | None = None  # length of the warm-up that was cut off
     components_s: dict[str, float] = field(default_factory=dict)  # category -> seconds per env step
     # Of the thread that drives training:
-    startup_s: float | None = None  # before any work was done
-    regions_s: dict[str, float] = field(default_factory=dict)  # own seconds after that; "": no region
+    startup_s: float | None = None  # before the first work
+    regions_s: dict[str, float] = field(
+        default_factory=dict
+    )  # exclusive seconds after start-up; "": in no region
     region_calls: dict[str, int] = field(default_factory=dict)
 
 
@@ -54,38 +56,37 @@ class Figures:
 class Run:
     """One run of one variant."""
 
-    number: int  # place in the series, from 0
+    number: int  # position in the series, from 0
     variant: str
     block: int  # runs of one block (or pair) belong together and share a seed
-    position: int  # place inside the block
+    position: int  # in the block
     seed: int
     command: tuple[str, ...]  # as started
-    size: int | None = None  # what {n} was
+    size: int | None = None  # value of {n}
     scale: bool = False  # part of the scale check, not of the comparison
     started_s: float = 0.0  # seconds since 1970
     wall_s: float = 0.0  # of the whole process
     cpu_s: float | None = None  # of the process and the children it waited for
-    exit_code: int | None = None  # None: it never started, or was ended by us
+    exit_code: int | None = None  # None: it did not start, or the lab ended it
     failure: str = ""  # one sentence when it failed
     stderr_tail: str = ""
     before: dict[str, float] = field(default_factory=dict)  # load, see machine/load_snapshot.py
     after: dict[str, float] = field(default_factory=dict)
     figures: Figures = Figures()
     has_capture: bool = False
-    note: str = ""  # what is odd about a run that did not fail
-    cores: tuple[int, ...] = ()  # the only ones it could use; (): those of the lab
-    at_once: int = 1  # runs that were made at the same time
-    group: int = 0  # runs of one group are compared with its own run of the baseline
+    note: str = ""  # a problem with a run that did not fail
+    cores: tuple[int, ...] = ()  # the only cores it could use; (): all that the lab may use
+    at_once: int = 1  # number of runs made at the same time
+    group: int = 0  # a variant is compared with the baseline run of its group
 
     @property
     def ok(self) -> bool:
-        """Whether it ended as it should."""
         return not self.failure
 
 
 @dataclass(frozen=True)
 class Series:
-    """Many runs made on purpose, in a known order."""
+    """The runs of a plan, in the order they were started."""
 
     path: Path | None
     plan: Plan
@@ -94,57 +95,56 @@ class Series:
     warnings: tuple[str, ...] = ()
 
     def of(self, variant: str, scale: bool = False) -> tuple[Run, ...]:
-        """Runs of a variant that ended as they should, in order."""
+        """Successful runs of a variant, in order."""
         return tuple(r for r in self.runs if r.variant == variant and r.scale == scale and r.ok)
 
     @property
     def failures(self) -> tuple[Run, ...]:
-        """Runs that failed, in order."""
         return tuple(r for r in self.runs if not r.ok)
 
     @property
     def spent_s(self) -> float:
-        """Time all runs took; of runs at the same time, each counts for its part."""
+        """Wall time of all runs; simultaneous runs share it."""
         return sum(r.wall_s / r.at_once for r in self.runs)
 
     def capture_folder(self, run: Run) -> Path | None:
-        """Where the run's capture lies; None when it has none."""
+        """The folder of the run's capture; None if it has none."""
         if self.path is None or not run.has_capture:
             return None
         return run_folder(self.path, run.number) / CAPTURE
 
 
 def is_series(place: Path) -> bool:
-    """Whether a folder holds a series."""
     return (place / FILE).is_file()
 
 
 def run_folder(folder: Path, number: int) -> Path:
-    """The folder of one run."""
     return folder / RUNS / f"{number:04d}"
 
 
 def create(folder: Path, plan: Plan, facts: dict[str, Any]) -> Series:
-    """Begin a series in a folder that does not exist yet or is empty."""
+    """Create a series in a new or empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        more = "continue it with --resume" if is_series(folder) else "choose another place for the series"
+        more = "continue it with --resume" if is_series(folder) else "choose another folder for the series"
         raise CaptureError(f"{folder} is not empty; {more}.")
     try:
         (folder / RUNS).mkdir(parents=True)
-        head = {"format": FORMAT, "format_version": VERSION, "plan": as_data(plan), "facts": facts}
+        head = {"format": FORMAT, "format_version": VERSION, "plan": plan_to_data(plan), "facts": facts}
         write_atomically(folder / FILE, json.dumps(head, indent=1) + "\n")
     except OSError as error:
-        raise CaptureError(f"{folder} cannot be written ({error.strerror}); choose another place.") from error
+        raise CaptureError(
+            f"{folder} cannot be written ({error.strerror}); choose another folder."
+        ) from error
     return Series(folder, plan, facts)
 
 
 def read(folder: Path) -> Series:
-    """The series in a folder, with every run that was finished so far."""
+    """Read a series with all runs finished so far; unreadable runs become warnings."""
     file = folder / FILE
     try:
         head = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CaptureError(f"There is no series at {folder}: it has no {FILE}.") from None
+        raise CaptureError(f"{folder} is not a series: it has no {FILE}.") from None
     except OSError as error:
         raise CaptureError(f"{file} cannot be read ({error.strerror}); check its permissions.") from None
     except ValueError as error:
@@ -154,7 +154,7 @@ def read(folder: Path) -> Series:
     if head.get("format_version") != VERSION:
         writer = (head.get("facts") or {}).get("hotloop_version", "of another version")
         raise CaptureError(
-            f"{folder} has series format {head.get('format_version')}, this hotloop reads {VERSION}; "
+            f"{folder} has series format {head.get('format_version')} and this hotloop reads {VERSION}; "
             f"read it with hotloop {writer}, which wrote it."
         )
     runs, warnings = [], []
@@ -164,18 +164,18 @@ def read(folder: Path) -> Series:
         except (OSError, ValueError, TypeError, KeyError) as error:
             warnings.append(f"{place} cannot be read ({error}) and is left out")
     runs.sort(key=lambda run: run.number)
-    return Series(folder, from_data(head["plan"]), head.get("facts", {}), tuple(runs), tuple(warnings))
+    return Series(folder, plan_from_data(head["plan"]), head.get("facts", {}), tuple(runs), tuple(warnings))
 
 
 def begin_run(series: Series, least: int = 0) -> tuple[int, Path]:
-    """A number, not below `least`, and a fresh folder for the next run.
+    """The number (at least `least`) and the empty folder of the next run.
 
-    What an interrupted run left there is removed.
+    Leftovers of an interrupted run are removed.
     """
     assert series.path is not None
     number = max(series.runs[-1].number + 1 if series.runs else 0, least)
     folder = run_folder(series.path, number)
-    while (folder / RUN_FILE).exists():  # one that could not be read: stays, is not written over
+    while (folder / RUN_FILE).exists():  # an unreadable run: keep it
         number += 1
         folder = run_folder(series.path, number)
     with contextlib.suppress(FileNotFoundError):
@@ -185,7 +185,7 @@ def begin_run(series: Series, least: int = 0) -> tuple[int, Path]:
 
 
 def append(series: Series, run: Run) -> Series:
-    """Put a finished run on disk and return the series with it; raises OSError when it cannot be written."""
+    """Write a finished run to disk and return the series with it; raises OSError."""
     assert series.path is not None
     file = run_folder(series.path, run.number) / RUN_FILE
     data = {f.name: getattr(run, f.name) for f in fields(run)}
@@ -195,7 +195,7 @@ def append(series: Series, run: Run) -> Series:
 
 
 def with_run(series: Series, run: Run) -> Series:
-    """The series with one more run, in memory only; runs stand in the order in which they were begun."""
+    """The series with one more run, in memory only; runs stay in the order in which they were started."""
     return replace(series, runs=tuple(sorted((*series.runs, run), key=lambda one: one.number)))
 
 

@@ -1,4 +1,4 @@
-"""`hotloop VERB ...`: finds the verb's file, reads its arguments, runs it, sets the exit code."""
+"""`hotloop VERB ...`: imports the module of the verb, parses its arguments, runs it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from hotloop import __version__
 from hotloop._util.errors import HotloopError
 from hotloop.cli.renamed_flags import check_flags
 
-# verb -> what it does; hotloop/cli/<verb>.py holds `Arguments` and `run(arguments) -> int`
+# verb -> its module in hotloop/cli/, with `Arguments` and `run(arguments) -> int`, and what it does
 VERBS = {
-    "run": "record a training script, unmodified, and explain it",
-    "show": "print where the time of a capture went, as a tree",
-    "report": "explain a capture: what limits training, what would help, by how much",
-    "top": "watch a running job",
-    "diff": "set two captures side by side",
-    "compare": "run A and B in turn and say which is faster, with an interval",
-    "try": "switch safe patches on and off inside a running script and say which help",
-    "lab": "run a plan of suspects, sweeps and sizes, and rank them",
-    "scale": "fit how the time grows with the amount of work",
-    "prove": "test a recommendation: predicted against measured",
-    "train": "train a reference pipeline under the profiler and explain it",
-    "tune": "find the fastest settings for this machine, measured, and compare them with yours",
-    "doctor": "say what this machine grants training and where to start",
+    "run": ("hotloop.cli.run", "record an unmodified training script and explain it"),
+    "show": ("hotloop.cli.show", "print where the time of a capture went, as a tree"),
+    "report": ("hotloop.cli.report", "explain a capture: what limits training, what would help, by how much"),
+    "top": ("hotloop.cli.top", "watch a running job"),
+    "diff": ("hotloop.cli.diff", "show two captures side by side"),
+    "compare": ("hotloop.cli.compare", "run A and B in turn and say which is faster, with an interval"),
+    "try": ("hotloop.cli.trial", "try safe patches inside a running script and say which help"),
+    "lab": ("hotloop.cli.lab", "run a plan of suspects, sweeps and sizes, and rank them"),
+    "scale": ("hotloop.cli.scale", "fit how time grows with size"),
+    "prove": ("hotloop.cli.prove", "test a recommendation: predicted and measured speed-up"),
+    "train": ("hotloop.cli.train", "train a reference pipeline under the profiler and explain it"),
+    "tune": (
+        "hotloop.cli.tune",
+        "search for the fastest settings on this machine and compare them with yours",
+    ),
+    "doctor": ("hotloop.cli.doctor", "show what resources training gets on this machine and where to start"),
 }
 
 
 class Verb(Protocol):
-    """What a verb's file offers."""
+    """A module in `VERBS`."""
 
     Arguments: type[Any]
 
     def run(self, arguments: Any) -> int:
-        """Do it; returns the exit code."""
+        """Run the verb; returns the exit code."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -49,8 +52,8 @@ def main(words: list[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in VERBS:
-        return complain(f"There is no verb {name!r}; there is {', '.join(VERBS)}. Try: hotloop --help")
-    verb: Verb = importlib.import_module(f"hotloop.cli.{name}")
+        return complain(f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help")
+    verb: Verb = importlib.import_module(VERBS[name][0])
     try:
         arguments = read_arguments(verb, name, words[1:])
         return 0 if arguments is None else verb.run(arguments)
@@ -64,10 +67,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
-    """The verb's arguments; where it sets `TAKES_COMMAND`, all after `--` is `command`, untouched.
+    """Parse the words after the verb; None if there is nothing left to do (help was printed).
 
-    With a function `command_starts(words)` it may also begin without `--`. A verb with a function
-    `read(words)` reads them itself; None when it has said all there was to say.
+    A verb with `TAKES_COMMAND` gets everything after `--` as `command`. With `command_starts(words)` the
+    command may also begin without `--`. A verb with `read(words)` parses them itself.
     """
     import tyro
 
@@ -87,20 +90,18 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
 
 
 def complain(sentence: str) -> int:
-    """One sentence on stderr, exit code 2."""
     print(f"hotloop: {sentence}", file=sys.stderr)
     return 2
 
 
 def usage() -> str:
-    """What `hotloop --help` prints."""
-    verbs = "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
+    verbs = "\n".join(f"  {name:<10} {what}" for name, (_, what) in VERBS.items())
     return (
         "usage: hotloop VERB [arguments]\n\n"
         "Finds the hot loop of an RL training run.\n\n"
         f"verbs:\n{verbs}\n\n"
-        "hotloop VERB --help says more. Exit codes: 0 ok, 1 our failure, 2 usage, 3 regression and\n"
-        "4 undecided (only with --fail-if), 5 your script failed, 130 interrupted.\n"
+        "See hotloop VERB --help for details. Exit codes: 0 ok, 1 failure of hotloop, 2 wrong usage,\n"
+        "3 regression and 4 undecided (only with --fail-if), 5 your script failed, 130 interrupted.\n"
     )
 
 

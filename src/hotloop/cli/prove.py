@@ -1,4 +1,4 @@
-"""`hotloop prove CAPTURE N`."""
+"""`hotloop prove CAPTURE N`: tests a recommendation of a report."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_text
 from hotloop.report.to_json import plain
-from hotloop.workflows.compare import Terms
+from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
-from hotloop.workflows.prove import prove
+from hotloop.workflows.prove import SCHEMA_VERSION, prove
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Test a recommendation of a report: run the script as it was and with the change, in turn.
+    """Test a recommendation of a report: run the script as recorded and with the change, in turn.
 
-    What was predicted and what was measured is written into the capture, as proof-N.json.
+    Writes the predicted and the measured speed-up into the capture, as proof-N.json.
     """
 
     capture: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")]
     """Capture folder or one-file JSON export."""
     number: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="N")]
-    """Number of the recommendation, as the report counts them."""
+    """Number of the recommendation in the report."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
-    """The setting of your script that makes the change, where the recommendation is about a flag."""
+    """Setting of your script that makes the change, for recommendations about a flag; may be repeated."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
     """Time for all runs together."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
-    """Differences below this do not matter."""
+    """Ignore differences below this."""
     series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the runs are kept; hotloop-runs/<time>-prove-N when not given."""
+    """Folder for the runs. Default: hotloop-runs/<time>-prove-N."""
     json: Flag = False
     """Print the result as one JSON object."""
 
 
 def run(arguments: Arguments) -> int:
-    """Run the pairs; print predicted against measured."""
-    terms = Terms(
+    settings = ComparisonSettings(
         budget_s=parse_seconds(arguments.budget, "--budget"),
         tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
     )
-    found = prove(arguments.capture, arguments.number, arguments.set, terms, arguments.series, Progress())
+    found = prove(arguments.capture, arguments.number, arguments.set, settings, arguments.series, Progress())
     if arguments.json:
-        keys = ("number", "predicted", "measured", "says", "file")
-        print(json.dumps({"kind": "hotloop proof", **{key: plain(getattr(found, key)) for key in keys}}))
+        keys = ("number", "predicted", "measured", "conclusion", "file")
+        values = {key: plain(getattr(found, key)) for key in keys}
+        print(json.dumps({"kind": "hotloop-proof", "schema_version": SCHEMA_VERSION, **values}))
     else:
         pen = pen_for_stdout()
         print(pen.wrap(found.recommendation.title))
-        print(pen.wrap(found.says))
+        print(pen.wrap(found.conclusion))
         print()
-        print(comparison_text(found.done.series, found.done.found, pen))
-    note(f"wrote {found.file}" if found.file else "the proof could not be written beside the capture")
-    return INTERRUPTED if found.done.interrupted else exit_code_of(found.done.conducted)
+        print(comparison_text(found.result.series, found.result.comparison, pen))
+    note(f"wrote {found.file}" if found.file else "the proof could not be written into the capture")
+    return INTERRUPTED if found.result.interrupted else exit_code_of(found.result.outcome)

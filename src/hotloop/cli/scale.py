@@ -1,4 +1,4 @@
-"""`hotloop scale -- COMMAND {n}`."""
+"""`hotloop scale -- COMMAND {n}`: how the time of a command grows with its size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
-from hotloop.workflows.scale import scale, scale_again, scale_plan
+from hotloop.workflows.scale import resume_scale, scale, scale_plan
 
 TAKES_COMMAND = True
 
@@ -25,56 +25,54 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run a command at several sizes and fit how its time grows: time = a n^b, whole and by region.
+    """Run a command at several sizes and fit time = a n^b, for the whole run and for each region.
 
-    Write {n} where the size goes: hotloop scale --sizes 1000,2000,4000 -- python train.py --episodes {n}
+    Write {n} where the size goes, as in: hotloop scale --sizes 1000,2000 -- python train.py --steps {n}
     """
 
     sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1000,2000,4000"
-    """Sizes of the work."""
+    """Values of {n}."""
     repeats: int = 3
-    """Runs of each size; the sizes take turns in random order."""
+    """Number of runs of each size; sizes take turns in random order."""
     jobs: int = 1
-    """Rounds of all sizes to run at the same time, each on cores of its own."""
+    """Number of rounds of all sizes to run at the same time, each on its own cores."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time for all runs together, such as 2m; no limit when not given."""
+    """Time for all runs together, such as 2m. Default: unlimited."""
     series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the runs are kept; hotloop-runs/<time>-scale when not given."""
+    """Folder for the runs. Default: hotloop-runs/<time>-scale."""
     resume: Flag = False
-    """Go on with the series in --series."""
+    """Continue the series in --series."""
     json: Flag = False
     """Print the result as one JSON object."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
 def run(arguments: Arguments) -> int:
-    """Run the sizes and print the law."""
     budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
-        found = scale_again(arguments.series, Progress(), budget_s, arguments.jobs)
+        found = resume_scale(arguments.series, Progress(), budget_s, arguments.jobs)
     else:
-        plan = scale_plan(arguments.command, sizes_of(arguments.sizes), arguments.repeats, budget_s)
+        plan = scale_plan(arguments.command, parse_sizes(arguments.sizes), arguments.repeats, budget_s)
         found = scale(plan, arguments.series, Progress(), arguments.jobs)
-    series, pen = found.done.series, pen_for_stdout()
+    result, pen = found.result, pen_for_stdout()
     if found.scaling is None:
-        print("Fewer than two sizes have a finished run: nothing can be fitted.")
+        print("Nothing to fit: fewer than two sizes have a successful run.")
     elif arguments.json:
         print(json.dumps(scaling_json(found.scaling)))
     else:
         print(scaling_text(found.scaling, pen))
-    for sentence in failures(series):
+    for sentence in failures(result.series):
         note(pen.wrap(sentence))
-    note(found.done.conducted.says)
-    place = shlex.quote(str(series.path))
-    if found.done.interrupted:
-        note(f"next: hotloop scale --series {place} --resume")
+    note(result.outcome.summary)
+    folder = shlex.quote(str(result.series.path))
+    if result.interrupted:
+        note(f"next: hotloop scale --series {folder} --resume")
         return INTERRUPTED
-    note(f"next: hotloop report {place}")
-    return exit_code_of(found.done.conducted)
+    note(f"next: hotloop report {folder}")
+    return exit_code_of(result.outcome)
 
 
-def sizes_of(typed: str) -> tuple[int, ...]:
-    """`1000,2000` as numbers."""
+def parse_sizes(typed: str) -> tuple[int, ...]:
     try:
         return tuple(int(word.replace("_", "")) for word in typed.split(",") if word.strip())
     except ValueError:

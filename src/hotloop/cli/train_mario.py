@@ -36,10 +36,14 @@ def run(config: Any, request: Request, wish: Wish) -> int:
     else:
         print(
             benchmark_text(
-                found.rows, len(found.figures), found.same_work, done.found.machine_load, pen_for_stdout()
+                found.rows,
+                len(found.figures),
+                found.same_work,
+                done.comparison.machine_load,
+                pen_for_stdout(),
             )
         )
-    note(done.conducted.says)
+    note(done.outcome.summary)
     note(f"wrote {request.benchmark_json} and {request.benchmark_png}")
     note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
-    return exit_code_of(done.conducted)
+    return exit_code_of(done.outcome)

@@ -23,8 +23,8 @@ from hotloop.workflows.train import Recording, train
 from hotloop.workflows.train_petri import (
     OFF,
     ON,
-    Compared,
     Request,
+    VariantComparison,
     breakdown_of,
     compare_turbo,
     with_batches,
@@ -82,14 +82,14 @@ def _compare(config: Any, request: Request, wish: Wish) -> int:
     found = compare_turbo(config, request, Progress())
     done = found.done
     if wish.json:
-        data = comparison_json(done.series, done.found)
+        data = comparison_json(done.series, done.comparison)
         more = ("off", "on", "explanation", "impacts", "recommendations")
         print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
     else:
         print(_text(found, request.breakdown, _other_learner(config)))
-    note(done.conducted.says)
+    note(done.outcome.summary)
     note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
-    return exit_code_of(done.conducted)
+    return exit_code_of(done.outcome)
 
 
 def _other_learner(config: Any) -> str:
@@ -101,9 +101,9 @@ def _other_learner(config: Any) -> str:
     return ""
 
 
-def _text(found: Compared, breakdown: bool, last: str) -> str:
+def _text(found: VariantComparison, breakdown: bool, last: str) -> str:
     pen = pen_for_stdout()
-    parts = [comparison_text(found.done.series, found.done.found, pen)]
+    parts = [comparison_text(found.done.series, found.done.comparison, pen)]
     parts.append(explanation_text(found.explanation, pen))
     if breakdown:
         sides = ((OFF, found.off), (ON, found.on))

@@ -95,7 +95,7 @@ def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
     found = [
         (row, SAYS_BASE[done.series.plan.variants[0].name])
         for done in tuning.compared
-        for row in done.found.compared
+        for row in done.comparison.compared
     ]
     if not found:
         made = len(tuning.searched.probes)
@@ -159,7 +159,7 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The whole result as plain values."""
-    compared = [comparison_json(done.series, done.found) for done in tuning.compared]
+    compared = [comparison_json(done.series, done.comparison) for done in tuning.compared]
     otherwise = "undecided" if too_few_probes(tuning.searched) else "keep yours"
     return {
         "schema_version": 1,

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.line_sampler import LineSampler
-from hotloop.measure.profiler import CAPTURE_VARIABLE, default
+from hotloop.measure.profiler import default
 from hotloop.measure.twin.region import SWITCH_TIMELINE
 
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from hotloop.instrument.toggles import Toggle
+from hotloop.instrument.trial_patches import Toggle
 
 SEGMENT_S = 0.02
 MOST_SEGMENT_S = 0.5

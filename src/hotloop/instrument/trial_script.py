@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.instrument import step_counting
-from hotloop.instrument.toggles import Toggle, all_toggles, no_toggles
 from hotloop.instrument.trial import SEGMENT_S, Arm, Ordered, Row, Trial
+from hotloop.instrument.trial_patches import Toggle, all_toggles, no_toggles
 from hotloop.instrument.trial_workers import Board, InWorkers, follow
 from hotloop.measure.profiler import default
 

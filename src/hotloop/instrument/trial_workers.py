@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.toggles import NAMES, Toggle, all_toggles
+from hotloop.instrument.trial_patches import NAMES, Toggle, all_toggles
 
 BOARD, ANSWERS = "trial-board", "trial-workers"
 State = Literal["waiting", "asking", "switching", "over"]

@@ -77,9 +77,7 @@ def run(job: Job) -> Outcome:
             wall_s=wall_s,
             cpu_s=cpu_s,
             exit_code=None if late else code,
-            failure=f"ended after {job.timeout_s:.4g} s, the time-out for one run"
-            if late
-            else failure_of(code),
+            failure=f"ended after {job.timeout_s:.4g} s, the timeout of a run" if late else failure_of(code),
             stderr_tail=_tail(stderr),
         )
 

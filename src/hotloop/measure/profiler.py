@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop._util.errors import CaptureError, HotloopError
+from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.measure import core_choice
 from hotloop.measure.decorate import decorate
 from hotloop.measure.part import Part
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from hotloop.capture.stats import ProfilerStats
     from hotloop.measure.device import Device
 
-CAPTURE_VARIABLE = "HOTLOOP_CAPTURE"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -1,4 +1,4 @@
-"""`hotloop compare CAPTURE --baseline FILE`: what a run did against what it did before, for CI."""
+"""`hotloop compare CAPTURE --baseline FILE`: compares a run with a stored one, for CI."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from hotloop.analysis.counters import CounterChange, Counters, changes, steady_c
 from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
 from hotloop.machine.facts import facts
 from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit
-from hotloop.workflows.existing import Recorded, gather
+from hotloop.workflows.compare_captures import RecordedRuns, gather_runs
 
-KIND, VERSION = "hotloop baseline", 1
+# Version history (raised when a reader of the old file would misread it):
+#   1  first version; its kind was "hotloop baseline"
+#   2  kind is "hotloop-baseline"
+KIND, VERSION = "hotloop-baseline", 2
+_READABLE = {("hotloop baseline", 1), (KIND, VERSION)}
 
 
 @dataclass(frozen=True)
-class AgainstBaseline:
-    """Exact work counters first, then time where it was asked for."""
+class BaselineComparison:
+    """Exact comparison of work counters and, if asked for, a verdict on times."""
 
     file: str
-    counters: int  # compared
+    counters: int  # number of counters compared
     changes: tuple[CounterChange, ...]
-    unsteady: tuple[str, ...]  # counters that vary from run to run, left out
+    unsteady: tuple[str, ...]  # counters that vary from run to run; left out
     metric: Metric
     time: Verdict | None  # None: not asked for
     warnings: tuple[str, ...]
 
 
 def write_baseline(place: str, file: Path) -> int:
-    """Keep the counters and times of the runs at `place`; returns how many counters there are."""
-    recorded = gather(place, "A")
+    """Store counters and times of the runs at `place`; returns the number of counters."""
+    recorded = gather_runs(place, "A")
     counters = _counters(recorded, place)
     data = {
         "kind": KIND,
@@ -50,26 +54,26 @@ def write_baseline(place: str, file: Path) -> int:
     try:
         write_atomically(file, json.dumps(data, indent=1) + "\n")
     except OSError as error:
-        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
     return len(counters.values)
 
 
-def against_baseline(place: str, file: Path, tolerance: float, with_time: bool) -> AgainstBaseline:
-    """Hold the runs at `place` against a baseline file."""
+def compare_with_baseline(place: str, file: Path, tolerance: float, with_time: bool) -> BaselineComparison:
+    """Compare the runs at `place` with a baseline file."""
     data = _read(file)
-    recorded = gather(place, "B")
+    recorded = gather_runs(place, "B")
     after = _counters(recorded, place)
     before = Counters({k: float(v) for k, v in data["counters"].items()}, tuple(data["unsteady"]))
-    metric, verdict = _judged(data["times_s"], _times(recorded), tolerance)
+    metric, verdict = _judge_times(data["times_s"], _times(recorded), tolerance)
     warnings = []
     if with_time:
         warnings.append(
-            "the baseline's times were measured at another time, so they hold only on a quiet machine "
-            "that is the same one; for a verdict to rely on use --rev-a and --rev-b"
+            "the baseline was timed earlier, so its times can only be compared on the same quiet machine; "
+            "for a reliable verdict use --rev-a and --rev-b"
         )
         if data["machine"].get("cpu") != facts()["cpu"]:
             warnings.append(f"the baseline was measured on another CPU: {data['machine'].get('cpu')}")
-    return AgainstBaseline(
+    return BaselineComparison(
         file=str(file),
         counters=len({*before.values, *after.values} - {*before.unsteady, *after.unsteady}),
         changes=changes(before, after),
@@ -80,8 +84,8 @@ def against_baseline(place: str, file: Path, tolerance: float, with_time: bool) 
     )
 
 
-def baseline_exit_code(found: AgainstBaseline, limit: Limit | None) -> int:
-    """0, or what `--fail-if` asks for."""
+def baseline_exit_code(found: BaselineComparison, limit: Limit | None) -> int:
+    """0, or the exit code that `--fail-if` asks for."""
     if limit is None:
         return 0
     if limit.what == "work":
@@ -91,13 +95,15 @@ def baseline_exit_code(found: AgainstBaseline, limit: Limit | None) -> int:
     return {"regression": REGRESSION, "undecided": UNDECIDED, "passed": 0}[word]
 
 
-def _counters(recorded: Recorded, place: str) -> Counters:
+def _counters(recorded: RecordedRuns, place: str) -> Counters:
     if not recorded.counters:
-        raise HotloopError(f"The runs in {place} recorded nothing to count; let them use hotloop.start().")
+        raise HotloopError(
+            f"The runs in {place} have no work counters; record them with hotloop run or hotloop.start()."
+        )
     return steady_counters(recorded.counters)
 
 
-def _times(recorded: Recorded) -> dict[str, list[float]]:
+def _times(recorded: RecordedRuns) -> dict[str, list[float]]:
     runs = recorded.runs
     found: dict[str, list[float | None]] = {
         "env step": [r.figures.s_per_env_step for r in runs],
@@ -107,10 +113,10 @@ def _times(recorded: Recorded) -> dict[str, list[float]]:
     return {name: [v for v in values if v] for name, values in found.items() if all(values)}
 
 
-def _judged(
+def _judge_times(
     before: dict[str, list[float]], after: dict[str, list[float]], tolerance: float
 ) -> tuple[Metric, Verdict]:
-    """By the finest metric both sides have."""
+    """Uses the finest metric that both sides have."""
     metrics: tuple[Metric, ...] = ("env step", "update", "run")
     metric: Metric = next((m for m in metrics if before.get(m) and after.get(m)), "run")
     return metric, judge_unpaired(before.get(metric, []), after.get(metric, []), tolerance=tolerance)
@@ -120,14 +126,15 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise HotloopError(f"There is no baseline {file}; write it with --update.") from None
+        raise HotloopError(f"The baseline {file} does not exist; write it with --update.") from None
     except (OSError, ValueError) as error:
         raise HotloopError(f"The baseline {file} cannot be read ({error}); write it again.") from None
-    if not isinstance(data, dict) or data.get("kind") != KIND:
+    kinds = {kind for kind, _ in _READABLE}
+    if not isinstance(data, dict) or data.get("kind") not in kinds:
         raise HotloopError(f"{file} is not a baseline; write one with --baseline FILE --update.")
-    if data.get("schema_version") != VERSION:
+    if (data["kind"], data.get("schema_version")) not in _READABLE:
         raise HotloopError(
-            f"{file} has baseline format {data.get('schema_version')}, this hotloop reads {VERSION}; "
+            f"{file} has baseline format {data.get('schema_version')}; hotloop reads 1 and {VERSION}, so "
             "write it again with --update."
         )
     return data

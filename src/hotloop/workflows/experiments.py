@@ -1,4 +1,4 @@
-"""What every verb of the lab shares: hands for the lab, a place for the series, progress on stderr."""
+"""What all lab verbs share: create or resume a series, run its plan, show progress, judge the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,128 +18,104 @@ from hotloop import __version__
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.comparison import Comparison, compare_series, decide_series
+from hotloop.analysis.comparison import Comparison, compare_series
 from hotloop.analysis.steady_state import run_figures
 from hotloop.capture import series as store
-from hotloop.capture.folder import new_folder
+from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
-from hotloop.lab.conduct import Answer, Conducted, Hands, conduct
+from hotloop.instrument.bootstrap import RUN_VARIABLE
+from hotloop.lab import process
 from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
-from hotloop.lab.process import Job, Outcome
+from hotloop.lab.process import Job, Outcome, failure_of
+from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
 from hotloop.machine.facts import facts, library_versions
 from hotloop.report.series_text import progress_text
-from hotloop.workflows.launch import recording_environment
+from hotloop.workflows.probes import Host, end, held_back
+from hotloop.workflows.run import startup_environment
 from hotloop.workflows.settings import load_settings
-from hotloop.workflows.warm_start import warm_start
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
+FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
+POLL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Done:
-    """A series with everything that can be said about it."""
+class ExperimentResult:
+    """A series with the verdicts on it."""
 
     series: Series
-    found: Comparison
-    conducted: Conducted
+    comparison: Comparison
+    outcome: PlanOutcome
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was cut short by Ctrl-C."""
-        return self.conducted.ended == "interrupted"
+        return self.outcome.ended == "interrupted"
 
 
-def exit_code_of(conducted: Conducted) -> int:
-    """What a lab that ended so exits with, verdicts apart."""
-    codes = {"interrupted": INTERRUPTED, "failed": SCRIPT_FAILED, "disk": OUR_FAILURE}
-    return codes.get(conducted.ended, 0)
+def run_experiment(
+    series: Series,
+    progress: Progress,
+    workplaces: Mapping[str, Workplace] | None = None,
+    lanes: tuple[Cores, ...] = ONE_LANE,
+    read_figures: Callable[[Path], Figures] | None = None,
+    start: Callable[[Job], Outcome] | None = None,
+) -> ExperimentResult:
+    """Run the plan of a series from where it stands, then judge all its runs.
+
+    `workplaces` says where variants run (default: the current folder). `read_figures` takes a run's figures
+    from its capture folder (default: its steady state). `start` makes a run (default: a fresh process, or a
+    fork of a warm process for our own workloads, see `warm_start`).
+    """
+    plan = series.plan
+    workplaces = workplaces or workplaces_here(plan.variants)
+    if plan.record:
+        workplaces = {
+            name: replace(place, environment=startup_environment(place.environment))
+            for name, place in workplaces.items()
+        }
+    may_fork = start is None and lanes == ONE_LANE
+    try:
+        with interruptible(), warm_start(plan, plain_environment(), may_fork) as fork_run:
+            callbacks = LabCallbacks(
+                decide=_decide_and_show(progress),
+                read_figures=read_figures or _steady_figures(),
+                progress=progress,
+                start=start or fork_run or process.run,
+            )
+            outcome = run_plan(series, workplaces, callbacks, lanes)
+    finally:
+        progress.end()
+    return ExperimentResult(outcome.series, compare_series(outcome.series), outcome)
 
 
-@dataclass
-class Progress:
-    """Tells on stderr how it goes: one line that is written over on a terminal, else a line per block."""
+def _decide_and_show(progress: Progress) -> Callable[[Series], Comparison]:
+    def decide(series: Series) -> Comparison:
+        found = compare_series(series, final=False)
+        progress.show_verdict(found)
+        return found
 
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
-    quiet: bool = False
-    _last: str = ""
-
-    def ran(self, run: Run) -> None:
-        """A failure at once, a success only where the line is written over."""
-        if not run.ok:
-            last = run.stderr_tail.strip().splitlines()[-1:] or [""]
-            self.note(f"run {run.number}, {run.variant}: {run.failure}. {last[0]}".rstrip())
-        elif run.scale:
-            self._line(f"run {run.number}: {run.variant}, n = {run.size}: {duration(run.wall_s * 1e9)}")
-        elif self.stream.isatty():
-            self._line(f"run {run.number}: {run.variant}, {duration(run.wall_s * 1e9)}")
-
-    def looked(self, answer: Answer, series: Series) -> None:
-        """The interval as it is now."""
-        if not self.quiet:
-            width = shutil.get_terminal_size((100, 24)).columns - 1
-            self._line(progress_text(compare_series(series, final=False), width))
-
-    def note(self, sentence: str) -> None:
-        """A line of its own."""
-        print(f"\r\033[K{sentence}" if self.stream.isatty() else sentence, file=self.stream, flush=True)
-
-    def end(self) -> None:
-        """Leave the line that was written over."""
-        if self.stream.isatty():
-            print("\r\033[K", end="", file=self.stream, flush=True)
-
-    def _line(self, text: str) -> None:
-        if self.quiet or text == self._last:  # lanes that end together have the same to say
-            return
-        self._last = text
-        if self.stream.isatty():
-            print(f"\r\033[K{text}", end="", file=self.stream, flush=True)
-        else:
-            print(text, file=self.stream, flush=True)
+    return decide
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where variants run: the working folder of each, and where Python looks first there."""
-
-    folder_of: Callable[[Variant], Path] = lambda variant: Path.cwd()
-    python_path_of: Callable[[Variant], tuple[Path, ...]] = lambda variant: ()
-
-
-def hands(progress: Progress, places: Places, record: bool = True) -> Hands:
-    """What the lab needs from the rest of the house."""
+def _steady_figures() -> Callable[[Path], Figures]:
     resolver = Resolver(load_settings().category_patterns)
-
-    def measure(folder: Path) -> Figures:
-        return run_figures(load(folder), resolver)
-
-    def environment(capture: Path, variant: Variant) -> dict[str, str]:
-        base = plain_environment(places.python_path_of(variant))
-        return recording_environment(capture, base) if record else base
-
-    return Hands(
-        decide=decide_series,
-        watcher=progress,
-        environment=environment,
-        measure=measure,
-        folder_of=places.folder_of,
-    )
+    return lambda capture: run_figures(load(capture), resolver)
 
 
-def plain_environment(python_path: tuple[Path, ...] = ()) -> dict[str, str]:
-    """Our environment without what makes a process record; `python_path` goes first."""
-    found = {k: v for k, v in os.environ.items() if k not in ("HOTLOOP_CAPTURE", "HOTLOOP_RUN")}
-    if python_path:
-        before = [found["PYTHONPATH"]] if found.get("PYTHONPATH") else []
-        found["PYTHONPATH"] = os.pathsep.join([*map(str, python_path), *before])
-    return found
+def exit_code_of(outcome: PlanOutcome) -> int:
+    """Exit code for how the plan ended; verdicts may still change a 0."""
+    codes = {"interrupted": INTERRUPTED, "failed": SCRIPT_FAILED, "disk": OUR_FAILURE}
+    return codes.get(outcome.ended, 0)
+
+
+# -- the series ----------------------------------------------------------------------------------
 
 
 def begin(plan: Plan, folder: Path | None, name: str) -> Series:
-    """A new series in `folder`, or in hotloop-runs/<time>-<name>."""
+    """Create a series in `folder`, or in hotloop-runs/<time>-<name>."""
     about: dict[str, Any] = {
         "hotloop_version": __version__,
         "started_s": time.time(),
@@ -151,22 +127,44 @@ def begin(plan: Plan, folder: Path | None, name: str) -> Series:
 
 
 def resume(folder: Path | None, budget_s: float | None = None) -> Series:
-    """The series in `folder` as it stands; a budget given now takes the place of the plan's."""
+    """Read the series in `folder`; `budget_s` replaces the budget of its plan."""
     if folder is None:
         raise HotloopError("--resume needs the folder of the series; name it with --series DIR.")
     found = store.read(folder)
     then, now = found.facts.get("machine", {}), facts()
     if any(then.get(key) != now[key] for key in ("cpu", "cores_present")):
         raise HotloopError(
-            f"{folder} was begun on another computer ({then.get('cpu')}, {then.get('cores_present')} cores); "
-            "times of two computers are not mixed: begin a new series."
+            f"{folder} was started on another machine ({then.get('cpu')}, {then.get('cores_present')} cores) "
+            "and times of two machines cannot be mixed; start a new series."
         )
     return replace(found, plan=replace(found.plan, budget_s=budget_s)) if budget_s else found
 
 
+def lanes_for(jobs: int) -> tuple[Cores, ...]:
+    """Cores for `jobs` simultaneous runs; raises HotloopError when too few cores are free."""
+    return lanes_of(jobs, available_cores)
+
+
+# -- where runs happen ---------------------------------------------------------------------------
+
+
+def workplaces_here(variants: Sequence[Variant]) -> dict[str, Workplace]:
+    """The current folder for every variant."""
+    return {variant.name: Workplace(Path.cwd(), plain_environment()) for variant in variants}
+
+
+def plain_environment(python_path: Sequence[Path] = ()) -> dict[str, str]:
+    """The environment of this process without what makes a process record; `python_path` goes first."""
+    found = {k: v for k, v in os.environ.items() if k not in (CAPTURE_VARIABLE, RUN_VARIABLE)}
+    if python_path:
+        before = [found["PYTHONPATH"]] if found.get("PYTHONPATH") else []
+        found["PYTHONPATH"] = os.pathsep.join([*map(str, python_path), *before])
+    return found
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the run that is going, too, and keep what was measured."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, which keeps all finished runs."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -182,33 +180,113 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def lanes_for(jobs: int) -> tuple[Cores, ...]:
-    """Cores for so many runs at once; raises HotloopError when this computer has too few free ones."""
-    return lanes_of(jobs, available_cores)
+# -- progress ------------------------------------------------------------------------------------
 
 
-def carry_out(
-    series: Series,
-    progress: Progress,
-    places: Places | None = None,
-    lanes: tuple[Cores, ...] = ONE_LANE,
-    measure: Callable[[Path], Figures] | None = None,
-    start: Callable[[Job], Outcome] | None = None,
-) -> Done:
-    """Conduct the plan from where the series stands, and judge what came of it.
+@dataclass
+class Progress:
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise a line per block."""
 
-    `measure` takes a run's figures from its capture folder, in place of the steady state; `start` makes a
-    run, in place of a fresh process that is waited for. Without it, runs of our own workloads in one lane are
-    forked from a process that has everything loaded.
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    quiet: bool = False
+    _last: str = ""
+
+    def run_ended(self, run: Run) -> None:
+        """Show failures always, successes only where the line is overwritten."""
+        if not run.ok:
+            last = run.stderr_tail.strip().splitlines()[-1:] or [""]
+            self.note(f"run {run.number}, {run.variant}: {run.failure}. {last[0]}".rstrip())
+        elif run.scale:
+            self._line(f"run {run.number}: {run.variant}, n = {run.size}: {duration(run.wall_s * 1e9)}")
+        elif self.stream.isatty():
+            self._line(f"run {run.number}: {run.variant}, {duration(run.wall_s * 1e9)}")
+
+    def show_verdict(self, found: Comparison) -> None:
+        """Show the interval so far."""
+        if not self.quiet:
+            width = shutil.get_terminal_size((100, 24)).columns - 1
+            self._line(progress_text(found, width))
+
+    def note(self, sentence: str) -> None:
+        """Print a line that stays."""
+        print(f"\r\033[K{sentence}" if self.stream.isatty() else sentence, file=self.stream, flush=True)
+
+    def end(self) -> None:
+        """Clear the overwritten line."""
+        if self.stream.isatty():
+            print("\r\033[K", end="", file=self.stream, flush=True)
+
+    def _line(self, text: str) -> None:
+        if self.quiet or text == self._last:  # lanes that end together would print it twice
+            return
+        self._last = text
+        if self.stream.isatty():
+            print(f"\r\033[K{text}", end="", file=self.stream, flush=True)
+        else:
+            print(text, file=self.stream, flush=True)
+
+
+# -- warm start ----------------------------------------------------------------------------------
+# Runs of our own workloads are forked from a process that has loaded Python, torch and the kernels, which
+# often takes longer than the run. Command, environment and recording are those of a fresh process; only
+# the start-up is missing, which is not part of the time per env step anyway.
+
+
+@contextlib.contextmanager
+def warm_start(
+    plan: Plan, environment: dict[str, str], allowed: bool = True
+) -> Iterator[Callable[[Job], Outcome] | None]:
+    """A function that makes a run by forking; None where each run must be a process of its own."""
+    name = forkable_workload(plan) if allowed else None
+    if name is None:
+        yield None
+        return
+    with Host(name, environment) as host:
+        yield lambda job: run_forked(host, job)
+
+
+def forkable_workload(plan: Plan) -> str | None:
+    """The workload that all variants train, if its runs can be forked; otherwise None.
+
+    Variants with their own variables cannot be forked (libraries read some at import), nor can other
+    revisions, nor runs without a recording, where the time of the whole process counts.
     """
-    given = hands(progress, places or Places(), series.plan.record)
-    if measure is not None:
-        given = replace(given, measure=measure)
-    forks = start is None and lanes == ONE_LANE
+    if not plan.record or any(variant.environment or variant.revision for variant in plan.variants):
+        return None
+    names = {_workload_in(variant.command) for variant in plan.variants}
+    return names.pop() if len(names) == 1 else None
+
+
+def _workload_in(command: Sequence[str]) -> str | None:
+    """NAME of `python -m hotloop train NAME` or `hotloop train NAME` with this very Python, else None."""
+    program, own = shutil.which(command[0]), Path(sys.executable)
+    if program is None:
+        return None
+    if Path(program) == own and tuple(command[1:3]) == ("-m", "hotloop"):
+        rest = command[3:]
+    elif Path(program) == own.with_name("hotloop"):
+        rest = command[1:]
+    else:
+        return None
+    return rest[1] if len(rest) > 1 and rest[0] == "train" and rest[1] in FORKED_WORKLOADS else None
+
+
+def run_forked(host: Host, job: Job) -> Outcome:
+    """Fork the job and wait for it; a KeyboardInterrupt ends it and is raised again."""
+    began_s = time.perf_counter()
+    with held_back():
+        running = host.start_command(job)
+    late = False
     try:
-        with interruptible(), warm_start(series.plan, plain_environment(), forks) as forked:
-            start = start or forked
-            conducted = conduct(series, replace(given, start=start) if start else given, lanes)
-    finally:
-        progress.end()
-    return Done(conducted.series, compare_series(conducted.series), conducted)
+        while not running.wait(POLL_S):
+            late = job.timeout_s is not None and time.perf_counter() - began_s > job.timeout_s
+            if late:
+                end(running, at_once=True)
+                break
+    except BaseException:
+        end(running, at_once=False)
+        raise
+    wall_s = time.perf_counter() - began_s
+    code, cpu_s, tail = running.result()
+    failure = f"ended after {job.timeout_s:.4g} s, the timeout of a run" if late else failure_of(code)
+    return Outcome(wall_s, cpu_s, None if late else code, failure, tail)

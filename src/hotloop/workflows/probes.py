@@ -23,10 +23,10 @@ from typing import IO, Any, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.analysis.cycles import RunProgress, progress_so_far, run_figures_over_cycles
+from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
 from hotloop.lab.process import GRACE_S, Job, Outcome, failure_of
-from hotloop.measure.profiler import CAPTURE_VARIABLE
 
 CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
 OUTCOME_FILE = "outcome.json"  # beside the capture: what the workload said of itself
@@ -130,7 +130,7 @@ def watched(
         code, cpu_s, tail = running.result()
         failure = "" if enough else failure_of(code)
         if late and not enough:
-            failure = f"ended after {job.timeout_s:.4g} s, the time-out for one run"
+            failure = f"ended after {job.timeout_s:.4g} s, the timeout of a run"
         return Outcome(clock() - began_s, cpu_s, None if enough else code, failure, tail)
 
     return run

@@ -1,4 +1,4 @@
-"""`hotloop prove CAPTURE N`: runs the plan of a recommendation; predicted against measured."""
+"""`hotloop prove CAPTURE N`: measures a recommendation and compares it with the prediction."""
 
 from __future__ import annotations
 
@@ -12,75 +12,90 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.capture.model import Capture
-from hotloop.capture.plan import Plan, Variant, overridden
+from hotloop.capture.plan import Plan, Variant, apply_overrides
+from hotloop.lab.run_plan import Workplace
 from hotloop.report.to_json import plain
-from hotloop.workflows.compare import Terms
-from hotloop.workflows.experiments import Done, Places, Progress, begin, carry_out
+from hotloop.workflows.compare import ComparisonSettings
+from hotloop.workflows.experiments import (
+    ExperimentResult,
+    Progress,
+    begin,
+    plain_environment,
+    run_experiment,
+)
 from hotloop.workflows.report import CaptureReport, report_on
 
-SCHEMA_VERSION = 1
+# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
+#   1  first version
+#   2  kind is "hotloop-proof"; `says` is `conclusion`
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a recommendation promised and what it gave; speed-up factors of the whole."""
+    """Predicted and measured speed-up of a recommendation, as factors of the whole run."""
 
     number: int
     recommendation: Recommendation
-    done: Done
-    predicted: Estimate | None  # None: the capture could not tell
+    result: ExperimentResult
+    predicted: Estimate | None  # None: the capture did not allow a prediction
     measured: Estimate | None  # None: too few pairs for an interval
-    says: str
-    file: Path | None  # where it was written
+    conclusion: str  # one sentence
+    file: Path | None  # None: it could not be written
 
 
 def prove(
     capture: str | None,
     number: int,
     overrides: tuple[str, ...],
-    terms: Terms,
+    settings: ComparisonSettings,
     folder: Path | None,
     progress: Progress,
 ) -> Proof:
-    """Test recommendation `number` (from 1) of a capture: the run as it was against the run with it.
+    """Compare the recorded command with the same command after recommendation `number` (from 1).
 
-    `overrides` say which flag to set where the recommendation is about a flag of the script.
+    `overrides` names the setting to change if the recommendation is about a flag of the script.
     """
     run = report_on(capture)
-    found = chosen(run, number)
-    plan = plan_of(run, found, number, overrides, terms)
-    place = _working_folder(run.capture)
-    done = carry_out(begin(plan, folder, f"prove-{number}"), progress, Places(lambda variant: place))
-    measured = done.found.compared[0].verdict.speed_up
-    says = compared_words(found.gain, measured)
-    file = _write(run.capture, number, found, done, says)
-    return Proof(number, found, done, found.gain, measured, says, file)
+    found = find_recommendation(run, number)
+    plan = plan_of(run, found, number, overrides, settings)
+    place = Workplace(_working_folder(run.capture), plain_environment())
+    places = {variant.name: place for variant in plan.variants}
+    result = run_experiment(begin(plan, folder, f"prove-{number}"), progress, places)
+    measured = result.comparison.compared[0].verdict.speed_up
+    conclusion = conclude(found.gain, measured)
+    file = _write(run.capture, number, found, result, conclusion)
+    return Proof(number, found, result, found.gain, measured, conclusion, file)
 
 
-def chosen(run: CaptureReport, number: int) -> Recommendation:
-    """Recommendation `number`, counted from 1 as the report does."""
+def find_recommendation(run: CaptureReport, number: int) -> Recommendation:
+    """Recommendation `number`, counted from 1 as in the report."""
     given = run.findings.recommendations
     if not given:
-        raise HotloopError(f"{run.name} has no recommendations to prove.")
+        raise HotloopError(f"{run.name} has no recommendations, so there is nothing to prove.")
     if not 1 <= number <= len(given):
-        raise HotloopError(f"{run.name} has recommendations 1 to {len(given)}; there is no number {number}.")
+        raise HotloopError(f"{run.name} has no recommendation {number}; choose one from 1 to {len(given)}.")
     return given[number - 1]
 
 
 def plan_of(
-    run: CaptureReport, found: Recommendation, number: int, overrides: tuple[str, ...], terms: Terms
+    run: CaptureReport,
+    found: Recommendation,
+    number: int,
+    overrides: tuple[str, ...],
+    settings: ComparisonSettings,
 ) -> Plan:
-    """The pairs that prove it, or a sentence why that cannot be done by a machine."""
+    """The plan that tests a recommendation; raises HotloopError if it needs a change of code."""
     command = tuple(run.capture.command)
     if not command:
-        raise HotloopError(f"{run.name} does not say which command was recorded, so it cannot be run again.")
+        raise HotloopError(f"{run.name} does not name the recorded command, so it cannot be run again.")
     variables = {k: v for variant in found.plan.get("variants", ()) for k, v in _variables(variant).items()}
     if not variables and not overrides:
         raise HotloopError(_by_hand(found, number, run.name))
     name = found.rule if found.rule != "as recorded" else "changed"
     changed = Variant(
         name=name,
-        command=overridden(command, overrides),
+        command=apply_overrides(command, overrides),
         overrides=overrides,
         environment=tuple(variables.items()),
         expected=found.title,
@@ -89,25 +104,25 @@ def plan_of(
     return Plan(
         variants=(Variant("as recorded", command), changed),
         name=f"recommendation {number}: {found.title}",
-        budget_s=terms.budget_s,
-        timeout_s=terms.timeout_s,
-        tolerance=terms.tolerance,
+        budget_s=settings.budget_s,
+        timeout_s=settings.timeout_s,
+        tolerance=settings.tolerance,
     )
 
 
-def compared_words(predicted: Estimate | None, measured: Estimate | None) -> str:
-    """Whether the promise was kept, in one sentence."""
+def conclude(predicted: Estimate | None, measured: Estimate | None) -> str:
+    """One sentence on whether the measured speed-up agrees with the prediction."""
     if measured is None:
         return "Not measured: too few pairs for an interval."
-    got = f"measured x{measured.value:.2f} [{measured.low:.2f}, {measured.high:.2f}]"
+    got = f"measured {measured.value:.2f}x [{measured.low:.2f}, {measured.high:.2f}]"
     if predicted is None:
-        return f"Nothing was predicted; {got}."
-    said = f"predicted x{predicted.value:.2f} [{predicted.low:.2f}, {predicted.high:.2f}], {got}"
+        return f"No prediction; {got}."
+    said = f"predicted {predicted.value:.2f}x [{predicted.low:.2f}, {predicted.high:.2f}], {got}"
     if measured.low > predicted.high:
-        return f"More than promised: {said}."
+        return f"More than predicted: {said}."
     if measured.high < predicted.low:
-        return f"Less than promised: {said}."
-    return f"As promised, within the intervals: {said}."
+        return f"Less than predicted: {said}."
+    return f"As predicted, within the intervals: {said}."
 
 
 def _variables(variant: dict[str, Any]) -> dict[str, str]:
@@ -118,13 +133,13 @@ def _by_hand(found: Recommendation, number: int, name: str) -> str:
     what = f"Recommendation {number} ({found.title})"
     if found.provable_by == "flag":
         return (
-            f"{what} is proven by a flag of your script ({found.how_to_change}); "
-            f"say which: hotloop prove {name} {number} --set FLAG=VALUE"
+            f"{what} needs a flag of your script ({found.how_to_change}); "
+            f"name it: hotloop prove {name} {number} --set FLAG=VALUE"
         )
     if found.provable_by == "patch":
-        return f"{what} is proven by a patch inside the running script: hotloop try -- COMMAND"
+        return f"{what} is a patch; try it inside the running script: hotloop try -- COMMAND"
     return (
-        f"{what} is proven by hand: {found.how_to_change}; then compare the "
+        f"{what} needs a change of code: {found.how_to_change}; then compare the "
         "two revisions: hotloop compare --rev-a BEFORE --rev-b AFTER -- COMMAND"
     )
 
@@ -134,15 +149,17 @@ def _working_folder(capture: Capture) -> Path:
     return place if place.is_dir() else Path.cwd()
 
 
-def _write(capture: Capture, number: int, found: Recommendation, done: Done, says: str) -> Path | None:
-    """Put the proof beside what it proves; None when that cannot be written."""
+def _write(
+    capture: Capture, number: int, found: Recommendation, result: ExperimentResult, conclusion: str
+) -> Path | None:
+    """Write the proof into the capture; None if that is not possible."""
     place = capture.path
     if place is None:
         return None
     file = place / f"proof-{number}.json" if place.is_dir() else place.with_suffix(f".proof-{number}.json")
-    row = done.found.compared[0]
+    row = result.comparison.compared[0]
     data = {
-        "kind": "hotloop proof",
+        "kind": "hotloop-proof",
         "schema_version": SCHEMA_VERSION,
         "recommendation": number,
         "rule": found.rule,
@@ -152,8 +169,8 @@ def _write(capture: Capture, number: int, found: Recommendation, done: Done, say
         "verdict": plain(row.verdict),
         "work": plain(row.work),
         "learning": plain(row.learning),
-        "says": says,
-        "series": str(done.series.path),
+        "conclusion": conclusion,
+        "series": str(result.series.path),
         "at_s": time.time(),
     }
     try:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from hotloop.capture.folder import new_folder
+from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
 from hotloop.measure.device import Device, TorchDevice
 from hotloop.measure.part import process_label
-from hotloop.measure.profiler import CAPTURE_VARIABLE, default
+from hotloop.measure.profiler import default
 from hotloop.report.summary import summary_table
 
 

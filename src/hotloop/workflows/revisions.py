@@ -1,4 +1,4 @@
-"""Git revisions of the project, each in a worktree of its own that is removed at the end."""
+"""Checks out git revisions of the project, each in its own temporary worktree."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from pathlib import Path
 
 from hotloop._util.errors import HotloopError
 from hotloop.capture.plan import Variant
-from hotloop.workflows.experiments import Places
+from hotloop.lab.run_plan import Workplace
+from hotloop.workflows.experiments import plain_environment, workplaces_here
 
 
 @contextlib.contextmanager
-def checked_out(variants: Sequence[Variant]) -> Iterator[Places]:
-    """Worktrees for the revisions that variants name; a variant without one runs where we are.
+def checked_out(variants: Sequence[Variant]) -> Iterator[dict[str, Workplace]]:
+    """A workplace for each variant, by name: a worktree of its revision, or the current folder.
 
-    A variant runs in the same sub-folder of the project as the one we are in. Python looks there,
-    and in `src` of the worktree, before it looks for an installed copy.
+    In a worktree, a variant runs in the same sub-folder of the project that we are in. Python looks there,
+    and in `src` of the worktree, before it finds an installed copy.
     """
+    places = workplaces_here(variants)
     revisions = dict.fromkeys(v.revision for v in variants if v.revision)
     if not revisions:
-        yield Places()
+        yield places
         return
     root = Path(_git("rev-parse", "--show-toplevel"))
     inside = Path.cwd().resolve().relative_to(root.resolve())
@@ -35,10 +37,12 @@ def checked_out(variants: Sequence[Variant]) -> Iterator[Places]:
             tree = home / str(number)
             _git("worktree", "add", "--detach", str(tree), revision)
             trees[revision] = tree
-        yield Places(
-            folder_of=lambda v: trees[v.revision] / inside if v.revision else Path.cwd(),
-            python_path_of=lambda v: _python_path(trees[v.revision], inside) if v.revision else (),
-        )
+        for variant in variants:
+            if variant.revision:
+                tree = trees[variant.revision]
+                environment = plain_environment(_python_path(tree, inside))
+                places[variant.name] = Workplace(tree / inside, environment)
+        yield places
     finally:
         for tree in trees.values():
             with contextlib.suppress(HotloopError):
@@ -56,10 +60,10 @@ def _git(*words: str, folder: Path | None = None, missing: str = "") -> str:
     try:
         done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise HotloopError("Comparing revisions needs git, which is not installed.") from None
+        raise HotloopError("Comparing revisions needs git, which is not installed; install it.") from None
     if done.returncode:
         if missing:
-            raise HotloopError(f"There is no revision {missing!r} in this project; see git log.")
-        why = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
-        raise HotloopError(f"git {words[0]} failed: {why[0]}")
+            raise HotloopError(f"Revision {missing!r} does not exist in this project; see git log.")
+        why = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise HotloopError(f"git {words[0]} failed: {why[0].removesuffix('.')}.")
     return done.stdout.strip()

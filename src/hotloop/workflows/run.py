@@ -12,19 +12,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hotloop
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import create_exclusively
-from hotloop.capture.folder import new_folder, update_facts
+from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder, update_facts
 from hotloop.capture.model import Capture
+from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
-from hotloop.workflows.launch import recording_environment
 
+PACKAGE = Path(hotloop.__file__).parent
+STARTUP = PACKAGE / "instrument" / "startup"
 BLINDING_FLAGS = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "skips sitecustomize"}
 
 
@@ -62,6 +65,28 @@ def run_recorded(words: tuple[str, ...], folder: Path | None, options: dict[str,
     with contextlib.suppress(OSError, ValueError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     return ran
+
+
+def recording_environment(
+    folder: Path, base: Mapping[str, str] | None = None, options: dict[str, Any] | None = None
+) -> dict[str, str]:
+    """Environment in which any Python, unmodified, and everything it starts records into `folder`."""
+    return startup_environment(base, options) | {CAPTURE_VARIABLE: str(folder.absolute())}
+
+
+def startup_environment(
+    base: Mapping[str, str] | None = None, options: dict[str, Any] | None = None
+) -> dict[str, str]:
+    """Environment in which any Python records into the capture that HOTLOOP_CAPTURE names.
+
+    Our start-up folder goes first on PYTHONPATH; its sitecustomize runs the user's own afterwards.
+    """
+    environment = dict(os.environ if base is None else base)
+    environment[RUN_VARIABLE] = json.dumps(options or {"on": True})
+    environment["HOTLOOP_HOME"] = str(PACKAGE.parent)
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([before] if before else [])])
+    return environment
 
 
 def did_nothing(capture: Capture) -> bool:

@@ -1,4 +1,4 @@
-"""`hotloop scale`: one command at several sizes, in random order, and the law its time follows."""
+"""`hotloop scale`: one command at several sizes, in random order, and the power law its time follows."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.sizes import scaling_of
 from hotloop.capture.plan import Plan, Variant
-from hotloop.workflows.experiments import Done, Progress, begin, carry_out, lanes_for, resume
+from hotloop.workflows.experiments import (
+    ExperimentResult,
+    Progress,
+    begin,
+    lanes_for,
+    resume,
+    run_experiment,
+)
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """The runs and the law; None when fewer than two sizes have a finished run."""
+class ScaleResult:
+    """The runs and the fitted law; None when fewer than two sizes have a successful run."""
 
-    done: Done
+    result: ExperimentResult
     scaling: Scaling | None
 
 
 def scale_plan(
     command: tuple[str, ...], sizes: tuple[int, ...], repeats: int, budget_s: float | None
 ) -> Plan:
-    """Every size `repeats` times."""
+    """A plan that runs every size `repeats` times."""
     if not command:
-        raise HotloopError("There is no command; write it after --, as in: hotloop scale -- python x.py {n}")
+        raise HotloopError(
+            "scale needs a command; write it after --, as in: hotloop scale -- python x.py {n}"
+        )
     if len(set(sizes)) < 2 or min(sizes) < 1:
-        raise HotloopError(f"The sizes are {list(sizes)}; give two or more different ones above 0.")
+        raise HotloopError(f"--sizes is {list(sizes)}; pass two or more different numbers above 0.")
     return Plan(
         variants=(Variant("as it is", command),),
         kind="scale",
@@ -37,19 +46,17 @@ def scale_plan(
     )
 
 
-def scale(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> Scaled:
+def scale(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> ScaleResult:
     """Run the sizes in a new series, `jobs` rounds of them at a time."""
     lanes = lanes_for(jobs)
-    return _scaled(carry_out(begin(plan, folder, "scale"), progress, lanes=lanes))
+    result = run_experiment(begin(plan, folder, "scale"), progress, lanes=lanes)
+    return ScaleResult(result, scaling_of(result.series))
 
 
-def scale_again(
+def resume_scale(
     folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
-) -> Scaled:
-    """Go on with a series of sizes."""
+) -> ScaleResult:
+    """Continue a series of sizes."""
     series, lanes = resume(folder, budget_s), lanes_for(jobs)
-    return _scaled(carry_out(series, progress, lanes=lanes))
-
-
-def _scaled(done: Done) -> Scaled:
-    return Scaled(done, scaling_of(done.series))
+    result = run_experiment(series, progress, lanes=lanes)
+    return ScaleResult(result, scaling_of(result.series))

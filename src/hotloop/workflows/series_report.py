@@ -16,7 +16,7 @@ from hotloop.analysis.sizes import scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.series import Series
 from hotloop.report.pen import Pen
-from hotloop.workflows.lab import combination_of
+from hotloop.workflows.lab import read_combination
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def series_report(path: str) -> SeriesReport:
     """Read the series at `path` and judge it as it stands."""
     series = store.read(Path(path))
     found = compare_series(series)
-    table = rank_comparison(found, combination_of(series)) if found.compared else None
+    table = rank_comparison(found, read_combination(series)) if found.compared else None
     return SeriesReport(path, series, found, table, scaling_of(series))
 
 
@@ -65,7 +65,7 @@ def html(report: SeriesReport) -> str:
     """The page."""
     from hotloop.report.series_html import series_html
 
-    combination = combination_of(report.series)
+    combination = read_combination(report.series)
     found = report.found
     if combination is not None:
         found = replace(found, compared=(*found.compared, combination))

@@ -26,7 +26,7 @@ from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.report.pipeline import benchmark_json, benchmark_png
 from hotloop.rl.workloads.mario import VARIANTS, Mario, VariantName, check
-from hotloop.workflows.experiments import Done, Progress, begin, carry_out
+from hotloop.workflows.experiments import ExperimentResult, Progress, begin, run_experiment
 
 ORIGINAL: VariantName = "original"
 FAST: VariantName = "fast"
@@ -66,7 +66,7 @@ class Request:
 class Benchmark:
     """Both machineries side by side, with all that is said about it."""
 
-    done: Done
+    done: ExperimentResult
     original: Mario
     fast: Mario
     figures: tuple[tuple[PipelineFigures, PipelineFigures], ...]  # of each pair
@@ -120,7 +120,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         timeout_s=max(budget_s, LEAST_TIMEOUT_S),
     )
     series = begin(plan, request.series, "mario-benchmark")
-    done = carry_out(series, progress, measure=lambda folder: _measured(folder, sides[FAST]))
+    done = run_experiment(series, progress, read_figures=lambda folder: _measured(folder, sides[FAST]))
     pairs = tuple(_figures_of_pairs(done.series, sides))
     found = Benchmark(
         done,

@@ -37,7 +37,7 @@ from hotloop.capture.stats import by_name
 from hotloop.report.functions import changes_text
 from hotloop.report.pen import Pen
 from hotloop.rl.workloads.petri import Petri, check, run
-from hotloop.workflows.experiments import Done, Progress, begin, carry_out
+from hotloop.workflows.experiments import ExperimentResult, Progress, begin, run_experiment
 from hotloop.workflows.report import report_on
 
 BATCHES = 5
@@ -73,10 +73,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Compared:
+class VariantComparison:
     """Turbo on against off, with all that is said about it."""
 
-    done: Done
+    done: ExperimentResult
     off: BatchBreakdown | None  # of the middle run of a side
     on: BatchBreakdown | None
     explanation: Explanation
@@ -104,7 +104,7 @@ def breakdown_of(folder: Path) -> BatchBreakdown:
 # ---- turbo on against off
 
 
-def compare_turbo(config: Petri, request: Request, progress: Progress) -> Compared:
+def compare_turbo(config: Petri, request: Request, progress: Progress) -> VariantComparison:
     """Fresh processes in turn, by the lab; the time compared is that of a batch after warm-up."""
     if config.checkpoint is not None or config.resume:
         raise HotloopError("--compare trains afresh in every run; leave out --checkpoint and --resume.")
@@ -121,10 +121,10 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> Compar
         timeout_s=max(budget_s, LEAST_TIMEOUT_S),
     )
     series = begin(plan, request.series, "petri-turbo")
-    done = carry_out(series, progress, measure=lambda folder: measured_batches(folder, config))
+    done = run_experiment(series, progress, read_figures=lambda folder: measured_batches(folder, config))
     runs = done.series.of(ON)
-    row = done.found.compared[0]
-    return Compared(
+    row = done.comparison.compared[0]
+    return VariantComparison(
         done,
         _typical(done.series, OFF),
         _typical(done.series, ON),

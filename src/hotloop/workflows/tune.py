@@ -18,9 +18,9 @@ from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import LOOKS, TOLERANCE, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
-from hotloop.lab.conduct import seed_variables
+from hotloop.lab.machine_lock import machine_lock
 from hotloop.lab.process import Job, Outcome
-from hotloop.lab.turns import turn
+from hotloop.lab.run_plan import seed_variables
 from hotloop.machine.facts import cores_granted
 from hotloop.tuning.cache import Tuned, remember
 from hotloop.tuning.model import Probe, split_phases
@@ -29,15 +29,15 @@ from hotloop.tuning.space import Settings as Settings
 from hotloop.tuning.space import Space
 from hotloop.tuning.space import words_of as words_of
 from hotloop.workflows.experiments import (
-    Done,
+    ExperimentResult,
     Progress,
     begin,
-    carry_out,
     interruptible,
     plain_environment,
+    run_experiment,
 )
-from hotloop.workflows.launch import recording_environment
 from hotloop.workflows.probes import REFUSED, Patience, Running, measured, watched
+from hotloop.workflows.run import recording_environment
 from hotloop.workflows.tune_record import write_search
 
 SEARCH_SHARE = 0.5  # of the budget, at most; the rest is for the comparison
@@ -119,7 +119,7 @@ class Tuning:
     target: Target
     searched: Searched
     folder: Path
-    compared: tuple[Done, ...]
+    compared: tuple[ExperimentResult, ...]
     """Yours against the best safe settings and the best of all; () when the search ended at those in use, or
     was cut short."""
     tuned: Tuned
@@ -209,7 +209,7 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
     return Tuning(target, searched, place, compared, tuned, interrupted, unit=prober.unit)
 
 
-def _is_certain(searched: Searched, compared: Sequence[Done]) -> bool:
+def _is_certain(searched: Searched, compared: Sequence[ExperimentResult]) -> bool:
     """Whether there is a result to remember: a verdict, or a search with time that ended where it began."""
     if compared:
         return any(row.verdict.word != "undecided" for row in _rows(compared).values())
@@ -241,7 +241,7 @@ def _interrupted(target: Target, place: Path, prober: Prober) -> Tuning:
 
 def _compare(
     target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober, searched: Searched
-) -> tuple[Done, ...]:
+) -> tuple[ExperimentResult, ...]:
     """Yours in pairs with the best safe settings, nothing where that is yours; then with the best of all, or
     that with the safe ones where they won: what may change learning must gain something beyond them."""
     space = searched.space
@@ -249,7 +249,7 @@ def _compare(
     wanted = {name: settings for name, settings in wanted.items() if settings != space.current}
     prober.patience.work_s = min(prober.patience.work_s, target.compare_s)
     left_s = max(terms.budget_s - searched.spent_s, (1 - SEARCH_SHARE) * terms.budget_s)
-    compared: list[Done] = []
+    compared: list[ExperimentResult] = []
     base = (CURRENT, space.current)
     for at, (name, settings) in enumerate(wanted.items()):
         progress.note(f"comparing with {SAYS_BASE[base[0]]}: {words_of(space.changed(settings))}")
@@ -263,7 +263,7 @@ def _compare(
             order_seed=terms.seed,
         )
         series = begin(plan, place / f"compare-{name}", "tune")
-        compared.append(carry_out(series, progress, measure=prober.measured, start=prober.run))
+        compared.append(run_experiment(series, progress, read_figures=prober.measured, start=prober.run))
         left_s -= compared[-1].series.spent_s
         if compared[-1].interrupted:
             break
@@ -283,11 +283,13 @@ def _variant(target: Target, name: str, settings: Settings) -> Variant:
     )
 
 
-def _rows(compared: Sequence[Done]) -> dict[str, VariantComparison]:
-    return {row.variant.name: row for done in compared for row in done.found.compared}
+def _rows(compared: Sequence[ExperimentResult]) -> dict[str, VariantComparison]:
+    return {row.variant.name: row for done in compared for row in done.comparison.compared}
 
 
-def verdict_of(target: Target, searched: Searched, compared: Sequence[Done], unit: str = ENV_STEP) -> Tuned:
+def verdict_of(
+    target: Target, searched: Searched, compared: Sequence[ExperimentResult], unit: str = ENV_STEP
+) -> Tuned:
     """What is remembered: settings whose gain is certain, apart by whether they may change learning.
 
     Rates are remembered where they are of env steps.
@@ -363,7 +365,7 @@ class Prober:
             folder=Path.cwd(),
             timeout_s=self._timeout_s,
         )
-        with turn(self.progress.note):
+        with machine_lock(self.progress.note):
             outcome = self.run(job)
         made = self._read(settings, capture, outcome)
         write_atomically(folder / "probe.json", json.dumps(dataclasses.asdict(made), indent=1) + "\n")

@@ -13,7 +13,7 @@ import tyro
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.trial import TrialReport, trial_json, trial_text
-from hotloop.workflows.try_ import Terms, try_patches
+from hotloop.workflows.trial import Terms, try_patches
 
 TAKES_COMMAND = True
 SCRIPT_FAILED, NOTHING_MEASURED, INTERRUPTED = 5, 1, 130

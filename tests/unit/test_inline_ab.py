@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -13,22 +14,21 @@ import pytest
 import hotloop
 from hotloop import Profiler
 from hotloop._util.errors import HotloopError
-from hotloop.measure import inline_ab
-from hotloop.measure.inline_ab import Segment, VariantRotation
 from hotloop.testing.fakes import FakeClock
-from hotloop.workflows.arm import arms_text, read_arms, verdict_of
+from hotloop.workflows import inline_ab
+from hotloop.workflows.inline_ab import Segment, VariantRotation, judge_segments, verdict_lines
 from tests.processes.scripts import environment
 
 MS = 1_000_000
 
 
 def loop(
-    arms: VariantRotation, clock: FakeClock, cost_ns: Callable[[str], int], iterations: int
+    test: VariantRotation, clock: FakeClock, cost_ns: Callable[[str], int], iterations: int
 ) -> list[str]:
     """A training loop in which an iteration of a variant takes `cost_ns(variant)`."""
     turns = []
     for _ in range(iterations):
-        turns.append(arms.next_variant())
+        turns.append(test.next_variant())
         clock.advance(cost_ns(turns[-1]))
     return turns
 
@@ -38,27 +38,27 @@ def nothing_recorded() -> None:
 
 
 def test_segments_hold_whole_iterations_without_the_first_after_a_switch(clock: FakeClock) -> None:
-    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.1, work=nothing_recorded)
-    turns = loop(arms, clock, lambda name: 10 * MS if name == "a" else 30 * MS, 200)
-    for segment in arms.segments:
+    test = VariantRotation(("a", "b"), clock=clock, segment_s=0.1, work=nothing_recorded)
+    turns = loop(test, clock, lambda name: 10 * MS if name == "a" else 30 * MS, 200)
+    for segment in test.segments:
         cost_s, count = (0.010, 10) if segment.variant == "a" else (0.030, 4)
         assert segment.iterations == count  # the fewest that fill 0.1 s
         assert segment.seconds == pytest.approx(cost_s * count)
         assert segment.env_steps is None and segment.updates is None
     first = next(i for i, name in enumerate(turns) if name != turns[0])
     assert first == (11 if turns[0] == "a" else 5)  # the counted ones and the dropped one
-    assert len(arms.segments) > 10
+    assert len(test.segments) > 10
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c", "d")])
 def test_every_block_has_each_variant_once_in_random_order(names: tuple[str, ...], clock: FakeClock) -> None:
-    arms = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded)
-    loop(arms, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
-    order = [segment.variant for segment in arms.segments]
+    test = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded)
+    loop(test, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
+    order = [segment.variant for segment in test.segments]
     blocks = [tuple(order[at : at + len(names)]) for at in range(0, len(order), len(names))]
     assert len(blocks) == 40 and all(sorted(block) == sorted(names) for block in blocks)
     assert len(set(blocks)) > 1  # a coin was flipped
-    assert [segment.block for segment in arms.segments] == [b for b in range(40) for _ in names]
+    assert [segment.block for segment in test.segments] == [b for b in range(40) for _ in names]
     again = VariantRotation(names, clock=clock, segment_s=0.01, work=nothing_recorded)
     loop(again, clock, lambda name: 5 * MS, 3 * len(names) * 40 + 1)
     assert [segment.variant for segment in again.segments] == order  # seeded
@@ -69,30 +69,30 @@ def test_every_block_has_each_variant_once_in_random_order(names: tuple[str, ...
 
 def test_a_planted_factor_of_two_is_found_under_drift_and_noise(clock: FakeClock) -> None:
     chance = random.Random(0)
-    arms = VariantRotation(("old", "new"), clock=clock, segment_s=0.1, work=nothing_recorded)
+    test = VariantRotation(("old", "new"), clock=clock, segment_s=0.1, work=nothing_recorded)
 
     def cost_ns(name: str) -> int:
         machine = 1 + clock.ns / 20e9  # it gets slower all the time
         return round(5 * MS * machine * chance.lognormvariate(0, 0.3) / (2 if name == "new" else 1))
 
-    loop(arms, clock, cost_ns, 2000)
-    found = verdict_of(arms.segments)
+    loop(test, clock, cost_ns, 2000)
+    found = judge_segments(test.segments)
     assert found is not None
     (row,) = found.variants
     assert (found.baseline, found.unit, row.name) == ("old", "iteration", "new")
     assert row.verdict.word == "faster"
     assert row.verdict.change is not None
     assert row.verdict.change.low < -0.5 < row.verdict.change.high
-    assert "new is faster by" in arms_text(found) and "than old" in arms_text(found)
+    assert "new is faster by" in verdict_lines(found) and "than old" in verdict_lines(found)
 
 
-def test_equal_arms_are_hardly_ever_told_apart() -> None:
+def test_equal_variants_are_rarely_called_different() -> None:
     words = []
     for seed in range(100):
         chance, clock = random.Random(seed), FakeClock()
-        arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.05, work=nothing_recorded, seed=seed)
-        loop(arms, clock, lambda name, c=chance: round(10 * MS * c.lognormvariate(0, 0.3)), 200)  # type: ignore[misc]
-        found = verdict_of(arms.segments)
+        test = VariantRotation(("a", "b"), clock=clock, segment_s=0.05, work=nothing_recorded, seed=seed)
+        loop(test, clock, lambda name, c=chance: round(10 * MS * c.lognormvariate(0, 0.3)), 200)  # type: ignore[misc]
+        found = judge_segments(test.segments)
         assert found is not None
         words.append(found.variants[0].verdict.word)
     wrong = sum(word in ("faster", "slower") for word in words)
@@ -103,40 +103,38 @@ def test_work_that_was_recorded_is_the_unit(
     profiler: Profiler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inline_ab, "default", profiler)
-    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.02)
+    test = VariantRotation(("a", "b"), clock=clock, segment_s=0.02)
     for _ in range(200):
-        steps = 3 if arms.next_variant() == "a" else 6  # b does twice the steps in the same time
+        steps = 3 if test.next_variant() == "a" else 6  # b does twice the steps in the same time
         profiler.progress(env_steps=steps, updates=1)
         clock.advance(5 * MS)
-    for segment in arms.segments:
+    for segment in test.segments:
         assert segment.env_steps == segment.iterations * (3 if segment.variant == "a" else 6)
         assert segment.updates == segment.iterations
-    found = verdict_of(arms.segments)
+    found = judge_segments(test.segments)
     assert found is not None and found.unit == "env step"
     change = found.variants[0].verdict.change
     assert change is not None and change.value == pytest.approx(-0.5)
 
 
-def test_segments_lie_in_the_capture_and_are_read_again(
+def test_segments_are_appended_to_the_capture(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording = Profiler(clock=clock).start(tmp_path / "capture")
     monkeypatch.setattr(inline_ab, "default", recording)
-    arms = VariantRotation(("a", "b"), clock=clock, segment_s=0.02, keep=inline_ab.append_to_capture)
-    loop(arms, clock, lambda name: 5 * MS, 60)
+    test = VariantRotation(("a", "b"), clock=clock, segment_s=0.02, save=inline_ab.append_to_capture)
+    loop(test, clock, lambda name: 5 * MS, 60)
     recording.stop()
-    assert read_arms(tmp_path / "capture") == {("a", "b"): arms.segments}
-    with open(tmp_path / "capture" / "arms.jsonl", "a") as file:
-        file.write('{"arms": ["a", "b"], "vari')  # killed in the middle of a line
-    assert read_arms(tmp_path / "capture") == {("a", "b"): arms.segments}
-    assert read_arms(tmp_path) == {}
+    lines = (tmp_path / "capture" / "arms.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [Segment(**(row | {"arms": tuple(row["arms"])})) for row in rows] == test.segments
 
 
 def test_incomplete_blocks_are_not_judged() -> None:
     cut = [Segment(("a", "b"), "a", 0, 1.0, 10, None, None)]
-    found = verdict_of(cut)
+    found = judge_segments(cut)
     assert found is not None and found.blocks == 0 and found.variants[0].verdict.word == "undecided"
-    assert verdict_of([]) is None
+    assert judge_segments([]) is None
 
 
 def test_wrong_names_get_a_sentence(clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hotloop.instrument.patch import Patch
-from hotloop.instrument.toggles import PatchToggle, Place, Toggle, alive
+from hotloop.instrument.trial_patches import PatchToggle, Place, Toggle, alive
 
 _TORCH = ("import torch",)
 

@@ -20,14 +20,20 @@ from hotloop.analysis.load_snapshot import machine_load_over
 from hotloop.analysis.trial import Looking, arm_name, combination, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.capture.folder import new_folder, update_facts
-from hotloop.instrument.toggles import NAMES
 from hotloop.instrument.trial import SEGMENT_S
+from hotloop.instrument.trial_patches import NAMES
 from hotloop.instrument.trial_script import FILE, ORDERS
 from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.report.trial import LeftOut, Patch, TrialReport
-from hotloop.workflows.launch import recording_environment
-from hotloop.workflows.run import Ran, begin_capture, name_of, normal_command, wait_for
-from hotloop.workflows.where import addition, script_of
+from hotloop.workflows.insertion_point import addition, script_of
+from hotloop.workflows.run import (
+    Ran,
+    begin_capture,
+    name_of,
+    normal_command,
+    recording_environment,
+    wait_for,
+)
 
 EACH_SHARE = 0.75  # of the budget, for the patches by themselves; the rest for the best combination
 LOOK_INTERVAL_S = 0.25

@@ -1,4 +1,4 @@
-"""Comparisons of runs that exist already: captures, folders of captures, series."""
+"""Compares runs that exist already: captures, folders of captures, series."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hotloop.workflows.settings import load_settings
 
 
 @dataclass(frozen=True)
-class Existing:
-    """A comparison of existing runs, and what is wrong with it."""
+class CaptureComparison:
+    """The verdict on existing runs, with warnings about the comparison."""
 
     series: Series
     found: Comparison
@@ -31,18 +31,18 @@ class Existing:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Runs found at one place, first to last, with their work counters."""
+class RecordedRuns:
+    """The runs of one side, in order, with their work counters."""
 
     runs: tuple[Run, ...]
     counters: tuple[dict[str, float], ...]
     command: tuple[str, ...]
 
 
-def gather(place: str, name: str) -> Recorded:
-    """Every run at `place`: a capture, a one-file export, a folder of captures, or a series.
+def gather_runs(place: str, name: str) -> RecordedRuns:
+    """All runs at `place`: a capture, a one-file export, a folder of captures, or a series.
 
-    Of a series the runs of its baseline are taken.
+    Of a series, only the runs of the baseline.
     """
     folder = Path(place)
     if store.is_series(folder):
@@ -57,34 +57,30 @@ def gather(place: str, name: str) -> Recorded:
         runs = tuple(_as_run(capture, name, resolver) for capture in captures)
         command = tuple(captures[0].command) if captures else ()
     if not runs:
-        raise HotloopError(
-            f"There is no finished run in {place}; name a capture, a folder of them, a series."
-        )
+        raise HotloopError(f"{place} has no finished run; name a capture, a folder of captures or a series.")
     order = sorted(range(len(runs)), key=lambda i: runs[i].started_s)
     counters = tuple(counters_of(capture) for capture in captures)
-    return Recorded(tuple(runs[i] for i in order), counters, command)
+    return RecordedRuns(tuple(runs[i] for i in order), counters, command)
 
 
-def compare_existing(a: str, b: str, tolerance: float) -> Existing:
-    """The verdict on runs that exist, with a warning when they were not interleaved."""
-    sides = gather(a, "A"), gather(b, "B")
-    return judged(sides[0], sides[1], tolerance)
+def compare_captures(a: str, b: str, tolerance: float) -> CaptureComparison:
+    """Compare existing runs; warns if they were not interleaved."""
+    return judge_runs(gather_runs(a, "A"), gather_runs(b, "B"), tolerance)
 
 
 def compare(a: str | os.PathLike[str], b: str | os.PathLike[str], tolerance: float = 0.03) -> Comparison:
-    """The verdict on two places with captures that exist: each a capture, a folder of them or a series.
+    """Compare existing runs; `a` and `b` are each a capture, a folder of captures or a series.
 
-    `tolerance` is the difference that does not matter, as a fraction. What is doubtful about the
-    comparison (too few runs, not interleaved) is warned about.
+    Differences below `tolerance`, a fraction, do not matter. Warns if the runs were not interleaved.
     """
-    result = compare_existing(os.fspath(a), os.fspath(b), tolerance)
+    result = compare_captures(os.fspath(a), os.fspath(b), tolerance)
     for warning in result.warnings:
         warnings.warn(warning, stacklevel=2)
     return result.found
 
 
-def judged(a: Recorded, b: Recorded, tolerance: float) -> Existing:
-    """Runs paired in the order they were made, or, when they were apart in time, not paired at all."""
+def judge_runs(a: RecordedRuns, b: RecordedRuns, tolerance: float) -> CaptureComparison:
+    """Pair the runs in the order they were made; if they were not interleaved, do not pair them."""
     plan = Plan(
         variants=(Variant("A", a.command or ("?",)), Variant("B", b.command or ("?",))),
         tolerance=tolerance,
@@ -97,24 +93,24 @@ def judged(a: Recorded, b: Recorded, tolerance: float) -> Existing:
     warnings = []
     if not _interleaved(runs):
         warnings.append(
-            "A and B were not run in turn, so a machine that got faster or slower in between looks like a "
-            "difference; to be sure: hotloop compare --a 'COMMAND' --b 'COMMAND'"
+            "A and B were not run in turn, so a change in the load of the machine looks like a difference; "
+            "for a reliable verdict: hotloop compare --a 'COMMAND' --b 'COMMAND'"
         )
         values = [[value_s(r, found.metric) for r in runs if r.variant == side] for side in "AB"]
         verdict = judge_unpaired(*values, tolerance=tolerance)
         found = replace(found, compared=(replace(found.compared[0], verdict=verdict),))
-    return Existing(series, found, tuple(warnings))
+    return CaptureComparison(series, found, tuple(warnings))
 
 
 def _interleaved(runs: list[Run]) -> bool:
-    """Whether the two runs of each pair were made one right after the other."""
+    """Whether the two runs of every pair directly followed each other."""
     place = {(run.variant, run.block): i for i, run in enumerate(runs)}
     shared = [block for side, block in place if side == "A" and ("B", block) in place]
     return len(shared) > 1 and all(abs(place["A", b] - place["B", b]) == 1 for b in shared)
 
 
 def _captures_in(folder: Path) -> list[Path]:
-    """The capture itself, or the captures and exports inside a folder."""
+    """The capture itself, or the captures or exports inside a folder."""
     if not folder.is_dir() or (folder / "capture.json").is_file():
         return [folder]
     inside = sorted(file.parent for file in folder.glob("*/capture.json"))

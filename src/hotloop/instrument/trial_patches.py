@@ -301,7 +301,7 @@ def all_toggles() -> list[Toggle]:
     """Every toggle, whether it applies or not. Imports nothing the script has not imported."""
     found: list[Toggle] = [Collector(), SwitchInterval(), EnvChecks(), Logging()]
     if "torch" in sys.modules:
-        found += importlib.import_module("hotloop.instrument.toggles_torch").torch_toggles()
+        found += importlib.import_module("hotloop.instrument.trial_patches_torch").torch_toggles()
     return found
 
 
