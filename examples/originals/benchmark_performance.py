@@ -1,14 +1,15 @@
-"""The script people know for comparing the locked queue with the fast path, over `hotloop train mario`:
+"""Compares the locked queue with the fast pipeline, like the original script:
 
     python examples/originals/benchmark_performance.py --budget 15m
 
-Both variants in turn, in fresh processes, at equal updates for each transition; prints the table and writes
-mario_benchmark.json and mario_benchmark.png. All flags of `hotloop train mario` work.
+Runs `hotloop train mario --benchmark`: both variants in turn, each run a fresh process, with the same
+number of gradient steps per transition. Prints a table and writes mario_benchmark.json and
+mario_benchmark.png. All flags of `hotloop train mario` work too.
 """
 
 import sys
 
-from hotloop.cli.main import main
+from _translate import train
 
 if __name__ == "__main__":
-    sys.exit(main(["train", "mario", "--benchmark", *sys.argv[1:]]))
+    sys.exit(train("mario", ["--benchmark", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""How the profiling library is used, as in the pixel project: a region, a decorator, statistics."""
+"""How to use the profiling library, like the original example: a region, a decorator, statistics."""
 
 import time
 

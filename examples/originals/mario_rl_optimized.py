@@ -1,14 +1,14 @@
-"""The script people know for training with collectors of their own, over `hotloop train mario`:
+"""Mario DQN with parallel collectors, with the flags of the original script:
 
     python examples/originals/mario_rl_optimized.py --epochs 20
 
-The fast machinery on the built-in platformer. `--env mario` plays Super Mario Bros in the emulator (the extra
-`mario`), `--variant original` uses the locked queue; all flags of `hotloop train mario` work.
+Runs `hotloop train mario` on the built-in platformer. `--env mario` plays Super Mario Bros in the emulator
+(extra `mario`), `--variant original` uses one locked queue. All flags of `hotloop train mario` work too.
 """
 
 import sys
 
-from hotloop.cli.main import main
+from _translate import train
 
 if __name__ == "__main__":
-    sys.exit(main(["train", "mario", *sys.argv[1:]]))
+    sys.exit(train("mario", sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The self-check people know from the pixel project: `hotloop doctor --selfcheck`."""
+"""Self-check of the profiler, like the original script: runs `hotloop doctor --selfcheck`."""
 
 import sys
 

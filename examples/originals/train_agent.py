@@ -1,13 +1,14 @@
-"""The training script people know from the pixel project, over `hotloop train ricochet`.
+"""PPO on Ricochet Robots from pixels, with the flags of the original script:
 
     python train_agent.py --obs-mode rgb_image --convlstm --timesteps 50000 --enable-profiling
 
-Pictures are drawn by PIL, as there; `hotloop train ricochet` draws the same pixels compiled.
+Runs `hotloop train ricochet` with images drawn by PIL, like the original; our default draws the same pixels
+with compiled code.
 """
 
 import sys
 
-from hotloop.cli.main import main
+from _translate import train
 
 if __name__ == "__main__":
     words = sys.argv[1:]
@@ -15,4 +16,4 @@ if __name__ == "__main__":
         words.append("--no-convlstm")
     if "--rendering" not in words:
         words += ["--rendering", "pil"]
-    sys.exit(main(["train", "ricochet", *words]))
+    sys.exit(train("ricochet", words))

@@ -2,13 +2,13 @@
 
     python examples/originals/train_bc.py --epochs 50 --workers 4 --batch-size 256
 
-It runs `hotloop train imitate --stage bc`, where `--workers` are loading processes of torch's DataLoader.
-Leave them out and batches are rows of arrays in memory, which is faster for data that fit there.
+Runs `hotloop train imitate --stage bc`, where `--workers` is the number of DataLoader workers. Without it,
+batches are rows of arrays in memory, which is faster for data that fits there.
 """
 
 import sys
 
-from hotloop.cli.main import main
+from _translate import train
 
 if __name__ == "__main__":
-    sys.exit(main(["train", "imitate", "--stage", "bc", *sys.argv[1:]]))
+    sys.exit(train("imitate", ["--stage", "bc", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""`python -m profiling.analyzer --input F --output F --charts F.png --detailed F.json`: ours, same flags."""
+"""`python -m profiling.analyzer --input F --output F --charts F.png --detailed F.json`, as in the original"""
 
 import sys
 

@@ -1,14 +1,17 @@
-"""The script people know for the time of a PPO run on the Petri net, over `hotloop train petri`.
+"""Where the time of a PPO run on the Petri net goes, with the flags of the original script:
 
     python profile_training_time.py --turbo --batches 5 --breakdown
     python profile_training_time.py --compare --batches 5 --breakdown --detailed
 
-TorchRL trains, as there; `--trainer hotloop` is ours. Without --compare and --detailed a breakdown is shown.
+Runs `hotloop train petri` with TorchRL, like the original; use `--trainer hotloop` for our PPO. Shows a
+breakdown unless --compare or --detailed is given.
 """
 
 import sys
+from pathlib import Path
 
-from hotloop.cli.main import main
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _translate import train
 
 if __name__ == "__main__":
     words = sys.argv[1:]
@@ -16,4 +19,4 @@ if __name__ == "__main__":
         words += ["--trainer", "torchrl"]
     if not {"--compare", "--detailed", "--breakdown", "-h", "--help"} & set(words):
         words.append("--breakdown")
-    sys.exit(main(["train", "petri", *words]))
+    sys.exit(train("petri", words))

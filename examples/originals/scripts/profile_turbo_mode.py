@@ -1,9 +1,9 @@
-"""The Petri net alone, no training: a profile of both modes, then turbo on against off in fresh processes.
+"""The Petri net without training: profiles both modes, then compares turbo on and off in fresh processes.
 
     python profile_turbo_mode.py --steps 20000
 
-Each run takes random allowed actions; both modes take the same ones, since they behave the same. Further
-arguments go to `hotloop compare`, such as --budget 2m or --detailed.
+Each run takes random legal actions, the same ones in both modes. Other arguments go to `hotloop compare`,
+such as --budget 2m or --detailed.
 """
 
 import argparse
@@ -19,7 +19,6 @@ _step = hotloop.profile("env_step")
 
 
 def play(turbo: bool, steps: int, envs: int, wafers: int, seed: int) -> None:
-    """Step the nets."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
     nets = PetriVectorEnv(envs, wafers=wafers, turbo=turbo, autoreset_mode="SameStep")
@@ -33,7 +32,7 @@ def play(turbo: bool, steps: int, envs: int, wafers: int, seed: int) -> None:
 
 
 def show(mode: str, given: argparse.Namespace) -> None:
-    """Record one run of a mode in this process and print its regions."""
+    """Record one run in this process and print its regions."""
     play(mode == "on", given.envs, given.envs, given.wafers, given.seed)  # compiles
     with tempfile.TemporaryDirectory() as folder:
         hotloop.start(f"{folder}/turbo-{mode}")
@@ -45,11 +44,13 @@ def show(mode: str, given: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20_000, help="env steps of a run")
-    parser.add_argument("--envs", type=int, default=16, help="nets stepped together")
-    parser.add_argument("--wafers", type=int, default=25, help="wafers of an episode")
-    parser.add_argument("--only", choices=["on", "off"], help="run one mode here, without comparing")
-    parser.add_argument("--seed", type=int, default=0, help="of the actions")
+    parser.add_argument("--steps", type=int, default=20_000, help="env steps per run")
+    parser.add_argument("--envs", type=int, default=16, help="number of parallel nets")
+    parser.add_argument("--wafers", type=int, default=25, help="wafers per episode")
+    parser.add_argument(
+        "--only", choices=["on", "off"], help="run one mode in this process, without comparing"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the actions")
     given, rest = parser.parse_known_args()
     if given.only:
         play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
