@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
+from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
 from hotloop.rl.train.dqn import dqn_loss, td_targets, train
 from hotloop.rl.train.dqn_config import DQNConfig, DQNResult
 from hotloop.rl.train.dqn_learners import make_learner
@@ -97,7 +97,7 @@ def filled(width: int, actions: int, prioritised: bool = False) -> ReplayBuffer:
         4,
         Box(-3.0, 3.0, (width,), np.float32),
         Discrete(actions),
-        prioritised=Prioritised() if prioritised else None,
+        prioritized=Prioritized() if prioritised else None,
     )
 
     def frames() -> np.ndarray:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers import replay_kernels, sum_tree
-from hotloop.rl.buffers.memory import huge_bytes
-from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
+from hotloop.rl.buffers.raw_memory import huge_bytes
+from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
 from hotloop.rl.buffers.replay_plain import PlainReplay
 from hotloop.rl.envs.streams import make_streams, seed_streams
 
@@ -45,7 +45,7 @@ class Steps:
 
 def pair(
     kind: str,
-    capacity: int,
+    buffer_size: int,
     envs: int,
     stack: int = 1,
     seed: int = 0,
@@ -56,11 +56,11 @@ def pair(
     if stack > 1:
         low, high = np.min(space.low), np.max(space.high)
         space = Box(low, high, (stack, *space.shape), space.dtype.type)
-    prioritised = None if alpha is None else Prioritised(alpha)
+    prioritized = None if alpha is None else Prioritized(alpha)
     fast = ReplayBuffer(
-        capacity, envs, space, action, frame_stack=stack, prioritised=prioritised, seed=seed, **words
+        buffer_size, envs, space, action, frame_stack=stack, prioritized=prioritized, seed=seed, **words
     )
-    return fast, PlainReplay(capacity, fast.layout, alpha=alpha, seed=seed)
+    return fast, PlainReplay(buffer_size, fast.layout, alpha=alpha, seed=seed)
 
 
 def assert_same(batch: Any, expected: dict[str, np.ndarray]) -> None:
@@ -74,7 +74,7 @@ def assert_same(batch: Any, expected: dict[str, np.ndarray]) -> None:
     envs=st.integers(1, 5),
     slots=st.integers(2, 12),
     stack=st.sampled_from([1, 1, 2, 4]),
-    n_step=st.integers(1, 4),
+    n_steps=st.integers(1, 4),
     padding=st.sampled_from(["first", "zero"]),
     autoreset=st.sampled_from(["same_step", "next_step"]),
     alpha=st.sampled_from([None, None, 0.6]),
@@ -87,7 +87,7 @@ def test_every_sample_is_that_of_the_plain_list(
     envs: int,
     slots: int,
     stack: int,
-    n_step: int,
+    n_steps: int,
     padding: Any,
     autoreset: Any,
     alpha: float | None,
@@ -102,11 +102,11 @@ def test_every_sample_is_that_of_the_plain_list(
         stack,
         seed,
         alpha,
-        n_step=n_step,
+        n_steps=n_steps,
         stack_padding=padding,
         autoreset=autoreset,
     )
-    shared = n_step == 1 and seed % 2 == 0
+    shared = n_steps == 1 and seed % 2 == 0
     batch = fast.make_batch(17, shared=shared)
     steps = Steps(SPACES[kind][0], SPACES[kind][1], envs, seed, ends)
     first = steps.frames()
@@ -167,7 +167,7 @@ def test_stacked_observations_and_their_newest_frames_are_the_same_push() -> Non
 def test_a_transition_worked_out_by_hand() -> None:
     """One env, three-step returns, gamma 1/2; the second step terminates, then a truncation."""
     space = Box(-9.0, 99.0, (1,), np.float32)
-    buffer = ReplayBuffer(8, 1, space, Discrete(2), n_step=3, gamma=0.5)
+    buffer = ReplayBuffer(8, 1, space, Discrete(2), n_steps=3, gamma=0.5)
 
     def frame(value: float) -> np.ndarray:
         return np.array([[value]], dtype=np.float32)
@@ -252,12 +252,12 @@ def test_the_tree_is_that_of_adding_everything_up(leaves: int, seed: int, count:
 
 def test_a_saved_buffer_goes_on_to_the_same_samples() -> None:
     for alpha in (None, 0.6):
-        one, _ = pair("picture", 60, 3, 2, alpha=alpha, n_step=2)
+        one, _ = pair("picture", 60, 3, 2, alpha=alpha, n_steps=2)
         steps = Steps(*SPACES["picture"], 3, 9, 0.2)
         one.start(steps.frames())
         for _ in range(33):
             one.push(*steps.step())
-        other, _ = pair("picture", 60, 3, 2, seed=5, alpha=alpha, n_step=2)
+        other, _ = pair("picture", 60, 3, 2, seed=5, alpha=alpha, n_steps=2)
         other.load_state(one.save_state())
         for _ in range(30):
             step = steps.step()
@@ -312,17 +312,17 @@ def test_torch_tensors_share_the_batch() -> None:
 def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
     space, action = SPACES["vector"]
     for words, part in (
-        ({"capacity": 1, "num_envs": 2}, "capacity=1"),
-        ({"capacity": 5, "num_envs": 0}, "num_envs=0"),
-        ({"capacity": 1 << 50, "num_envs": 1}, "smaller capacity"),
-        ({"capacity": 8, "num_envs": 1, "n_step": 0}, "n_step=0"),
-        ({"capacity": 8, "num_envs": 1, "gamma": 1.5}, "gamma=1.5"),
-        ({"capacity": 8, "num_envs": 1, "frame_stack": 4}, "frame_stack=4"),
-        ({"capacity": 8, "num_envs": 1, "autoreset": "later"}, "autoreset='later'"),
+        ({"buffer_size": 1, "n_envs": 2}, "buffer_size=1"),
+        ({"buffer_size": 5, "n_envs": 0}, "n_envs=0"),
+        ({"buffer_size": 1 << 50, "n_envs": 1}, "choose a smaller one"),
+        ({"buffer_size": 8, "n_envs": 1, "n_steps": 0}, "n_steps=0"),
+        ({"buffer_size": 8, "n_envs": 1, "gamma": 1.5}, "gamma=1.5"),
+        ({"buffer_size": 8, "n_envs": 1, "frame_stack": 4}, "frame_stack=4"),
+        ({"buffer_size": 8, "n_envs": 1, "autoreset": "later"}, "autoreset='later'"),
     ):
         with pytest.raises(HotloopError, match=part):
             ReplayBuffer(observation_space=space, action_space=action, **words)
-    buffer, _ = pair("vector", 50, 2, n_step=2)
+    buffer, _ = pair("vector", 50, 2, n_steps=2)
     steps = Steps(*SPACES["vector"], 2, 0, 1.0)
     step = steps.step()
     with pytest.raises(HotloopError, match="start"):
@@ -346,9 +346,9 @@ def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
     buffer.push(*step)
     with pytest.raises(HotloopError, match="rows of shape"):
         buffer.gather([0, 999], buffer.make_batch(2))
-    with pytest.raises(HotloopError, match="row 4 holds no transition"):
+    with pytest.raises(HotloopError, match="row 4 no longer holds a transition"):
         buffer.gather([0, 4], buffer.make_batch(2))
-    with pytest.raises(HotloopError, match="n_step=2"):
+    with pytest.raises(HotloopError, match="n_steps=2"):
         buffer.make_batch(2, shared=True)
     with pytest.raises(HotloopError, match="size=0"):
         buffer.make_batch(0)

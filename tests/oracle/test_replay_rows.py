@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
-from hotloop.rl.buffers.replay_rows_plain import PlainRows
+from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
+from hotloop.rl.buffers.replay_plain import PlainRows
 from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import Setup, Spaces, Task, experience_dtype
 from tests.collect_envs import Stacked, Steered
@@ -63,22 +63,22 @@ def assert_same(batch: Any, expected: dict[str, np.ndarray[Any, Any]]) -> None:
     streams=st.integers(1, 5),
     slots=st.integers(2, 12),
     stack=st.sampled_from([1, 1, 2, 4]),
-    n_step=st.integers(1, 4),
+    n_steps=st.integers(1, 4),
     padding=st.sampled_from(["first", "zero"]),
     ends=st.sampled_from([0.0, 0.1, 0.5]),
     seed=st.integers(0, 2**31),
 )
 def test_every_sample_is_that_of_the_plain_list(
-    kind: str, streams: int, slots: int, stack: int, n_step: int, padding: Any, ends: float, seed: int
+    kind: str, streams: int, slots: int, stack: int, n_steps: int, padding: Any, ends: float, seed: int
 ) -> None:
     space, action = SPACES[kind]
     space = stacked(space, stack)
     fast = ReplayBuffer(
         slots * streams, streams, space, action,
-        frame_stack=stack, stack_padding=padding, n_step=n_step, seed=seed,
+        frame_stack=stack, stack_padding=padding, n_steps=n_steps, seed=seed,
     )  # fmt: skip
     plain = PlainRows(slots * streams, fast.layout, seed)
-    batch = fast.make_batch(17, shared=n_step == 1 and seed % 2 == 0)
+    batch = fast.make_batch(17, shared=n_steps == 1 and seed % 2 == 0)
     source = Source(experience_dtype(Spaces(space, action, 1, stack)), streams, seed, ends)
     for _ in range(20):
         rows = source.rows(1 + seed % (3 * slots))
@@ -121,7 +121,7 @@ def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
     before = buffer.save_state()
     wrong = source.rows(3)
     wrong["stream"][2] = 3
-    with pytest.raises(HotloopError, match="row 2 is of stream 3 and this buffer is for 3"):
+    with pytest.raises(HotloopError, match="row 2 belongs to stream 3, but this buffer has 3"):
         buffer.push_rows(wrong)
     with pytest.raises(HotloopError, match="this buffer stores"):
         buffer.push_rows(np.zeros(1, dtype=experience_dtype(Spaces(*SPACES["vector"], 1))))
@@ -133,12 +133,12 @@ def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
     np.testing.assert_array_equal(buffer.save_state()["clocks"][:2], before["clocks"][:2])
     empty = ReplayBuffer(60, 3, *SPACES["vector"])
     headless = np.zeros(1, dtype=experience_dtype(Spaces(*SPACES["vector"], 1)))
-    with pytest.raises(HotloopError, match="first row never came"):
+    with pytest.raises(HotloopError, match="first row is missing"):
         empty.push_rows(headless)
     with pytest.raises(HotloopError, match="empty"):
         empty.sample(empty.make_batch(4))
     with pytest.raises(HotloopError, match="without priorities"):
-        ReplayBuffer(60, 3, *SPACES["vector"], prioritised=Prioritised()).push_rows(headless)
+        ReplayBuffer(60, 3, *SPACES["vector"], prioritized=Prioritized()).push_rows(headless)
 
 
 def test_rows_go_from_a_collectors_ring_to_replay_and_come_out_as_the_twin_says() -> None:
@@ -159,7 +159,7 @@ def test_fifty_thousand_stacks_take_hardly_more_than_their_single_frames() -> No
     space, frames = Box(0, 255, (4, 84, 84), np.uint8), 50_000
     single = frames * 84 * 84
     buffer = ReplayBuffer(frames, 4, space, Discrete(7), frame_stack=4)
-    assert buffer.capacity == frames
+    assert buffer.buffer_size == frames
     assert buffer.bytes_stored <= 1.15 * single
     before = resident_bytes()
     rows = np.zeros(1000, dtype=experience_dtype(Spaces(space, Discrete(7), 1, 4)))

@@ -5,24 +5,24 @@ Each environment has a ring of its own, with one record for each step:
     env 0 | observation 0, action 0, reward 0, marks 0 | observation 1, action 1, ... | ...
     env 1 | ...
 
-A transition's next observation is the observation one record further. Where an episode ended and the
-environment reset itself in the same step (Gymnasium's SAME_STEP), the record further holds the first
-observation of the next episode; the true one, the final observation, is kept apart and the record's
-marks say where. With NEXT_STEP the record further is the true one and the one after it only a reset: it
-is marked as a hole and never drawn or counted. With `frame_stack`, only the newest frame of each
-observation is stored; stacks are rebuilt when sampled and never reach over the start of an episode.
-`terminated` and `truncated` stay apart: only termination stops the value of what comes next.
+A transition's next observation is the observation of the following record. Where an episode ended and the
+environment was reset in the same step (Gymnasium's SAME_STEP), the following record holds the first
+observation of the next episode; the final observation is then stored separately and the record's marks point
+to it. With NEXT_STEP the following record is the true next observation and the one after it only a reset: it
+is marked as a hole, never drawn and never counted. With `frame_stack`, only the newest frame of each
+observation is stored; stacks are rebuilt when sampled and never reach back past the start of an episode.
+`terminated` and `truncated` stay apart: only termination stops bootstrapping.
 
     buffer = ReplayBuffer(100_000, env.num_envs, env.single_observation_space, env.single_action_space)
-    batch = buffer.make_batch(256)                # memory for samples, made once
+    batch = buffer.make_batch(256)                # memory for samples, allocated once
     buffer.start(observations)                    # from reset()
     buffer.push(actions, rewards, terminated, truncated, observations, final_observations)
-    buffer.sample(batch)                          # batch.observations, batch.rewards, ... are filled
+    buffer.sample(batch)                          # fills batch.observations, batch.rewards, ...
 
-Collectors that run at their own pace hand over rows instead of vector steps: `buffer.push_rows(rows)` is
-then the only call (replay_rows.py).
+Collectors that run at their own pace deliver rows instead of vector steps: `buffer.push_rows(rows)` is then
+the only call to store anything (replay_rows.py).
 
-So a small transition costs one or two cache lines, and a stack of frames is one run of memory.
+With this layout a small transition takes one or two cache lines, and a stack of frames one contiguous copy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import size as in_bytes
 from hotloop.machine.facts import memory_bytes
 from hotloop.rl.buffers import replay_kernels as kernels
-from hotloop.rl.buffers.memory import huge_bytes
+from hotloop.rl.buffers.raw_memory import huge_bytes
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.buffers.replay_layout import NO_BYTES, Layout
 from hotloop.rl.buffers.replay_plain import push_one
@@ -51,71 +51,71 @@ _EMPTY = "The replay buffer is empty; push at least one step before sampling."
 
 
 @dataclass(frozen=True, slots=True)
-class Prioritised:
-    """Draw a transition in proportion to (|its last error| + epsilon) ** alpha."""
+class Prioritized:
+    """Draw each transition with probability proportional to (|its last TD error| + epsilon) ** alpha."""
 
     alpha: float = 0.6
     epsilon: float = 1e-6
 
 
 class ReplayBuffer:
-    """Ring of at least `capacity` // num_envs vector steps; see the module's text for its layout.
+    """A ring of at least `buffer_size // n_envs` vector steps; the module's docstring explains its layout.
 
-    Memory is owned by the buffer and made at once, but for final observations, whose room grows as
-    episodes end. Random numbers come from a stream of its own: same seed, same pushes, same samples.
+    The buffer owns its memory and allocates it at once, except for final observations, whose room grows as
+    episodes end. It draws random numbers from a stream of its own: same seed, same pushes, same samples.
     """
 
     def __init__(
         self,
-        capacity: int,
-        num_envs: int,
+        buffer_size: int,
+        n_envs: int,
         observation_space: Any,
         action_space: Any,
         *,
         frame_stack: int = 1,
         stack_padding: Literal["first", "zero"] = "first",
-        n_step: int = 1,
+        n_steps: int = 1,
         gamma: float = 0.99,
-        prioritised: Prioritised | None = None,
+        prioritized: Prioritized | None = None,
         autoreset: Literal["same_step", "next_step"] = "same_step",
         seed: int = 0,
     ):
         """Spaces are those of a single environment: any object with `shape` and `dtype`.
 
-        `frame_stack` k > 1: observations have shape (k, ...), newest last; `stack_padding` says what the
-        environment puts before an episode's first frame: that frame again, or zeros.
+        `frame_stack` k > 1: observations have shape (k, ...), newest last. `stack_padding`: what the
+        environment puts before an episode's first frame, that frame again or zeros.
         """
         layout = self.layout = Layout(
-            num_envs, tuple(observation_space.shape), np.dtype(observation_space.dtype),
+            n_envs, tuple(observation_space.shape), np.dtype(observation_space.dtype),
             tuple(action_space.shape), np.dtype(action_space.dtype),
-            frame_stack, stack_padding, n_step, gamma, autoreset,
+            frame_stack, stack_padding, n_steps, gamma, autoreset,
         )  # fmt: skip
-        if capacity < num_envs:
+        if buffer_size < n_envs:
             raise HotloopError(
-                f"capacity={capacity} has no room for one step of num_envs={num_envs} environments; "
+                f"buffer_size={buffer_size} has no room for one step of n_envs={n_envs} environments; "
                 "make it at least as large."
             )
-        self.num_envs, self.prioritised = num_envs, prioritised
+        self.n_envs, self.prioritized = n_envs, prioritized
         record = layout.record()
-        slots = capacity // num_envs
-        self.capacity = slots * num_envs
+        slots = buffer_size // n_envs
+        self.buffer_size = slots * n_envs
         length = slots + frame_stack
-        limit, wanted = memory_bytes(), length * num_envs * record.itemsize
-        if limit is not None and wanted > limit:
+        available, needed = memory_bytes(), length * n_envs * record.itemsize
+        if available is not None and needed > available:
             raise HotloopError(
-                f"A replay buffer of capacity={capacity} with {record.itemsize} bytes a transition needs "
-                f"{in_bytes(wanted)}, more than this machine's {in_bytes(limit)}; choose a smaller capacity."
+                f"buffer_size={buffer_size} at {record.itemsize} bytes a transition needs "
+                f"{in_bytes(needed)}, more than this machine's {in_bytes(available)}; choose a smaller one."
             )
-        self._memory = huge_bytes(wanted)
-        self._records = self._memory.view(record).reshape(num_envs, length)
+        self._memory = huge_bytes(needed)
+        self._records = self._memory.view(record).reshape(n_envs, length)
         self._numbers, self._marks = self._memory.view(np.float32), self._memory.view(np.int32)
         self._ring = np.zeros(kernels.RING_FIELDS, dtype=np.int64)
         here = self._memory.ctypes.data
         self._ring[: kernels.TIME] = (
-            num_envs, slots, length, record.itemsize, layout.frame_bytes,
+            n_envs, slots, length, record.itemsize, layout.frame_bytes,
             self._records["action"].ctypes.data - here, layout.action_bytes,
             self._records["reward"].ctypes.data - here,
-            frame_stack, stack_padding == "zero", n_step, autoreset == "same_step",
+            frame_stack, stack_padding == "zero", n_steps, autoreset == "same_step",
         )  # fmt: skip
         self._records["marks"][:, 0] |= kernels.FIRST
         self._records["marks"][:, -1] |= kernels.LAST
@@ -127,9 +127,9 @@ class ReplayBuffer:
         self._started = False
         self._row_streams: RowStreams | None = None  # once rows are pushed instead of vector steps
         self._largest_priority = 1.0
-        # leaves are ordered by slot, then environment, so that a step's are neighbours
-        self._tree = make_tree(length * num_envs if prioritised else 1)
-        self._one_step = np.zeros(num_envs, dtype=np.float64)
+        # leaves are ordered by slot, then environment, so that those of one step are neighbours
+        self._tree = make_tree(length * n_envs if prioritized else 1)
+        self._one_step = np.zeros(n_envs, dtype=np.float64)
 
     def __len__(self) -> int:
         """Transitions that can be drawn now."""
@@ -137,15 +137,15 @@ class ReplayBuffer:
 
     @property
     def bytes_stored(self) -> int:
-        """Memory the buffer has taken: the ring, final observations and priorities."""
+        """Memory allocated for the ring, final observations and priorities."""
         return int(self._memory.nbytes + self._finals.nbytes + self._free.nbytes + self._tree.nbytes)
 
     # ---- storing
 
     def start(self, observations: NDArray[Any]) -> None:
-        """The observations of a reset of all environments; episodes that were running count as truncated."""
+        """Begin new episodes with the observations of a reset; running episodes count as truncated."""
         given = self.layout.observation_bytes(observations, "observations")
-        self.make_room(self.num_envs)
+        self.make_room(self.n_envs)
         kernels.begin(self._memory, self._marks, self._finals, self._free, self._ring, given)
         self._started = True
 
@@ -158,17 +158,17 @@ class ReplayBuffer:
         observations: NDArray[Any],
         final_observations: NDArray[Any] | None = None,
     ) -> None:
-        """Store one step of all environments, first index the environment; everything is copied.
+        """Store one vector step (first axis: environment); everything is copied.
 
-        `observations` are what the step gave, `final_observations` the last ones of episodes that ended
-        just now (read only in those rows; needed with SAME_STEP).
+        `observations` are those that the step returned. `final_observations` are the last ones of episodes
+        that just ended: needed with SAME_STEP, read only in those rows.
         """
         step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
         kernels.push(
             self._memory, self._numbers, self._marks, self._finals, self._free, self._ring, *step
         )  # fmt: skip
-        if self.prioritised:
-            self._new_priorities()
+        if self.prioritized:
+            self._set_new_priorities()
 
     def push_each(
         self,
@@ -179,26 +179,26 @@ class ReplayBuffer:
         observations: NDArray[Any],
         final_observations: NDArray[Any] | None = None,
     ) -> None:
-        """The same as `push`, one environment after the other in Python: what a plain trainer does."""
+        """`push`, but one environment after the other in Python, as a plain trainer does it."""
         step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
-        for env in range(self.num_envs):
+        for env in range(self.n_envs):
             final = None if final_observations is None else final_observations[env]
             row = actions[env], step[1][env], terminated[env], truncated[env], observations[env], final
             push_one(self._ring, self._records[env], self._free, self._finals, self.layout, *row)
         self._ring[kernels.TIME] += 1
         self._ring[kernels.COUNT] = min(self._ring[kernels.COUNT] + 1, self._ring[kernels.SLOTS])
-        if self.prioritised:
-            self._new_priorities()
+        if self.prioritized:
+            self._set_new_priorities()
 
     def push_rows(self, rows: NDArray[Any]) -> None:
-        """Store rows of collectors, in any mixture of streams but in order within each; one copy is made.
+        """Store rows of collectors, with one copy. Streams may be mixed; each must be in order.
 
-        A row's stream is its environment in this buffer. A buffer takes rows or vector steps, not both,
-        and rows are drawn uniformly.
+        A row's stream is its environment in this buffer. A buffer takes either rows or vector steps, and
+        draws rows uniformly.
         """
-        if self._started or self.prioritised:
+        if self._started or self.prioritized:
             raise HotloopError(
-                "push_rows() needs a buffer without priorities that takes nothing but rows; make one for it."
+                "push_rows() needs a buffer without priorities that never took vector steps; make a new one."
             )
         if self._row_streams is None:
             self._row_streams = RowStreams(self.layout)
@@ -208,27 +208,27 @@ class ReplayBuffer:
     # ---- sampling
 
     def make_batch(self, size: int, *, shared: bool | None = None, pinned: bool = False) -> ReplayBatch:
-        """Memory for `size` transitions; a batch can be filled again and again.
+        """Memory for `size` transitions; a batch can be filled any number of times.
 
-        `shared`: a stack and the next stack overlap but for one frame, so each transition's frames are
-        written once and both arrays are views into them; done for stacks with one-step returns unless
-        False. `pinned`: memory that can be copied to a CUDA device without waiting.
+        `shared`: a stack and the next stack have all frames but one in common, so each transition's frames
+        are written once and both arrays are views of them; the default for stacks with one-step returns.
+        `pinned`: page-locked memory, which copies to a CUDA device asynchronously.
         """
         if shared is None:
-            shared = self.layout.frame_stack > 1 and self.layout.n_step == 1
+            shared = self.layout.frame_stack > 1 and self.layout.n_steps == 1
         if size < 1:
-            raise HotloopError(f"A batch of size={size} cannot be made; ask for at least 1 transition.")
-        if shared and self.layout.n_step > 1:
+            raise HotloopError(f"size={size} is no batch; ask for at least 1 transition.")
+        if shared and self.layout.n_steps > 1:
             raise HotloopError(
-                f"shared=True needs one-step returns, and n_step={self.layout.n_step}; leave it off."
+                f"shared=True needs one-step returns, not n_steps={self.layout.n_steps}; leave it out."
             )
         return ReplayBatch(size, self.layout, shared=shared, pinned=pinned)
 
     def sample(self, batch: ReplayBatch, *, beta: float = 0.4) -> ReplayBatch:
-        """Fill `batch` with transitions drawn with replacement, and give it back.
+        """Fill `batch` with transitions drawn with replacement, and return it.
 
-        Uniformly, or as `prioritised` says; then `batch.weights` are the importance weights
-        (len(buffer) * probability) ** -beta, divided by the largest of the batch.
+        Draws uniformly, or by priority if the buffer is prioritized: then `batch.weights` are the importance
+        weights (len(buffer) * probability) ** -beta, divided by the largest of the batch.
         """
         if self._row_streams is not None:
             self._check_batch(batch)
@@ -236,7 +236,7 @@ class ReplayBuffer:
                 raise HotloopError(_EMPTY)
             self._row_streams.sample(self._stored, self._streams, batch)
             return batch
-        if self.prioritised is None:
+        if self.prioritized is None:
             if batch.bound_to is not self._finals:
                 self._bind(batch)
             if not kernels.sample_batch(batch.table, self.layout.gamma):
@@ -247,7 +247,7 @@ class ReplayBuffer:
             raise HotloopError(_EMPTY)
         find_leaves(self._tree, self._streams, batch.rows, batch.scratch)
         leaves = self._tree[self._tree.size // 2 + batch.rows]
-        slots, envs = divmod(batch.rows, self.num_envs)
+        slots, envs = divmod(batch.rows, self.n_envs)
         np.add(envs * self._length, slots, out=batch.rows)
         _gather(*self._stored, *batch.arguments)
         weights = (len(self) * leaves / self._tree[1]) ** -beta
@@ -255,14 +255,14 @@ class ReplayBuffer:
         return batch
 
     def gather(self, rows: ArrayLike, batch: ReplayBatch) -> ReplayBatch:
-        """Fill `batch` with the transitions at `rows`, as an earlier sample named them in `batch.rows`."""
+        """Fill `batch` with the transitions at `rows`, which an earlier sample wrote to `batch.rows`."""
         wanted = np.asarray(rows, dtype=np.int64)
         envs, slots = divmod(wanted, self._length)
-        inside = (envs >= 0) & (envs < self.num_envs)
+        inside = (envs >= 0) & (envs < self.n_envs)
         if wanted.shape != batch.rows.shape or not inside.all():
             raise HotloopError(
-                f"rows of shape {wanted.shape} do not name {batch.rows.size} places of a ring of "
-                f"{self._records.size}; give rows that sample() drew into a batch of this size."
+                f"rows of shape {wanted.shape} are not {batch.rows.size} places in a ring of "
+                f"{self._records.size}; pass rows that sample() drew into a batch of this size."
             )
         if self._row_streams is None:
             kept = (self._ring[kernels.TIME] - 1 - slots) % self._length < self._ring[kernels.COUNT]
@@ -271,7 +271,7 @@ class ReplayBuffer:
         drawable = kept & (self._records["marks"][envs, slots] & kernels.HOLE == 0)
         if not drawable.all():
             raise HotloopError(
-                f"row {int(wanted[~drawable][0])} holds no transition any more; gather before pushing on."
+                f"row {int(wanted[~drawable][0])} no longer holds a transition; gather before pushing more."
             )
         self._check_batch(batch)
         batch.rows[...] = wanted
@@ -279,23 +279,23 @@ class ReplayBuffer:
         return batch
 
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[Any]) -> None:
-        """Set the priorities of the rows of a batch from their new errors, before anything else is pushed."""
-        if self.prioritised is None:
-            raise HotloopError("This buffer draws uniformly; make it with prioritised=Prioritised().")
-        sizes = np.abs(np.asarray(errors, dtype=np.float64)) + self.prioritised.epsilon
+        """Set the priorities of a batch's rows from their new TD errors, before anything else is pushed."""
+        if self.prioritized is None:
+            raise HotloopError("This buffer draws uniformly; make it with prioritized=Prioritized().")
+        sizes = np.abs(np.asarray(errors, dtype=np.float64)) + self.prioritized.epsilon
         if sizes.shape != rows.shape or not np.isfinite(sizes).all():
             raise HotloopError(
-                f"errors of shape {sizes.shape} for {rows.size} rows must be as many finite numbers."
+                f"errors of shape {sizes.shape} must be one finite number for each of {rows.size} rows."
             )
-        values = sizes**self.prioritised.alpha
+        values = sizes**self.prioritized.alpha
         self._largest_priority = max(self._largest_priority, float(values.max()))
         envs, slots = divmod(rows, self._length)
-        set_leaves(self._tree, slots * self.num_envs + envs, values)
+        set_leaves(self._tree, slots * self.n_envs + envs, values)
 
-    # ---- state, for checkpoints
+    # ---- checkpoints
 
     def save_state(self) -> dict[str, NDArray[Any]]:
-        """A copy of everything that decides what comes next; slots never written are left out."""
+        """Copies of everything later samples depend on; slots never written are left out."""
         slots = int(self._ring[kernels.TIME]) + 1 if self._started else 0
         if self._row_streams is not None:
             slots = self._row_streams.written
@@ -314,7 +314,7 @@ class ReplayBuffer:
         return {name: array.copy() for name, array in state.items()}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on exactly where `save_state` was called, in a buffer made with the same settings."""
+        """Continue exactly where `save_state` was called, in a buffer made with the same settings."""
         fixed = slice(0, kernels.TIME)
         half = self._tree.size // 2
         if not (
@@ -325,7 +325,7 @@ class ReplayBuffer:
         ):
             raise HotloopError(
                 "This state belongs to a replay buffer of another shape; make the buffer with the same "
-                "capacity, envs, spaces and settings as the saved one."
+                "buffer_size, n_envs, spaces and settings as the saved one."
             )
         self._by_env[:, : state["memory"].shape[1]] = state["memory"]
         self._started = state["memory"].size > 0 and "clocks" not in state
@@ -337,12 +337,12 @@ class ReplayBuffer:
         self._largest_priority = float(state["largest_priority"][0])
         set_range(self._tree, 0, np.ascontiguousarray(state["tree"]))
 
-    def kernel_arrays(self, batch: ReplayBatch) -> tuple[Any, ...]:
-        """What kernels push into and sample from; to be asked for each time, since room may have grown."""
+    def kernel_arrays(self, batch: ReplayBatch) -> kernels.ReplayArrays:
+        """The arrays that kernels push to and sample from; get them anew each time, they may be replaced."""
         stored = (self._memory, self._numbers, self._marks, self._finals, self._free, self._ring)
-        return *stored, self._streams, *batch.arguments
+        return kernels.ReplayArrays(*stored, self._streams, *batch.arguments)
 
-    # ---- inside
+    # ---- internals
 
     def _check_batch(self, batch: ReplayBatch) -> None:
         if batch.stored is not self.layout and batch.stored != self.layout:
@@ -351,7 +351,7 @@ class ReplayBuffer:
             )
 
     def _bind(self, batch: ReplayBatch) -> None:
-        """Note in the batch where everything lies; anew whenever room for final observations has grown."""
+        """Note all addresses in the batch; needed again when the room for final observations has grown."""
         self._check_batch(batch)
         sizes = (self._memory.size, self._finals.size, batch.memory.size, batch.rows.size)
         where = addresses(
@@ -362,26 +362,26 @@ class ReplayBuffer:
 
     @property
     def _by_env(self) -> NDArray[np.uint8]:
-        return self._memory.reshape(self.num_envs, -1)
+        return self._memory.reshape(self.n_envs, -1)
 
     @property
     def _stored(self) -> tuple[Any, ...]:
-        """What kernels read when they gather."""
+        """What `gather` reads."""
         return self._memory, self._numbers, self._marks, self._finals, self._ring, self.layout.gamma
 
     def _checked(self, *step: Any) -> tuple[NDArray[Any], ...]:
-        """A push's arguments as kernels take them, with room for the final observations among them."""
+        """The arguments of a push as kernels take them, with room made for its final observations."""
         if self._row_streams is not None:
             raise HotloopError("This buffer takes rows by push_rows(); make another one for vector steps.")
         if not self._started:
-            raise HotloopError("push() before start(): give the observations of reset() to start() first.")
+            raise HotloopError("push() before start(): pass the observations of reset() to start() first.")
         checked = self.layout.checked_step(*step)
         if checked[-1] is not NO_BYTES:
-            self.make_room(self.num_envs)
+            self.make_room(self.n_envs)
         return checked
 
     def make_room(self, ends: int) -> None:
-        """Room for the final observations of so many more ends of episodes; pushes ask for it themselves."""
+        """Make room for the final observations of `ends` more episodes; `push` does so itself."""
         if self._ring[kernels.FREE] >= ends:
             return
         before = self._free.size
@@ -395,8 +395,8 @@ class ReplayBuffer:
         self._finals, self._free = finals, free
         self._ring[kernels.FREE] = after - before + waiting
 
-    def _new_priorities(self) -> None:
-        """The newest transitions get the largest priority so far; the slot that is gone gets none."""
+    def _set_new_priorities(self) -> None:
+        """Give the newest transitions the largest priority so far, and those just overwritten none."""
         length = self._length
         newest, gone = (
             (int(self._ring[kernels.TIME]) - back) % length
@@ -404,6 +404,6 @@ class ReplayBuffer:
         )
         holes = self._records["marks"][:, newest] & kernels.HOLE
         self._one_step[...] = np.where(holes, 0.0, self._largest_priority)
-        set_range(self._tree, newest * self.num_envs, self._one_step)
+        set_range(self._tree, newest * self.n_envs, self._one_step)
         self._one_step[...] = 0.0
-        set_range(self._tree, gone * self.num_envs, self._one_step)
+        set_range(self._tree, gone * self.n_envs, self._one_step)

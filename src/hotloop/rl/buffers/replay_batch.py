@@ -1,4 +1,4 @@
-"""Memory that samples of a replay buffer are written into: one block, seen as named arrays."""
+"""The memory that a replay buffer writes samples to: one block with named views."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.buffers import replay_kernels as kernels
-from hotloop.rl.buffers.memory import huge_bytes
+from hotloop.rl.buffers.raw_memory import huge_bytes
 from hotloop.rl.buffers.replay_layout import Layout
 
 _ALIGNED = 64
 
 
 class ReplayBatch:
-    """`size` transitions, first index the transition; overwritten by the next sample.
+    """`size` transitions (first axis), overwritten by the next sample.
 
     `observations`, `actions`, `rewards` (float32, n-step sums), `next_observations`, `discounts` (float32:
-    gamma to the number of steps summed, 0 where the last of them terminated), `terminated`, `truncated`
-    (of the last step summed), `rows` (int64, the places drawn), `weights` (float32, 1 when uniform).
-    A learner's target is rewards + discounts * value(next_observations).
+    gamma to the power of the steps summed, 0 where the last of them terminated), `terminated` and `truncated`
+    (of the last step summed), `rows` (int64, the places drawn), `weights` (float32, 1 when drawn uniformly).
+    The TD target is rewards + discounts * value(next_observations).
     """
 
     def __init__(self, size: int, stored: Layout, *, shared: bool, pinned: bool):
@@ -76,7 +76,7 @@ class ReplayBatch:
         self.arguments = (self.rows, self.memory, self.numbers, self.layout)  # as kernels take them
 
     def tensors(self) -> dict[str, Any]:
-        """The same memory as torch tensors, by the arrays' names; make them once, they follow each sample."""
+        """The same memory as torch tensors by name; create them once, each sample refills them."""
         torch = require_extra("torch", "rl")
         names = ("observations", "actions", "rewards", "next_observations", "discounts", "terminated")
         if self._block is None:
@@ -89,12 +89,12 @@ class ReplayBatch:
 def _pinned(count: int) -> Any:
     torch = require_extra("torch", "rl")
     if not torch.cuda.is_available():
-        raise HotloopError("pinned=True needs a CUDA device and there is none here; leave pinned off.")
+        raise HotloopError("pinned=True needs a CUDA device and none was found; leave it out.")
     return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
 
 def _view(block: Any, array: NDArray[Any]) -> Any:
-    """A tensor over the pinned block, so that torch knows it is pinned, with an array's place and shape."""
+    """A view of the pinned block at an array's place; as a view of the block, torch knows it is pinned."""
     torch = require_extra("torch", "rl")
     kind = torch.from_numpy(np.zeros(1, dtype=array.dtype)).dtype
     begin = array.__array_interface__["data"][0] - block.data_ptr()

@@ -1,4 +1,4 @@
-"""What a replay record looks like, and whether settings and pushed arrays fit it."""
+"""How a replay record is laid out in memory, and checks that settings and pushed arrays fit it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Shapes and types of what a replay buffer stores, and how it reads its own rows."""
+    """Shapes and dtypes of what a replay buffer stores, and how it samples them."""
 
-    num_envs: int
+    n_envs: int
     observation_shape: tuple[int, ...]
     observation_dtype: np.dtype[Any]
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
     frame_stack: int
     stack_padding: str
-    n_step: int
+    n_steps: int
     gamma: float
     autoreset: str
 
     def __post_init__(self) -> None:
-        """Complain of what cannot be."""
-        if self.num_envs < 1:
-            raise HotloopError(f"num_envs={self.num_envs} must be at least 1.")
-        if self.n_step < 1 or not 0.0 <= self.gamma <= 1.0:
+        if self.n_envs < 1:
+            raise HotloopError(f"n_envs={self.n_envs} must be at least 1.")
+        if self.n_steps < 1 or not 0.0 <= self.gamma <= 1.0:
             raise HotloopError(
-                f"n_step={self.n_step} must be at least 1 and gamma={self.gamma} between 0 and 1."
+                f"n_steps={self.n_steps} must be at least 1 and gamma={self.gamma} between 0 and 1."
             )
         if self.frame_stack < 1 or (
             self.frame_stack > 1 and self.observation_shape[:1] != (self.frame_stack,)
@@ -51,21 +50,19 @@ class Layout:
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """What is stored of one observation: all of it, or the newest of its stack."""
+        """Shape of what is stored of one observation: all of it, or the newest frame of its stack."""
         return self.observation_shape if self.frame_stack == 1 else self.observation_shape[1:]
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of what is stored of one observation."""
         return int(np.prod(self.frame_shape, dtype=np.int64)) * self.observation_dtype.itemsize
 
     @property
     def action_bytes(self) -> int:
-        """Bytes of one action."""
         return int(np.prod(self.action_shape, dtype=np.int64)) * self.action_dtype.itemsize
 
     def record(self) -> np.dtype[Any]:
-        """One environment's part of one slot: frame, action, reward, marks, in one piece of memory."""
+        """One environment's step: frame, action, reward and marks, contiguous in memory."""
         action_at = _round_up(self.frame_bytes, self.action_dtype.itemsize)
         reward_at = _round_up(action_at + self.action_bytes, 4)
         return np.dtype(
@@ -89,10 +86,10 @@ class Layout:
 
     def observation_bytes(self, observations: NDArray[Any], name: str) -> NDArray[np.uint8]:
         """One vector step's observations (stacks, or only their newest frames) as bytes."""
-        shapes = {(self.num_envs, *self.observation_shape), (self.num_envs, *self.frame_shape)}
+        shapes = {(self.n_envs, *self.observation_shape), (self.n_envs, *self.frame_shape)}
         if observations.shape not in shapes or observations.dtype != self.observation_dtype:
             raise HotloopError(
-                f"{name} of shape {observations.shape} and type {observations.dtype} do not fit; give an "
+                f"{name} of shape {observations.shape} and type {observations.dtype} do not fit; pass an "
                 f"array of shape {' or '.join(map(str, sorted(shapes)))} and type {self.observation_dtype}."
             )
         return np.ascontiguousarray(observations).reshape(-1).view(np.uint8)
@@ -106,21 +103,21 @@ class Layout:
         observations: NDArray[Any],
         final_observations: NDArray[Any] | None,
     ) -> tuple[NDArray[Any], ...]:
-        """The arguments of a push as kernels take them; complains before anything is changed."""
-        if actions.shape != (self.num_envs, *self.action_shape) or actions.dtype != self.action_dtype:
+        """The arguments of a push as kernels take them; raises before anything is changed."""
+        if actions.shape != (self.n_envs, *self.action_shape) or actions.dtype != self.action_dtype:
             raise HotloopError(
-                f"actions of shape {actions.shape} and type {actions.dtype} do not fit; give an array of "
-                f"shape {(self.num_envs, *self.action_shape)} and type {self.action_dtype}."
+                f"actions of shape {actions.shape} and type {actions.dtype} do not fit; pass an array of "
+                f"shape {(self.n_envs, *self.action_shape)} and type {self.action_dtype}."
             )
         values = np.asarray(rewards, dtype=np.float64)
         for name, array in (("rewards", values), ("terminated", terminated), ("truncated", truncated)):
-            if array.shape != (self.num_envs,):
+            if array.shape != (self.n_envs,):
                 raise HotloopError(
-                    f"{name} of shape {array.shape} do not fit; give one for each of {self.num_envs} envs."
+                    f"{name} of shape {array.shape} do not fit; pass one for each of {self.n_envs} envs."
                 )
         if terminated.dtype != np.bool_ or truncated.dtype != np.bool_:
             raise HotloopError(
-                f"terminated and truncated are bool arrays, not {terminated.dtype} and {truncated.dtype}."
+                f"terminated and truncated must be bool arrays, not {terminated.dtype} and {truncated.dtype}."
             )
         given = self.observation_bytes(observations, "observations")
         finals = NO_BYTES

@@ -1,11 +1,13 @@
-"""The replay buffer as one would write it down: whole transitions in a list, nothing shared, nothing fast.
+"""The plain twins of the replay buffer: whole transitions in lists, nothing shared, nothing fast.
 
-Tests hold `ReplayBuffer` to it, sample by sample: same pushes and same seed, same batches to the last bit.
+Tests compare `ReplayBuffer` with them sample by sample: same pushes and same seed, same batches to the last
+bit. `push_one` is also what `ReplayBuffer.push_each` runs for each environment.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from hotloop.rl.buffers.sum_tree import make_tree, plain_find, plain_set
 
 @dataclass(slots=True)
 class Transition:
-    """One step of one environment, both observations in full."""
+    """One step of one environment, with both observations in full."""
 
     observation: NDArray[Any]
     action: Any
@@ -29,32 +31,55 @@ class Transition:
     truncated: bool
 
 
-class PlainReplay:
-    """The twin of `ReplayBuffer`: `start`, `push` and `sample` mean the same."""
+def n_step_transition(steps: Sequence[Transition | None], layout: Layout) -> dict[str, Any]:
+    """The first of `steps` with the rewards of up to `n_steps` of them summed."""
+    total, discount = 0.0, 1.0
+    begin = last = steps[0]
+    assert begin is not None and last is not None
+    for step in steps[: layout.n_steps]:
+        assert step is not None
+        last = step
+        total += discount * last.reward
+        discount *= layout.gamma
+        if last.terminated or last.truncated:
+            break
+    return {
+        "observations": begin.observation.reshape(layout.observation_shape),
+        "actions": begin.action,
+        "rewards": np.float32(total),
+        "next_observations": last.next_observation.reshape(layout.observation_shape),
+        "discounts": np.float32(0.0 if last.terminated else discount),
+        "terminated": last.terminated,
+        "truncated": last.truncated,
+    }
 
-    def __init__(self, capacity: int, layout: Layout, *, alpha: float | None = None, seed: int = 0):
+
+class PlainReplay:
+    """Twin of `ReplayBuffer`, with the same `start`, `push` and `sample`."""
+
+    def __init__(self, buffer_size: int, layout: Layout, *, alpha: float | None = None, seed: int = 0):
         self.layout = layout
-        # one list for each vector step, in it one transition for each environment, or None for a mere reset
-        self.steps: deque[list[Transition | None]] = deque(maxlen=capacity // layout.num_envs)
+        # one list per vector step, with one transition per environment, or None where it was only a reset
+        self.steps: deque[list[Transition | None]] = deque(maxlen=buffer_size // layout.n_envs)
         self.stacks: list[deque[NDArray[Any]]] = []
         self.rng = np.random.default_rng(seed)
         self.alpha = alpha
-        self.ring_length = capacity // layout.num_envs + layout.frame_stack
+        self.ring_length = buffer_size // layout.n_envs + layout.frame_stack
         self.time = 0
-        self.tree = make_tree(self.ring_length * layout.num_envs if alpha is not None else 1)
+        self.tree = make_tree(self.ring_length * layout.n_envs if alpha is not None else 1)
         self.largest_priority = 1.0
 
     def __len__(self) -> int:
         return sum(transition is not None for step in self.steps for transition in step)
 
     def start(self, frames: NDArray[Any]) -> None:
-        """Begin new episodes; running ones are cut."""
+        """Begin new episodes; running ones are truncated."""
         if self.steps:
             for transition in self.steps[-1]:
                 if transition is not None and not transition.terminated:
                     transition.truncated = True
         self.stacks = [self._new_stack(frame) for frame in frames]
-        self.over = [False] * self.layout.num_envs
+        self.over = [False] * self.layout.n_envs
 
     def push(
         self,
@@ -67,7 +92,7 @@ class PlainReplay:
     ) -> None:
         """Store one vector step; observations are single frames."""
         step: list[Transition | None] = []
-        for env in range(self.layout.num_envs):
+        for env in range(self.layout.n_envs):
             if self.over[env]:
                 step.append(None)
                 self.stacks[env], self.over[env] = self._new_stack(frames[env]), False
@@ -96,28 +121,27 @@ class PlainReplay:
             self._set_priorities(step)
 
     def draw(self, count: int) -> list[int]:
-        """Places in the ring of that many transitions drawn uniformly, or by priority."""
+        """Places in the ring of `count` transitions, drawn uniformly or by priority."""
         if self.alpha is not None:
             leaves = plain_find(self.tree, self.rng, count)
             return [
-                leaf % self.layout.num_envs * self.ring_length + leaf // self.layout.num_envs
-                for leaf in leaves
+                leaf % self.layout.n_envs * self.ring_length + leaf // self.layout.n_envs for leaf in leaves
             ]
         rows, kept = [], len(self.steps)
-        places = [int(self.rng.random() * (kept * self.layout.num_envs)) for _ in range(count)]
+        places = [int(self.rng.random() * (kept * self.layout.n_envs)) for _ in range(count)]
         for place in places:
             while self.steps[place % kept][place // kept] is None:
-                place = int(self.rng.random() * (kept * self.layout.num_envs))
+                place = int(self.rng.random() * (kept * self.layout.n_envs))
             slot = (self.time - kept + place % kept) % self.ring_length
             rows.append(place // kept * self.ring_length + slot)
         return rows
 
     def leaf(self, row: int) -> int:
-        """Where a place of the ring stands in the tree: ordered by slot, then environment."""
-        return row % self.ring_length * self.layout.num_envs + row // self.ring_length
+        """The leaf of a place in the ring: ordered by slot, then environment."""
+        return row % self.ring_length * self.layout.n_envs + row // self.ring_length
 
     def sample(self, count: int, beta: float = 0.4) -> dict[str, NDArray[Any]]:
-        """A batch, by the names of `ReplayBatch`."""
+        """A batch as a dict, with the names of `ReplayBatch`."""
         rows = self.draw(count)
         found = [self.read(row) for row in rows]
         batch = {name: np.array([one[name] for one in found]) for name in found[0]}
@@ -132,37 +156,16 @@ class PlainReplay:
         env, slot = divmod(row, self.ring_length)
         age = (self.time - 1 - slot) % self.ring_length
         first = len(self.steps) - 1 - age
-        total, discount = 0.0, 1.0
-        begin = last = self.steps[first][env]
-        assert begin is not None and last is not None
-        for place in range(first, min(first + self.layout.n_step, len(self.steps))):
-            step = self.steps[place][env]
-            assert step is not None
-            last = step
-            total += discount * last.reward
-            discount *= self.layout.gamma
-            if last.terminated or last.truncated:
-                break
-        shape = self.layout.observation_shape
-        return {
-            "observations": begin.observation.reshape(shape),
-            "actions": begin.action,
-            "rewards": np.float32(total),
-            "next_observations": last.next_observation.reshape(shape),
-            "discounts": np.float32(0.0 if last.terminated else discount),
-            "terminated": last.terminated,
-            "truncated": last.truncated,
-        }
+        return n_step_transition([step[env] for step in list(self.steps)[first:]], self.layout)
 
     def update_priorities(self, rows: Any, errors: Any, epsilon: float = 1e-6) -> None:
-        """New priorities for rows that were drawn."""
         assert self.alpha is not None
         values = (np.abs(np.asarray(errors, dtype=np.float64)) + epsilon) ** self.alpha
         self.largest_priority = max(self.largest_priority, float(values.max()))
         plain_set(self.tree, np.array([self.leaf(row) for row in rows]), values)
 
     def _set_priorities(self, step: list[Transition | None]) -> None:
-        envs = self.layout.num_envs
+        envs = self.layout.n_envs
         values = np.array([0.0 if one is None else self.largest_priority for one in step])
         newest = (self.time - 1) % self.ring_length
         plain_set(self.tree, newest * envs + np.arange(envs), values)
@@ -173,6 +176,63 @@ class PlainReplay:
         earlier = frame if self.layout.stack_padding == "first" else np.zeros_like(frame)
         stack = [earlier.copy() for _ in range(self.layout.frame_stack - 1)]
         return deque([*stack, frame.copy()], maxlen=self.layout.frame_stack)
+
+
+class PlainRows:
+    """Twin of a `ReplayBuffer` that takes rows; None in a list is a frame without a transition."""
+
+    def __init__(self, buffer_size: int, layout: Layout, seed: int = 0):
+        self.layout = layout
+        slots = buffer_size // layout.n_envs
+        self.streams: list[deque[Transition | None]] = [deque(maxlen=slots) for _ in range(layout.n_envs)]
+        self.stacks: list[deque[NDArray[Any]] | None] = [None] * layout.n_envs
+        self.rng = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return sum(one is not None for stream in self.streams for one in stream)
+
+    def push_rows(self, rows: NDArray[Any]) -> None:
+        for row in rows:
+            number = int(row["stream"])
+            stream, stack = self.streams[number], self.stacks[number]
+            frame = row["frame"].copy()
+            if row["first"]:
+                if stack is not None:
+                    if stream and stream[-1] is not None and not stream[-1].terminated:
+                        stream[-1].truncated = True
+                    stream.append(None)
+                earlier = frame if self.layout.stack_padding == "first" else np.zeros_like(frame)
+                padding = [earlier] * (self.layout.frame_stack - 1)
+                self.stacks[number] = deque([*padding, frame], maxlen=self.layout.frame_stack)
+                continue
+            assert stack is not None
+            observation = np.stack(stack)
+            stack.append(frame)
+            stream.append(
+                Transition(
+                    observation,
+                    row["action"].copy(),
+                    float(row["reward"]),
+                    np.stack(stack),
+                    bool(row["terminated"]),
+                    bool(row["truncated"]),
+                )
+            )
+
+    def sample(self, count: int) -> dict[str, NDArray[Any]]:
+        """A batch as a dict, with the names of `ReplayBatch`."""
+        places = [(number, at) for number, stream in enumerate(self.streams) for at in range(len(stream))]
+        drawn = [int(self.rng.random() * len(places)) for _ in range(count)]
+        for turn, place in enumerate(drawn):
+            while self.streams[places[place][0]][places[place][1]] is None:
+                place = int(self.rng.random() * len(places))
+            drawn[turn] = place
+        found = [self.read(*places[place]) for place in drawn]
+        return {name: np.array([one[name] for one in found]) for name in found[0]}
+
+    def read(self, number: int, at: int) -> dict[str, Any]:
+        """The n-step transition that begins at place `at` of a stream."""
+        return n_step_transition(list(self.streams[number])[at:], self.layout)
 
 
 def push_one(
@@ -188,7 +248,7 @@ def push_one(
     observation: Any,
     final: Any,
 ) -> None:
-    """One turn of the kernel `push`, in plain Python: one environment's step into its own ring `records`."""
+    """Twin of one iteration of the kernel `push`: store one environment's step in its ring `records`."""
     length, time = len(records), int(ring[kernels.TIME])
     here, after, before = (records[at % length] for at in (time, time + 1, time - 1))
     oldest = records["marks"][(time - ring[kernels.SLOTS]) % length]

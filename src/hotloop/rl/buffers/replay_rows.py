@@ -1,12 +1,11 @@
-"""Rows of experience from many collectors into the replay ring: each stream moves on at its own pace.
+"""Rows from many collectors into the replay ring, where each stream advances at its own pace.
 
 A row is one moment of one environment (see `hotloop.rl.collect.protocol`): an episode's first frame, or a
-step and the frame it led to. Every stream has a ring of its own, with the records that vector steps have
-too, so that sampling and stacks work the same way. The place of a frame that ended an
-episode, or after which its collector died, holds no transition and is never drawn.
+step and the frame it led to. Every stream has its own ring with the same records as vector steps, so sampling
+and stacking work the same way. The place of a frame that ended an episode, or after which its collector died,
+holds no transition and is never drawn.
 
-The one copy on the way from a collector's memory to replay is made here. The slow, obvious version of this
-file is replay_rows_plain.py.
+This is the only copy between a collector's memory and the replay. The plain twin is in replay_plain.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.buffers.memory import copy_bytes, prefetch
+from hotloop.rl.buffers.raw_memory import copy_bytes, prefetch
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.buffers.replay_kernels import (
     ACTION,
@@ -44,25 +43,25 @@ from hotloop.rl.buffers.replay_layout import Layout
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.streams import Streams, next_below
 
-# lines of `clocks`, a column for each stream: slot of its newest frame (-1: none yet), slots in use, scratch
+# rows of `clocks`, one column per stream: slot of its newest frame (-1: none yet), slots in use, scratch
 TIME, COUNT, BEGUN = range(3)
-# indices into `where`: offsets of a row's fields in bytes, and bytes of a row
+# indices into `where`: byte offsets of a row's fields, and bytes of a row
 FRAME_OF, ACTION_OF, REWARD_OF, STREAM_OF, FIRST_OF, TERMINATED_OF, TRUNCATED_OF, ROW_BYTES = range(8)
 _gather: Any = gather
 _FIELDS = ("frame", "action", "reward", "stream", "first", "terminated", "truncated")
 
 
 class RowStreams:
-    """The clocks of a replay buffer that is fed by rows."""
+    """How far each stream of a replay buffer that takes rows has come."""
 
     def __init__(self, layout: Layout):
-        self.clocks = np.zeros((3, layout.num_envs), dtype=np.int64)
+        self.clocks = np.zeros((3, layout.n_envs), dtype=np.int64)
         self.clocks[TIME] = -1
         self._layout = layout
         self._where: tuple[np.dtype[Any], Words] | None = None
 
     def push(self, stored: tuple[Any, ...], rows: NDArray[Any]) -> None:
-        """Copy rows into `stored` (memory, numbers, marks, ring); complains before anything is changed."""
+        """Copy rows into `stored` (memory, numbers, marks, ring); raises before anything is changed."""
         if not len(rows):
             return
         if not rows.flags.c_contiguous:
@@ -75,28 +74,28 @@ class RowStreams:
         stream, streams = int(rows["stream"][found]), self.clocks.shape[1]
         if stream >= streams:
             raise HotloopError(
-                f"row {found} is of stream {stream} and this buffer is for {streams}; make it with "
-                "num_envs = collectors x envs of one collector."
+                f"row {found} belongs to stream {stream}, but this buffer has {streams}; make it with "
+                "n_envs = collectors * envs of each collector."
             )
         raise HotloopError(
-            f"row {found} is a step of stream {stream}, whose first row never came; push every row, in order."
+            f"row {found} is a step of stream {stream}, whose first row is missing; push every row, in order."
         )
 
     def sample(self, stored: tuple[Any, ...], streams: Streams, batch: ReplayBatch) -> None:
-        """Draw as many transitions as the batch holds, uniformly over all streams, and gather them."""
+        """Fill the batch with transitions drawn uniformly over all streams."""
         memory, _, marks, _, ring, _ = stored
         draw_rows(memory, marks, ring, self.clocks, streams, batch.rows)
         _gather(*stored, *batch.arguments)
 
     def drawable(self, envs: Words, slots: Words, length: int) -> NDArray[np.bool_]:
-        """Which of these places hold something that was not overwritten yet."""
+        """Which of these places were written and not yet overwritten."""
         age = (self.clocks[TIME, envs] - 1 - slots) % length
         inside: NDArray[np.bool_] = age < self.clocks[COUNT, envs]
         return inside
 
     @property
     def written(self) -> int:
-        """Slots that any stream has written."""
+        """Number of slots that at least one stream has written."""
         return int(self.clocks[TIME].max()) + 1
 
     def _offsets(self, dtype: np.dtype[Any]) -> Words:
@@ -112,7 +111,7 @@ class RowStreams:
             field = dtype[name] if dtype.names and name in dtype.names else None
             if field is None or field.base != kind or field.shape != shape:
                 raise HotloopError(
-                    f"these rows have {name} of {field}; this buffer stores {kind} of shape {shape}."
+                    f"{name} of these rows is {field}; this buffer stores {kind} of shape {shape}."
                 )
         if dtype.itemsize % 4:
             raise HotloopError(f"rows of {dtype.itemsize} bytes are not aligned; use experience_dtype().")
@@ -135,7 +134,7 @@ def push_rows(
     given_words: NDArray[np.uint32],
     where: Words,
 ) -> int:
-    """Store rows, each in its stream: -1, or the first row that cannot be stored, and nothing is changed."""
+    """Store rows, each in its stream; returns -1, or the first invalid row after changing nothing."""
     size, rows = where[ROW_BYTES], given.size // where[ROW_BYTES]
     clocks[BEGUN] = clocks[TIME] >= 0
     for row in range(rows):
@@ -165,7 +164,7 @@ def store_row(
     where: Words,
     at: int,
 ) -> None:
-    """Store the row at byte `at`: its step at the stream's present slot, its frame at the next."""
+    """Store the row at byte `at`: its step in the stream's current slot, its frame in the next one."""
     length, stride, frame, slots = ring[LENGTH], ring[STRIDE], ring[FRAME], ring[SLOTS]
     mark_at = ring[REWARD_AT] // 4 + 1
     stream = np.int64(given_words[(at + where[STREAM_OF]) // 4])
@@ -176,14 +175,14 @@ def store_row(
         mark = (base + time % length) * stride // 4 + mark_at
         earlier = (base + (time - 1) % length) * stride // 4 + mark_at
         oldest = (base + (time - slots) % length) * stride // 4 + mark_at
-        # the oldest transition is no longer to be drawn, though its frame may still be part of a stack
+        # the oldest transition can no longer be drawn, though its frame may still be part of a stack
         if count == slots and marks[oldest] & HOLE == 0:
             ring[LIVE] -= 1
         flags = np.int64(marks[mark] & (START | FIRST | LAST)) | NEWEST
         if time > 0:
             marks[earlier] &= ~NEWEST
         if first:
-            # the frame here ended an episode, or its collector died: nothing follows it
+            # the frame here ended an episode, or its collector died: no transition starts from it
             flags |= HOLE
             if time > 0 and marks[earlier] & (TERMINATED | TRUNCATED | HOLE) == 0:
                 marks[earlier] |= np.int32(TRUNCATED)
@@ -215,7 +214,7 @@ def draw_rows(
 ) -> None:
     """Fill `rows` with transitions drawn uniformly over all streams, with replacement.
 
-    First one number for each row, then, where the row is no transition, more until one is.
+    One number for each row first; then rows without a transition are drawn again until none is left.
     """
     stride, reward_at = ring[STRIDE], ring[REWARD_AT]
     total = 0
@@ -236,7 +235,7 @@ def draw_rows(
 
 @kernel
 def place_in_streams(clocks: NDArray[np.int64], ring: Words, number: int) -> int:
-    """Row of slot `number`: those of one stream follow each other, oldest first."""
+    """Row of slot `number`, counted stream by stream, oldest first."""
     stream = 0
     while number >= clocks[COUNT, stream]:
         number -= clocks[COUNT, stream]

@@ -1,8 +1,8 @@
-"""Priorities that can be drawn from in logarithmic time: a binary tree of sums, and its plain twin.
+"""A binary tree of sums, to draw by priority in logarithmic time, and its plain twin.
 
 `tree` is a float64 array of 2 * leaves numbers, leaves a power of two: node i is the sum of nodes 2 i and
-2 i + 1, leaf j is node leaves + j, the sum of all is node 1. A sum depends only on the leaves below it,
-never on the order of updates, so both versions agree to the last bit.
+2 i + 1, leaf j is node leaves + j, and node 1 is the total. A sum depends only on the leaves below it, never
+on the order of updates, so both versions agree to the last bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tree = NDArray[np.float64]
 
 
 def make_tree(leaves: int) -> Tree:
-    """A tree with room for so many leaves, all 0."""
+    """A tree of zeros with at least `leaves` leaves."""
     size = 1
     while size < leaves:
         size *= 2
@@ -26,7 +26,7 @@ def make_tree(leaves: int) -> Tree:
 
 @kernel
 def set_leaves(tree: Tree, rows: NDArray[np.int64], values: Tree) -> None:
-    """Give the leaves at `rows` new values; where a row stands twice, the last counts."""
+    """Set the leaves at `rows`; if a row appears twice, the last value counts."""
     half = tree.size // 2
     for place in range(rows.size):
         node = half + rows[place]
@@ -39,7 +39,7 @@ def set_leaves(tree: Tree, rows: NDArray[np.int64], values: Tree) -> None:
 
 @kernel
 def set_range(tree: Tree, first: int, values: Tree) -> None:
-    """Give neighbouring leaves new values, each sum above them made once."""
+    """Set neighbouring leaves, computing each sum above them once."""
     low = tree.size // 2 + first
     high = low + values.size - 1
     for place in range(values.size):
@@ -55,10 +55,10 @@ def set_range(tree: Tree, first: int, values: Tree) -> None:
 
 @kernel
 def find_leaves(tree: Tree, streams: Streams, rows: NDArray[np.int64], left_over: Tree) -> None:
-    """Draw leaves in proportion to their values, one from each of rows.size equal parts of the sum.
+    """Draw leaves in proportion to their values, one from each of rows.size equal parts of the total.
 
-    All draws go down one level at a time, so that they wait for memory together; `left_over` is room
-    for one number each. A leaf of 0 is never drawn, whatever the rounding.
+    All draws descend one level at a time, so their cache misses overlap; `left_over` is scratch space for
+    one number each. A leaf of 0 is never drawn, whatever the rounding.
     """
     half = tree.size // 2
     for place in range(rows.size):
@@ -79,7 +79,7 @@ def find_leaves(tree: Tree, streams: Streams, rows: NDArray[np.int64], left_over
 
 
 def plain_set(tree: Tree, rows: NDArray[np.int64], values: Tree) -> None:
-    """The twin of `set_leaves` and `set_range`: set the leaves, then add up the whole tree again."""
+    """Twin of `set_leaves` and `set_range`: set the leaves, then sum up the whole tree again."""
     half = tree.size // 2
     for row, value in zip(rows, values, strict=True):
         tree[half + row] = value
@@ -89,7 +89,7 @@ def plain_set(tree: Tree, rows: NDArray[np.int64], values: Tree) -> None:
 
 
 def plain_find(tree: Tree, rng: np.random.Generator, count: int) -> list[int]:
-    """The twin of `find_leaves`: go down from the top for each draw."""
+    """Twin of `find_leaves`: descend from the root for each draw."""
     found = []
     for place in range(count):
         value, node = (place + rng.random()) / count * tree[1], 1

@@ -7,6 +7,7 @@ does not change what is compiled. Batch sizes are not part of a type: another on
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from numpy.typing import NDArray
 from hotloop.rl.envs.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# NUMBA_DISABLE_JIT=1: kernels run as plain Python, so machine instructions need a plain version, too.
+INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
 
 _announced: set[Callable[..., Any]] = set()  # what `kernel` compiles, ours and the user's
 
@@ -57,17 +61,24 @@ def addresses(*arrays: NDArray[Any]) -> NDArray[np.int64]:
 
 
 @intrinsic
-def _pointer(_typing: Any, address: Any) -> Any:
+def _compiled_pointer(_typing: Any, address: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
 
 
+def _plain_pointer(address: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(int(address))
+
+
+_pointer: Any = _plain_pointer if INTERPRETED else _compiled_pointer
+
+
 @numba.njit(error_model="numpy", fastmath=False, inline="always")
 def array_at(table: NDArray[np.int64], index: int, shape: Any, dtype: Any) -> NDArray[Any]:
     """Inside a kernel: the array whose address `addresses` put at `index`, its shape and dtype known."""
-    return carray(_pointer(table[index]), shape, dtype)  # type: ignore[call-arg]
+    return carray(_pointer(table[index]), shape, dtype)
 
 
 class _Announcer(event.Listener):

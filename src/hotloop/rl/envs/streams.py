@@ -16,7 +16,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import kernel
+from hotloop.rl.envs.compiled import INTERPRETED, kernel
 
 Streams = NDArray[np.uint64]  # [rows, 4]: state high, state low, increment high, increment low
 
@@ -56,8 +56,15 @@ def _step(_typing: Any, high: Any, low: Any, add_high: Any, add_low: Any) -> Any
     return two_words(*[types.uint64] * 4), generate
 
 
+def _plain_step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[np.uint64, np.uint64]:
+    """`_step` in Python, for NUMBA_DISABLE_JIT=1."""
+    state = (int(high) << 64 | int(low)) * _MULTIPLIER + (int(add_high) << 64 | int(add_low))
+    return np.uint64(state >> 64 & _WORD), np.uint64(state & _WORD)
+
+
 step_words = cast(
-    "Callable[[np.uint64, np.uint64, np.uint64, np.uint64], tuple[np.uint64, np.uint64]]", _step
+    "Callable[[np.uint64, np.uint64, np.uint64, np.uint64], tuple[np.uint64, np.uint64]]",
+    _plain_step if INTERPRETED else _step,
 )
 
 

@@ -56,7 +56,7 @@ def make_replay(config: AsyncDQNConfig, spaces: Spaces, capacity: int) -> Replay
         spaces.observation,
         spaces.action,
         frame_stack=int(spaces.observation.shape[0]),
-        n_step=config.n_step,
+        n_steps=config.n_step,
         gamma=config.discount,
         seed=config.seed + 1,
     )

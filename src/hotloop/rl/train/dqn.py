@@ -29,7 +29,7 @@ from torch import nn
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
-from hotloop.rl.buffers.replay import Prioritised, ReplayBuffer
+from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
 from hotloop.rl.envs.streams import make_streams, seed_streams
 from hotloop.rl.train.dqn_config import MAY_DIFFER, DQNConfig, DQNResult, as_json, check
 from hotloop.rl.train.dqn_learners import choose_learner
@@ -207,9 +207,9 @@ class _Run:
             space,
             Discrete(count),
             frame_stack=config.frame_stack,
-            n_step=config.n_step,
+            n_steps=config.n_step,
             gamma=config.discount,
-            prioritised=Prioritised(config.priority_alpha) if config.prioritised else None,
+            prioritized=Prioritized(config.priority_alpha) if config.prioritised else None,
             autoreset="same_step" if self._same_step else "next_step",
             seed=config.seed + 1,
         )

@@ -196,7 +196,7 @@ class _Run:
 
     def _warm_up(self) -> None:
         """Call the replay's kernels once, on a buffer that is thrown away."""
-        layout, rows = self.buffer.layout, self.buffer.num_envs
+        layout, rows = self.buffer.layout, self.buffer.n_envs
         space = Box(-np.inf, np.inf, layout.observation_shape, np.float32)
         small = ReplayBuffer(2 * rows, rows, space, Box(-1.0, 1.0, layout.action_shape, np.float32))
         seen = np.zeros((rows, *layout.observation_shape), dtype=np.float32)

@@ -66,22 +66,6 @@ class Batch(NamedTuple):
     """Written: value learnt towards minus value, for priorities."""
 
 
-class Replay(NamedTuple):
-    """The arrays of a `ReplayBuffer` and of one of its batches."""
-
-    memory: Bytes
-    numbers: Floats
-    marks: NDArray[np.int32]
-    finals: Bytes
-    free: Words
-    ring: Words
-    streams: Streams
-    rows: Words
-    out: Bytes
-    out_numbers: Floats
-    layout: Words
-
-
 @kernel
 def pack_both(learner: Learner) -> None:
     """Make the packed weights those of the parameters, which something else may have changed."""
@@ -265,7 +249,7 @@ def follow(learner: Learner, rate: float) -> None:
 @kernel
 def learn(
     learner: Learner,
-    replay: Replay,
+    replay: replay_kernels.ReplayArrays,
     batch: Batch,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],

@@ -100,7 +100,7 @@ class FusedLearner:
             with _update:
                 kernels.learn(
                     state,
-                    kernels.Replay(*buffer.kernel_arrays(batch)),
+                    buffer.kernel_arrays(batch),
                     found,
                     self.settings,
                     self.statistics,

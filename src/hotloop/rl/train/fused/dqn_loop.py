@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hotloop.rl.buffers import replay_kernels
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
+from hotloop.rl.buffers.replay_kernels import ReplayArrays
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.cartpole import kernels as cartpole
 from hotloop.rl.envs.compiled import kernel
@@ -30,7 +31,6 @@ from hotloop.rl.train.fused.dqn import (
     Batch,
     Bytes,
     Learner,
-    Replay,
     Words,
     act,
     follow,
@@ -65,7 +65,7 @@ def epsilon_at(settings: NDArray[np.float64], env_steps: int) -> float:
 
 
 @kernel
-def keep(envs: Envs, replay: Replay, episodes: EpisodeLog) -> None:
+def keep(envs: Envs, replay: ReplayArrays, episodes: EpisodeLog) -> None:
     """Store what a step gave, and note the episodes that ended."""
     replay_kernels.push(
         replay.memory, replay.numbers, replay.marks, replay.finals, replay.free, replay.ring,
@@ -87,7 +87,7 @@ def keep(envs: Envs, replay: Replay, episodes: EpisodeLog) -> None:
 @kernel
 def learn_on_time(
     learner: Learner,
-    replay: Replay,
+    replay: ReplayArrays,
     batch: Batch,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
@@ -107,7 +107,7 @@ def learn_on_time(
 @kernel
 def cartpole_loop(
     learner: Learner,
-    replay: Replay,
+    replay: ReplayArrays,
     batch: Batch,
     envs: Envs,
     episodes: EpisodeLog,
@@ -137,7 +137,7 @@ def cartpole_loop(
 @kernel
 def snake_loop(
     learner: Learner,
-    replay: Replay,
+    replay: ReplayArrays,
     batch: Batch,
     envs: Envs,
     episodes: EpisodeLog,
@@ -235,7 +235,7 @@ class FusedLoop:
         learner = self._learner
         self._kernel(
             learner.kernel_state,
-            Replay(*self._buffer.kernel_arrays(self._batch)),
+            self._buffer.kernel_arrays(self._batch),
             learner.batch_views(self._batch),
             self._envs,
             self._episodes,

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from hotloop.rl.buffers import replay_kernels
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
-from hotloop.rl.train.fused.dqn import Replay
 from hotloop.rl.train.fused.layers import (
     ACTIVATION,
     CHUNK,
@@ -414,7 +413,7 @@ def learn(
     targets: Targets,
     anchor: Floats,
     room: Room,
-    replay: Replay,
+    replay: replay_kernels.ReplayArrays,
     batch: Batch,
     noise: Floats,
     temperature: NDArray[np.float64],

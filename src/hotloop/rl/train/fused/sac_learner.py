@@ -16,7 +16,6 @@ from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused import sac as kernels
-from hotloop.rl.train.fused.dqn import Replay
 from hotloop.rl.train.fused.flat import MlpLayout, Work, bind, lay_out, make_flat, views
 from hotloop.rl.train.fused.layers import CHUNK
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics
@@ -134,7 +133,7 @@ class FusedLearner:
             self._targets,
             self._anchor,
             self._room,
-            Replay(*buffer.kernel_arrays(batch)),
+            buffer.kernel_arrays(batch),
             self._views[1],
             noise,
             self.temperature.state,

@@ -1,10 +1,11 @@
-"""Raw memory for buffers: large pages where Linux has them, and two machine instructions for kernels.
+"""Raw memory for replay buffers: huge pages, and byte copies and prefetches for kernels.
 
-Kernels move whole observations as bytes, so one compiled kernel serves every shape and type. numba
-turns a loop over bytes into a byte-by-byte copy (1.2 GB/s for 84 x 84 frames, seen on a Xeon at
-2.80 GHz); the C library's memcpy on the same frames does 8 to 12. Random reads from a large ring wait
-for memory: asking for the lines of a whole batch first made a gather of small transitions 1.7 times as
-fast there (10.8 us for 256, with `prefetch` 6.3).
+Kernels move whole observations as bytes, so one compiled kernel serves every shape and dtype. Numba compiles
+a loop over bytes to a byte-by-byte copy (1.2 GB/s for 84 x 84 frames on a 2.80 GHz Xeon); memcpy reaches 8 to
+12 GB/s on the same frames. Random reads from a large ring are bound by memory latency: prefetching the cache
+lines of a whole batch made gathering 256 small transitions 1.7x faster there (6.3 us instead of 10.8 us).
+
+With NUMBA_DISABLE_JIT=1 plain Python takes the place of the machine instructions.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-_HUGE = 2 << 20
+from hotloop.rl.envs.compiled import INTERPRETED
+
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 def huge_bytes(count: int) -> NDArray[np.uint8]:
-    """Zeroed memory of so many bytes, aligned to 2 MiB and on large pages where the system gives them."""
-    mapped = mmap.mmap(-1, max(count, 1) + _HUGE)
+    """`count` zeroed bytes, aligned to 2 MiB and on huge pages where Linux offers them."""
+    mapped = mmap.mmap(-1, max(count, 1) + _HUGE_PAGE_BYTES)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
-            pass  # a kernel built without them: ordinary pages serve, only slower
+            pass  # a Linux kernel built without huge pages: ordinary ones work, just slower
     whole = np.frombuffer(mapped, dtype=np.uint8)
-    skip = -whole.ctypes.data % _HUGE
+    skip = -whole.ctypes.data % _HUGE_PAGE_BYTES
     return whole[skip : skip + count]
 
 
@@ -41,7 +44,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> 
 
 
 def _copy_bytes(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any, count: Any) -> Any:
-    """Copy `count` bytes between two arrays that do not overlap; offsets in bytes, nothing is checked."""
+    """Copy `count` bytes between two arrays that do not overlap; offsets in bytes, no bounds checks."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         destination = _address(context, builder, signature.args[0], values[0], values[1])
@@ -52,11 +55,11 @@ def _copy_bytes(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any
     return types.void(to, types.intp, source, types.intp, types.intp), generate
 
 
-SHORT = 64  # bytes that `copy_short` may be asked for
+SHORT = 64  # most bytes that `copy_short` copies
 
 
 def _copy_short(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any, count: Any) -> Any:
-    """`copy_bytes` for at most SHORT bytes: two moves that may overlap; a call of memcpy takes longer."""
+    """`copy_bytes` for at most SHORT bytes: two overlapping moves, which is cheaper than calling memcpy."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         destination = _address(context, builder, signature.args[0], values[0], values[1])
@@ -93,7 +96,7 @@ def _copy_short(_: Any, to: Any, to_offset: Any, source: Any, source_offset: Any
 
 
 def _prefetch(_: Any, array: Any, offset: Any) -> Any:
-    """Ask for the cache line at a byte offset of an array, without waiting for it."""
+    """Start loading the cache line at a byte offset of an array."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         where = _address(context, builder, signature.args[0], values[0], values[1])
@@ -106,7 +109,15 @@ def _prefetch(_: Any, array: Any, offset: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
-# numba adds the typing context as the first argument of the functions above; kernels call these without it
-copy_bytes: Any = intrinsic(_copy_bytes)
-copy_short: Any = intrinsic(_copy_short)
-prefetch: Any = intrinsic(_prefetch)
+def _plain_copy(to: Any, to_offset: int, source: Any, source_offset: int, count: int) -> None:
+    to[to_offset : to_offset + count] = source[source_offset : source_offset + count]
+
+
+def _plain_prefetch(array: Any, offset: int) -> None:
+    pass
+
+
+# Kernels call these without the first argument of the functions above, which is numba's typing context.
+copy_bytes: Any = _plain_copy if INTERPRETED else intrinsic(_copy_bytes)
+copy_short: Any = _plain_copy if INTERPRETED else intrinsic(_copy_short)
+prefetch: Any = _plain_prefetch if INTERPRETED else intrinsic(_prefetch)
