@@ -37,22 +37,23 @@ class Agent(nn.Module):
 
 envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(
     gymnasium.vector.SyncVectorEnv(
-        [lambda: gymnasium.make(given.env)] * s.ENVS, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+        [lambda: gymnasium.make(given.env)] * s.N_ENVS,
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
     )
 )
 agent = Agent()
-adam = torch.optim.Adam(agent.parameters(), lr=s.LEARNING_RATE, eps=s.ADAM_EPSILON)
-observations = torch.zeros(s.STEPS, s.ENVS, 4)
-actions = torch.zeros(s.STEPS, s.ENVS)
-log_probs, rewards, dones, values = (torch.zeros(s.STEPS, s.ENVS) for _ in range(4))
+adam = torch.optim.Adam(agent.parameters(), lr=s.LEARNING_RATE, eps=s.ADAM_EPS)
+observations = torch.zeros(s.N_STEPS, s.N_ENVS, 4)
+actions = torch.zeros(s.N_STEPS, s.N_ENVS)
+log_probs, rewards, dones, values = (torch.zeros(s.N_STEPS, s.N_ENVS) for _ in range(4))
 recent: deque[float] = deque(maxlen=100)
 first, _ = envs.reset(seed=given.seed)
-seen, done = torch.tensor(first), torch.zeros(s.ENVS)
+seen, done = torch.tensor(first), torch.zeros(s.N_ENVS)
 
 
 def iteration() -> None:
     global seen, done
-    for step in range(s.STEPS):
+    for step in range(s.N_STEPS):
         observations[step], dones[step] = seen, done
         with torch.no_grad():
             action, log_prob, _, value = agent(seen)
@@ -64,42 +65,42 @@ def iteration() -> None:
             if "episode" in source:
                 recent.extend(source["episode"]["r"][source["_episode"]].tolist())
     with torch.no_grad():
-        advantages, following = torch.zeros_like(rewards), torch.zeros(s.ENVS)
+        advantages, following = torch.zeros_like(rewards), torch.zeros(s.N_ENVS)
         value = agent.critic(seen).flatten()
-        for step in reversed(range(s.STEPS)):
-            goes_on = 1.0 - (done if step == s.STEPS - 1 else dones[step + 1])
-            after_value = value if step == s.STEPS - 1 else values[step + 1]
-            error = rewards[step] + s.DISCOUNT * after_value * goes_on - values[step]
-            following = error + s.DISCOUNT * s.TRACE * goes_on * following
+        for step in reversed(range(s.N_STEPS)):
+            goes_on = 1.0 - (done if step == s.N_STEPS - 1 else dones[step + 1])
+            after_value = value if step == s.N_STEPS - 1 else values[step + 1]
+            error = rewards[step] + s.GAMMA * after_value * goes_on - values[step]
+            following = error + s.GAMMA * s.GAE_LAMBDA * goes_on * following
             advantages[step] = following
         returns = advantages + values
     flat = [
-        one.reshape(s.BATCH, *one.shape[2:])
+        one.reshape(s.ROLLOUT, *one.shape[2:])
         for one in (observations, actions, log_probs, advantages, returns)
     ]
-    rows = np.arange(s.BATCH)
-    for _ in range(s.EPOCHS):
+    rows = np.arange(s.ROLLOUT)
+    for _ in range(s.N_EPOCHS):
         np.random.shuffle(rows)  # noqa: NPY002
-        for start in range(0, s.BATCH, s.MINIBATCH):
-            part = rows[start : start + s.MINIBATCH]
+        for start in range(0, s.ROLLOUT, s.BATCH_SIZE):
+            part = rows[start : start + s.BATCH_SIZE]
             seen_then, acted, old, advantage, target = (one[part] for one in flat)
             _, log_prob, entropy, value = agent(seen_then, acted)
             ratio = (log_prob - old).exp()
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-            policy = torch.max(-advantage * ratio, -advantage * ratio.clamp(1 - s.CLIP, 1 + s.CLIP)).mean()
-            loss = (
-                policy - s.ENTROPY_WEIGHT * entropy.mean() + s.VALUE_WEIGHT * (value - target).square().mean()
-            )
+            policy = torch.max(
+                -advantage * ratio, -advantage * ratio.clamp(1 - s.CLIP_RANGE, 1 + s.CLIP_RANGE)
+            ).mean()
+            loss = policy - s.ENT_COEF * entropy.mean() + s.VF_COEF * (value - target).square().mean()
             adam.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(agent.parameters(), s.LARGEST_NORM)
+            nn.utils.clip_grad_norm_(agent.parameters(), s.MAX_GRAD_NORM)
             adam.step()
 
 
-for _warm_up in range(s.WARM_UP // s.BATCH):
+for _warm_up in range(s.WARM_UP // s.ROLLOUT):
     iteration()
 clock = s.Clock()
-iterations = given.steps // s.BATCH
+iterations = given.steps // s.ROLLOUT
 for _iteration in range(iterations):
     iteration()
-clock.say(iterations * s.BATCH, iterations * s.EPOCHS * s.BATCH // s.MINIBATCH, list(recent))
+clock.say(iterations * s.ROLLOUT, iterations * s.N_EPOCHS * s.ROLLOUT // s.BATCH_SIZE, list(recent))

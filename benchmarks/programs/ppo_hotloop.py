@@ -9,10 +9,11 @@ given = s.arguments()
 
 def config(steps: int) -> PPOConfig:
     return PPOConfig(
-        env=given.env, seed=given.seed, total_steps=steps, num_envs=s.ENVS, steps=s.STEPS, epochs=s.EPOCHS,
-        minibatch=s.MINIBATCH, learning_rate=s.LEARNING_RATE, discount=s.DISCOUNT, trace=s.TRACE, clip=s.CLIP,
-        value_weight=s.VALUE_WEIGHT, entropy_weight=s.ENTROPY_WEIGHT, max_grad_norm=s.LARGEST_NORM,
-        adam_epsilon=s.ADAM_EPSILON, hidden=(s.HIDDEN, s.HIDDEN), learner="fused", quiet=True,
+        env=given.env, seed=given.seed, total_timesteps=steps, n_envs=s.N_ENVS, n_steps=s.N_STEPS,
+        n_epochs=s.N_EPOCHS, batch_size=s.BATCH_SIZE, learning_rate=s.LEARNING_RATE, gamma=s.GAMMA,
+        gae_lambda=s.GAE_LAMBDA, clip_range=s.CLIP_RANGE, vf_coef=s.VF_COEF, ent_coef=s.ENT_COEF,
+        max_grad_norm=s.MAX_GRAD_NORM, adam_eps=s.ADAM_EPS, net_arch=(s.HIDDEN, s.HIDDEN),
+        learner="fused", quiet=True,
     )  # fmt: skip
 
 

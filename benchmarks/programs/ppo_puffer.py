@@ -47,17 +47,17 @@ class Policy(nn.Module):
     forward = forward_eval
 
 
-envs = pufferlib.vector.make(Cartpole, env_kwargs={"num_envs": s.ENVS}, backend=pufferlib.PufferEnv)
+envs = pufferlib.vector.make(Cartpole, env_kwargs={"num_envs": s.N_ENVS}, backend=pufferlib.PufferEnv)
 settings = {
     "env": "cartpole", "seed": given.seed, "device": "cpu", "cpu_offload": False, "use_rnn": False,
     "torch_deterministic": False, "compile": False, "precision": "float32", "optimizer": "adam",
-    "batch_size": s.BATCH, "bptt_horizon": s.STEPS, "minibatch_size": s.MINIBATCH,
-    "max_minibatch_size": s.MINIBATCH, "update_epochs": s.EPOCHS, "learning_rate": s.LEARNING_RATE,
-    "anneal_lr": False, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": s.ADAM_EPSILON,
-    "gamma": s.DISCOUNT, "gae_lambda": s.TRACE, "clip_coef": s.CLIP, "vf_coef": 2 * s.VALUE_WEIGHT,
-    "vf_clip_coef": 1e9, "max_grad_norm": s.LARGEST_NORM, "ent_coef": s.ENTROPY_WEIGHT,
+    "batch_size": s.ROLLOUT, "bptt_horizon": s.N_STEPS, "minibatch_size": s.BATCH_SIZE,
+    "max_minibatch_size": s.BATCH_SIZE, "update_epochs": s.N_EPOCHS, "learning_rate": s.LEARNING_RATE,
+    "anneal_lr": False, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_eps": s.ADAM_EPS,
+    "gamma": s.GAMMA, "gae_lambda": s.GAE_LAMBDA, "clip_coef": s.CLIP_RANGE, "vf_coef": 2 * s.VF_COEF,
+    "vf_clip_coef": 1e9, "max_grad_norm": s.MAX_GRAD_NORM, "ent_coef": s.ENT_COEF,
     "vtrace_rho_clip": 1.0, "vtrace_c_clip": 1.0, "prio_alpha": 0.0, "prio_beta0": 0.0,
-    "total_timesteps": s.WARM_UP + given.steps + s.BATCH, "checkpoint_interval": 10**9,
+    "total_timesteps": s.WARM_UP + given.steps + s.ROLLOUT, "checkpoint_interval": 10**9,
     "data_dir": tempfile.mkdtemp(),
 }  # fmt: skip
 lengths: list[float] = []
@@ -72,12 +72,12 @@ with contextlib.redirect_stdout(io.StringIO()):  # its dashboard
             trainer.stats.clear()
         trainer.train()
 
-    for _ in range(s.WARM_UP // s.BATCH):
+    for _ in range(s.WARM_UP // s.ROLLOUT):
         iteration()
     clock = s.Clock()
-    iterations = given.steps // s.BATCH
+    iterations = given.steps // s.ROLLOUT
     for _ in range(iterations):
         iteration()
-clock.say(iterations * s.BATCH, iterations * trainer.total_minibatches, lengths[-100:])
+clock.say(iterations * s.ROLLOUT, iterations * trainer.total_minibatches, lengths[-100:])
 trainer.utilization.stop()
 sys.stdout.flush()

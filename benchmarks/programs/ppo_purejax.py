@@ -11,7 +11,7 @@ import optax
 import ppo_settings as s
 
 given = s.arguments()
-ITERATIONS = given.steps // s.BATCH
+ITERATIONS = given.steps // s.ROLLOUT
 
 
 def orthogonal(key, inputs, outputs, gain):
@@ -49,7 +49,7 @@ def env_step(key, state, elapsed, action):
     return jnp.where(done, begin(key), state), jnp.where(done, 0, elapsed), done
 
 
-adam = optax.chain(optax.clip_by_global_norm(s.LARGEST_NORM), optax.adam(s.LEARNING_RATE, eps=s.ADAM_EPSILON))
+adam = optax.chain(optax.clip_by_global_norm(s.MAX_GRAD_NORM), optax.adam(s.LEARNING_RATE, eps=s.ADAM_EPS))
 
 
 def loss_of(nets, batch):
@@ -57,11 +57,11 @@ def loss_of(nets, batch):
     log_p = jax.nn.log_softmax(apply(nets[0], observations))
     ratio = jnp.exp(log_p[jnp.arange(actions.size), actions] - old)
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    clipped = jnp.clip(ratio, 1 - s.CLIP, 1 + s.CLIP)
+    clipped = jnp.clip(ratio, 1 - s.CLIP_RANGE, 1 + s.CLIP_RANGE)
     policy = -jnp.minimum(ratio * advantages, clipped * advantages).mean()
     value = jnp.square(apply(nets[1], observations)[:, 0] - targets).mean()
     entropy = -(jnp.exp(log_p) * log_p).sum(1).mean()
-    return policy + s.VALUE_WEIGHT * value - s.ENTROPY_WEIGHT * entropy
+    return policy + s.VF_COEF * value - s.ENT_COEF * entropy
 
 
 def iteration(carry, _):
@@ -72,34 +72,35 @@ def iteration(carry, _):
         key, choose, again = jax.random.split(key, 3)
         logits, value = apply(nets[0], state), apply(nets[1], state)[:, 0]
         action = jax.random.categorical(choose, logits)
-        log_p = jax.nn.log_softmax(logits)[jnp.arange(s.ENVS), action]
-        keys = jax.random.split(again, s.ENVS)
+        log_p = jax.nn.log_softmax(logits)[jnp.arange(s.N_ENVS), action]
+        keys = jax.random.split(again, s.N_ENVS)
         length = elapsed + 1
         new, elapsed, done = jax.vmap(env_step)(keys, state, elapsed, action)
         return (new, elapsed, key), (state, action, log_p, value, done, jnp.where(done, length, 0))
 
     (state, elapsed, key), (seen, acted, log_p, values, dones, lengths) = jax.lax.scan(
-        step, (state, elapsed, key), None, s.STEPS
+        step, (state, elapsed, key), None, s.N_STEPS
     )
     last = apply(nets[1], state)[:, 0]
 
     def back(inside, at):
         following, after = inside
         value, done = at
-        error = 1.0 + s.DISCOUNT * after * (1 - done) - value
-        following = error + s.DISCOUNT * s.TRACE * (1 - done) * following
+        error = 1.0 + s.GAMMA * after * (1 - done) - value
+        following = error + s.GAMMA * s.GAE_LAMBDA * (1 - done) * following
         return (following, value), following
 
-    _, advantages = jax.lax.scan(back, (jnp.zeros(s.ENVS), last), (values, dones), reverse=True, unroll=16)
+    _, advantages = jax.lax.scan(back, (jnp.zeros(s.N_ENVS), last), (values, dones), reverse=True, unroll=16)
     flat = [
-        one.reshape(s.BATCH, *one.shape[2:]) for one in (seen, acted, log_p, advantages, advantages + values)
+        one.reshape(s.ROLLOUT, *one.shape[2:])
+        for one in (seen, acted, log_p, advantages, advantages + values)
     ]
 
     def epoch(inside, _):
         nets, moments, key = inside
         key, shuffle = jax.random.split(key)
-        rows = jax.random.permutation(shuffle, s.BATCH)
-        parts = [one[rows].reshape(-1, s.MINIBATCH, *one.shape[1:]) for one in flat]
+        rows = jax.random.permutation(shuffle, s.ROLLOUT)
+        parts = [one[rows].reshape(-1, s.BATCH_SIZE, *one.shape[1:]) for one in flat]
 
         def minibatch(inside, batch):
             nets, moments = inside
@@ -109,15 +110,15 @@ def iteration(carry, _):
         (nets, moments), _ = jax.lax.scan(minibatch, (nets, moments), parts)
         return (nets, moments, key), None
 
-    (nets, moments, key), _ = jax.lax.scan(epoch, (nets, moments, key), None, s.EPOCHS)
+    (nets, moments, key), _ = jax.lax.scan(epoch, (nets, moments, key), None, s.N_EPOCHS)
     return (nets, moments, state, elapsed, key), lengths
 
 
 def run(key):
     key, a, c, e = jax.random.split(key, 4)
     nets = [network(a, 2, 0.01), network(c, 1, 1.0)]
-    state = jax.vmap(begin)(jax.random.split(e, s.ENVS))
-    carry = (nets, adam.init(nets), state, jnp.zeros(s.ENVS, jnp.int32), key)
+    state = jax.vmap(begin)(jax.random.split(e, s.N_ENVS))
+    carry = (nets, adam.init(nets), state, jnp.zeros(s.N_ENVS, jnp.int32), key)
     return jax.lax.scan(iteration, carry, None, ITERATIONS)[1]
 
 
@@ -127,4 +128,6 @@ clock = s.Clock()
 lengths = jax.block_until_ready(compiled(key))
 ended = np.asarray(lengths).reshape(-1)  # by numpy: JAX would compile the selection on the clock
 recent = ended[ended > 0][-100:]
-clock.say(ITERATIONS * s.BATCH, ITERATIONS * s.EPOCHS * s.BATCH // s.MINIBATCH, [float(x) for x in recent])
+clock.say(
+    ITERATIONS * s.ROLLOUT, ITERATIONS * s.N_EPOCHS * s.ROLLOUT // s.BATCH_SIZE, [float(x) for x in recent]
+)

@@ -31,7 +31,7 @@ def network(outputs: int, gain: float) -> nn.Module:
     return made
 
 
-envs = TransformedEnv(SerialEnv(s.ENVS, lambda: GymEnv(given.env)), RewardSum())
+envs = TransformedEnv(SerialEnv(s.N_ENVS, lambda: GymEnv(given.env)), RewardSum())
 envs.append_transform(StepCounter())
 envs.set_seed(given.seed)
 actor = ProbabilisticActor(
@@ -39,37 +39,37 @@ actor = ProbabilisticActor(
     distribution_class=OneHotCategorical, return_log_prob=True, spec=envs.action_spec,
 )  # fmt: skip
 critic = ValueOperator(network(1, 1.0), in_keys=["observation"])
-advantage = GAE(gamma=s.DISCOUNT, lmbda=s.TRACE, value_network=critic, average_gae=False)
+advantage = GAE(gamma=s.GAMMA, lmbda=s.GAE_LAMBDA, value_network=critic, average_gae=False)
 loss_of = ClipPPOLoss(
-    actor, critic, clip_epsilon=s.CLIP, entropy_coeff=s.ENTROPY_WEIGHT, critic_coeff=s.VALUE_WEIGHT,
+    actor, critic, clip_epsilon=s.CLIP_RANGE, entropy_coeff=s.ENT_COEF, critic_coeff=s.VF_COEF,
     loss_critic_type="l2", normalize_advantage=True,
 )  # fmt: skip
-adam = torch.optim.Adam(loss_of.parameters(), lr=s.LEARNING_RATE, eps=s.ADAM_EPSILON)
-iterations = given.steps // s.BATCH
-warm = s.WARM_UP // s.BATCH
+adam = torch.optim.Adam(loss_of.parameters(), lr=s.LEARNING_RATE, eps=s.ADAM_EPS)
+iterations = given.steps // s.ROLLOUT
+warm = s.WARM_UP // s.ROLLOUT
 Collector = getattr(torchrl.collectors, "SyncDataCollector", None) or torchrl.collectors.Collector
 collector = Collector(
-    envs, actor, frames_per_batch=s.BATCH, total_frames=(iterations + warm) * s.BATCH, device="cpu"
+    envs, actor, frames_per_batch=s.ROLLOUT, total_frames=(iterations + warm) * s.ROLLOUT, device="cpu"
 )
 memory = TensorDictReplayBuffer(
-    storage=LazyTensorStorage(s.BATCH), sampler=SamplerWithoutReplacement(), batch_size=s.MINIBATCH
+    storage=LazyTensorStorage(s.ROLLOUT), sampler=SamplerWithoutReplacement(), batch_size=s.BATCH_SIZE
 )
 recent: deque[float] = deque(maxlen=100)
 clock = None
 for number, data in enumerate(collector):
-    for _ in range(s.EPOCHS):
+    for _ in range(s.N_EPOCHS):
         with torch.no_grad():
             advantage(data)
         memory.extend(data.reshape(-1))
-        for _ in range(s.BATCH // s.MINIBATCH):
+        for _ in range(s.ROLLOUT // s.BATCH_SIZE):
             loss = loss_of(memory.sample())
             adam.zero_grad()
             (loss["loss_objective"] + loss["loss_critic"] + loss["loss_entropy"]).backward()
-            nn.utils.clip_grad_norm_(loss_of.parameters(), s.LARGEST_NORM)
+            nn.utils.clip_grad_norm_(loss_of.parameters(), s.MAX_GRAD_NORM)
             adam.step()
     recent.extend(data["next", "episode_reward"][data["next", "done"]].tolist())
     if number == warm - 1:
         clock = s.Clock()
 collector.shutdown()
 assert clock is not None
-clock.say(iterations * s.BATCH, iterations * s.EPOCHS * s.BATCH // s.MINIBATCH, list(recent))
+clock.say(iterations * s.ROLLOUT, iterations * s.N_EPOCHS * s.ROLLOUT // s.BATCH_SIZE, list(recent))

@@ -14,14 +14,13 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.rl.buffers.rollout import RolloutBuffer, gae_kernel
+from hotloop.rl.buffers.rollout import RolloutBuffer, compute_gae, gae_kernel
 from hotloop.rl.envs.cartpole.env import CartPoleVectorEnv
-from hotloop.rl.train.collecting import collect
+from hotloop.rl.train.fused import ppo_kernels
 from hotloop.rl.train.fused.ppo import FusedPPO
 from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.mlp import ActorCritic
-from hotloop.rl.train.ppo import PPOConfig, compute_gae, ppo_loss, train
-from hotloop.rl.train.torch_learner import Samples, TorchLearner
+from hotloop.rl.train.ppo import Batch, PPOConfig, TorchLearner, collect_rollout, ppo_loss, train
 
 FEW = settings(derandomize=True, deadline=None, max_examples=12)
 
@@ -39,7 +38,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_advantages_of_a_rollout_worked_out_by_hand() -> None:
-    # One env, four steps, discount 1/2, trace 1/2; the second step is truncated, the third terminates.
+    # One env, four steps, gamma 1/2, gae_lambda 1/2; the second step is truncated, the third terminates.
     column = np.array([[1.0], [2.0], [3.0], [4.0]])
     values = np.array([[10.0], [20.0], [30.0], [40.0], [50.0]])
     terminated = np.array([[False], [False], [True], [False]])
@@ -85,7 +84,7 @@ def by_hand(
 def test_ppo_loss_of_samples_worked_out_by_hand() -> None:
     rows = [([0.0, math.log(3.0)], 1, math.log(0.5), 2.0), ([1.0, -1.0], 1, math.log(0.4), -1.0)]
     rows += [([0.2, 0.1], 0, math.log(0.5), 1.0)]
-    samples = Samples(
+    samples = Batch(
         torch.zeros(3, 1),
         torch.tensor([row[1] for row in rows]),
         torch.tensor([row[2] for row in rows]),
@@ -97,20 +96,20 @@ def test_ppo_loss_of_samples_worked_out_by_hand() -> None:
     values = torch.tensor([0.5, 2.0, 5.0])
     found = ppo_loss(
         torch.tensor([row[0] for row in rows]), values, samples,
-        clip=0.2, value_clip=None, value_weight=0.5, entropy_weight=0.01,
+        clip_range=0.2, clip_range_vf=None, vf_coef=0.5, ent_coef=0.01,
     )  # fmt: skip
     parts = np.mean([by_hand(*row, clip=0.2) for row in rows], axis=0)
     assert by_hand(*rows[0], clip=0.2)[0] == pytest.approx(-2.0 * 1.2)  # ratio 1.5, cut at 1.2
     assert float(found.policy) == pytest.approx(parts[0], rel=1e-5)
     assert float(found.entropy) == pytest.approx(parts[1], rel=1e-5)
-    assert float(found.kl) == pytest.approx(parts[2], rel=1e-4)
-    assert float(found.clipped) == pytest.approx(2 / 3)
+    assert float(found.approx_kl) == pytest.approx(parts[2], rel=1e-4)
+    assert float(found.clip_fraction) == pytest.approx(2 / 3)
     assert float(found.value) == pytest.approx((0.25 + 0.0 + 4.0) / 3)
     total = parts[0] + 0.5 * 4.25 / 3 - 0.01 * parts[1]
     assert float(found.total) == pytest.approx(total, rel=1e-5)
     clipped = ppo_loss(
         torch.tensor([row[0] for row in rows]), values, samples,
-        clip=0.2, value_clip=0.25, value_weight=0.5, entropy_weight=0.01,
+        clip_range=0.2, clip_range_vf=0.25, vf_coef=0.5, ent_coef=0.01,
     )  # fmt: skip
     # values pulled to within 0.25 of the old: 0.25, 2.25, 3.75; the larger error counts
     assert float(clipped.value) == pytest.approx((0.75**2 + 0.25**2 + 4.0) / 3)
@@ -121,8 +120,8 @@ def test_ppo_loss_of_samples_worked_out_by_hand() -> None:
 
 def made_up(config: PPOConfig, width: int, actions: int, masked: bool, seed: int) -> RolloutBuffer:
     rng = np.random.default_rng(seed)
-    buffer = RolloutBuffer(config.steps, config.num_envs, (width,), actions, masked=masked)
-    shape = (config.steps, config.num_envs)
+    buffer = RolloutBuffer(config.n_steps, config.n_envs, (width,), actions, masked=masked)
+    shape = (config.n_steps, config.n_envs)
     buffer.observations[:] = rng.standard_normal(buffer.observations.shape)
     buffer.actions[:] = rng.integers(0, actions, shape)
     if masked:
@@ -137,26 +136,26 @@ def made_up(config: PPOConfig, width: int, actions: int, masked: bool, seed: int
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "all the extras": {"value_clip": 0.2, "entropy_weight": 0.02, "clip": 0.1},
-    "nothing clipped": {"max_grad_norm": None, "normalise_advantages": False, "activation": "relu"},
+    "all the extras": {"clip_range_vf": 0.2, "ent_coef": 0.02, "clip_range": 0.1},
+    "nothing clipped": {"max_grad_norm": None, "normalize_advantage": False, "activation": "relu"},
     "stops early": {"target_kl": 1e-4, "learning_rate": 3e-3},
-    "odd widths": {"hidden": (30, 17, 5), "entropy_weight": 0.01},
+    "odd widths": {"net_arch": (30, 17, 5), "ent_coef": 0.01},
 }
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_fused_and_torch_learner_agree_over_many_updates(case: str, masked: bool) -> None:
-    config = PPOConfig(num_envs=4, steps=50, minibatch=50, epochs=3, **CASES[case])
+    config = PPOConfig(n_envs=4, n_steps=50, batch_size=50, n_epochs=3, **CASES[case])
     torch.manual_seed(1)
-    network = ActorCritic(6, 5, config.hidden, config.activation)
+    network = ActorCritic(6, 5, config.net_arch, config.activation)
     twin = TorchLearner(copy.deepcopy(network), config)
     fused = FusedPPO(network, config)
     rng = np.random.default_rng(3)
     start = {name: array.copy() for name, array in twin.state().items()}
     for iteration in range(8):
         buffer = made_up(config, 6, 5, masked, iteration)
-        order = np.stack([rng.permutation(200) for _ in range(config.epochs)])
+        order = np.stack([rng.permutation(200) for _ in range(config.n_epochs)])
         edges = np.array([0, 50, 97, 150, 200])  # unequal, as with rows that are only resets
         wanted = twin.update(buffer, order, edges, config.learning_rate)
         found = fused.update(buffer, order, edges, config.learning_rate)
@@ -173,9 +172,9 @@ def test_fused_and_torch_learner_agree_over_many_updates(case: str, masked: bool
 
 
 def test_learners_exchange_weights_and_moments_at_any_time() -> None:
-    config = PPOConfig(num_envs=4, steps=32, minibatch=64, epochs=2)
+    config = PPOConfig(n_envs=4, n_steps=32, batch_size=64, n_epochs=2)
     torch.manual_seed(0)
-    network = ActorCritic(3, 2, config.hidden)
+    network = ActorCritic(3, 2, config.net_arch)
     fused, twin = FusedPPO(network, config), TorchLearner(copy.deepcopy(network), config)
     rng = np.random.default_rng(0)
     orders = [np.stack([rng.permutation(128) for _ in range(2)]) for _ in range(4)]
@@ -223,8 +222,8 @@ def test_fused_and_torch_learner_draw_the_same_actions(masked: bool) -> None:
     p = torch.softmax(network(torch.from_numpy(x[:1]))[0], dim=1)[0].detach().numpy()
     share = np.bincount(found, minlength=7) / rows
     assert np.abs(share - p).max() < 5 * math.sqrt(0.25 / rows)
-    best = fused.best(x, masks)
-    assert (best == twin.best(x, masks)).mean() > 0.999
+    greedy = fused.greedy_actions(x, masks)
+    assert (greedy == twin.greedy_actions(x, masks)).mean() > 0.999
 
 
 # ---- rollouts
@@ -233,7 +232,7 @@ def test_fused_and_torch_learner_draw_the_same_actions(masked: bool) -> None:
 @FEW
 @given(envs=st.sampled_from([1, 3, 8, 70]), steps=st.integers(1, 60), limit=st.sampled_from([7, 500]))
 def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: int, limit: int) -> None:
-    config = PPOConfig(num_envs=envs, steps=steps)
+    config = PPOConfig(n_envs=envs, n_steps=steps)
     torch.manual_seed(0)
     network = ActorCritic(4, 2, (16, 16))
     torch.nn.init.normal_(network.actor[-1].get_parameter("weight"))
@@ -248,12 +247,12 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
         positions.append(RolloutState(made, 5, envs * steps))
         if fused:
             rollout = learner.compiled_rollout(made, buffers[0], positions[0].episodes)
-            assert rollout is not None
             buffers[0].observations[-1] = positions[0].observations
     for _ in range(3):
         uniforms = rng.random((steps, envs), dtype=np.float32)
+        assert rollout is not None
         rollout(uniforms)
-        collect(learner, positions[1].envs, buffers[1], positions[1], uniforms)  # type: ignore[arg-type]
+        collect_rollout(learner, positions[1].envs, buffers[1], positions[1], uniforms)
         for name in (
             "observations", "actions", "log_probabilities", "rewards", "terminated", "truncated",
             "values", "final_values", "valid",
@@ -275,7 +274,8 @@ def test_a_fused_rollout_stores_what_the_batched_path_stores(envs: int, steps: i
 
 def test_whole_runs_with_either_learner_end_at_the_same_weights() -> None:
     results = [
-        train(PPOConfig(learner=learner, total_steps=10 * 1024, quiet=True)) for learner in ("fused", "torch")
+        train(PPOConfig(learner=learner, total_timesteps=10 * 1024, quiet=True))
+        for learner in ("fused", "torch")
     ]
     assert [result.fused_rollout for result in results] == [True, False]
     assert results[0].episodes == results[1].episodes and results[0].mean_return == results[1].mean_return
@@ -287,16 +287,14 @@ def test_one_compilation_serves_every_size() -> None:
     for envs, steps, hidden in ((2, 8, (16,)), (5, 4, (8, 8))):
         train(
             PPOConfig(
-                num_envs=envs,
-                steps=steps,
-                minibatch=4,
-                hidden=hidden,
-                total_steps=50,
+                n_envs=envs,
+                n_steps=steps,
+                batch_size=4,
+                net_arch=hidden,
+                total_timesteps=50,
                 learner="fused",
                 quiet=True,
             )
         )
-    from hotloop.rl.train.fused import ppo_kernels, ppo_rollout
-
-    for kernel in (ppo_kernels.update, ppo_rollout.cartpole_rollout):
-        assert len(kernel.signatures) == 1  # type: ignore[attr-defined]
+    for kernel in (ppo_kernels.update, ppo_kernels.cartpole_rollout):
+        assert len(kernel.signatures) == 1

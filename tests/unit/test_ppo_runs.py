@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,8 @@ import pytest
 import torch
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.train.ppo import PPOConfig, TrainResult, train
+from hotloop.rl.train import runs
+from hotloop.rl.train.ppo import PPOConfig, PPOResult, train
 from hotloop.rl.train.runs import (
     CheckpointError,
     ProgressLine,
@@ -33,7 +33,7 @@ from hotloop.testing.fakes import FakeClock
 from tests.learning.tasks import Endless, Identity, MaskedIdentity
 
 SMALL = PPOConfig(
-    num_envs=4, steps=16, minibatch=32, hidden=(16,), total_steps=640, quiet=True, learner="fused"
+    n_envs=4, n_steps=16, batch_size=32, net_arch=(16,), total_timesteps=640, quiet=True, learner="fused"
 )
 
 
@@ -41,16 +41,16 @@ def changed(**settings: Any) -> PPOConfig:
     return dataclasses.replace(SMALL, **settings)
 
 
-def weights(result: TrainResult) -> list[Any]:
+def weights(result: PPOResult) -> list[Any]:
     return [parameter.detach().numpy().copy() for parameter in result.network.parameters()]
 
 
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 @pytest.mark.parametrize("anneal", [False, True])
 def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, anneal: bool) -> None:
-    whole = train(changed(learner=learner, anneal=anneal))
+    whole = train(changed(learner=learner, anneal_lr=anneal))
     path = tmp_path / "run.safetensors"
-    parts = changed(learner=learner, anneal=anneal, checkpoint=path)
+    parts = changed(learner=learner, anneal_lr=anneal, checkpoint=path)
 
     class Cut(Exception):
         pass
@@ -60,7 +60,7 @@ def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, an
             raise Cut
 
     with pytest.raises(Cut):  # the last save was after 256 steps
-        train(dataclasses.replace(parts, checkpoint_every=2), after_update=cut)
+        train(dataclasses.replace(parts, checkpoint_every_steps=128), after_update=cut)
     assert load_checkpoint(path).state["env_steps"] == 256
     resumed = train(dataclasses.replace(parts, resume=True))
     assert resumed.resumed_at == 256 and whole.resumed_at == 0
@@ -72,12 +72,14 @@ def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, an
 
 def test_a_run_of_one_learner_goes_on_with_the_other(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    train(changed(total_steps=320, checkpoint=path))
+    train(changed(total_timesteps=320, checkpoint=path))
     resumed = train(changed(checkpoint=path, resume=True, learner="torch"))
     whole = train(SMALL)
     for own, twin in zip(weights(resumed), weights(whole), strict=True):
         np.testing.assert_allclose(own, twin, rtol=0, atol=1e-5)
-    assert train(changed(checkpoint=path, resume=True, learner="auto", total_steps=700)).learner == "torch"
+    assert (
+        train(changed(checkpoint=path, resume=True, learner="auto", total_timesteps=700)).learner == "torch"
+    )
 
 
 def test_masked_envs_that_cannot_be_saved_begin_again_and_it_is_said(
@@ -85,33 +87,33 @@ def test_masked_envs_that_cannot_be_saved_begin_again_and_it_is_said(
 ) -> None:
     path = tmp_path / "run.safetensors"
     train(changed(checkpoint=path), envs=MaskedIdentity(4))
-    result = train(changed(checkpoint=path, resume=True, total_steps=704), envs=MaskedIdentity(4))
+    result = train(changed(checkpoint=path, resume=True, total_timesteps=704), envs=MaskedIdentity(4))
     assert result.env_steps == 704
-    assert "begins new episodes" in capsys.readouterr().err
+    assert "starts new episodes" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     train(changed(checkpoint=path))
-    with pytest.raises(CheckpointError, match=r"other settings \(hidden was \[16\], is \[8\]\)"):
-        train(changed(checkpoint=path, resume=True, hidden=(8,)))
+    with pytest.raises(CheckpointError, match=r"other settings \(net_arch was \[16\], is \[8\]\)"):
+        train(changed(checkpoint=path, resume=True, net_arch=(8,)))
     with pytest.raises(CheckpointError, match="seed was 0, is 1"):
         train(changed(checkpoint=path, resume=True, seed=1))
-    assert train(changed(checkpoint=path, resume=True, total_steps=704)).env_steps == 704
+    assert train(changed(checkpoint=path, resume=True, total_timesteps=704)).env_steps == 704
 
 
 def test_cut_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+    with pytest.raises(CheckpointError, match="There is no checkpoint"):
         train(changed(checkpoint=path, resume=True))
     train(changed(checkpoint=path))
     whole = path.read_bytes()
     for length in (0, 5, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match="is cut or damaged"):
+        with pytest.raises(CheckpointError, match="is truncated or damaged"):
             load_checkpoint(path)
-    path.write_bytes(whole.replace(b'"format_version":"1"', b'"format_version":"9"'))
-    with pytest.raises(CheckpointError, match="version 9; this hotloop reads 1"):
+    path.write_bytes(whole.replace(b'"format_version":"2"', b'"format_version":"9"'))
+    with pytest.raises(CheckpointError, match="version 9; this hotloop reads versions 1 to 2"):
         load_checkpoint(path)
 
 
@@ -135,13 +137,13 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) ->
 
     for learner in ("fused", "torch"):
         path = tmp_path / f"{learner}.safetensors"
-        config = changed(checkpoint=path, checkpoint_every=1, learner=learner)
+        config = changed(checkpoint=path, checkpoint_every_steps=1, learner=learner)
         with pytest.raises(TrainingDiverged, match=f"value_loss is nan.*last good checkpoint is {path}"):
             train(config, envs=Poisoned(4))
         saved = load_checkpoint(path)
         assert saved.state["env_steps"] == 384  # six rollouts of 16 steps x 4 envs were clean
         assert all(np.isfinite(array).all() for array in saved.arrays.values())
-    with pytest.raises(TrainingDiverged, match="no checkpoint was kept"):
+    with pytest.raises(TrainingDiverged, match="no checkpoint had been written yet"):
         train(SMALL, envs=Poisoned(4))
 
 
@@ -158,7 +160,7 @@ def test_an_env_that_raises_leaves_the_checkpoint_and_the_process_whole(tmp_path
     path = tmp_path / "run.safetensors"
     threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
     with pytest.raises(RuntimeError, match="the simulator died"):
-        train(changed(checkpoint=path, checkpoint_every=1), envs=Broken(4))
+        train(changed(checkpoint=path, checkpoint_every_steps=1), envs=Broken(4))
     assert load_checkpoint(path).state["env_steps"] == 128
     assert torch.get_num_threads() == threads and signal.getsignal(signal.SIGTERM) == handler
 
@@ -181,8 +183,8 @@ def test_a_process_asked_to_stop_ends_well_with_its_checkpoint(tmp_path: Path) -
     path = tmp_path / "run.safetensors"
     program = (
         "import sys; from pathlib import Path; from hotloop.rl.train.ppo import *\n"
-        f"result = train(PPOConfig(total_steps=10**9, checkpoint=Path({str(path)!r}), learner='fused',\n"
-        "    checkpoint_every=1, quiet=True))\n"
+        f"result = train(PPOConfig(total_timesteps=10**9, checkpoint=Path({str(path)!r}), learner='fused',\n"
+        "    checkpoint_every_steps=1, quiet=True))\n"
         "print(result.stopped_by, result.env_steps)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -200,22 +202,22 @@ def test_a_process_asked_to_stop_ends_well_with_its_checkpoint(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"minibatch": 33}, r"minibatch=33 does not divide num_envs \* steps = 64.*16, 32, 64"),
-        ({"minibatch": 1}, "does not divide"),
-        ({"minibatch": 128}, "does not divide"),
-        ({"num_envs": 0}, "num_envs=0 must be at least 1"),
-        ({"threads": -1}, "threads=-1 must be at least 1, or 0 to measure"),
-        ({"total_steps": -5}, "total_steps=-5 must be at least 1"),
-        ({"discount": 1.5}, r"discount=1.5 must lie in 0 .. 1"),
+        ({"batch_size": 33}, r"batch_size=33 does not divide n_envs \* n_steps = 64.*use 16, 32 or 64"),
+        ({"batch_size": 1}, "does not divide"),
+        ({"batch_size": 128}, "does not divide"),
+        ({"n_envs": 0}, "n_envs=0 must be at least 1"),
+        ({"threads": -1}, "threads=-1 must be at least 1, or 0 to choose by measuring"),
+        ({"total_timesteps": -5}, "total_timesteps=-5 must be at least 1"),
+        ({"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan must be above 0"),
-        ({"hidden": ()}, "hidden=.. must be widths"),
-        ({"hidden": (8, 0)}, "must be widths"),
+        ({"net_arch": ()}, "net_arch=.. must be widths"),
+        ({"net_arch": (8, 0)}, "must be widths"),
         ({"activation": "sine"}, "activation='sine' is not known"),
-        ({"learner": "magic"}, "learner='magic' is not known; use auto, fused, torch or compiled"),
-        ({"env": "NoSuchEnv-v7"}, "env='NoSuchEnv-v7' is not known.*CartPole"),
+        ({"learner": "magic"}, "learner='magic' is unknown; use auto, fused, torch or compiled"),
+        ({"env": "NoSuchEnv-v7"}, "env='NoSuchEnv-v7' is unknown.*CartPole"),
         ({"env": "Pendulum-v1"}, "needs one array of observations .* and discrete actions; Pendulum-v1"),
-        ({"resume": True}, "resume needs to know from what"),
+        ({"resume": True}, "resume=True needs a checkpoint"),
     ],
 )
 def test_impossible_settings_are_one_clear_sentence(settings: dict[str, Any], words: str) -> None:
@@ -224,7 +226,7 @@ def test_impossible_settings_are_one_clear_sentence(settings: dict[str, Any], wo
 
 
 def test_envs_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(HotloopError, match="num_envs=4, but the envs given are 3"):
+    with pytest.raises(HotloopError, match="n_envs=4 does not match the 3 envs"):
         train(SMALL, envs=Identity(3))
     from gymnasium.vector import AutoresetMode
 
@@ -235,33 +237,27 @@ def test_envs_that_do_not_fit_are_refused() -> None:
 def test_the_choice_of_learner_is_measured_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     result = train(changed(learner="auto", quiet=False))
     said = capsys.readouterr().err
-    assert f"hotloop: learner {result.learner} (a minibatch takes: " in said
+    assert f"hotloop: learner {result.learner} (one gradient step: " in said
     assert "fused" in said and "torch" in said and " ms" in said
 
 
-def test_threads_are_measured_where_a_minibatch_takes_long(
+def test_threads_are_measured_where_a_gradient_step_takes_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotloop.rl.train import learners
-
-    monkeypatch.setattr(learners, "THREADS_MAY_PAY_MS", 0.0)
-    monkeypatch.setattr(learners, "cores_granted", lambda: 2.0)
+    monkeypatch.setattr(runs, "THREADS_PAY_OFF_MS", 0.0)
+    monkeypatch.setattr(runs, "cores_granted", lambda: 2.0)
     before = torch.get_num_threads()
     for times, threads in (([8.0, 3.0], 2), ([8.0, 7.9], 1)):
         left = list(times)
-        monkeypatch.setattr(learners, "minibatch_ms", lambda *_, left=left: left.pop(0))
         torch.set_num_threads(1)
-        found = learners.torch_ms(changed(quiet=False), torch.nn.Linear(1, 1), None)  # type: ignore[arg-type]
+        found = runs.choose_threads(lambda left=left: left.pop(0), quiet=False)  # type: ignore[misc]
         assert found == min(times) and torch.get_num_threads() == threads
-        assert f"torch runs with {threads} thread(s)" in capsys.readouterr().err
+        assert f"torch uses {threads} thread(s)" in capsys.readouterr().err
     torch.set_num_threads(before)
 
 
 def test_the_config_is_plain_data() -> None:
-    from hotloop.rl.train.ppo import as_json
-
-    config = changed(checkpoint=Path("a/b"))
-    assert json.loads(json.dumps(as_json(config)))["checkpoint"] == "a/b"
+    assert runs.settings_as_json(changed(checkpoint=Path("a/b")))["checkpoint"] == "a/b"
 
 
 def test_the_progress_line_says_rate_and_time_left() -> None:

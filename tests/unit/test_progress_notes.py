@@ -9,14 +9,16 @@ import pytest
 
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
-from hotloop.rl.train import dqn, ppo
+from hotloop.rl.train import dqn, ppo, runs
 from hotloop.rl.train.dqn_config import DQNConfig
 from hotloop.rl.train.ppo import PPOConfig
 from hotloop.rl.train.runs import progress_words
 from hotloop.rl.workloads import episodes
 from hotloop.workflows import train as workflow
 
-SMALL_PPO = PPOConfig(total_steps=256, num_envs=4, steps=32, minibatch=32, hidden=(8,), learner="fused")
+SMALL_PPO = PPOConfig(
+    total_timesteps=256, n_envs=4, n_steps=32, batch_size=32, net_arch=(8,), learner="fused"
+)
 SMALL_DQN = DQNConfig(
     total_steps=256, num_envs=4, batch_size=16, hidden=(8,), learner="fused", learning_starts=32
 )
@@ -41,8 +43,8 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     found = Lines()
-    for module in (ppo, dqn):
-        monkeypatch.setattr(module, "ProgressLine", found)
+    for module in (runs, dqn):
+        monkeypatch.setattr(module, "ProgressLine", found, raising=False)
     yield found
     default.start()  # the default profiler keeps its last recording to be read; an empty one takes its place
     default.stop()

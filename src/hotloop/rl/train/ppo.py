@@ -1,164 +1,486 @@
-"""Proximal policy optimisation (Schulman et al., 2017) for discrete actions, from top to bottom.
+"""Proximal policy optimization (Schulman et al., 2017) for discrete actions, all in this file.
 
     from hotloop.rl.train.ppo import PPOConfig, train
-    result = train(PPOConfig(env="CartPole", total_steps=200_000))
+    result = train(PPOConfig(env="CartPole", total_timesteps=200_000))
 
-Each iteration: a rollout of `steps` steps of `num_envs` envs, advantages, `epochs` passes over it in
-minibatches. Three learners do the last part with the same numbers up to rounding: `fused` (kernels, small
-dense networks), `torch` and `compiled` (any network). On our own environments a small dense policy's whole
-rollout is one kernel call; any other Gymnasium vector env is stepped from Python.
+An iteration collects a rollout of `n_steps` steps in each of `n_envs` envs, estimates advantages, and makes
+`n_epochs` passes over the rollout in shuffled batches. The loss is that of Stable-Baselines3.
+
+Read on for the plain PyTorch version, which trains any network on any Gymnasium vector env. Two faster
+learners make the same updates up to rounding: `compiled` puts one gradient step through torch.compile, and
+`fused` (`fused/ppo.py`) runs the whole update, and rollouts of some of our own envs, in compiled kernels.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
-from hotloop.rl.buffers.rollout import compute_gae as compute_gae
-from hotloop.rl.train.collecting import collect
-from hotloop.rl.train.learners import Learner, choose_learner
-from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
+from hotloop.rl.train import runs
+from hotloop.rl.train.compiled_step import compile_gradient_step
+from hotloop.rl.train.make_envs import EpisodeLog, RolloutState, action_masks, evaluate_policy, make_envs
 from hotloop.rl.train.networks.mlp import ActorCritic
-from hotloop.rl.train.runs import (
-    ProgressLine,
-    RecentEpisodes,
-    StopRequests,
-    TensorboardLog,
-    check_finite,
-    check_same_settings,
-    load_checkpoint,
-    save_checkpoint,
-)
-from hotloop.rl.train.torch_learner import ppo_loss as ppo_loss
+from hotloop.rl.train.runs import MAY_DIFFER, RecentEpisodes, RunResult
 
-_rollout = profile("fused_rollout", "environment")
-_collect = profile("collect_rollouts", "framework")
+if TYPE_CHECKING:
+    from hotloop.rl.train.fused.ppo import FusedPPO
+
+    Learner: TypeAlias = "TorchLearner | FusedPPO"
+
+_fused_rollout = profile("fused_rollout", "environment")
+_collect_rollouts = profile("collect_rollouts", "framework")
+_env_step = profile("env_step")
+_policy_forward = profile("policy_forward")
+_store = profile("replay_push")
 _advantage = profile("advantage")
+_sample = profile("replay_sample")
+_forward = profile("learner_forward")
+_loss = profile("loss")
+_backward = profile("backward")
+_optimizer_step = profile("optimizer_step")
+_compiled_step = profile("learner_step", "model")
 _checkpoint = profile("checkpoint")
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Settings of a run; the defaults solve CartPole."""
+    """Settings of a run, named as in Stable-Baselines3; the defaults solve CartPole."""
 
     env: str = "CartPole"
     """One of our environments (CartPole, Snake, ...) or a Gymnasium id such as CartPole-v1."""
     seed: int = 0
-    """Decides weights, actions, minibatches and the envs' streams."""
-    total_steps: int = 200_000
+    """Seed of weights, actions, batches and environments."""
+    total_timesteps: int = 200_000
     """Env steps to train for, rounded up to whole iterations."""
-    num_envs: int = 8
-    """Environments stepped together."""
-    steps: int = 128
-    """Steps of each env in a rollout."""
-    epochs: int = 4
+    n_envs: int = 8
+    """Number of parallel environments."""
+    n_steps: int = 128
+    """Length of a rollout in each environment."""
+    n_epochs: int = 4
     """Passes over a rollout."""
-    minibatch: int = 256
-    """Samples of a gradient step; divides num_envs * steps."""
+    batch_size: int = 256
+    """Samples of one gradient step; must divide n_envs * n_steps."""
     learning_rate: float = 2.5e-4
-    """Adam's step size."""
-    anneal: bool = False
-    """Let the learning rate fall to 0 in a straight line over total_steps."""
-    discount: float = 0.99
-    """What a reward one step later is worth (gamma)."""
-    trace: float = 0.95
-    """How far advantages look ahead (lambda of generalised advantage estimation)."""
-    clip: float = 0.2
-    """How far a probability ratio may leave 1 before its gradient is cut."""
-    value_clip: float | None = None
-    """The same for values, around the old value; None for no clipping."""
-    value_weight: float = 0.5
-    """Weight of the mean squared error of values."""
-    entropy_weight: float = 0.0
+    """Adam's learning rate."""
+    anneal_lr: bool = False
+    """Decrease the learning rate linearly to 0 over total_timesteps."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Lambda of generalized advantage estimation: 0 is the one-step error, 1 the Monte Carlo return."""
+    clip_range: float = 0.2
+    """How far the probability ratio may leave 1 before its gradient is cut."""
+    clip_range_vf: float | None = None
+    """How far a value may leave its old value before its gradient is cut; None for no clipping."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: float | None = 0.5
-    """The whole gradient is scaled down to this norm; None for no clipping."""
+    """Maximum norm of the gradient; None for no clipping."""
     target_kl: float | None = None
-    """No further epoch once one's mean KL divergence exceeds this; None for all epochs."""
-    adam_epsilon: float = 1e-5
+    """Make no further epoch once the mean KL divergence of one exceeds this; None for all epochs."""
+    adam_eps: float = 1e-5
     """Adam's epsilon."""
-    normalise_advantages: bool = True
-    """Give the advantages of each minibatch mean 0 and deviation 1."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of actor and critic."""
+    normalize_advantage: bool = True
+    """Normalize the advantages of each batch to mean 0 and standard deviation 1."""
+    net_arch: tuple[int, ...] = (64, 64)
+    """Hidden layer widths of the actor and of the critic, which share no weights."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
     learner: Literal["auto", "fused", "torch", "compiled"] = "auto"
-    """Who learns; auto measures and says what it took."""
+    """Learner implementation; `auto` times the candidates and logs the choice."""
     threads: int = 0
-    """Threads of torch's own operations; 0 measures, one thread first."""
+    """Torch's intra-op threads; 0 uses one, or all cores where that is measurably faster."""
     stop_at_return: float | None = None
-    """Stop once the last 100 episodes reach this mean return."""
-    evaluation_episodes: int = 0
-    """Episodes played with the likeliest actions after training, in the same envs, begun anew."""
+    """Stop once the mean return of the last 100 episodes reaches this."""
+    n_eval_episodes: int = 0
+    """Episodes to evaluate the most likely actions on after training, in the training envs."""
     checkpoint: Path | None = None
-    """File to save to, now and then, at the end and when asked to stop."""
-    checkpoint_every: int = 100
-    """Iterations between two saves."""
+    """File to save to during training, at its end, and on SIGTERM or Ctrl-C."""
+    checkpoint_every_steps: int = 100_000
+    """Env steps between two saves."""
     resume: bool = False
-    """Go on from `checkpoint`."""
-    metrics: Path | None = None
+    """Continue from `checkpoint`."""
+    tensorboard_log: Path | None = None
     """Folder for TensorBoard."""
     quiet: bool = False
-    """No progress line."""
-
-
-# What may differ between a run and the checkpoint it goes on from: none of it changes the numbers.
-MAY_DIFFER = frozenset(
-    {"total_steps", "learner", "threads", "stop_at_return", "evaluation_episodes", "checkpoint"}
-    | {"checkpoint_every", "resume", "metrics", "quiet"}
-)
+    """Print no progress line."""
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """What a run did."""
+class PPOResult(RunResult):
+    """Result of a training run."""
 
     network: nn.Module
     """The trained network: observations -> (logits, values)."""
-    learner: str
-    """Who learnt: fused, torch or compiled."""
     fused_rollout: bool
-    """Whether rollouts ran in one kernel call."""
-    env_steps: int
-    """Steps taken, those of the resumed run included; resets are not steps."""
-    resumed_at: int
-    """Steps of the run that this one went on from; 0 for a new one."""
-    updates: int
-    """Minibatches learnt from."""
-    episodes: int
-    """Episodes that ended."""
-    seconds: float
-    """Wall time of the loop, this run only; start-up and compilation apart."""
-    mean_return: float | None
-    """Mean return of the last 100 episodes; None when none ended."""
-    evaluation_return: float | None
-    """Mean return of the evaluation; None without one."""
-    stopped_by: str | None
-    """SIGTERM, SIGINT or stop_at_return; None when all steps were taken."""
+    """Whether each rollout was one kernel call."""
     statistics: dict[str, float]
-    """Losses and the like of the last iteration."""
+    """Losses and other means of the last iteration, see STATISTICS."""
 
-    @property
-    def steps_per_s(self) -> float:
-        """Env steps per second of the loop."""
-        return (self.env_steps - self.resumed_at) / self.seconds if self.seconds > 0 else math.nan
+
+# ---- rollouts
+
+
+def collect_rollout(
+    learner: Learner, envs: Any, buffer: RolloutBuffer, state: RolloutState, uniforms: NDArray[np.float32]
+) -> None:
+    """Fill the buffer with steps of any Gymnasium vector env, one uniform number [steps, envs] per action.
+
+    With next-step autoreset, steps that are only a reset are marked as not valid.
+    """
+    state.episodes.count[0] = 0
+    first_action = int(envs.single_action_space.start)
+    buffer.observations[0] = state.observations
+    for step in range(buffer.n_steps):
+        masks = None
+        if state.masks is not None:
+            buffer.masks[step] = state.masks
+            masks = buffer.masks[step]
+        actions = buffer.actions[step]
+        with _policy_forward:
+            learner.act(
+                buffer.observations[step], masks, uniforms[step], actions, buffer.log_probabilities[step]
+            )
+        with _env_step:
+            observations, rewards, terminated, truncated, infos = envs.step(
+                actions + first_action if first_action else actions
+            )
+        with _store:
+            buffer.observations[step + 1] = observations
+            buffer.rewards[step] = rewards
+            buffer.terminated[step] = terminated
+            buffer.truncated[step] = truncated
+            buffer.final_values[step] = 0.0
+            np.logical_not(state.only_reset, out=buffer.valid[step])
+            state.count_step(rewards, terminated | truncated)
+        if state.masks is not None:
+            state.masks = action_masks(infos)
+        cut = truncated & ~terminated
+        if state.same_step and cut.any():
+            rows = np.flatnonzero(cut)
+            finals = np.stack([infos["final_obs"][row] for row in rows])
+            with _policy_forward:
+                buffer.final_values[step, rows] = learner.values(
+                    finals.astype(buffer.observations.dtype, copy=False)
+                )
+    state.observations = observations
+    with _policy_forward:
+        whole = buffer.observations.reshape(-1, *buffer.observations.shape[2:])
+        buffer.values[:] = learner.values(whole).reshape(buffer.values.shape)
+    if not state.same_step:
+        # The observation after a truncated step still belongs to the old episode.
+        np.copyto(buffer.final_values, buffer.values[1:], where=buffer.truncated)
+
+
+# ---- loss
+
+
+class Batch(NamedTuple):
+    """Samples of a rollout, each [samples, ...]; `masks` is None when every action is always allowed."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probabilities: Tensor
+    """Of the actions, under the policy that took them."""
+    advantages: Tensor
+    returns: Tensor
+    values: Tensor
+    """The critic's values during the rollout."""
+    masks: Tensor | None
+
+    def rows(self, chosen: Tensor) -> Batch:
+        """Copies of these rows."""
+        return Batch(*(None if part is None else part[chosen] for part in self))  # type: ignore[arg-type]
+
+
+class PPOLoss(NamedTuple):
+    """The loss and its parts, each a scalar tensor."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    clip_fraction: Tensor
+
+
+def ppo_loss(
+    logits: Tensor,
+    values: Tensor,
+    batch: Batch,
+    *,
+    clip_range: float,
+    clip_range_vf: float | None,
+    vf_coef: float,
+    ent_coef: float,
+) -> PPOLoss:
+    """The clipped loss of Schulman et al. (2017), equation 9, computed as in Stable-Baselines3.
+
+    total = policy + vf_coef * value - ent_coef * entropy, where `value` is the mean squared error of the
+    values, with `clip_range_vf` of the values clipped around the old ones. `approx_kl` is the mean of
+    (r - 1) - log r over the probability ratios r, `clip_fraction` the share of them outside the clip range.
+    """
+    log_p = masked_log_softmax(logits, batch.masks)
+    chosen = log_p.gather(1, batch.actions[:, None]).squeeze(1)
+    log_ratio = chosen - batch.log_probabilities
+    ratio = log_ratio.exp()
+    unclipped = -batch.advantages * ratio
+    clipped = -batch.advantages * ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    policy = torch.maximum(unclipped, clipped).mean()
+    errors = (values - batch.returns).square()
+    if clip_range_vf is not None:
+        near = batch.values + (values - batch.values).clamp(-clip_range_vf, clip_range_vf)
+        errors = torch.maximum(errors, (near - batch.returns).square())
+    value = errors.mean()
+    entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
+    total = policy + vf_coef * value - ent_coef * entropy
+    with torch.no_grad():
+        approx_kl = (ratio - 1.0 - log_ratio).mean()
+        clip_fraction = ((ratio - 1.0).abs() > clip_range).float().mean()
+    return PPOLoss(total, policy, value, entropy, approx_kl, clip_fraction)
+
+
+MASKED = -1e8  # a logit this low has probability 0 in float32, and harmless gradients
+
+
+def masked_log_softmax(logits: Tensor, masks: Tensor | None) -> Tensor:
+    """Log-probabilities [samples, actions] with the masked actions ruled out."""
+    if masks is not None:
+        logits = torch.where(masks, logits, MASKED)
+    return torch.log_softmax(logits, dim=-1)
+
+
+def normalize(advantages: Tensor) -> Tensor:
+    """Advantages of a batch with mean 0 and standard deviation 1."""
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def loss_settings(config: PPOConfig) -> dict[str, Any]:
+    """The keyword arguments of `ppo_loss` in a config."""
+    return {name: getattr(config, name) for name in ("clip_range", "clip_range_vf", "vf_coef", "ent_coef")}
+
+
+# ---- learner
+
+STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+
+
+class TorchLearner:
+    """Trains any network observations -> (logits, values) with PyTorch; owns Adam's moments.
+
+    With `compiled`, one gradient step (loss, gradient, clipping, Adam) is one function of torch.compile.
+    """
+
+    def __init__(self, network: nn.Module, config: PPOConfig, *, compiled: bool = False):
+        self.name = "compiled" if compiled else "torch"
+        self.network = network
+        self._config = config
+        self._adam = runs.make_adam(network, config.learning_rate, config.adam_eps)
+        self._compiled_step = self._compile_step() if compiled else None
+
+    def act(
+        self,
+        observations: NDArray[Any],
+        masks: NDArray[np.bool_] | None,
+        uniforms: NDArray[np.float32],
+        actions: NDArray[np.int64],
+        log_probabilities: NDArray[np.float32],
+    ) -> None:
+        """Sample an action for each row with its uniform number in [0, 1), into the caller's arrays."""
+        log_p = self._log_probabilities(observations, masks)
+        cumulated = log_p.exp().cumsum(dim=1)
+        sampled = (cumulated <= torch.from_numpy(uniforms)[:, None] * cumulated[:, -1:]).sum(dim=1)
+        # Rounding can push the number past the last sum; then the last allowed action is taken.
+        last = torch.tensor(log_p.shape[1] - 1)
+        if masks is not None:
+            last = last - torch.from_numpy(masks).flip(1).int().argmax(dim=1)
+        sampled = torch.minimum(sampled, last)
+        actions[:] = sampled.numpy()
+        log_probabilities[:] = log_p.gather(1, sampled[:, None]).squeeze(1).numpy()
+
+    def greedy_actions(
+        self, observations: NDArray[Any], masks: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """The most likely action for each row, a new array."""
+        found: NDArray[np.int64] = self._log_probabilities(observations, masks).argmax(dim=1).numpy()
+        return found
+
+    def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """The critic's value for each row, a new array."""
+        with torch.inference_mode():
+            values = getattr(self.network, "values", lambda given: self.network(given)[1])
+            found: NDArray[np.float32] = values(torch.from_numpy(np.ascontiguousarray(observations))).numpy()
+        return found
+
+    def _log_probabilities(self, observations: NDArray[Any], masks: NDArray[np.bool_] | None) -> Tensor:
+        with torch.inference_mode():
+            logits = getattr(self.network, "logits", lambda given: self.network(given)[0])
+            found = logits(torch.from_numpy(np.ascontiguousarray(observations)))
+            return masked_log_softmax(found, None if masks is None else torch.from_numpy(masks))
+
+    def compiled_rollout(self, envs: Any, buffer: RolloutBuffer, episodes: EpisodeLog) -> None:
+        """None: `collect_rollout` steps the envs from Python."""
+
+    def update(
+        self,
+        buffer: RolloutBuffer,
+        order: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        learning_rate: float,
+    ) -> dict[str, float]:
+        """All epochs over a rollout; returns STATISTICS as means over gradient steps, and the epochs made.
+
+        Batch k of an epoch is order[epoch, edges[k] : edges[k + 1]], indices step * n_envs + env.
+        """
+        samples = _flattened(buffer)
+        config = self._config
+        self._adam.param_groups[0]["lr"] = learning_rate
+        totals = torch.zeros(len(STATISTICS), dtype=torch.float64)
+        kl = STATISTICS.index("approx_kl")
+        gradient_steps = epochs = 0
+        for rows in torch.from_numpy(order):
+            kl_before = float(totals[kl])
+            for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                with _sample:
+                    batch = samples.rows(rows[start:stop])
+                    if config.normalize_advantage:
+                        batch = batch._replace(advantages=normalize(batch.advantages))
+                totals += self._gradient_step(batch, learning_rate)
+                gradient_steps += 1
+            epochs += 1
+            mean_kl = (float(totals[kl]) - kl_before) / (len(edges) - 1)
+            if config.target_kl is not None and mean_kl > config.target_kl:
+                break
+        means = (totals / max(gradient_steps, 1)).tolist()
+        return {**dict(zip(STATISTICS, means, strict=True)), "n_epochs": float(epochs)}
+
+    def _gradient_step(self, batch: Batch, learning_rate: float) -> Tensor:
+        """One step of Adam; returns STATISTICS as float64."""
+        config = self._config
+        if self._compiled_step is not None:
+            with _compiled_step:
+                _, norm, parts = self._compiled_step(learning_rate, *batch)
+            return torch.stack([*parts, norm]).double()
+        with _forward:
+            logits, values = self.network(batch.observations)
+        with _loss:
+            loss = ppo_loss(logits, values, batch, **loss_settings(config))
+        with _backward:
+            self._adam.zero_grad(set_to_none=True)
+            loss.total.backward()  # type: ignore[no-untyped-call]
+        with _optimizer_step:
+            max_norm = config.max_grad_norm if config.max_grad_norm is not None else math.inf
+            norm = nn.utils.clip_grad_norm_(self.network.parameters(), max_norm)
+            self._adam.step()
+        return torch.stack([part.detach() for part in (*loss[1:], norm)]).double()
+
+    def _compile_step(self) -> Callable[..., tuple[Tensor, Tensor, Any]]:
+        def loss_of(forward: Callable[[Tensor], Any], *parts: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+            batch = Batch(*parts)
+            logits, values = forward(batch.observations)
+            loss = ppo_loss(logits, values, batch, **loss_settings(self._config))
+            return loss.total, loss[1:]
+
+        return compile_gradient_step(self.network, self._adam, loss_of, self._config.max_grad_norm)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Copies of weights and Adam's moments, for a checkpoint."""
+        return runs.weights_and_moments(self.network, self._adam)
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from the `state()` of any learner with the same network."""
+        runs.load_weights_and_moments(self.network, self._adam, state)
+
+
+def _flattened(buffer: RolloutBuffer) -> Batch:
+    """Views of the buffer as [samples, ...]."""
+    parts = (
+        buffer.observations[:-1],
+        buffer.actions,
+        buffer.log_probabilities,
+        buffer.advantages,
+        buffer.returns,
+        buffer.values[:-1],
+    )
+    flat = [torch.from_numpy(part.reshape(-1, *part.shape[2:])) for part in parts]
+    masks = torch.from_numpy(buffer.masks.reshape(-1, buffer.n_actions)) if buffer.masked else None
+    return Batch._make([*flat, masks])
+
+
+# ---- choice of a learner
+
+
+def make_learner(name: str, network: nn.Module, config: PPOConfig) -> Learner:
+    """The learner of this name."""
+    if name in ("torch", "compiled"):
+        return TorchLearner(network, config, compiled=name == "compiled")
+    if name != "fused":
+        raise HotloopError(f"learner={name!r} is unknown; use auto, fused, torch or compiled.")
+    if not isinstance(network, ActorCritic):
+        raise HotloopError(
+            f"learner='fused' needs the dense network {ActorCritic.__name__}, not a "
+            f"{type(network).__name__}; use learner='torch' or 'compiled'."
+        )
+    # The only import of compiled kernels: everything else here runs without them.
+    from hotloop.rl.train.fused.ppo import FusedPPO
+
+    return FusedPPO(network, config)
+
+
+def choose_learner(
+    config: PPOConfig, network: nn.Module, buffer: RolloutBuffer, resumed: str | None
+) -> Learner:
+    """The learner of the config; `auto` is that of the resumed run, or the fastest on a made-up rollout."""
+    name = config.learner if config.learner != "auto" or resumed is None else resumed
+
+    def time_ms(name: str) -> float:
+        if name == "torch" and config.threads == 0:
+            return runs.choose_threads(lambda: gradient_step_ms(name, config, network, buffer), config.quiet)
+        return gradient_step_ms(name, config, network, buffer)
+
+    if name == "auto":
+        names = ["torch", "fused"] if isinstance(network, ActorCritic) else ["torch"]
+        gradient_steps = config.total_timesteps * config.n_epochs / config.batch_size
+        name = runs.fastest_learner(time_ms, names, gradient_steps, config.quiet)
+    elif resumed is None and name in ("torch", "compiled") and config.threads == 0:
+        time_ms("torch")  # chooses the number of threads
+    return make_learner(name, network, config)
+
+
+def gradient_step_ms(name: str, config: PPOConfig, network: nn.Module, buffer: RolloutBuffer) -> float:
+    """Best time of a gradient step in three epochs over a made-up rollout, on a copy of the network."""
+    rng = np.random.default_rng(0)
+    made_up = buffer.empty_copy()
+    shape = (made_up.n_steps, made_up.n_envs)
+    made_up.actions[:] = rng.integers(0, made_up.n_actions, shape)
+    made_up.log_probabilities[:] = -np.log(made_up.n_actions)
+    made_up.advantages[:] = rng.standard_normal(shape)
+    made_up.returns[:] = rng.standard_normal(shape)
+    learner = make_learner(name, copy.deepcopy(network), config)
+    order = rng.permutation(made_up.n_steps * made_up.n_envs)[None]
+    edges = np.arange(0, order.size + 1, config.batch_size)
+    epoch_ms = runs.best_of(3, lambda: learner.update(made_up, order, edges, config.learning_rate))
+    return epoch_ms / (edges.size - 1)
+
+
+# ---- training
 
 
 def train(
@@ -168,255 +490,205 @@ def train(
     network: nn.Module | None = None,
     after_update: Callable[[int, dict[str, float]], None] | None = None,
     note: Callable[[], str] | None = None,
-) -> TrainResult:
+) -> PPOResult:
     """Train a policy; see `PPOConfig`.
 
-    `envs`: a Gymnasium vector env with discrete actions to train on, which stays the caller's (for our own
-    envs, `copy=False` and same-step autoreset are fastest); by default it is made from `config.env`.
+    `envs`: a Gymnasium vector env with discrete actions, which stays open (our own envs are fastest with
+    `copy=False` and same-step autoreset); by default it is made from `config.env`.
     `network`: any module observations -> (logits, values); by default an `ActorCritic`.
-    `after_update(env_steps, statistics)` is called after each iteration. `note` is asked for a few words to
-    put on the progress line, such as what takes longest; by default it shows who learns.
+    `after_update(env_steps, statistics)` is called after each iteration. `note()` returns a few words for
+    the progress line, such as the current bottleneck; by default it shows the learner.
     """
-    check(config)
-    with ExitStack() as leave:
-        threads_before = torch.get_num_threads()
-        leave.callback(torch.set_num_threads, threads_before)
-        torch.set_num_threads(config.threads or 1)
+    check_config(config)
+    with ExitStack() as stack:
+        stack.enter_context(runs.torch_threads(config.threads or 1))
         if envs is None:
-            envs = make_envs(config.env, config.num_envs)
-            leave.callback(envs.close)
-        run = _Run(config, envs, network)
-        metrics = TensorboardLog(config.metrics)
-        leave.callback(metrics.close)
-        stop = leave.enter_context(StopRequests())
-        line = ProgressLine(config.total_steps, run.env_steps, quiet=config.quiet)
-        leave.callback(line.close)
-
-        iteration_steps = config.num_envs * config.steps
-        statistics: dict[str, float] = {}
-        stopped_by, began_s = None, time.perf_counter()
-        while run.env_steps < config.total_steps and stopped_by is None:
-            run.collect()
-            with _advantage:
-                run.buffer.compute_advantages(config.discount, config.trace)
-            rate = config.learning_rate
-            if config.anneal:
-                rate *= max(0.0, 1.0 - run.iterations * iteration_steps / config.total_steps)
-            statistics = run.learner.update(run.buffer, *run.minibatches(), rate)
-            check_finite(statistics, run.env_steps, config.checkpoint)
-            run.count(statistics)
-            line.update(run.env_steps, run.recent.mean_return, note() if note else run.learner.name)
-            metrics.write(run.env_steps, {**statistics, "return": run.recent.mean_return})
-            if after_update is not None:
-                after_update(run.env_steps, statistics)
-            stopped_by = stop.by or run.solved()
-            if config.checkpoint is not None and run.iterations % config.checkpoint_every == 0:
-                run.save(config.checkpoint)
-        seconds = time.perf_counter() - began_s
-        if config.checkpoint is not None:
-            run.save(config.checkpoint)
-        return run.result(seconds, stopped_by, statistics)
-
-
-class _Run:
-    """The state of a run: envs, learner, buffer, counters, random numbers."""
-
-    def __init__(self, config: PPOConfig, envs: Any, network: nn.Module | None):
-        self.config, self.envs = config, envs
-        space, actions = envs.single_observation_space, envs.single_action_space
-        if not isinstance(actions, Discrete) or not isinstance(space, Box):
-            raise HotloopError(
-                f"this PPO needs one array of observations (Box) and discrete actions; {config.env} has "
-                f"{space} and {actions}."
-            )
-        if envs.num_envs != config.num_envs:
-            raise HotloopError(f"num_envs={config.num_envs}, but the envs given are {envs.num_envs}.")
-        count = int(actions.n)
-        if network is None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(config.seed)
-                network = ActorCritic(math.prod(space.shape), count, config.hidden, config.activation)
-        self.rng = np.random.default_rng(config.seed)
-        self.position = RolloutState(envs, config.seed, config.num_envs * config.steps)
-        saved = load_checkpoint(config.checkpoint) if config.resume and config.checkpoint else None
-        dense = isinstance(network, ActorCritic)
-        self.buffer = RolloutBuffer(
-            config.steps,
-            config.num_envs,
-            space.shape,
-            count,
-            observation_dtype=np.float32 if dense else space.dtype,
-            masked=self.position.masks is not None,
-        )
-        self.recent = RecentEpisodes()
-        self.env_steps = self.updates = self.iterations = 0
+            envs = make_envs(config.env, config.n_envs)
+            stack.callback(envs.close)
+        check_envs(config, envs)
+        # The learning rate is annealed over total_timesteps, so then it decides the numbers too.
+        saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if config.anneal_lr else MAY_DIFFER)
         if saved is not None and config.threads == 0:
             torch.set_num_threads(saved.state["threads"])
-        known = str(saved.state["learner"]) if saved else None
-        self.learner: Learner = choose_learner(config, network, self.buffer, known)
+        network = network or make_network(config, envs)
+        rng = np.random.default_rng(config.seed)
+        rollout = RolloutState(envs, config.seed, config.n_envs * config.n_steps)
+        buffer = RolloutBuffer(
+            config.n_steps,
+            config.n_envs,
+            envs.single_observation_space.shape,
+            int(envs.single_action_space.n),
+            observation_dtype=(
+                np.float32 if isinstance(network, ActorCritic) else envs.single_observation_space.dtype
+            ),
+            masked=rollout.masks is not None,
+        )
+        learner = choose_learner(config, network, buffer, saved.state["learner"] if saved else None)
+        recent = RecentEpisodes()
+        env_steps = updates = iterations = 0
         if saved is not None:
-            self._load(saved)
-        self.resumed_at = self.env_steps
-        self.buffer.observations[-1] = self.position.observations
-        compiled_rollout = getattr(self.learner, "compiled_rollout", lambda *_: None)
-        self._fused = compiled_rollout(envs, self.buffer, self.position.episodes)
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Compile, or load, what the loop calls, so that its time is not counted as training."""
-        buffer = self.buffer
-        if self._fused is not None:
-            self._fused(np.zeros((0, buffer.envs), dtype=np.float32))
-        else:
-            masks = buffer.masks[0] if buffer.masked else None
-            self.learner.act(
-                buffer.observations[-1],
-                masks,
-                np.zeros(buffer.envs, dtype=np.float32),
-                buffer.actions[0],
-                buffer.log_probabilities[0],
+            learner.load(saved.part("learner"))
+            rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
+            rng.bit_generator.state = saved.state["rng"]
+            env_steps, updates, iterations = (
+                saved.state[name] for name in ("env_steps", "updates", "iterations")
             )
-            self.learner.values(buffer.observations[-1])
-        buffer.compute_advantages(self.config.discount, self.config.trace)
-        nothing, no_edges = np.zeros((0, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
-        self.learner.update(buffer, nothing, no_edges, self.config.learning_rate)
+            recent.load(saved.state)
+        resumed_at = saved_at = env_steps
+        buffer.observations[-1] = rollout.observations
+        compiled_rollout = learner.compiled_rollout(envs, buffer, rollout.episodes)
+        warm_up(config, learner, buffer, compiled_rollout)
 
-    def collect(self) -> None:
-        """Fill the buffer with the next rollout."""
-        uniforms = self.rng.random((self.config.steps, self.config.num_envs), dtype=np.float32)
-        if self._fused is not None:
-            with _rollout:
-                self._fused(uniforms)
-        else:
-            with _collect:
-                collect(self.learner, self.envs, self.buffer, self.position, uniforms)
+        def save(path: Path) -> None:
+            state = {"env_steps": env_steps, "updates": updates, "iterations": iterations, **recent.state()}
+            state |= {"learner": learner.name, "threads": torch.get_num_threads()}
+            state |= {"rng": rng.bit_generator.state}
+            with _checkpoint:
+                runs.save_run(
+                    path, config, env_steps=env_steps, learner=learner.state(), state=state,
+                    rollout=rollout.arrays(),
+                )  # fmt: skip
 
-    def minibatches(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which samples are in which minibatch: order [epochs, samples] and edges [minibatches + 1]."""
-        samples = self.buffer.samples()
-        order = np.tile(samples, (self.config.epochs, 1))
-        self.rng.permuted(order, axis=1, out=order)
-        parts = self.config.num_envs * self.config.steps // self.config.minibatch
-        edges = np.linspace(0, samples.size, parts + 1).astype(np.int64)
-        return order, edges
+        tensorboard = runs.TensorboardLog(config.tensorboard_log)
+        stack.callback(tensorboard.close)
+        stop = stack.enter_context(runs.StopRequests())
+        line = runs.ProgressLine(config.total_timesteps, env_steps, quiet=config.quiet)
+        stack.callback(line.close)
+        statistics: dict[str, float] = {}
+        stopped_by, began_s = None, time.perf_counter()
+        while env_steps < config.total_timesteps and stopped_by is None:
+            uniforms = rng.random((config.n_steps, config.n_envs), dtype=np.float32)
+            if compiled_rollout is not None:
+                with _fused_rollout:
+                    compiled_rollout(uniforms)
+            else:
+                with _collect_rollouts:
+                    collect_rollout(learner, envs, buffer, rollout, uniforms)
+            with _advantage:
+                buffer.compute_advantages(config.gamma, config.gae_lambda)
+            learning_rate = config.learning_rate
+            if config.anneal_lr:
+                done_fraction = iterations * config.n_envs * config.n_steps / config.total_timesteps
+                learning_rate *= max(0.0, 1.0 - done_fraction)
+            order, edges = shuffled_batches(config, buffer, rng)
+            statistics = learner.update(buffer, order, edges, learning_rate)
+            runs.check_finite(statistics, env_steps, config.checkpoint)
 
-    def count(self, statistics: dict[str, float]) -> None:
-        """Add an iteration to the counters and to the capture."""
-        episodes = self.position.episodes
-        ended = int(episodes.count[0])
-        returns, lengths = episodes.returns[:ended].tolist(), episodes.lengths[:ended].tolist()
-        self.recent.add(returns, lengths)
-        steps = int(self.buffer.valid.sum())
-        updates = int(statistics["epochs"]) * (
-            self.config.num_envs * self.config.steps // self.config.minibatch
-        )
-        self.env_steps += steps
-        self.updates += updates
-        self.iterations += 1
-        progress(
-            env_steps=steps,
+            new_steps = int(buffer.valid.sum())
+            new_updates = int(statistics["n_epochs"]) * (edges.size - 1)
+            returns, lengths = rollout.episodes.finished()
+            recent.add(returns, lengths)
+            env_steps += new_steps
+            updates += new_updates
+            iterations += 1
+            progress(
+                env_steps=new_steps,
+                updates=new_updates,
+                episodes=len(returns),
+                episode_return=sum(returns) / len(returns) if returns else None,
+                episode_length=sum(lengths) / len(lengths) if lengths else None,
+                loss=statistics["policy_loss"],
+            )
+            line.update(env_steps, recent.mean_return, note() if note else learner.name)
+            tensorboard.write(env_steps, {**statistics, "return": recent.mean_return})
+            if after_update is not None:
+                after_update(env_steps, statistics)
+            stopped_by = stop.by or ("stop_at_return" if recent.reached(config.stop_at_return) else None)
+            if config.checkpoint is not None and env_steps - saved_at >= config.checkpoint_every_steps:
+                save(config.checkpoint)
+                saved_at = env_steps
+        seconds = time.perf_counter() - began_s
+        if config.checkpoint is not None:
+            save(config.checkpoint)
+        evaluation_return = None
+        if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
+            seed = config.seed + 1_000_000  # away from the seeds of training
+            found, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
+            evaluation_return = float(found.mean())
+        return PPOResult(
+            network=learner.network,
+            learner=learner.name,
+            fused_rollout=compiled_rollout is not None,
+            env_steps=env_steps,
+            resumed_at=resumed_at,
             updates=updates,
-            episodes=ended,
-            episode_return=sum(returns) / ended if ended else None,
-            episode_length=sum(lengths) / ended if ended else None,
-            loss=statistics["policy_loss"],
-        )
-
-    def solved(self) -> str | None:
-        """Whether the wanted return is reached."""
-        wanted, mean = self.config.stop_at_return, self.recent.mean_return
-        enough = wanted is not None and len(self.recent.returns) == self.recent.returns.maxlen
-        return "stop_at_return" if enough and mean is not None and mean >= float(wanted or 0) else None
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, unless the weights are not finite."""
-        with _checkpoint:
-            arrays = {f"learner.{name}": array for name, array in self.learner.state().items()}
-            finite = {name: float(np.abs(array).max()) for name, array in arrays.items() if array.size}
-            check_finite(finite, self.env_steps, path)
-            arrays |= {f"rollout.{name}": array for name, array in self.position.arrays().items()}
-            state = {
-                "learner": self.learner.name,
-                "threads": torch.get_num_threads(),
-                "rng": self.rng.bit_generator.state,
-                "env_steps": self.env_steps,
-                "updates": self.updates,
-                "iterations": self.iterations,
-                "episodes": self.recent.finished,
-                "returns": list(self.recent.returns),
-                "lengths": list(self.recent.lengths),
-            }
-            save_checkpoint(path, arrays, state, as_json(self.config))
-
-    def _load(self, saved: Any) -> None:
-        path = self.config.checkpoint or Path()
-        may_differ = MAY_DIFFER - {"total_steps"} if self.config.anneal else MAY_DIFFER
-        check_same_settings(path, saved.config, as_json(self.config), may_differ)
-
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            return {n.removeprefix(prefix): a for n, a in saved.arrays.items() if n.startswith(prefix)}
-
-        self.learner.load(part("learner."))
-        self.position.load(part("rollout."), self.config.seed + saved.state["env_steps"])
-        self.rng.bit_generator.state = saved.state["rng"]
-        self.env_steps, self.updates = saved.state["env_steps"], saved.state["updates"]
-        self.iterations = saved.state["iterations"]
-        self.recent.add(saved.state["returns"], saved.state["lengths"])
-        self.recent.finished = saved.state["episodes"]
-
-    def result(self, seconds: float, stopped_by: str | None, statistics: dict[str, float]) -> TrainResult:
-        """What the run did, after an evaluation if one was wanted."""
-        evaluated = None
-        if self.config.evaluation_episodes > 0 and stopped_by in (None, "stop_at_return"):
-            returns, _ = evaluate_policy(
-                self.learner.best, self.envs, self.config.evaluation_episodes, self.config.seed + 1_000_000
-            )
-            evaluated = float(returns.mean())
-        return TrainResult(
-            self.learner.network,
-            self.learner.name,
-            self._fused is not None,
-            self.env_steps,
-            self.resumed_at,
-            self.updates,
-            self.recent.finished,
-            seconds,
-            self.recent.mean_return,
-            evaluated,
-            stopped_by,
-            statistics,
+            episodes=recent.finished,
+            seconds=seconds,
+            mean_return=recent.mean_return,
+            evaluation_return=evaluation_return,
+            stopped_by=stopped_by,
+            statistics=statistics,
         )
 
 
-def as_json(config: PPOConfig) -> dict[str, Any]:
-    """The settings as JSON holds them."""
-    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    return found
+def make_network(config: PPOConfig, envs: Any) -> ActorCritic:
+    """The default network; its weights follow from the seed, and torch's global RNG is left as it was."""
+    inputs = math.prod(envs.single_observation_space.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ActorCritic(inputs, int(envs.single_action_space.n), config.net_arch, config.activation)
 
 
-def check(config: PPOConfig) -> None:
-    """Raise HotloopError with one sentence for the first setting that cannot be."""
-    for name in ("total_steps", "num_envs", "steps", "epochs", "checkpoint_every"):
-        if getattr(config, name) < 1:
-            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
+def warm_up(
+    config: PPOConfig,
+    learner: Learner,
+    buffer: RolloutBuffer,
+    compiled_rollout: Callable[[NDArray[np.float32]], None] | None,
+) -> None:
+    """Compile or load what the loop calls, so that the time of the loop is that of training."""
+    n_envs = buffer.n_envs
+    if compiled_rollout is not None:
+        compiled_rollout(np.zeros((0, n_envs), dtype=np.float32))
+    else:
+        masks = buffer.masks[0] if buffer.masked else None
+        uniforms, observations = np.zeros(n_envs, dtype=np.float32), buffer.observations[-1]
+        learner.act(observations, masks, uniforms, buffer.actions[0], buffer.log_probabilities[0])
+        learner.values(observations)
+    buffer.compute_advantages(config.gamma, config.gae_lambda)
+    no_samples, no_edges = np.zeros((0, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    learner.update(buffer, no_samples, no_edges, config.learning_rate)
+
+
+def shuffled_batches(
+    config: PPOConfig, buffer: RolloutBuffer, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The samples of a rollout in random order [n_epochs, samples], and where its batches begin and end.
+
+    Rows that are only a reset are no samples, so batches may be smaller than batch_size.
+    """
+    samples = buffer.samples()
+    order = np.tile(samples, (config.n_epochs, 1))
+    rng.permuted(order, axis=1, out=order)
+    batches = config.n_envs * config.n_steps // config.batch_size
+    return order, np.linspace(0, samples.size, batches + 1).astype(np.int64)
+
+
+# ---- validation
+
+
+def check_config(config: PPOConfig) -> None:
+    """Raise HotloopError for the first invalid setting."""
+    runs.check_at_least(
+        config, 1, "total_timesteps", "n_envs", "n_steps", "n_epochs", "checkpoint_every_steps"
+    )
     if config.threads < 0:
-        raise HotloopError(f"threads={config.threads} must be at least 1, or 0 to measure.")
-    batch = config.num_envs * config.steps
-    if config.minibatch < 2 or batch % config.minibatch:
-        allowed = [size for size in range(2, batch + 1) if batch % size == 0]
-        near = sorted(sorted(allowed, key=lambda size: abs(math.log(size / max(config.minibatch, 1))))[:3])
+        raise HotloopError(f"threads={config.threads} must be at least 1, or 0 to choose by measuring.")
+    runs.check_batch_size(config.batch_size, config.n_envs * config.n_steps)
+    runs.check_fraction(config, "gamma", "gae_lambda")
+    runs.check_positive(
+        config, "learning_rate", "clip_range", "clip_range_vf", "max_grad_norm", "target_kl", "adam_eps"
+    )
+    runs.check_net_arch(config)
+    runs.check_resume(config)
+
+
+def check_envs(config: PPOConfig, envs: Any) -> None:
+    """Raise HotloopError for envs that this PPO cannot train on."""
+    space, actions = envs.single_observation_space, envs.single_action_space
+    if not isinstance(actions, Discrete) or not isinstance(space, Box):
         raise HotloopError(
-            f"minibatch={config.minibatch} does not divide num_envs * steps = {batch} into parts of at least "
-            f"2; use one of {', '.join(map(str, near)) or 'a larger rollout'} or change num_envs or steps."
+            f"This PPO needs one array of observations (Box) and discrete actions; {config.env} has {space} "
+            f"and {actions}."
         )
-    for name, low, high in (("discount", 0.0, 1.0), ("trace", 0.0, 1.0)):
-        if not low <= getattr(config, name) <= high:
-            raise HotloopError(f"{name}={getattr(config, name)} must lie in {low:g} .. {high:g}.")
-    for name in ("learning_rate", "clip", "value_clip", "max_grad_norm", "target_kl", "adam_epsilon"):
-        value = getattr(config, name)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise HotloopError(f"{name}={value} must be above 0.")
-    if not config.hidden or min(config.hidden) < 1:
-        raise HotloopError(f"hidden={config.hidden} must be widths of at least 1, such as (64, 64).")
-    if config.resume and config.checkpoint is None:
-        raise HotloopError("resume needs to know from what; give checkpoint as well.")
+    if envs.num_envs != config.n_envs:
+        raise HotloopError(f"n_envs={config.n_envs} does not match the {envs.num_envs} envs that were given.")

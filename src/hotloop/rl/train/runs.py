@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
+from hotloop.machine.facts import cores_granted
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -66,6 +67,19 @@ def check_fraction(config: Any, *names: str) -> None:
 def check_net_arch(config: Any) -> None:
     if not config.net_arch or min(config.net_arch) < 1:
         raise HotloopError(f"net_arch={config.net_arch} must be widths of at least 1, such as (64, 64).")
+
+
+def check_batch_size(batch_size: int, samples: int) -> None:
+    """Raise HotloopError unless batches of this size, at least 2, divide the samples of a rollout."""
+    if batch_size >= 2 and samples % batch_size == 0:
+        return
+    allowed = [size for size in range(2, samples + 1) if samples % size == 0]
+    near = sorted(sorted(allowed, key=lambda size: abs(math.log(size / max(batch_size, 1))))[:3])
+    use = f"use {', '.join(map(str, near[:-1]))} or {near[-1]}" if len(near) > 1 else "use a longer rollout"
+    raise HotloopError(
+        f"batch_size={batch_size} does not divide n_envs * n_steps = {samples} into batches of at least 2; "
+        f"{use}, or change n_envs or n_steps."
+    )
 
 
 def check_resume(config: Any) -> None:
@@ -311,6 +325,7 @@ def load_weights(module: torch.nn.Module, arrays: Mapping[str, NDArray[Any]], pr
 
 # ---- learners
 
+THREADS_PAY_OFF_MS = 5.0  # a gradient step faster than this never gains from more threads
 COMPILE_PAYS_OFF_S = 120.0  # torch.compile takes up to a minute, so less learning than this never pays for it
 
 
@@ -344,6 +359,28 @@ def fastest_learner(
     return fastest
 
 
+def choose_threads(time_ms: Callable[[], float], quiet: bool) -> float:
+    """Leave torch at the faster of one thread and all cores; returns the time of one gradient step with it.
+
+    `time_ms()` measures one gradient step. Short steps are not tried with more threads: they never gain.
+    """
+    one_ms = time_ms()
+    cores = int(cores_granted())
+    if one_ms < THREADS_PAY_OFF_MS or cores < 2:
+        return one_ms
+    torch.set_num_threads(cores)
+    all_ms = time_ms()
+    if all_ms > 0.9 * one_ms:
+        torch.set_num_threads(1)
+    if not quiet:
+        print(
+            f"hotloop: torch uses {torch.get_num_threads()} thread(s) (one gradient step: {one_ms:.3g} ms "
+            f"with 1, {all_ms:.3g} ms with {cores})",
+            file=sys.stderr,
+        )
+    return min(one_ms, all_ms)
+
+
 @contextlib.contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
     """Set the number of torch's intra-op threads inside the block and restore it afterwards."""
@@ -353,6 +390,38 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+# ---- results
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What every trainer returns; see the algorithm's own result for the network."""
+
+    learner: str
+    """The learner that was used: fused, torch or compiled."""
+    env_steps: int
+    """Env steps so far, those before a resume included; resets do not count."""
+    resumed_at: int
+    """Env steps of the checkpoint that this run continued from; 0 for a new run."""
+    updates: int
+    """Gradient steps so far."""
+    episodes: int
+    """Episodes finished so far."""
+    seconds: float
+    """Wall time of this run's training loop, without start-up and compilation."""
+    mean_return: float | None
+    """Mean return of the last 100 episodes; None before the first has finished."""
+    evaluation_return: float | None
+    """Mean return of the evaluation after training; None without one."""
+    stopped_by: str | None
+    """SIGTERM, SIGINT or stop_at_return; None when all steps were taken."""
+
+    @property
+    def steps_per_s(self) -> float:
+        """Env steps per second of the training loop."""
+        return (self.env_steps - self.resumed_at) / self.seconds if self.seconds > 0 else math.nan
 
 
 # ---- stop requests

@@ -6,22 +6,33 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hotloop import profile
+from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
-from hotloop.rl.train.fused import layers, ppo_rollout
+from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
+from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused import ppo_kernels as kernels
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
 from hotloop.rl.train.fused.tiles import Floats
 from hotloop.rl.train.make_envs import EpisodeLog
 from hotloop.rl.train.networks.mlp import ActorCritic
+from hotloop.rl.train.runs import ADAM_BETAS
 
 if TYPE_CHECKING:
     from hotloop.rl.train.ppo import PPOConfig
 
 _update = profile("fused_update", "model")
-STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped_fraction", "gradient_norm")
+
+# In the order of the kernels' indices; the names are those of `ppo.STATISTICS`.
+STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+
+# Vector env class -> its rollout kernel, and the arguments that it takes after the uniform numbers.
+ROLLOUTS: dict[str, tuple[Callable[..., int], Callable[[Any], tuple[Any, ...]]]] = {
+    "CartPoleVectorEnv": (kernels.cartpole_rollout, lambda envs: (envs._table,)),
+}
 
 
 class FusedPPO:
@@ -39,37 +50,38 @@ class FusedPPO:
         bind(critic, network.critic, flat)
         self.network = network
         self.kernel_state = kernels.Learner(
-            flat,
-            np.zeros_like(flat),
-            np.zeros_like(flat),
-            np.zeros(1, dtype=np.int64),
-            actor.table,
-            critic.table,
-            work.packed,
-            work.packed_transposed,
-            work.packed_grads,
-            work.hidden,
-            work.deltas,
-            work.grads,
-            np.zeros(layers.CHUNK * network.sizes[0], dtype=np.float32),
+            parameters=flat,
+            first=np.zeros_like(flat),
+            second=np.zeros_like(flat),
+            steps=np.zeros(1, dtype=np.int64),
+            actor=actor.table,
+            critic=critic.table,
+            packed=work.packed,
+            packed_transposed=work.packed_transposed,
+            packed_grads=work.packed_grads,
+            hidden=work.hidden,
+            deltas=work.deltas,
+            grads=work.grads,
+            inputs=np.zeros(layers.CHUNK * network.sizes[0], dtype=np.float32),
         )
         self._layouts = {"actor": (actor, network.actor), "critic": (critic, network.critic)}
-        self._settings = np.zeros(kernels.SETTINGS)
-        self._settings[kernels.CLIP_RANGE] = config.clip
-        self._settings[kernels.CLIP_RANGE_VF] = config.value_clip or 0.0
-        self._settings[kernels.VF_COEF] = config.value_weight
-        self._settings[kernels.ENT_COEF] = config.entropy_weight
-        self._settings[kernels.MAX_GRAD_NORM] = config.max_grad_norm or 0.0
-        self._settings[kernels.TARGET_KL] = config.target_kl or 0.0
-        self._settings[kernels.BETA1], self._settings[kernels.BETA2] = 0.9, 0.999
-        self._settings[kernels.ADAM_EPS] = config.adam_epsilon
-        self._settings[kernels.NORMALIZE_ADVANTAGE] = float(config.normalise_advantages)
+        settings = np.zeros(kernels.SETTINGS)
+        settings[kernels.CLIP_RANGE] = config.clip_range
+        settings[kernels.CLIP_RANGE_VF] = config.clip_range_vf or 0.0
+        settings[kernels.VF_COEF] = config.vf_coef
+        settings[kernels.ENT_COEF] = config.ent_coef
+        settings[kernels.MAX_GRAD_NORM] = config.max_grad_norm or 0.0
+        settings[kernels.TARGET_KL] = config.target_kl or 0.0
+        settings[kernels.BETA1], settings[kernels.BETA2] = ADAM_BETAS
+        settings[kernels.ADAM_EPS] = config.adam_eps
+        settings[kernels.NORMALIZE_ADVANTAGE] = float(config.normalize_advantage)
+        self._settings = settings
         self._statistics = np.zeros(kernels.STATISTICS)
         self._no_masks = np.zeros((0, network.actions), dtype=np.bool_)
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """To be called when something else wrote to the parameters (an optimizer of torch, a checkpoint)."""
+        """Repack the weights; call it after torch code or a checkpoint wrote to the network's parameters."""
         kernels.pack_both(self.kernel_state)
 
     def act(
@@ -80,22 +92,17 @@ class FusedPPO:
         actions: NDArray[np.int64],
         log_probabilities: Floats,
     ) -> None:
-        """Draw an action for each row by its number in [0, 1), into the caller's arrays [rows]."""
-        rows = _rows(observations)
-        kernels.act(
-            self.kernel_state,
-            rows,
-            uniforms,
-            self._no_masks if masks is None else masks,
-            actions,
-            log_probabilities,
-        )
+        """Sample an action for each row with its uniform number in [0, 1), into the caller's arrays."""
+        rows, allowed = _rows(observations), self._no_masks if masks is None else masks
+        kernels.act(self.kernel_state, rows, uniforms, allowed, actions, log_probabilities)
 
-    def best(self, observations: NDArray[Any], masks: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        """The likeliest action for each row, a new array."""
-        rows = _rows(observations)
+    def greedy_actions(
+        self, observations: NDArray[Any], masks: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """The most likely action for each row, a new array."""
+        rows, allowed = _rows(observations), self._no_masks if masks is None else masks
         actions = np.zeros(rows.shape[0], dtype=np.int64)
-        kernels.greedy_actions(self.kernel_state, rows, self._no_masks if masks is None else masks, actions)
+        kernels.greedy_actions(self.kernel_state, rows, allowed, actions)
         return actions
 
     def values(self, observations: NDArray[Any]) -> Floats:
@@ -108,8 +115,51 @@ class FusedPPO:
     def compiled_rollout(
         self, envs: Any, buffer: RolloutBuffer, episodes: EpisodeLog
     ) -> Callable[[Floats], None] | None:
-        """A function that collects a whole rollout in one kernel call; None where the envs cannot."""
-        return ppo_rollout.compiled_rollout(self.kernel_state, envs, buffer, episodes)
+        """A function that fills `buffer` in one kernel call, or None where these envs have no such kernel.
+
+        It continues from the buffer's last observations and takes uniform numbers [steps, envs], one for
+        each action. The envs, the buffer and the episode log stay the caller's.
+        """
+        if (
+            not isinstance(envs, BatchedEnv)
+            or type(envs).__name__ not in ROLLOUTS
+            or not type(envs).__module__.startswith("hotloop.rl.envs.")
+            or envs.mode != SAME_STEP
+            or envs.num_threads != 1
+            or buffer.masked
+        ):
+            return None
+        kernel, arguments_of = ROLLOUTS[type(envs).__name__]
+        width = envs.observations[0].size
+        arrays = kernels.Envs(
+            envs.actions,
+            envs.observations.reshape(buffer.n_envs, width),
+            envs.final_observations.reshape(buffer.n_envs, width),
+            envs.rewards,
+            envs.terminated,
+            envs.truncated,
+        )
+        rollout = kernels.Rollout(
+            buffer.observations.reshape(buffer.n_steps + 1, buffer.n_envs, width),
+            buffer.actions,
+            buffer.log_probabilities,
+            buffer.rewards,
+            buffer.terminated,
+            buffer.truncated,
+            buffer.values,
+            buffer.final_values,
+            buffer.masks,
+        )
+        arguments = arguments_of(envs)
+
+        def run(uniforms: Floats) -> None:
+            rollout.observations[0] = rollout.observations[-1]
+            episodes.count[0] = 0
+            refused = kernel(self.kernel_state, arrays, rollout, episodes, uniforms, *arguments)
+            if refused >= 0:
+                raise HotloopError(f"The environment in row {refused} refused the policy's action.")
+
+        return run
 
     def update(
         self,
@@ -118,8 +168,8 @@ class FusedPPO:
         edges: NDArray[np.int64],
         learning_rate: float,
     ) -> dict[str, float]:
-        """All epochs over a rollout; means over the minibatches done."""
-        samples = buffer.steps * buffer.envs
+        """All epochs over a rollout, as `TorchLearner.update` makes them."""
+        samples = buffer.n_steps * buffer.n_envs
         batch = kernels.Batch(
             _rows(buffer.observations[:-1].reshape(samples, -1)),
             buffer.actions.reshape(-1),
@@ -127,41 +177,37 @@ class FusedPPO:
             buffer.advantages.reshape(-1),
             buffer.returns.reshape(-1),
             buffer.values[:-1].reshape(-1),
-            buffer.masks.reshape(-1, buffer.actions_allowed),
+            buffer.masks.reshape(-1, buffer.n_actions),
         )
         self._settings[kernels.LEARNING_RATE] = learning_rate
         with _update:
             kernels.update(self.kernel_state, batch, order, edges, self._settings, self._statistics)
-        done = max(self._statistics[kernels.GRADIENT_STEPS], 1.0)
-        found = {name: float(self._statistics[at] / done) for at, name in enumerate(STATISTICS)}
-        return {**found, "epochs": float(self._statistics[kernels.EPOCHS])}
+        gradient_steps = max(self._statistics[kernels.GRADIENT_STEPS], 1.0)
+        found = {name: float(self._statistics[at] / gradient_steps) for at, name in enumerate(STATISTICS)}
+        return {**found, "n_epochs": float(self._statistics[kernels.EPOCHS])}
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Weights and Adam's moments under the names of the network's parameters; copies."""
+        """Copies of weights and Adam's moments, under the names that `TorchLearner` uses."""
         found: dict[str, NDArray[Any]] = {"steps": self.kernel_state.steps.copy()}
-        for kind, flat in self._flats():
-            for part, (layout, module) in self._layouts.items():
-                for name, view in views(layout, module, flat).items():
-                    found[f"{kind}.{part}.{name}"] = view.numpy().copy()
-        return found
+        return found | {name: view.numpy().copy() for name, view in self._views().items()}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` of a learner with the same network gave."""
-        import torch
-
+        """Continue from the `state()` of any learner with the same network."""
         self.kernel_state.steps[:] = state["steps"]
-        for kind, flat in self._flats():
-            for part, (layout, module) in self._layouts.items():
-                for name, view in views(layout, module, flat).items():
-                    view.copy_(torch.from_numpy(state[f"{kind}.{part}.{name}"]))
+        for name, view in self._views().items():
+            view.copy_(torch.from_numpy(state[name]))
         self.weights_changed()
 
-    def _flats(self) -> list[tuple[str, Floats]]:
-        return [
-            ("weights", self.kernel_state.parameters),
-            ("first", self.kernel_state.first),
-            ("second", self.kernel_state.second),
-        ]
+    def _views(self) -> dict[str, torch.Tensor]:
+        """Weights and moments of each parameter by name."""
+        own = self.kernel_state
+        flats = {"weights": own.parameters, "first": own.first, "second": own.second}
+        return {
+            f"{kind}.{part}.{name}": view
+            for kind, flat in flats.items()
+            for part, (layout, module) in self._layouts.items()
+            for name, view in views(layout, module, flat).items()
+        }
 
 
 def _rows(observations: NDArray[Any]) -> Floats:

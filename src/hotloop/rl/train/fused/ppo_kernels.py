@@ -1,4 +1,4 @@
-"""Kernels of the fused PPO learner: the whole update, and acting.
+"""Kernels of the fused PPO learner: the whole update, acting, and whole rollouts of our own envs.
 
 The twin of `update` is `TorchLearner.update` in `ppo.py`; given the same batches they agree up to rounding.
 Actor and critic are separate networks, coupled only by the norm of the whole gradient.
@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.rl.envs.cartpole import kernels as cartpole
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.compiled import fast_kernel
 from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
 from hotloop.rl.train.fused.tiles import Floats
+from hotloop.rl.train.make_envs import EpisodeLog
 
 Bools = NDArray[np.bool_]
 
@@ -369,3 +371,95 @@ def values(learner: Learner, observations: Floats, found: Floats) -> None:
         layers.forward(table, learner.packed, inputs, start * width, learner.hidden, stop - start)
         for row in range(start, stop):
             found[row] = learner.hidden[out + (row - start) * columns]
+
+
+# ---- whole rollouts: each family of envs has its own few lines, because numba cannot cache a kernel that
+# gets another one as an argument
+
+
+class Envs(NamedTuple):
+    """The arrays of a `BatchedEnv` that a rollout reads and writes."""
+
+    actions: NDArray[np.int64]
+    observations: Floats
+    final_observations: Floats
+    rewards: NDArray[np.float64]
+    terminated: Bools
+    truncated: Bools
+
+
+class Rollout(NamedTuple):
+    """The arrays of a `RolloutBuffer` with observations as [steps + 1, envs, width]."""
+
+    observations: Floats
+    actions: NDArray[np.int64]
+    log_probabilities: Floats
+    rewards: Floats
+    terminated: Bools
+    truncated: Bools
+    values: Floats
+    final_values: Floats
+    masks: Bools
+
+
+@fast_kernel
+def store_step(learner: Learner, envs: Envs, rollout: Rollout, episodes: EpisodeLog, step: int) -> None:
+    """Store one step of all envs, with the value of the final observation where an episode was truncated."""
+    rows, width = envs.observations.shape
+    for row in range(rows):
+        for j in range(width):
+            rollout.observations[step + 1, row, j] = envs.observations[row, j]
+    for row in range(rows):
+        terminated, truncated = envs.terminated[row], envs.truncated[row]
+        rollout.rewards[step, row] = envs.rewards[row]
+        rollout.terminated[step, row] = terminated
+        rollout.truncated[step, row] = truncated
+        rollout.final_values[step, row] = 0.0
+        episodes.running_returns[row] += envs.rewards[row]
+        episodes.running_lengths[row] += 1
+        if terminated or truncated:
+            at = episodes.count[0]
+            episodes.returns[at] = episodes.running_returns[row]
+            episodes.lengths[at] = episodes.running_lengths[row]
+            episodes.count[0] = at + 1
+            episodes.running_returns[row] = 0.0
+            episodes.running_lengths[row] = 0
+        if truncated and not terminated:
+            table = learner.critic
+            last = table.shape[0] - 1
+            for j in range(width):
+                learner.inputs[j] = envs.final_observations[row, j]
+            layers.forward(table, learner.packed, learner.inputs, 0, learner.hidden, 1)
+            rollout.final_values[step, row] = learner.hidden[table[last, HIDDEN]]
+
+
+@fast_kernel
+def value_observations(learner: Learner, rollout: Rollout) -> None:
+    """The critic's values of all observations of the rollout, in large batches."""
+    steps, envs, width = rollout.observations.shape
+    values(learner, rollout.observations.reshape(steps * envs, width), rollout.values.reshape(-1))
+
+
+@fast_kernel
+def cartpole_rollout(
+    learner: Learner,
+    envs: Envs,
+    rollout: Rollout,
+    episodes: EpisodeLog,
+    uniforms: Floats,
+    table: NDArray[np.int64],
+) -> int:
+    """A rollout of `CartPoleVectorEnv`; returns -1, or the row whose action the environment refused."""
+    rows = envs.actions.size
+    for step in range(uniforms.shape[0]):
+        act(
+            learner, rollout.observations[step], uniforms[step], rollout.masks[0:0, 0],
+            envs.actions, rollout.log_probabilities[step],
+        )  # fmt: skip
+        rollout.actions[step] = envs.actions
+        wrong = cartpole.step_batch(table, 0, rows)
+        if wrong >= 0:
+            return wrong
+        store_step(learner, envs, rollout, episodes, step)
+    value_observations(learner, rollout)
+    return -1
