@@ -258,7 +258,7 @@ def changed(file: Path, **changes: Any) -> None:
         (lambda f: f.write_text('{"a": 1,, "b": 2}'), "not valid JSON"),
         (lambda f: f.write_text('{"kind": "hotloop findings", "headline": "x"}'), "holds findings"),
         (lambda f: f.write_text('{"traceEvents": []}'), "trace for a viewer"),
-        (lambda f: changed(f, schema_version=99), "schema version 99; this hotloop reads version 1"),
+        (lambda f: changed(f, schema_version=99), "schema version 99; this hotloop reads up to version 2"),
         (lambda f: changed(f, schema_version=None), "schema version None"),
         (lambda f: changed(f, processes=[{"pid": 1}]), "damaged"),
         (lambda f: changed(f, processes=7), "damaged"),
@@ -279,5 +279,5 @@ def test_a_folder_that_is_no_capture_says_so(tmp_path: Path) -> None:
 def test_a_node_before_its_parent_is_damage(exported: Path) -> None:
     data = json.loads(exported.read_text())
     data["processes"][0]["threads"][0]["nodes"][1]["parent"] = 5
-    with pytest.raises(CaptureError, match="stands before its parent"):
+    with pytest.raises(CaptureError, match="precedes its parent"):
         export.from_json(data)

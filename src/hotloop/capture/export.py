@@ -1,9 +1,9 @@
 """A whole capture as one JSON file: to send, to keep, to read with other tools, and to read back exactly.
 
-docs/exports.md describes the file. Trees are flat lists of nodes, root first, each with the index of
-its parent; fields at their default are left out. Columns that only ever rise (window times, calls,
-nanoseconds) are written as steps from one window to the next. A float that JSON cannot hold is
-written as {"$float": "nan"}.
+docs/exports.md describes the file. A tree is a flat list of nodes, root first, each with the index of its
+parent; fields at their default are left out. Columns that never decrease (window times, calls, nanoseconds)
+are written as differences from one window to the next. A float that JSON cannot hold is written as
+{"$float": "nan"}. Fields that a newer hotloop has added are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -24,35 +24,44 @@ from hotloop._util.files import write_atomically
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Event, Node, OpenRegion, Process, Progress, Thread, Windows
 
-FORMAT = "hotloop capture"
-# Version history (bump on any change a reader of the old form would misread):
-#   1  first form
-SCHEMA_VERSION = 1
+KIND = "hotloop-capture"
+# Version history (bump on any change that an old reader would misread):
+#   1  "format": "hotloop capture" (hotloop 0.1; still read)
+#   2  "kind": "hotloop-capture"
+SCHEMA_VERSION = 2
+_FORMAT_1 = "hotloop capture"
 
 _NESTED = {
     Node: {"children", "buckets"},
     Thread: {"progress", "open", "paths", "root", "windows", "events"},
     Process: {"threads"},
 }
+_ROW_KEYS = {
+    Node: {"parent", "buckets"},
+    Thread: {"progress", "open", "paths", "nodes", "windows", "events"},
+    Process: {"threads"},
+    Progress: set[str](),
+}
+_TOP_KEYS = {"kind", "format", "schema_version", "path", "facts", "warnings", "processes"}
 _MATRICES = ("calls", "total_ns", "own_ns")
 _COLUMNS = ("time_ns", "real_ns", "cpu_ns", "rss_bytes")
 _FLOATS = {name for name, kind, *_ in layout.PROGRESS if kind == "f8"}
 
 
 def save_json(capture: Capture, path: Path) -> None:
-    """Write the export to `path` in one step, one node to a line."""
+    """Write the export to `path` in one step, one node per line."""
     write_atomically(path, text(capture))
 
 
 def text(capture: Capture) -> str:
-    """The export as it stands in the file: strict JSON, one node or column to a line."""
+    """The export as text: strict JSON, one node or column per line."""
     return "".join(_laid_out(to_json(capture), 6, "\n")) + "\n"
 
 
 def to_json(capture: Capture) -> dict[str, Any]:
     """Everything in `capture` as plain values."""
     return {
-        "format": FORMAT,
+        "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "path": None if capture.path is None else str(capture.path),
         "facts": _plain(capture.facts),
@@ -65,13 +74,13 @@ def to_json(capture: Capture) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Capture:
-    """The capture that `to_json` wrote; raises CaptureError, one sentence, on anything else."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    """The capture that `to_json` wrote; raises CaptureError for anything else."""
+    if not isinstance(data, dict) or (data.get("kind") != KIND and data.get("format") != _FORMAT_1):
         raise CaptureError(_not_an_export(data))
     version = data.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in range(1, SCHEMA_VERSION + 1):
         raise CaptureError(
-            f"This export has schema version {version}; this hotloop reads version {SCHEMA_VERSION}: "
+            f"This export has schema version {version}; this hotloop reads up to version {SCHEMA_VERSION}: "
             "use the hotloop that wrote it, or update."
         )
     try:
@@ -79,7 +88,7 @@ def from_json(data: Any) -> Capture:
             path=None if data["path"] is None else Path(data["path"]),
             facts=_from_plain(data["facts"]),
             processes=tuple(_process_in(item) for item in data["processes"]),
-            warnings=tuple(data["warnings"]),
+            warnings=(*data["warnings"], *_describe_unknown(data)),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise CaptureError(
@@ -88,10 +97,10 @@ def from_json(data: Any) -> Capture:
 
 
 def _not_an_export(data: Any) -> str:
-    remedy = "give a capture folder or the one-file JSON export of one."
+    remedy = "name a capture folder or the one-file JSON export of one."
     if isinstance(data, dict):
         if "headline" in data or "findings" in data:
-            return f"This file holds findings, the result of an analysis, not a capture; {remedy}"
+            return f"This file holds findings (the result of an analysis), not a capture; {remedy}"
         if "traceEvents" in data or "$schema" in data:
             return f"This file holds a trace for a viewer, not a capture; {remedy}"
     return f"This JSON file is not a hotloop capture; {remedy}"
@@ -101,7 +110,7 @@ def _not_an_export(data: Any) -> str:
 
 
 def _scalars(item: Any) -> dict[str, Any]:
-    """The plain fields of a dataclass, without those at their default."""
+    """The plain fields of a dataclass that differ from their default."""
     found = {}
     kind: Any = type(item)
     for name, default in _plain_fields(kind):
@@ -113,7 +122,7 @@ def _scalars(item: Any) -> dict[str, Any]:
 
 @cache
 def _plain_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Name and default (MISSING without one) of the fields that hold plain values."""
+    """Name and default (MISSING if there is none) of the fields that hold plain values."""
     nested = _NESTED.get(kind, set())
     return tuple((field.name, field.default) for field in fields(kind) if field.name not in nested)
 
@@ -123,7 +132,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Python values that strict JSON can hold."""
+    """The value in types that strict JSON can hold."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -176,7 +185,7 @@ def _windows_out(windows: Windows) -> dict[str, Any]:
 
 
 def _steps(values: NDArray[Any]) -> list[Any]:
-    """First value, then the differences; modulo 2^64, so that any column comes back exactly."""
+    """First value, then differences modulo 2^64, so that every column can be restored exactly."""
     signed = np.asarray(values).astype(np.uint64).view(np.int64)
     first = np.zeros((1, *signed.shape[1:]), dtype=np.int64)
     steps: list[Any] = np.diff(signed, axis=0, prepend=first).tolist()
@@ -184,7 +193,7 @@ def _steps(values: NDArray[Any]) -> list[Any]:
 
 
 def _laid_out(value: Any, depth: int, newline: str) -> Iterator[str]:
-    """JSON text, the outer `depth` levels one item to a line."""
+    """JSON text with one item per line in the outer `depth` levels."""
     if depth == 0 or not value or not isinstance(value, (dict, list)):
         yield json.dumps(value, allow_nan=False, separators=(",", ":"))
         return
@@ -212,7 +221,7 @@ def _from_plain(value: Any) -> Any:
 
 
 def _fields_in(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """The plain fields of a dataclass that `row` names; what a later version added is left out."""
+    """The plain fields of a dataclass that are in `row`."""
     found = {name: _from_plain(row[name]) for name, _ in _plain_fields(kind) if name in row}
     if "warnings" in found:
         found["warnings"] = tuple(found["warnings"])
@@ -246,7 +255,7 @@ def _tree_in(rows: list[dict[str, Any]]) -> Node:
                 node.buckets[int(bucket)] = count
         if nodes:
             if not 0 <= row["parent"] < len(nodes):
-                raise ValueError(f"node {len(nodes)} stands before its parent {row['parent']}")
+                raise ValueError(f"node {len(nodes)} precedes its parent {row['parent']}")
             nodes[row["parent"]].children.append(node)
         nodes.append(node)
     return nodes[0]
@@ -266,6 +275,33 @@ def _windows_in(row: dict[str, Any]) -> Windows:
         for name, column in row["progress"].items()
     }
     return Windows(**columns, progress=progress, **matrices)
+
+
+def _describe_unknown(data: dict[str, Any]) -> list[str]:
+    """A warning that names the fields a newer hotloop has added, if there are any."""
+    found = {str(key) for key in data.keys() - _TOP_KEYS}
+    for process in data["processes"]:
+        found |= _unknown(Process, process, "process")
+        for thread in process["threads"]:
+            found |= _unknown(Thread, thread, "thread")
+            found |= _unknown(Progress, thread["progress"], "progress")
+            for node in thread["nodes"]:
+                found |= _unknown(Node, node, "node")
+    if not found:
+        return []
+    names = ", ".join(sorted(found))
+    return [
+        f"skipped fields of this export that this hotloop does not know: {names}; update hotloop to see them"
+    ]
+
+
+def _unknown(kind: Any, row: dict[str, Any], what: str) -> set[str]:
+    return {f"{what}.{key}" for key in row.keys() - _known_keys(kind)}
+
+
+@cache
+def _known_keys(kind: Any) -> frozenset[str]:
+    return frozenset(name for name, _ in _plain_fields(kind)) | _ROW_KEYS[kind]
 
 
 def _sums(steps: list[int]) -> NDArray[np.uint64]:
