@@ -185,7 +185,7 @@ def test_a_full_disk_never_kills_the_run(core: CoreName, small_disk: Path) -> No
     )
     assert "400\n" in out
     assert "trained to the end" in out
-    assert "recording goes on in memory" in out
+    assert "recording continues in memory" in out
     capture = hotloop.load(small_disk / "capture")
     saved = sum(c.calls for c in capture.tree.children)
     assert 0 < saved < 400
@@ -195,7 +195,7 @@ def test_a_full_disk_never_kills_the_run(core: CoreName, small_disk: Path) -> No
 def test_a_disk_that_has_room_again_at_the_end_loses_nothing(core: CoreName, small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(140 * 1024))
-    with pytest.warns(UserWarning, match="recording goes on in memory"):
+    with pytest.warns(UserWarning, match="recording continues in memory"):
         profiler = hotloop.Profiler(core_name=core).start(small_disk / "capture")
         for i in range(40):
             with profiler.profile(f"name {i}"):

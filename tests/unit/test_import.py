@@ -114,7 +114,7 @@ def test_an_unknown_core_is_refused() -> None:
         capture_output=True,
         text=True,
     )
-    assert "HOTLOOP_CORE is 'fortran'; it may be" in done.stderr
+    assert "HOTLOOP_CORE is 'fortran'; use" in done.stderr
 
 
 def test_every_public_name_is_documented() -> None:

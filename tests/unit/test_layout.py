@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,10 @@ from hypothesis import strategies as st
 
 from hotloop import Profiler
 from hotloop.capture import layout
+from hotloop.measure import core_choice
 from hotloop.testing.fakes import FakeClock
+
+COMPILED = Path(core_choice.__file__).parent / "compiled"
 
 
 @pytest.mark.parametrize("struct", layout.STRUCTS)
@@ -36,6 +41,16 @@ def test_the_header_compiles_with_the_declared_sizes(tmp_path: Path) -> None:
     header = tmp_path / "layout.h"
     header.write_text(layout.c_header())  # holds a static assertion for every struct
     subprocess.run(["gcc", "-std=c11", "-fsyntax-only", "-Werror", "-x", "c", header], check=True)
+
+
+@pytest.mark.parametrize("header", sorted(COMPILED.glob("*.h")), ids=lambda path: path.name)
+def test_every_header_of_the_core_compiles_by_itself(header: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "compiled"
+    shutil.copytree(COMPILED, copy)
+    (tmp_path / "layout.h").write_text(layout.c_header())
+    include = sysconfig.get_path("include")
+    flags = ["-fsyntax-only", "-Werror=implicit-function-declaration", f"-I{include}", "-x", "c"]
+    subprocess.run(["gcc", *flags, copy / header.name], check=True)
 
 
 @given(st.integers(0, 2**50))

@@ -8,7 +8,7 @@ import pytest
 from hotloop import Profiler
 from hotloop.capture import layout
 from hotloop.measure.core_choice import CoreName
-from hotloop.measure.twin.region import SWITCH_SEGMENT
+from hotloop.measure.core_shared import RECORD_GAPS
 from hotloop.testing.fakes import FakeClock
 
 
@@ -86,11 +86,11 @@ def test_a_progress_call_takes_a_window_inside_a_long_region(profiler: Profiler,
 
 def test_the_timeline_keeps_the_last_events(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core).start(timeline=True)
-    for _ in range(layout.EVENTS_PER_BLOCK + 100):
+    for _ in range(layout.EVENTS_PER_SECTION + 100):
         with profiler.profile("step"):
             clock.advance(10)
     (thread,) = profiler.capture().threads
-    assert len(thread.events) == layout.EVENTS_PER_BLOCK
+    assert len(thread.events) == layout.EVENTS_PER_SECTION
     assert thread.paths[thread.events[0].path] == ("step",)
     starts = [e.start_ns for e in thread.events]
     assert starts == sorted(starts)
@@ -143,7 +143,7 @@ def test_cpu_time_counts_from_the_start_of_the_recording(core: CoreName) -> None
 
 
 def test_segmenting_names_the_time_between_outermost_regions(profiler: Profiler, clock: FakeClock) -> None:
-    profiler.recorder.switches |= SWITCH_SEGMENT
+    profiler.recorder.flags |= RECORD_GAPS
     profiler.recorder.name_gap = lambda before, after: profiler.profile(f"{before.name} -> {after.name}")
     clock.advance(7)
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_a_wrapped_function_knows_its_place(profiler: Profiler, clock: FakeClock
     assert profiler.stats("wrapper").calls == 2
     assert seen == [(3, 3)]  # once, for the call that opened the outer region
 
-    alone = other.wrap(plain, alone=(other, outer))
+    alone = other.wrap(plain, skip_inside=(other, outer))
     with outer:
         alone(1)
     assert "learner" not in profiler.stats()

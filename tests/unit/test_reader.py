@@ -53,7 +53,7 @@ def test_a_good_capture_reads_without_a_word(capture: Path) -> None:
                 f.mkdir(),
                 (f / "capture.json").write_text('{"format_version": 99, "hotloop_version": "9.1"}'),
             ),
-            r"written by hotloop 9.1 in capture format 99; this hotloop reads up to 1. Update",
+            r"written by hotloop 9.1 in capture format 99; this hotloop reads up to 2. Update",
         ),
     ],
 )
@@ -114,9 +114,9 @@ def test_an_update_that_never_ended_is_flagged(capture: Path) -> None:
     part = part_of(capture)
     data = bytearray(part.read_bytes())
     at = layout.PAGE
-    while struct.unpack_from("<I", data, at)[0] != layout.BLOCK_ARENA:
-        at += struct.unpack_from("<Q", data, at + 8)[0]
-    seq_at = at + layout.item_bytes("BLOCK")
+    while not data[at:].startswith(b"thread\0"):
+        at += struct.unpack_from("<Q", data, at + layout.offsets("SECTION")["bytes"])[0]
+    seq_at = at + layout.item_bytes("SECTION")
     (seq,) = struct.unpack_from("<Q", data, seq_at)
     struct.pack_into("<Q", data, seq_at, seq + 1)
     part.write_bytes(data)

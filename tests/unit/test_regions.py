@@ -233,7 +233,7 @@ def test_a_name_that_is_no_string_is_refused_with_a_sentence(profiler: Profiler)
 
 def test_too_many_names_fall_into_one_bucket_with_one_warning(core: CoreName) -> None:
     profiler = Profiler(core_name=core).start()
-    with pytest.warns(UserWarning, match="different region names") as warned:
+    with pytest.warns(UserWarning, match="distinct region names") as warned:
         for i in range(layout.MAX_REGIONS + 200):
             with profiler.profile(f"name {i}"):
                 pass
@@ -247,7 +247,7 @@ def test_too_many_names_fall_into_one_bucket_with_one_warning(core: CoreName) ->
 def test_too_many_paths_fall_into_one_bucket_with_one_warning(core: CoreName) -> None:
     profiler = Profiler(core_name=core).start()
     regions = [profiler.profile(f"r{i}") for i in range(130)]
-    with pytest.warns(UserWarning, match="different paths") as warned:
+    with pytest.warns(UserWarning, match="distinct paths") as warned:
         for outer in regions:
             for inner in regions:
                 with outer, inner:

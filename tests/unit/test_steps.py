@@ -104,7 +104,7 @@ def test_somebody_may_know_better(profiler: Profiler) -> None:
         seen.append((result[3], rows))
         return answers.pop(0)
 
-    count = profiler.step_counter(1, (2,), told=told)
+    count = profiler.step_counter(1, (2,), episode_sums=told)
     env, ends = Env(), np.array([True, False, True])
     count(env, (None, np.ones(3), np.zeros(3, dtype=bool), "infos"))
     count(env, (None, np.ones(3), ends, "infos"))
@@ -125,7 +125,7 @@ def test_an_error_of_somebody_else_is_reported_and_the_step_is_counted(
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("theirs")
 
-    count = profiler.step_counter(1, (2,), told=fail, resets_cost_a_step=fail)
+    count = profiler.step_counter(1, (2,), episode_sums=fail, resets_cost_a_step=fail)
     count(Env(), (None, 2.0, True, {}))
     assert counted(profiler) == (1, 1, 2.0, 1.0)
     assert [str(error) for error in raised] == ["theirs", "theirs"]
@@ -154,7 +154,7 @@ ODD: list[Any] = [
 @pytest.mark.parametrize("result", ODD, ids=range(len(ODD)))
 def test_what_is_not_understood_goes_to_who_may(profiler: Profiler, result: Any) -> None:
     seen = []
-    count = profiler.step_counter(1, (2, 3), odd=lambda env, result: seen.append((env, result)))
+    count = profiler.step_counter(1, (2, 3), on_unknown=lambda env, result: seen.append((env, result)))
     env = Env()
     count(env, result)
     assert counted(profiler)[:2] == (0, 0)
@@ -198,7 +198,9 @@ def test_nothing_is_counted_when_it_is_off_inside_a_region_or_while_nothing_reco
     profiler = Profiler(clock=clock, core_name=core)
     evaluate = profiler.profile("evaluate")
     watch: list[int] = []
-    count = profiler.step_counter(1, (2, 3), unless=evaluate, watch=watch, noticed=lambda: watch.clear())
+    count = profiler.step_counter(
+        1, (2, 3), skip_inside=evaluate, pending=watch, on_pending=lambda: watch.clear()
+    )
     env, result = Env(), gym(1.0, True)
     watch.append(1)
     count(env, result)
@@ -243,7 +245,7 @@ def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeC
 
     plain = env_step.wrap(step, after=profiler.step_counter(1, (2, 3)))
     wrapped = env_step.wrap(step, after=slow)
-    asks = env_step.wrap(step, after=profiler.step_counter(0, (1,), odd=slow))
+    asks = env_step.wrap(step, after=profiler.step_counter(0, (1,), on_unknown=slow))
     with outer:
         plain(Env())  # a counter that asks nobody costs as little as a region
         wrapped(Env())
@@ -257,10 +259,10 @@ def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeC
 
 
 def test_hooks_are_not_in_the_gaps_of_a_flat_script(core: CoreName, clock: FakeClock) -> None:
-    from hotloop.measure.twin.region import SWITCH_SEGMENT
+    from hotloop.measure.core_shared import RECORD_GAPS
 
     profiler = Profiler(clock=clock, core_name=core).start()
-    profiler.recorder.switches |= SWITCH_SEGMENT
+    profiler.recorder.flags |= RECORD_GAPS
     profiler.recorder.name_gap = lambda a, b: profiler.profile(f"{a.name}..{b.name}")
     step = profiler.profile("a").wrap(lambda: clock.advance(1), after=lambda first, result: clock.advance(2))
     for _ in range(3):
@@ -304,8 +306,9 @@ def test_both_cores_count_alike(data: st.DataObject) -> None:
         watched: list[Any] = []
         evaluate = profiler.profile("evaluate")
         count = profiler.step_counter(
-            1, (2, 3), resets_cost_a_step=lambda env: costs, unless=evaluate, watch=watched,
-            noticed=watched.clear, told=lambda env, result, rows: (len(rows) * 2.0, 8.0) if knows else None,
+            1, (2, 3), resets_cost_a_step=lambda env: costs, skip_inside=evaluate, pending=watched,
+            on_pending=watched.clear,
+            episode_sums=lambda env, result, rows: (len(rows) * 2.0, 8.0) if knows else None,
         )  # fmt: skip
         step = profiler.profile("step").wrap(lambda env, result: result, after=count)
         envs = [Env(), Env()]
@@ -346,7 +349,7 @@ def gained(core: CoreName, array: Any) -> Any:
     """What a core counts for steps that return this array as rewards, as ends, or as both."""
     profiler = Profiler(clock=FakeClock(), core_name=core).start(memory=False)
     odd: list[Any] = []
-    count = profiler.step_counter(0, (1,), odd=lambda env, result: odd.append(env))
+    count = profiler.step_counter(0, (1,), on_unknown=lambda env, result: odd.append(env))
     step = profiler.profile("step").wrap(lambda env, *result: result, after=count)
     env, size = Env(), np.size(array)
     nothing, everything = np.zeros(size, dtype=bool), np.ones(size, dtype=bool)
@@ -381,7 +384,7 @@ def test_wrapped_calls_choose_their_region_in_the_order_never_always_choose(prof
     call = mine.wrap(
         lambda: None,
         outer=around,
-        inside=(inner,),
+        no_outer_inside=(inner,),
         choose=(question(0), question(1)),
         always=(train,),
         never=(rollout,),
@@ -412,7 +415,7 @@ def test_regions_with_the_same_bit_are_told_apart(profiler: Profiler) -> None:
     for region in regions:
         by_bit.setdefault(region.number % 64, []).append(region)
     first, second = by_bit[regions[0].number % 64][:2]
-    call = profiler.profile("call").wrap(lambda: None, alone=(second,))
+    call = profiler.profile("call").wrap(lambda: None, skip_inside=(second,))
     with first:
         assert first.is_open() and not second.is_open()
         call()
@@ -422,7 +425,7 @@ def test_regions_with_the_same_bit_are_told_apart(profiler: Profiler) -> None:
     assert profiler.stats("call").calls == 1
 
 
-@pytest.mark.parametrize("word", ["alone", "inside", "always", "never"])
+@pytest.mark.parametrize("word", ["skip_inside", "no_outer_inside", "always", "never"])
 def test_a_wrapped_call_looks_for_seven_regions_at_most(profiler: Profiler, word: str) -> None:
     regions = tuple(profiler.profile(f"r{i}") for i in range(8))
     profiler.profile("a").wrap(len, **{word: regions[:7]})
@@ -451,7 +454,7 @@ def test_regions_that_begin_and_end_together_add_up(profiler: Profiler, clock: F
     assert sum(s.own_ns for s in stats.values()) + thread.unattributed_ns == thread.wall_ns
 
 
-@pytest.mark.parametrize("word", ["outer", "otherwise", "alone", "inside", "always", "never"])
+@pytest.mark.parametrize("word", ["outer", "otherwise", "skip_inside", "no_outer_inside", "always", "never"])
 def test_the_compiled_wrapper_refuses_what_is_no_region(word: str) -> None:
     profiler = Profiler(core_name="compiled")
     value: Any = "env_step" if word in ("outer", "otherwise") else ("env_step",)

@@ -11,13 +11,16 @@ from typing import Any
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
 
-FORMAT_VERSION = 1  # of capture.json; the parts carry layout.VERSION
+# Version of the folder as a whole, in capture.json; each part has layout.VERSION.
+#   1  hotloop 0.1
+#   2  parts of version 2
+FORMAT_VERSION = 2
 RUNS = Path("hotloop-runs")
 CAPTURE_VARIABLE = "HOTLOOP_CAPTURE"  # environment variable: the capture that processes record into
 
 
 def new_folder(name: str) -> Path:
-    """`hotloop-runs/<time>-<name>`, a folder that does not exist yet."""
+    """A folder that does not exist yet: `hotloop-runs/<time>-<name>`."""
     safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
     stem = RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"
     folder, number = stem, 2
@@ -27,14 +30,14 @@ def new_folder(name: str) -> Path:
 
 
 def update_facts(folder: Path, changes: dict[str, Any]) -> None:
-    """Change capture.json in one step."""
+    """Update entries of capture.json in one step."""
     file = folder / "capture.json"
     facts = json.loads(file.read_text(encoding="utf-8"))
     write_atomically(file, json.dumps(facts | changes, indent=2))
 
 
 def latest_capture() -> Path:
-    """The capture in `hotloop-runs` that was started last."""
+    """The newest capture in `hotloop-runs`."""
     captures = sorted(RUNS.glob("*/capture.json"), key=lambda file: file.parent.stat().st_mtime_ns)
     if not captures:
         raise CaptureError(

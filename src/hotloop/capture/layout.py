@@ -1,50 +1,57 @@
 """The bytes of a part file, declared once: dtypes for numpy readers, structs for the compiled core.
 
-A part is one process's recording. It is a HEADER page followed by blocks, each starting with a
-BLOCK header; a reader walks from block to block up to `used_bytes`. Everything is little endian,
-8-byte aligned and written in place, so a part reads while its process runs and after any death.
+A part is the recording of one process: a HEADER page, then sections. Each section begins with a SECTION
+header that holds its name, its version and its length; a reader walks from one to the next up to
+`used_bytes` and skips those it does not know, with a note. Everything is little endian, 8-byte aligned
+and written in place, so a part can be read while its process runs and after any kind of death.
 
-This file imports nothing but the standard library: `setup.py` runs it to write `layout.h`.
+To add data to captures, declare a struct and an entry in SECTIONS here, write it with
+`Part.add_section` (`new_section` in C) and read it in `reader.py`; docs/capture-format.md has the rules.
+
+This file imports only the standard library: `setup.py` runs it to write `layout.h`.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Version history (bump on any change a reader of the old layout would misread):
-#   1  first layout
-VERSION = 1
+# Version of the frame: the header page and the section header. New data is a new section or a new
+# version of one and does not change it.
+#   1  blocks with a number for their kind (hotloop 0.1; still read)
+#   2  sections with a name, a version and a length
+VERSION = 2
 MAGIC = b"hotloop\n"
 
-MAX_DEPTH = 256  # open regions of one thread; deeper ones are counted, their time stays above
-MAX_WINDOWS = 96  # when full, every second window is dropped and the interval doubles
+MAX_DEPTH = 256  # open regions of one thread; the time of deeper ones stays with the level above
+MAX_WINDOWS = 96  # once full, every second window is dropped and the interval doubles
 FIRST_WINDOW_NS = 50_000_000
-EVENTS_PER_BLOCK = 8192  # the timeline's ring, one for each thread, only when asked for
-NODES_PER_BLOCK = 16
-REGIONS_PER_BLOCK = 32
-MAX_REGIONS = 4096  # different names; the rest share OTHER_NAMES
-MAX_NODES = 16384  # different paths in one process; the rest share OTHER_PATHS in each thread
-MAX_ARENAS = 1024  # threads alive at once that are recorded
-FOLD_AFTER = 64  # threads kept apart; beyond that, ended ones are folded into one arena
+EVENTS_PER_SECTION = 8192  # ring buffer of the timeline, one per thread, only on request
+NODES_PER_SECTION = 16
+REGIONS_PER_SECTION = 32
+MAX_REGIONS = 4096  # distinct names; the rest share OTHER_NAMES
+MAX_NODES = 16384  # distinct paths in one process; the rest share OTHER_PATHS in each thread
+MAX_ARENAS = 1024  # recorded threads alive at the same time
+FOLD_AFTER = 64  # threads kept apart; beyond that, ended ones are merged into one arena
+SECTION_NAME_BYTES = 24
 NAME_BYTES = 256
 CATEGORY_BYTES = 32
 SITE_BYTES = 216
 OTHER_NAMES = "(other names)"
 OTHER_PATHS = "(other paths)"
-SITE_CATEGORY = "(site)"  # regions that only hold a file:line for nodes
+SITE_CATEGORY = "(site)"  # of regions that only hold a file:line for nodes
 
 # Histogram of durations: 4 linear steps per octave, from 2^FIRST_OCTAVE ns up.
 FIRST_OCTAVE = 4
-BUCKETS = 160  # 40 octaves: 16 ns to 4.9 hours; both ends catch what lies beyond
+BUCKETS = 160  # 40 octaves: 16 ns to 4.9 hours; the first and last also count what lies beyond
 
 PAGE = 4096
 NO_PARENT = 0xFFFFFFFF
 UNNAMED = 0xFFFFFFFF  # region of a root node
 
-BLOCK_FILLER, BLOCK_REGIONS, BLOCK_ARENA, BLOCK_NODES, BLOCK_EVENTS = 0, 1, 2, 3, 4
 ARENA_LIVE, ARENA_ENDED, ARENA_FOLDED = 1, 2, 3
 NODE_OUT_OF_ORDER = 1  # flag: a region of this node was closed while another one was on top
 CORE_COMPILED, CORE_PYTHON = 1, 2
@@ -63,22 +70,24 @@ HEADER: tuple[Field, ...] = (
     ("start_ns", "u8"),  # monotonic, the time base of every other time here
     ("start_real_ns", "u8"),  # wall clock at start_ns, to align hosts
     ("alive_ns", "u8"),  # last heartbeat
-    ("end_ns", "u8"),  # 0 until the recording was closed in good order
-    ("used_bytes", "u8"),  # published last: everything below it is complete
+    ("end_ns", "u8"),  # 0 until the recording is closed properly
+    ("used_bytes", "u8"),  # published last: all sections below it are complete
     ("region_count", "u4"),
     ("flags", "u4"),
     ("rss_bytes", "u8"),
     ("rss_peak_bytes", "u8"),
-    ("unsaved_blocks", "u8"),  # blocks that live in memory because the disk was full
+    ("unsaved_segments", "u8"),  # stretches of the part kept in memory because the disk was full
     ("host", "u1", 64),
-    ("label", "u1", 256),  # what the process calls itself
+    ("label", "u1", 256),  # name of the process: its multiprocessing name or its script
 )
 
-BLOCK: tuple[Field, ...] = (
-    ("kind", "u4"),
-    ("owner", "u4"),  # arena number of a BLOCK_ARENA or BLOCK_NODES
-    ("bytes", "u8"),
-    ("first", "u8"),  # number of the block's first region or node
+SECTION: tuple[Field, ...] = (
+    ("name", "u1", SECTION_NAME_BYTES),  # lower-case ASCII, padded with zeros
+    ("version", "u4"),
+    ("owner", "u4"),  # number of the thread it belongs to; 0 where that has no meaning
+    ("bytes", "u8"),  # from here to the next section, in whole pages
+    ("payload_bytes", "u8"),  # after this header
+    ("first", "u8"),  # number of its first region or node
     ("reserved", "u8"),
 )
 
@@ -136,7 +145,7 @@ ARENA: tuple[Field, ...] = (
     ("windows", "WINDOW", MAX_WINDOWS),
 )
 
-# The first 64 bytes are what every event touches: one cache line.
+# Every event touches the first 64 bytes only: one cache line.
 NODE: tuple[Field, ...] = (
     ("region", "u4"),
     ("flags", "u4"),
@@ -170,20 +179,17 @@ EVENT: tuple[Field, ...] = (
     ("duration_ns", "u8"),
 )
 
-REGION_BLOCK: tuple[Field, ...] = (("block", "BLOCK"), ("regions", "REGION", REGIONS_PER_BLOCK))
-ARENA_BLOCK: tuple[Field, ...] = (("block", "BLOCK"), ("arena", "ARENA"))
-NODE_BLOCK: tuple[Field, ...] = (
-    ("block", "BLOCK"),
-    ("pad", "u1", 32),
-    ("nodes", "NODE", NODES_PER_BLOCK),
-    ("buckets", "BUCKETS", NODES_PER_BLOCK),
-    ("windows", "NODE_WINDOWS", NODES_PER_BLOCK),
+REGIONS: tuple[Field, ...] = (("regions", "REGION", REGIONS_PER_SECTION),)
+NODES: tuple[Field, ...] = (
+    ("nodes", "NODE", NODES_PER_SECTION),
+    ("buckets", "BUCKETS", NODES_PER_SECTION),
+    ("windows", "NODE_WINDOWS", NODES_PER_SECTION),
 )
-EVENT_BLOCK: tuple[Field, ...] = (("block", "BLOCK"), ("events", "EVENT", EVENTS_PER_BLOCK))
+EVENTS: tuple[Field, ...] = (("events", "EVENT", EVENTS_PER_SECTION),)
 
 STRUCTS = {
     "HEADER": HEADER,
-    "BLOCK": BLOCK,
+    "SECTION": SECTION,
     "REGION": REGION,
     "PROGRESS": PROGRESS,
     "FRAME": FRAME,
@@ -194,11 +200,36 @@ STRUCTS = {
     "BUCKETS": (("count", "u8", BUCKETS),),
     "NODE_WINDOWS": (("at", "NODE_WINDOW", MAX_WINDOWS),),
     "EVENT": EVENT,
-    "REGION_BLOCK": REGION_BLOCK,
-    "ARENA_BLOCK": ARENA_BLOCK,
-    "NODE_BLOCK": NODE_BLOCK,
-    "EVENT_BLOCK": EVENT_BLOCK,
+    "REGIONS": REGIONS,
+    "NODES": NODES,
+    "EVENTS": EVENTS,
 }
+
+# Section -> the struct of each of its versions, from 1 up. The last version is written, all are read.
+# None: bytes of any length.
+SECTIONS: dict[str, tuple[str | None, ...]] = {
+    "filler": (None,),  # unused space at the end of a segment
+    "regions": ("REGIONS",),
+    "thread": ("ARENA",),
+    "nodes": ("NODES",),
+    "events": ("EVENTS",),
+}
+# What stood in the place of sections in version 1: kind -> section and where its payload begins.
+VERSION_1_KINDS = {
+    0: ("filler", 32),
+    1: ("regions", 32),
+    2: ("thread", 32),
+    3: ("nodes", 64),
+    4: ("events", 32),
+}
+VERSION_1_BLOCK: tuple[Field, ...] = (
+    ("kind", "u4"),
+    ("owner", "u4"),
+    ("bytes", "u8"),
+    ("first", "u8"),
+    ("reserved", "u8"),
+)
+
 C_TYPES = {
     "u1": "uint8_t",
     "u2": "uint16_t",
@@ -210,14 +241,14 @@ C_TYPES = {
 
 
 def item_bytes(kind: str) -> int:
-    """Size of one scalar or struct."""
+    """Size of a scalar type or a struct."""
     if kind in STRUCTS:
         return sum(field_bytes(field) for field in STRUCTS[kind])
     return int(kind[1])
 
 
 def field_bytes(field: Field) -> int:
-    """Size of a field, its repetitions included."""
+    """Size of a field, with its repetitions."""
     return item_bytes(field[1]) * (field[2] if len(field) == 3 else 1)
 
 
@@ -233,25 +264,30 @@ def offsets(struct: str) -> dict[str, int]:
     return found
 
 
-def pages(struct: str) -> int:
-    """Bytes a block takes in the file: its size rounded up to whole pages."""
-    return -(-item_bytes(struct) // PAGE) * PAGE
+def section_bytes(payload_bytes: int) -> int:
+    """Size of a section in the file: its header and payload, rounded up to whole pages."""
+    return -(-(item_bytes("SECTION") + payload_bytes) // PAGE) * PAGE
 
 
 def dtype(struct: str) -> np.dtype[np.void]:
     """The struct as a numpy dtype."""
-    import numpy as np
+    return fields_dtype(STRUCTS[struct])
+
+
+def fields_dtype(fields: tuple[Field, ...]) -> np.dtype[np.void]:
+    """Fields as a numpy dtype."""
+    import numpy as np  # not at the top: setup.py runs this file, and recording needs no numpy
 
     def kind_of(kind: str) -> np.dtype[np.void] | str:
         return dtype(kind) if kind in STRUCTS else "<" + kind
 
     return np.dtype(
-        [(f[0], kind_of(f[1])) if len(f) == 2 else (f[0], kind_of(f[1]), (f[2],)) for f in STRUCTS[struct]]
+        [(f[0], kind_of(f[1])) if len(f) == 2 else (f[0], kind_of(f[1]), (f[2],)) for f in fields]
     )
 
 
 def bucket_of(duration_ns: int) -> int:
-    """Histogram bucket of a duration; the slow twin of the compiled core's `bucket_of`."""
+    """Histogram bucket of a duration; `bucket_of` in tree.h is the same in C."""
     if duration_ns < 1 << FIRST_OCTAVE:
         return 0
     octave = duration_ns.bit_length() - 1
@@ -260,19 +296,38 @@ def bucket_of(duration_ns: int) -> int:
 
 
 def bucket_edges_ns() -> list[int]:
-    """Lower edge of every bucket, and the upper edge of the last."""
+    """Lower edge of every bucket and the upper edge of the last one."""
     return [(4 + b % 4) << (FIRST_OCTAVE + b // 4 - 2) for b in range(BUCKETS + 1)]
 
 
 def c_header() -> str:
-    """`layout.h`: the same structs and constants for the compiled core."""
-    lines = ["/* Written by hotloop/capture/layout.py; do not edit. */", "#include <stdint.h>"]
-    lines += [
+    """Text of `layout.h`: the same structs and constants for the compiled core."""
+    body = _c_declarations()
+    lines = [
+        "/* Written by hotloop/capture/layout.py; do not edit. */",
+        "#ifndef HOTLOOP_LAYOUT_H",
+        "#define HOTLOOP_LAYOUT_H",
+        "#include <stdint.h>",
+        f"#define HL_LAYOUT_CRC {zlib.crc32(body.encode())}u",
+        body,
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def layout_crc() -> int:
+    """Checksum of the declarations, to notice a compiled core that was built from other ones."""
+    return zlib.crc32(_c_declarations().encode())
+
+
+def _c_declarations() -> str:
+    lines = [
         f"#define HL_{name} {value}"
         for name, value in globals().items()
-        if name.isupper() and isinstance(value, int)
+        if name.isupper() and type(value) is int
     ]
     lines += [f'#define HL_{n} "{globals()[n]}"' for n in ("OTHER_NAMES", "OTHER_PATHS", "SITE_CATEGORY")]
+    lines += [f'#define HL_SECTION_{name.upper()} "{name}"' for name in SECTIONS]
     for struct, fields in STRUCTS.items():
         lines.append("typedef struct {")
         for field in fields:
@@ -281,4 +336,4 @@ def c_header() -> str:
             lines.append(f"    {c_type} {name}{f'[{count[0]}]' if count else ''};")
         lines.append(f"}} HL_{struct}_t;")
         lines.append(f'_Static_assert(sizeof(HL_{struct}_t) == {item_bytes(struct)}, "{struct} size");')
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

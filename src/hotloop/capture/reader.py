@@ -1,4 +1,4 @@
-"""From bytes to a `Capture`: works on a finished run, a running one, and one that was killed."""
+"""Reads a capture folder into a `Capture`: of a finished run, a running one, or one that was killed."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ from hotloop.capture.model import (
     Thread,
     Windows,
 )
+from hotloop.capture.sections import (
+    DTYPES,
+    Bytes,
+    Section,
+    SkippedSections,
+    Struct,
+    consecutive,
+    describe_skipped,
+    find_sections,
+)
 
-RETRIES = 20  # copies of a busy thread's figures before the latest events are called uncertain
-
-Bytes = NDArray[np.uint8]
-Struct = NDArray[np.void]
-
+RETRIES = 20  # copies of a busy thread's figures before its latest events are called uncertain
 _HEADER = layout.dtype("HEADER")
-_BLOCK = layout.dtype("BLOCK")
-_PARSED = {
-    layout.BLOCK_REGIONS: layout.dtype("REGION_BLOCK"),
-    layout.BLOCK_ARENA: layout.dtype("ARENA_BLOCK"),
-    layout.BLOCK_NODES: layout.dtype("NODE_BLOCK"),
-    layout.BLOCK_EVENTS: layout.dtype("EVENT_BLOCK"),
-}
 
 
 def load(path: str | os.PathLike[str]) -> Capture:
-    """Read a capture folder. Parts that cannot be read are left out and named in `warnings`."""
+    """Read a capture folder.
+
+    `warnings` of the capture names the parts that cannot be read and the sections that were skipped because
+    a newer hotloop wrote them. Raises CaptureError when `path` is not a capture.
+    """
     folder = Path(path)
     facts = read_facts(folder)
-    processes, warnings = [], []
-    parts = folder / "parts"
-    for file in sorted(parts.glob("*.part")) if parts.is_dir() else []:
+    processes: list[Process] = []
+    warnings: list[str] = []
+    skipped: SkippedSections = SkippedSections()
+    for file in _part_files(folder / "parts"):
         try:
-            processes.append(read_part(file))
+            processes.append(read_part(file, skipped))
         except CaptureError as problem:
             warnings.append(f"left out {file.name}: {problem}")
-    for pointer in sorted(parts.glob("*.part.live")) if parts.is_dir() else []:
-        live = Path(pointer.read_text(encoding="utf-8"))
-        if not (parts / pointer.name.removesuffix(".live")).exists() and live.exists():
-            processes.append(read_part(live))
+    warnings += describe_skipped(skipped)
     if not processes:
         warnings.append("no process has recorded anything yet")
     if (folder / "lines").is_dir():
@@ -66,8 +67,18 @@ def load(path: str | os.PathLike[str]) -> Capture:
     return Capture(folder, facts, tuple(processes), tuple(warnings))
 
 
+def _part_files(parts: Path) -> list[Path]:
+    """The parts in a folder, and those still in shared memory because the folder is on a network."""
+    found = sorted(parts.glob("*.part"))
+    for pointer in sorted(parts.glob("*.part.live")):
+        live = Path(pointer.read_text(encoding="utf-8"))
+        if not pointer.with_suffix("").exists() and live.exists():
+            found.append(live)
+    return found
+
+
 def read_facts(folder: Path) -> dict[str, Any]:
-    """capture.json, checked."""
+    """The contents of capture.json; raises CaptureError when the folder is not a readable capture."""
     file = folder / "capture.json"
     if not folder.exists():
         raise CaptureError(f"There is no capture at {folder}: no such file or folder.")
@@ -76,7 +87,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         version = facts["format_version"]
     except FileNotFoundError:
         raise CaptureError(
-            f"{folder} is not a capture: it has no capture.json; give the folder that a recording wrote."
+            f"{folder} is not a capture: it has no capture.json; name the folder that a recording wrote."
         ) from None
     except NotADirectoryError:
         raise CaptureError(f"{folder} is not a capture: a capture is a folder.") from None
@@ -91,7 +102,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def read_lines(folder: Path) -> dict[str, Any]:
-    """Lines of the user's code seen outside all regions, over all processes that were sampled."""
+    """Lines of the user's code sampled outside all regions, added up over all processes."""
     total: dict[str, Any] = {"samples": 0, "lines": {}}
     for file in sorted(folder.glob("*.json")):
         try:
@@ -100,21 +111,21 @@ def read_lines(folder: Path) -> dict[str, Any]:
             for line, count in data["lines"].items():
                 total["lines"][line] = total["lines"].get(line, 0) + int(count)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # half a file of a process that is being written: next time
+            continue  # being written just now
     return total
 
 
 def read_problems(folder: Path) -> list[str]:
-    """What processes could not record, a sentence each; what several of them say, once."""
-    said: dict[str, None] = {}
+    """What processes could not record, one sentence each, without repetitions."""
+    sentences: dict[str, None] = {}
     for file in sorted(folder.glob("*.txt")):
         with contextlib.suppress(OSError):
-            said |= dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines())
-    return list(said)
+            sentences |= dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines())
+    return list(sentences)
 
 
-def read_part(file: Path) -> Process:
-    """Read the part of one process."""
+def read_part(file: Path, skipped: SkippedSections | None = None) -> Process:
+    """Read the part of one process; `skipped` counts the sections that were skipped."""
     try:
         size = file.stat().st_size
         if size < _HEADER.itemsize:
@@ -122,40 +133,44 @@ def read_part(file: Path) -> Process:
         data = np.memmap(file, mode="r", dtype=np.uint8)
     except OSError as error:
         raise CaptureError(f"it cannot be opened ({error.strerror})") from error
-    return parse_part([data])
+    return parse_part([data], skipped=skipped)
 
 
-def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
-    """Read a part from its mapped pieces, the first of which starts with the header.
+def parse_part(
+    segments: list[Any], used_bytes: int | None = None, skipped: SkippedSections | None = None
+) -> Process:
+    """Read a part from its mapped segments, the first of which starts with the header.
 
-    One piece for a file. Several for the recording of this very process, which may lie in memory
-    and be longer than what the header tells readers of the file.
+    A file is one segment. The recording of this very process has several: some may be in memory only, so
+    `used_bytes` can be more than the header tells readers of the file.
     """
     pieces = [np.frombuffer(s, dtype=np.uint8) for s in segments]
     header = _header(pieces)
+    version = int(header["version"])
     if header["magic"].tobytes() != layout.MAGIC:
         raise CaptureError("it is not a hotloop part (wrong first bytes)")
-    if header["version"] != layout.VERSION:
+    if not 1 <= version <= layout.VERSION:
         raise CaptureError(
-            f"it has part version {header['version']}; this hotloop reads version {layout.VERSION}: "
+            f"it has part version {version}; this hotloop reads up to version {layout.VERSION}: "
             "use the hotloop that wrote it, or update"
         )
-    # A running process goes on while we read. Threads are copied first and names read after them:
-    # a name is published before the first node that bears it.
+    # A running process continues while we read. Copy the threads first and read names after them: a name is
+    # published before the first node that uses it.
     for _ in range(RETRIES):
-        blocks, copies = _copy_threads(pieces, used_bytes or int(_header(pieces)["used_bytes"]))
+        sections = find_sections(pieces, used_bytes or int(_header(pieces)["used_bytes"]), version)
+        copies = _copy_threads(sections)
         if not any(copy.lacks_nodes for copy in copies):
             break
     warnings: list[str] = []
     header = _header(pieces)
-    blocks = _walk(pieces, used_bytes or int(header["used_bytes"]), warnings)
-    regions = _regions(blocks, int(header["region_count"]))
+    sections = find_sections(pieces, used_bytes or int(header["used_bytes"]), version, warnings, skipped)
+    regions = _regions(sections, int(header["region_count"]))
     pid, host = int(header["pid"]), _text(header["host"])
     closed = bool(header["end_ns"])
     alive = not closed and host == host_name() and _is_running(pid)
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
-    threads = [_thread(c, blocks, regions, end_ns, warnings) for c in copies if c.arena["state"]]
-    warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_blocks"]))
+    threads = [_thread(c, sections, regions, end_ns, warnings) for c in copies if c.arena["state"]]
+    warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_segments"]))
     return Process(
         host=host,
         pid=pid,
@@ -174,47 +189,19 @@ def parse_part(segments: list[Any], used_bytes: int | None = None) -> Process:
     )
 
 
-# -- blocks --------------------------------------------------------------------------------------
-
-Blocks = list[tuple[int, int, int, Bytes]]  # kind, owner, first, memory
+# -- the header and names ------------------------------------------------------------------------
 
 
-def _walk(pieces: list[Bytes], used_bytes: int, warnings: list[str]) -> Blocks:
-    found: Blocks = []
-    left = used_bytes - layout.PAGE
-    for number, piece in enumerate(pieces):
-        at = layout.PAGE if number == 0 else 0
-        while left > 0 and at < len(piece):
-            if at + _BLOCK.itemsize > len(piece):
-                break
-            head = piece[at : at + _BLOCK.itemsize].view(_BLOCK)[0]
-            length, kind = int(head["bytes"]), int(head["kind"])
-            parsed = _PARSED.get(kind)
-            if length < _BLOCK.itemsize or length % 8 or (parsed and length < parsed.itemsize):
-                if length or kind or len(pieces) == 1:
-                    warnings.append(f"a scribbled block at byte {at}; what follows it is left out")
-                break
-            if at + length > len(piece) and kind != layout.BLOCK_FILLER:
-                warnings.append(f"cut short at byte {len(piece)} of {used_bytes}; the rest is left out")
-                return found
-            if parsed is not None:
-                found.append((kind, int(head["owner"]), int(head["first"]), piece[at : at + length]))
-            at += length
-            left -= length
-    if left > 0 and len(pieces) == 1 and not warnings:
-        warnings.append(f"cut short at byte {len(pieces[0])} of {used_bytes}; the rest is left out")
-    return found
+def _header(pieces: list[Bytes]) -> Struct:
+    header: Struct = pieces[0][: _HEADER.itemsize].copy().view(_HEADER)[0]
+    return header
 
 
-def _of_kind(blocks: Blocks, kind: int) -> list[tuple[int, Struct]]:
-    dtype = _PARSED[kind]
-    return [(b[1], b[3][: dtype.itemsize].view(dtype)[0]) for b in blocks if b[0] == kind]
-
-
-def _regions(blocks: Blocks, count: int) -> list[tuple[str, str, str]]:
+def _regions(sections: list[Section], count: int) -> list[tuple[str, str, str]]:
+    """Name, category and site of every region that is published."""
     found: list[tuple[str, str, str]] = []
-    for _, block in _of_kind(blocks, layout.BLOCK_REGIONS):
-        for row in block["regions"][: max(count - len(found), 0)]:
+    for section in consecutive(sections, "regions"):
+        for row in section["regions"][: max(count - len(found), 0)]:
             found.append(
                 (
                     _decode(row["name"][: row["name_bytes"]].tobytes()),
@@ -256,7 +243,7 @@ def _flag_warnings(flags: int, unsaved: int) -> list[str]:
         layout.FLAG_PATHS_OVERFLOW: f"more than {layout.MAX_NODES} paths; the rest is in "
         f"{layout.OTHER_PATHS!r}",
         layout.FLAG_THREADS_OVERFLOW: f"more than {layout.MAX_ARENAS} threads at once; the rest is missing",
-        layout.FLAG_DISK_FULL: f"the disk was full; {unsaved} pieces of the recording were not saved",
+        layout.FLAG_DISK_FULL: f"the disk was full; {unsaved} segments of the recording were not saved",
     }
     if not unsaved:
         del texts[layout.FLAG_DISK_FULL]
@@ -268,42 +255,31 @@ def _flag_warnings(flags: int, unsaved: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Copy:
-    """One thread's figures, taken out of the shared memory."""
+    """The figures of one thread, copied from the shared memory."""
 
     number: int
     arena: Struct
     nodes: Struct
     buckets: NDArray[np.uint64]
     windows: Struct
-    uncertain: bool  # an update was under way whenever we looked
+    uncertain: bool  # every copy met an update
 
     @property
     def lacks_nodes(self) -> bool:
         return bool(self.arena["node_count"] > len(self.nodes))
 
 
-def _copy_threads(pieces: list[Bytes], used_bytes: int) -> tuple[Blocks, list[_Copy]]:
-    blocks = _walk(pieces, used_bytes, [])
-    node_blocks: dict[int, list[tuple[int, Struct]]] = {}
-    for kind, owner, first, memory in blocks:
-        if kind == layout.BLOCK_NODES:
-            dtype = _PARSED[kind]
-            node_blocks.setdefault(owner, []).append((first, memory[: dtype.itemsize].view(dtype)[0]))
-    copies = []
-    for number, block in _of_kind(blocks, layout.BLOCK_ARENA):
-        mine = [nodes for _, nodes in sorted(node_blocks.get(number, []), key=lambda pair: pair[0])]
-        copies.append(_consistent_copy(number, block["arena"], mine))
-    return blocks, copies
-
-
-def _header(pieces: list[Bytes]) -> Struct:
-    header: Struct = pieces[0][: _HEADER.itemsize].copy().view(_HEADER)[0]
-    return header
+def _copy_threads(sections: list[Section]) -> list[_Copy]:
+    return [
+        _consistent_copy(s.owner, s.struct(), consecutive(sections, "nodes", s.owner))
+        for s in sections
+        if s.name == "thread"
+    ]
 
 
 def _thread(
     copy: _Copy,
-    blocks: Blocks,
+    sections: list[Section],
     regions: list[tuple[str, str, str]],
     heartbeat_ns: int,
     warnings: list[str],
@@ -331,7 +307,7 @@ def _thread(
         built[min(top, len(built) - 1)].own_ns += end_ns - last_ns
     own_wall = end_ns - int(arena["start_ns"]) if arena["state"] != layout.ARENA_FOLDED else 0
     wall_ns = own_wall + int(arena["folded_wall_ns"])
-    root = built[0] if built else Node("", own_ns=wall_ns)  # a thread that was just beginning to record
+    root = built[0] if built else Node("", own_ns=wall_ns)  # the thread has only just begun to record
     root.total_ns = wall_ns
     return Thread(
         name=_text(arena["thread_name"]),
@@ -347,25 +323,25 @@ def _thread(
         paths=tuple(paths),
         root=root,
         windows=_windows(arena, copy.windows),
-        events=_events(arena, blocks, copy.number),
+        events=_events(arena, sections, copy.number),
         uncertain=copy.uncertain,
     )
 
 
-def _consistent_copy(number: int, shared: Struct, node_blocks: list[Struct]) -> _Copy:
-    """Copy what belongs together between two looks at the sequence number.
+def _consistent_copy(number: int, shared: Struct, node_sections: list[Struct]) -> _Copy:
+    """Copy what belongs together between two readings of the sequence number.
 
-    A thread that is never still is taken from the try that met the fewest updates: a reader that lost
-    its core for a while holds figures from before and after.
+    For a thread that never pauses, keep the copy that met the fewest updates: a reader that loses its core
+    for a while mixes figures from before and after.
     """
     fewest = None
     for _ in range(RETRIES):
         seq = int(shared["seq"])
         arena = shared.copy()
         count = int(arena["node_count"])
-        nodes = _joined(node_blocks, "nodes", count)
-        buckets = _joined(node_blocks, "buckets", count)["count"]
-        windows = _joined(node_blocks, "windows", count)["at"]
+        nodes = _joined(node_sections, "nodes", count)
+        buckets = _joined(node_sections, "buckets", count)["count"]
+        windows = _joined(node_sections, "windows", count)["at"]
         updates = int(shared["seq"]) - seq + seq % 2
         if fewest is None or updates < fewest:
             fewest = updates
@@ -375,11 +351,11 @@ def _consistent_copy(number: int, shared: Struct, node_blocks: list[Struct]) -> 
     return best
 
 
-def _joined(node_blocks: list[Struct], name: str, count: int) -> Struct:
-    dtype = _PARSED[layout.BLOCK_NODES][name].base
-    if not node_blocks:
+def _joined(node_sections: list[Struct], name: str, count: int) -> Struct:
+    dtype = DTYPES["nodes", 1][name].base
+    if not node_sections:
         return np.zeros(0, dtype=dtype)
-    rows = [block[name] for block in node_blocks]
+    rows = [section[name] for section in node_sections]
     left = []
     for row in rows:
         left.append(row[: max(count, 0)].copy())
@@ -401,7 +377,7 @@ def _tree(
         name, category, site = ("", "", "")
         if built:
             if region >= len(regions) or parent >= len(built):
-                warnings.append(f"a scribbled node ({region}, {parent}) is shown as (unreadable)")
+                warnings.append(f"a damaged node ({region}, {parent}) is shown as (unreadable)")
                 parent = parent if parent < len(built) else 0
                 name = "(unreadable)"
             else:
@@ -458,12 +434,11 @@ def _windows(arena: Struct, columns: Struct) -> Windows:
     )
 
 
-def _events(arena: Struct, blocks: Blocks, number: int) -> tuple[Event, ...]:
+def _events(arena: Struct, sections: list[Section], number: int) -> tuple[Event, ...]:
     count = int(arena["event_count"])
-    for kind, owner, _, memory in blocks:
-        if kind == layout.BLOCK_EVENTS and owner == number and count:
-            dtype = _PARSED[kind]
-            ring = memory[: dtype.itemsize].view(dtype)[0]["events"].copy()
+    for section in sections:
+        if section.name == "events" and section.owner == number and count:
+            ring = section.struct()["events"].copy()
             ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
             return tuple(Event(int(e["node"]), int(e["start_ns"]), int(e["duration_ns"])) for e in ring)
     return ()

@@ -16,8 +16,8 @@ from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.line_sampler import LineSampler
+from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.profiler import default
-from hotloop.measure.twin.region import SWITCH_TIMELINE
 
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`
 CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for every process the script itself starts
@@ -36,7 +36,7 @@ def instrument_process() -> Instrumentation:
     if not default.is_recording:
         default.start(os.environ[CAPTURE_VARIABLE], join=True)
     if options.get("timeline"):
-        default.recorder.switches |= SWITCH_TIMELINE
+        default.recorder.flags |= RECORD_TIMELINE
     instrumentation = libraries.current = Instrumentation()
     instrumentation.install()
     if default.folder is not None:

@@ -36,7 +36,7 @@ def patch_vector(module: ModuleType, into: Patches) -> None:
 def patch_async(module: ModuleType, into: Patches) -> None:
     """`gymnasium.vector.async_vector_env`: waiting for workers; workers do not count steps."""
     wait = default.profile("ipc_wait", "wait")
-    into.apply([Patch(module.AsyncVectorEnv, "step_wait", lambda f: wait.wrap(f, alone=(wait,)))])
+    into.apply([Patch(module.AsyncVectorEnv, "step_wait", lambda f: wait.wrap(f, skip_inside=(wait,)))])
 
     def silent(worker: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:

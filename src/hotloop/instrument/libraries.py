@@ -13,8 +13,8 @@ from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.standard_library import watch_collector
+from hotloop.measure.core_shared import RECORD_GAPS
 from hotloop.measure.profiler import default
-from hotloop.measure.twin.region import SWITCH_SEGMENT
 
 # module -> the function that patches it, as "module:function" in hotloop.instrument
 LIBRARIES = {
@@ -95,7 +95,7 @@ class Instrumentation:
     def install(self) -> None:
         """Wrap what is imported already, and the rest when it is imported."""
         default.recorder.name_gap = gap_namer(default.profile)
-        default.recorder.switches |= SWITCH_SEGMENT
+        default.recorder.flags |= RECORD_GAPS
         default.recorder.locate = True
         self.hook.install()
         self._undo.append(watch_collector())
@@ -107,7 +107,7 @@ class Instrumentation:
             with contextlib.suppress(Exception):
                 undo()
         self._undo.clear()
-        default.recorder.switches &= ~SWITCH_SEGMENT
+        default.recorder.flags &= ~RECORD_GAPS
         default.recorder.locate = False
         return self.patches.undo()
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from hotloop._util.files import write_atomically
-from hotloop.measure.regions import user_line
+from hotloop.measure.core_shared import user_line
 
 INTERVAL_S = 0.04
 SAVE_INTERVAL_S = 2.0

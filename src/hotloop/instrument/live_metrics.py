@@ -266,7 +266,7 @@ def _make_wrapper() -> type:
         ("reset", reset, step_counting.single_step.forget),
         ("render", render, None),
     ):
-        setattr(ProfiledEnv, name, region.wrap(getattr(base, name), alone=(region,), after=after))
+        setattr(ProfiledEnv, name, region.wrap(getattr(base, name), skip_inside=(region,), after=after))
     ProfiledEnv.__qualname__ = "ProfiledEnv"
     return ProfiledEnv
 

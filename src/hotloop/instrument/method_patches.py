@@ -30,7 +30,7 @@ def below(cls: type, name: str, outer: Any, category: str, after: Any = None) ->
 
 def once(owner: Any, name: str, region: Any, after: Any = None) -> Patch:
     """The method or function as `region`, but not again when it calls its like."""
-    return Patch(owner, name, lambda f: region.wrap(f, alone=(region,), after=after))
+    return Patch(owner, name, lambda f: region.wrap(f, skip_inside=(region,), after=after))
 
 
 # Patches that tracing cannot look into, until something is compiled, and the plain function of each.

@@ -83,7 +83,7 @@ def _told(env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
 
 
 # Steps give (observations, rewards, dones, infos); a finished row has been reset within the step.
-_count_rows = step_counting.new_counter(1, (2,), told=_told)
+_count_rows = step_counting.new_counter(1, (2,), episode_sums=_told)
 _forget = _count_rows.forget
 
 
@@ -126,7 +126,7 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
             return learning.wrap(
                 method or f,
                 outer=learner_forward,
-                inside=FORWARD,
+                no_outer_inside=FORWARD,
                 choose=torch.is_grad_enabled,
                 always=(train,),
                 otherwise=collecting,
@@ -156,7 +156,7 @@ def _predict(cls: type) -> Patch:
 
     def make(f: Callable[..., Any]) -> Any:
         plain = getattr(f, "__wrapped__", f) if inherited else f
-        return asked.wrap(plain, outer=policy_forward, alone=FORWARD)
+        return asked.wrap(plain, outer=policy_forward, skip_inside=FORWARD)
 
     return traceable(Patch(cls, "predict", make))
 
@@ -214,7 +214,7 @@ def patch_random_search(module: ModuleType, into: Patches) -> None:
 
     def training(f: Callable[..., Any]) -> Callable[..., Any]:
         plain = getattr(f, "__wrapped__", f)
-        made: Callable[..., Any] = collect_rollouts.wrap(plain, alone=(collect_rollouts,))
+        made: Callable[..., Any] = collect_rollouts.wrap(plain, skip_inside=(collect_rollouts,))
         return made
 
     into.apply([Patch(module, "evaluate_policy", training)])

@@ -21,10 +21,10 @@ def patch_connection(module: ModuleType, into: Patches) -> None:
     connection: Any = module.Connection
     into.apply(
         [
-            Patch(connection, "recv", lambda f: ipc_wait.wrap(f, alone=(ipc_wait,))),
-            Patch(connection, "recv_bytes", lambda f: ipc_wait.wrap(f, alone=(ipc_wait,))),
-            Patch(connection, "poll", lambda f: ipc_wait.wrap(f, alone=(ipc_wait,))),
-            Patch(connection, "send", lambda f: ipc_send.wrap(f, alone=(ipc_send,))),
+            Patch(connection, "recv", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
+            Patch(connection, "recv_bytes", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
+            Patch(connection, "poll", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
+            Patch(connection, "send", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
         ]
     )
 
@@ -34,10 +34,10 @@ def patch_queues(module: ModuleType, into: Patches) -> None:
     queues: Any = module
     into.apply(
         [
-            Patch(queues.Queue, "get", lambda f: ipc_wait.wrap(f, alone=(ipc_wait,))),
-            Patch(queues.Queue, "put", lambda f: ipc_send.wrap(f, alone=(ipc_send,))),
-            Patch(queues.SimpleQueue, "get", lambda f: ipc_wait.wrap(f, alone=(ipc_wait,))),
-            Patch(queues.SimpleQueue, "put", lambda f: ipc_send.wrap(f, alone=(ipc_send,))),
+            Patch(queues.Queue, "get", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
+            Patch(queues.Queue, "put", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
+            Patch(queues.SimpleQueue, "get", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
+            Patch(queues.SimpleQueue, "put", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
         ]
     )
 
@@ -45,7 +45,7 @@ def patch_queues(module: ModuleType, into: Patches) -> None:
 def patch_queue(module: ModuleType, into: Patches) -> None:
     """`queue`: between threads."""
     queue: Any = module
-    into.apply([Patch(queue.Queue, "get", lambda f: queue_wait.wrap(f, alone=(queue_wait, ipc_wait)))])
+    into.apply([Patch(queue.Queue, "get", lambda f: queue_wait.wrap(f, skip_inside=(queue_wait, ipc_wait)))])
 
 
 def watch_collector() -> Callable[[], None]:

@@ -46,7 +46,7 @@ def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
             counter.add(env, *known)
 
     counter = default.step_counter(
-        reward, ends, odd=odd, unless=_evaluate, watch=pending, noticed=env_stepped, **how
+        reward, ends, on_unknown=odd, skip_inside=_evaluate, pending=pending, on_pending=env_stepped, **how
     )
     counter.counting = enabled
     counter.report = _report

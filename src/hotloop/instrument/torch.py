@@ -47,21 +47,28 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
                 torch.nn.Module,
                 "__call__",
                 lambda f: learner_forward.wrap(
-                    f, alone=forward, choose=(torch.is_grad_enabled, is_learning), otherwise=policy_forward
+                    f,
+                    skip_inside=forward,
+                    choose=(torch.is_grad_enabled, is_learning),
+                    otherwise=policy_forward,
                 ),
             ),
             Patch(
-                torch.Tensor, "backward", lambda f: backward.wrap(f, alone=(backward,), after=went_backward)
+                torch.Tensor,
+                "backward",
+                lambda f: backward.wrap(f, skip_inside=(backward,), after=went_backward),
             ),
             Patch(
-                torch.autograd, "backward", lambda f: backward.wrap(f, alone=(backward,), after=went_backward)
+                torch.autograd,
+                "backward",
+                lambda f: backward.wrap(f, skip_inside=(backward,), after=went_backward),
             ),
-            Patch(torch.autograd, "grad", lambda f: backward.wrap(f, alone=(backward,))),
-            Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, alone=(zero_grad,))),
+            Patch(torch.autograd, "grad", lambda f: backward.wrap(f, skip_inside=(backward,))),
+            Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, skip_inside=(zero_grad,))),
             Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch.nn.utils, "clip_grad_value_", lambda f: clip_grad_norm.wrap(f)),
-            Patch(torch, "save", lambda f: checkpoint.wrap(f, alone=(checkpoint,))),
-            *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in READS),
+            Patch(torch, "save", lambda f: checkpoint.wrap(f, skip_inside=(checkpoint,))),
+            *(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, skip_inside=inside)) for name in READS),
             _OptimizerSteps(torch.optim.Optimizer),
         ]
     )
@@ -71,7 +78,9 @@ def _wrap_moves(torch: ModuleType, into: Patches, inside: tuple[Any, ...]) -> No
     """Record moves of tensors from the moment on when there is somewhere to move them."""
 
     def wrap() -> None:
-        into.apply(Patch(torch.Tensor, name, lambda f: transfer.wrap(f, alone=inside)) for name in MOVES)
+        into.apply(
+            Patch(torch.Tensor, name, lambda f: transfer.wrap(f, skip_inside=inside)) for name in MOVES
+        )
 
     _at_first_use.clear()
     accelerator = getattr(torch, "accelerator", None)  # in torch from 2.6 on
@@ -85,7 +94,7 @@ def _wrap_moves(torch: ModuleType, into: Patches, inside: tuple[Any, ...]) -> No
 def patch_data(module: ModuleType, into: Patches) -> None:
     """`torch.utils.data.dataloader`: the time a loop waits for its next batch."""
     into.apply(
-        [Patch(module._BaseDataLoaderIter, "__next__", lambda f: data_load.wrap(f, alone=(data_load,)))]
+        [Patch(module._BaseDataLoaderIter, "__next__", lambda f: data_load.wrap(f, skip_inside=(data_load,)))]
     )
 
 
@@ -203,7 +212,7 @@ _HOOKED = "hooked"  # torch's own mark on a step it has wrapped
 
 
 def _recorded_step(hooked: Any) -> Any:
-    wrapper = optimizer_step.wrap(hooked, alone=(optimizer_step,), after=_count_update)
+    wrapper = optimizer_step.wrap(hooked, skip_inside=(optimizer_step,), after=_count_update)
     functools.update_wrapper(wrapper, hooked)
     setattr(wrapper, _OURS, True)
     return wrapper

@@ -58,7 +58,7 @@ def patch_tensordict(module: ModuleType, into: Patches) -> None:
 
     def counted(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         region = _profile(f"TensorDict.{name}", "framework")
-        return lambda f: region.wrap(f, outer=tensordict_work, alone=aside)
+        return lambda f: region.wrap(f, outer=tensordict_work, skip_inside=aside)
 
     todo, seen = [module.TensorDictBase], set()
     while todo:
@@ -96,7 +96,7 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
     def forward(f: Callable[..., Any]) -> Any:
         return learner_forward.wrap(
             f,
-            alone=FORWARD,
+            skip_inside=FORWARD,
             choose=sys.modules["torch"].is_grad_enabled,
             always=(loss, advantage),
             never=(collect_rollouts, rollout),
@@ -128,7 +128,7 @@ def patch_envs(module: ModuleType, into: Patches) -> None:
             else:
                 yield below(cls, "step_and_maybe_reset", env_step, "environment", _count_first)
         if defines(cls, "reset"):
-            yield Patch(cls, "reset", lambda f: env_reset.wrap(_forgetting(f), alone=(env_reset,)))
+            yield Patch(cls, "reset", lambda f: env_reset.wrap(_forgetting(f), skip_inside=(env_reset,)))
         if defines(cls, "rollout"):
             yield once(cls, "rollout", rollout)
         if defines(cls, "_step"):  # in a worker of ParallelEnv it is called without `step`
@@ -264,7 +264,9 @@ def _as_modules(base: type, outer: Any, aside: tuple[Any, ...], into: Patches) -
 
     def methods(cls: type) -> Iterable[Patch]:
         named = _profile(f"{cls.__name__}.forward", outer.name)
-        yield traceable(Patch(cls, "__call__", lambda f: named.wrap(call, outer=outer, alone=aside)), call)
+        yield traceable(
+            Patch(cls, "__call__", lambda f: named.wrap(call, outer=outer, skip_inside=aside)), call
+        )
 
     into.apply([follow_subclasses(base, methods, into)])
 

@@ -1,4 +1,4 @@
-"""Types of the compiled core; `twin.py` explains what they do."""
+"""Types of the compiled core; `hotloop.measure.twin` documents what they do."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from hotloop.measure.part import Part
 
 KIND: int
+LAYOUT_CRC: int
 
 class Region:
     recorder: Recorder
@@ -25,8 +26,8 @@ class Region:
         function: Callable[..., Any],
         *,
         outer: Region | None = None,
-        inside: tuple[Region, ...] = (),
-        alone: tuple[Region, ...] = (),
+        no_outer_inside: tuple[Region, ...] = (),
+        skip_inside: tuple[Region, ...] = (),
         choose: Callable[[], object] | tuple[Callable[[], object], ...] | None = None,
         always: tuple[Region, ...] = (),
         never: tuple[Region, ...] = (),
@@ -38,7 +39,7 @@ class Region:
 class Recorder:
     clock: Callable[[], int] | None
     epoch: int
-    switches: int
+    flags: int
     device: Any
     part: Part | None
     on_window: Callable[[int], None] | None
@@ -78,19 +79,13 @@ class StepCounter:
         reward: int,
         ends: tuple[int, ...],
         *,
-        odd: Callable[[Any, Any], object] | None = None,
-        told: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
+        on_unknown: Callable[[Any, Any], object] | None = None,
+        episode_sums: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
         resets_cost_a_step: Callable[[Any], object] | None = None,
-        unless: Region | None = None,
-        watch: list[Any] | None = None,
-        noticed: Callable[[], object] | None = None,
+        skip_inside: Region | None = None,
+        pending: list[Any] | None = None,
+        on_pending: Callable[[], object] | None = None,
     ) -> None: ...
     def __call__(self, env: Any, result: Any) -> None: ...
     def add(self, env: Any, rewards: Sequence[float], ended: Sequence[object]) -> None: ...
     def forget(self, env: Any, result: Any = None) -> None: ...
-
-class Bare:
-    def __enter__(self) -> Bare: ...
-    def __exit__(self, *exception: object) -> None: ...
-
-def two_clock_reads(rounds: int) -> float: ...

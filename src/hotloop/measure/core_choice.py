@@ -1,4 +1,4 @@
-"""Which recorder is used: the compiled one, or its Python twin."""
+"""Which core records: the compiled one, or its Python twin."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Literal
 
 from hotloop._util.errors import HotloopError
+from hotloop.capture import layout
 from hotloop.measure import twin
 from hotloop.measure.part import Part
 
@@ -19,16 +20,18 @@ compiled: ModuleType | None = None
 why_not_compiled = ""
 try:
     compiled = importlib.import_module("hotloop.measure._core")
+    if getattr(compiled, "LAYOUT_CRC", None) != layout.layout_crc():
+        compiled, why_not_compiled = None, "it was built from other sources: pip install -e . builds it again"
 except ImportError as missing:
     why_not_compiled = str(missing)
 
 
 def pick_core(name: CoreName = "auto") -> ModuleType:
-    """The module that holds the `Recorder`; HOTLOOP_CORE=python asks for the twin."""
+    """The module with the `Recorder`; HOTLOOP_CORE=python selects the twin."""
     if name == "auto":
         wish = os.environ.get("HOTLOOP_CORE", "auto")
         if wish not in ("auto", "compiled", "python"):
-            raise HotloopError(f"HOTLOOP_CORE is {wish!r}; it may be 'compiled', 'python' or 'auto'.")
+            raise HotloopError(f"HOTLOOP_CORE is {wish!r}; use 'compiled', 'python' or 'auto'.")
         name = wish  # type: ignore[assignment]
     if name == "python" or (name == "auto" and compiled is None):
         return twin
@@ -42,7 +45,7 @@ def pick_core(name: CoreName = "auto") -> ModuleType:
 
 @cache
 def region_cost_ns(name: CoreName) -> float:
-    """What entering and leaving one region costs here, least of several short rounds."""
+    """Cost of entering and leaving one region on this machine: the minimum of several short rounds."""
     module = pick_core(name)
     recorder = module.Recorder()
     recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)

@@ -1,4 +1,4 @@
-"""What both cores ask when a region is made: is the name allowed, where was it made, is it device work."""
+"""Shared by both cores: a recorder's flags, and what is known about a region when it is created."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 import sysconfig
 from types import FrameType
 
+RECORD_TIMELINE, RECORD_GAPS = 1, 2  # bits of `Recorder.flags`; state.h defines the same
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_OWN_TRAINING = os.path.join(_PACKAGE, "rl") + os.sep  # names regions of its own, as a user's code does
+_OWN_TRAINING = os.path.join(_PACKAGE, "rl") + os.sep  # marks regions as a user's code does
 _LIBRARIES = tuple(
     path + os.sep
     for key in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -21,8 +23,11 @@ DEVICE_NAMES = frozenset(
 DEVICE_CATEGORIES = frozenset(("policy", "model", "loss", "backward", "optimizer", "transfer"))
 
 
-def describe(name: object, category: object, device: object) -> tuple[bool, str]:
-    """Whether device time is taken in the region, and file:line of the caller outside hotloop."""
+def describe_region(name: object, category: object, device: object) -> tuple[bool, str]:
+    """Whether the region gets device time, and the file:line outside hotloop that created it.
+
+    Raises TypeError when the name or the category is not a string.
+    """
     if not isinstance(name, str):
         raise TypeError(f"A region's name is a string, not {type(name).__name__} ({name!r}).")
     if category is not None and not isinstance(category, str):
@@ -33,7 +38,7 @@ def describe(name: object, category: object, device: object) -> tuple[bool, str]
 
 
 def call_site() -> str:
-    """file:line of the nearest caller that is neither profiler nor interpreter; "" when there is none."""
+    """file:line of the nearest caller outside hotloop and the import system; "" when there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -44,12 +49,12 @@ def call_site() -> str:
 
 
 def user_site() -> str:
-    """file:line of the user's code that is calling now; "" when only libraries are on the stack."""
+    """file:line of the user's code that is running now; "" when only libraries are on the stack."""
     return user_line(sys._getframe(1)) or ""
 
 
 def user_line(frame: FrameType | None) -> str | None:
-    """file:line of the innermost frame that is in no library."""
+    """file:line of the innermost frame that belongs to no library."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(("<", _PACKAGE, *_LIBRARIES)):

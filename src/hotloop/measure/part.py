@@ -1,8 +1,8 @@
-"""The part file of one process: space for blocks, allocated on disk before it is mapped.
+"""The part file of one process: sections in space that is allocated on disk before it is mapped.
 
-Both cores ask a `Part` for blocks and then write into the memory it hands out. Space comes in
-segments (128 KiB, then doubling) so that a process needs a handful of mappings, not thousands.
-When the disk is full the next segments are plain memory; closing the part tries to save them.
+Both cores get their sections from a `Part` and write into the memory it returns. Space comes in segments
+(128 KiB, then doubling), so that a process needs a handful of mappings, not thousands. When the disk is
+full, further segments are plain memory; `close` tries to save them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,17 @@ FIRST_SEGMENT_BYTES = 128 * 1024
 LARGEST_SEGMENT_BYTES = 8 * 1024 * 1024
 COPY_INTERVAL_NS = 10_000_000_000
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "lustre", "beegfs", "gpfs", "afs"}
-_KINDS = {
-    "REGION_BLOCK": layout.BLOCK_REGIONS,
-    "ARENA_BLOCK": layout.BLOCK_ARENA,
-    "NODE_BLOCK": layout.BLOCK_NODES,
-    "EVENT_BLOCK": layout.BLOCK_EVENTS,
-}
-_HEADER_AT = layout.offsets("HEADER")
+_HEADER_SIZES = {field[0]: layout.field_bytes(field) for field in layout.HEADER}
+_HEADER_SLICES = {name: slice(at, at + _HEADER_SIZES[name]) for name, at in layout.offsets("HEADER").items()}
 _REGION_AT = layout.offsets("REGION")
 _REGION_BYTES = layout.item_bytes("REGION")
-_REGIONS_START = layout.offsets("REGION_BLOCK")["regions"]
+_SECTION_BYTES = layout.item_bytes("SECTION")
+_SECTION_HEADER = struct.Struct(f"<{layout.SECTION_NAME_BYTES}sIIQQQQ")
 
 
 @dataclass
 class Segment:
-    """A stretch of the file that is mapped as one piece."""
+    """A stretch of the file, mapped as one piece."""
 
     offset: int
     memory: mmap.mmap
@@ -48,7 +44,7 @@ class Segment:
 
 
 class Part:
-    """One process's recording, in a file under `folder` or, with no folder, in memory only."""
+    """The recording of one process, in a file in `folder` or, without a folder, in memory only."""
 
     def __init__(
         self,
@@ -66,7 +62,7 @@ class Part:
         self._next_copy_ns = start_ns + COPY_INTERVAL_NS
         self.segments: list[Segment] = []
         self._lock = threading.RLock()
-        self._region_block: memoryview | None = None
+        self._regions: memoryview | None = None  # the section that takes the next names
         self.region_count = 0
         if folder is not None:
             self._open(folder, start_ns, live_folder)
@@ -106,58 +102,62 @@ class Part:
     # -- header fields ---------------------------------------------------------------------------
 
     def set(self, field: str, value: int) -> None:
-        """Write one integer of the header."""
-        code = "<I" if field in ("version", "core", "region_count", "flags") else "<Q"
-        struct.pack_into(code, self.header, _HEADER_AT[field], value)
+        # In one copy: `struct.pack_into` clears the bytes first, which a reader could see.
+        self.header[_HEADER_SLICES[field]] = value.to_bytes(_HEADER_SIZES[field], "little")
 
     def get(self, field: str) -> int:
-        """Read one integer of the header."""
-        code = "<I" if field in ("version", "core", "region_count", "flags") else "<Q"
-        return int(struct.unpack_from(code, self.header, _HEADER_AT[field])[0])
+        return int.from_bytes(self.header[_HEADER_SLICES[field]], "little")
 
     def _set_text(self, field: str, text: str, limit: int) -> None:
         data = encode(text, limit - 1)
-        at = _HEADER_AT[field]
+        at = layout.offsets("HEADER")[field]
         self.header[at : at + len(data)] = data
 
     def raise_flag(self, flag: int, warning: str) -> None:
-        """Set a header flag; the warning is kept the first time only."""
+        """Set a header flag, and warn the first time."""
         if not self.get("flags") & flag:
             self.set("flags", self.get("flags") | flag)
             self.warn(warning)
 
-    # -- blocks ----------------------------------------------------------------------------------
+    # -- sections --------------------------------------------------------------------------------
 
-    def block(self, kind: str, owner: int, first: int) -> memoryview:
-        """A zeroed block of struct `kind`, its header written, visible to readers."""
+    def add_section(self, name: str, owner: int = 0, first: int = 0, data: bytes = b"") -> memoryview:
+        """Append a section, in its latest version, and return its payload for the caller to write.
+
+        A section that is declared with a struct starts zeroed, and readers can see it at once: zeros must
+        mean "nothing here yet", and only one thread may write it. A section of bytes holds `data` and is
+        complete when readers first see it.
+        """
+        versions = layout.SECTIONS[name]
+        struct_name = versions[-1]
+        payload_bytes = len(data) if struct_name is None else layout.item_bytes(struct_name)
         with self._lock:
-            memory = self._carve(layout.pages(kind))
-            struct.pack_into("<IIQQ", memory, 0, _KINDS[kind], owner, len(memory), first)
+            memory = self._carve(layout.section_bytes(payload_bytes))
+            payload = memory[_SECTION_BYTES : _SECTION_BYTES + payload_bytes]
+            payload[: len(data)] = data
+            _write_section_header(memory, name, owner, len(memory), payload_bytes, first)
             self._publish_used()
-        return memory
+        return payload
 
     def add_region(self, name: str, category: str, site: str) -> int:
-        """Publish a name; returns its number."""
-        with self._lock:
-            return self._add_region(name, category, site)
-
-    def _add_region(self, name: str, category: str, site: str) -> int:
-        number = self.region_count
-        if number % layout.REGIONS_PER_BLOCK == 0:
-            self._region_block = self.block("REGION_BLOCK", 0, number)
-        assert self._region_block is not None
-        base = _REGIONS_START + number % layout.REGIONS_PER_BLOCK * _REGION_BYTES
+        """Publish a region's name; returns its number."""
         texts = (
             ("name", encode(name, layout.NAME_BYTES)),
             ("category", encode(category, layout.CATEGORY_BYTES)),
             ("site", encode(site, layout.SITE_BYTES)),
         )
-        for field, data in texts:
-            at = base + _REGION_AT[field]
-            self._region_block[at : at + len(data)] = data
-            struct.pack_into("<H", self._region_block, base + _REGION_AT[f"{field}_bytes"], len(data))
-        self.region_count += 1
-        self.set("region_count", self.region_count)
+        with self._lock:
+            number = self.region_count
+            if number % layout.REGIONS_PER_SECTION == 0:
+                self._regions = self.add_section("regions", first=number)
+            assert self._regions is not None
+            base = number % layout.REGIONS_PER_SECTION * _REGION_BYTES
+            for field, data in texts:
+                at = base + _REGION_AT[field]
+                self._regions[at : at + len(data)] = data
+                struct.pack_into("<H", self._regions, base + _REGION_AT[f"{field}_bytes"], len(data))
+            self.region_count += 1
+            self.set("region_count", self.region_count)
         return number
 
     def _carve(self, length: int) -> memoryview:
@@ -165,7 +165,8 @@ class Part:
         if segment is None or len(segment.memory) - segment.used < length:
             if segment is not None and segment.used < len(segment.memory):
                 gap = len(segment.memory) - segment.used
-                struct.pack_into("<IIQQ", segment.memory, segment.used, layout.BLOCK_FILLER, 0, gap, 0)
+                rest = memoryview(segment.memory)[segment.used :]
+                _write_section_header(rest, "filler", 0, gap, 0, 0)
                 segment.used = len(segment.memory)
             segment = self._new_segment(length)
         at = segment.used
@@ -188,7 +189,7 @@ class Part:
             self.segments.append(Segment(offset, memory, on_disk=True))
             return self.segments[-1]
         if file is not None:
-            full = f"no space for {self.path} ({reason}); recording goes on in memory"
+            full = f"no space for {self.path} ({reason}); recording continues in memory"
             if self.segments:
                 self.raise_flag(layout.FLAG_DISK_FULL, full)
             else:
@@ -199,18 +200,18 @@ class Part:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes in use, on disk and in memory."""
+        """Bytes used so far, on disk and in memory."""
         return sum(s.used for s in self.segments)
 
     def _publish_used(self) -> None:
         saved = [s for s in self.segments if s.on_disk or self._file is None]
         self.set("used_bytes", sum(s.used for s in saved))
-        self.set("unsaved_blocks", len(self.segments) - len(saved))
+        self.set("unsaved_segments", len(self.segments) - len(saved))
 
     # -- copying and closing ---------------------------------------------------------------------
 
     def copy_if_due(self, now_ns: int) -> None:
-        """On a network file system: bring the copy in the folder up to date now and then."""
+        """On a network file system: update the copy in the folder every few seconds."""
         if self._live_path is not None and now_ns >= self._next_copy_ns:
             self._next_copy_ns = now_ns + COPY_INTERVAL_NS
             self._copy_live()
@@ -227,7 +228,7 @@ class Part:
             self.warn(f"cannot copy the recording to {self.path} ({error.strerror})")
 
     def close(self, end_ns: int) -> None:
-        """Save what could not be saved before, mark the end, give the memory back."""
+        """Mark the end of the recording, save what did not fit on the disk before, and close the file."""
         self.set("alive_ns", end_ns)
         self.set("end_ns", end_ns)
         if self._file is not None:
@@ -269,14 +270,23 @@ class Part:
         self._file = self.path = self._live_path = None
 
     def forget(self) -> None:
-        """In a forked child: let go of the parent's file without touching it."""
+        """In a forked child: drop the parent's file without changing it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
+def _write_section_header(
+    memory: memoryview, name: str, owner: int, total_bytes: int, payload_bytes: int, first: int
+) -> None:
+    version = len(layout.SECTIONS[name])
+    _SECTION_HEADER.pack_into(
+        memory, 0, name.encode("ascii"), version, owner, total_bytes, payload_bytes, first, 0
+    )
+
+
 def _allocate(file: int, offset: int, size: int) -> None:
-    """Take the space now, so that a later write into the mapping cannot fail."""
+    """Allocate the space now, so that a later write into the mapping cannot fail."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, offset, size)
     else:
@@ -284,7 +294,7 @@ def _allocate(file: int, offset: int, size: int) -> None:
 
 
 def encode(text: str, limit: int) -> bytes:
-    """UTF-8 of at most `limit` bytes; long texts keep their head and a fingerprint of the whole."""
+    """UTF-8 of at most `limit` bytes; a longer text keeps its beginning and a hash of the whole."""
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:
         return data
@@ -300,7 +310,7 @@ def encode(text: str, limit: int) -> bytes:
 
 
 def process_label() -> str:
-    """What a person would call this process: its multiprocessing name or its script."""
+    """A readable name for this process: its multiprocessing name or its script."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     name: str = multiprocessing.current_process().name if multiprocessing else "MainProcess"
     if name != "MainProcess":
@@ -308,7 +318,7 @@ def process_label() -> str:
     given = sys.orig_argv[1:]
     while given and given[0].startswith("-") and given[0] not in ("-c", "-m"):
         del given[: 2 if given[0] in ("-W", "-X") else 1]
-    if len(given) > 1 and given[0] == "-m":  # its file may be called __main__.py, or not be known yet
+    if len(given) > 1 and given[0] == "-m":  # its file may be a __main__.py, or not known yet
         return f"-m {given[1]}"
     return os.path.basename((getattr(sys, "argv", None) or [""])[0]) or "python"
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.measure import core_choice
+from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.part import Part
-from hotloop.measure.twin.region import SWITCH_TIMELINE
 
 if TYPE_CHECKING:
     from hotloop.capture.model import Capture
@@ -113,8 +113,8 @@ class Profiler:
                 f"the compiled core is not available ({core_choice.why_not_compiled}); "
                 "the Python twin records, at a few microseconds a region"
             )
-        others = self.recorder.switches & ~SWITCH_TIMELINE
-        self.recorder.switches = others | SWITCH_TIMELINE if timeline else others
+        others = self.recorder.flags & ~RECORD_TIMELINE
+        self.recorder.flags = others | RECORD_TIMELINE if timeline else others
         if device is not None:
             from hotloop.measure.device import DeviceTimer
 

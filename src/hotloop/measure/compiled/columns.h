@@ -1,4 +1,10 @@
-/* Numbers and arrays in what a call returned; as steps.py. Part of _core.c. */
+/* Reading the numbers and arrays in what a call returned; step_counter.py does the same in Python. */
+#ifndef HOTLOOP_COLUMNS_H
+#define HOTLOOP_COLUMNS_H
+
+#include "state.h"
+
+#include <string.h>
 
 /* One item of a result: a number, or a flat buffer of numbers. */
 typedef struct {
@@ -23,9 +29,9 @@ static inline double number_at(const char *at, char format)
     return 0;
 }
 
-/* The first fields of NumPy's arrays and dtypes, which are the same in NumPy 1 and 2: reading them takes a
-   few nanoseconds, asking for a buffer several hundred. They are believed once they have agreed with the
-   buffer of an array. */
+/* The first fields of NumPy's arrays and dtypes, which are the same in NumPy 1 and 2: reading them takes a few
+   nanoseconds, requesting a buffer several hundred. They are used once they have agreed with the buffer of an
+   array. */
 typedef struct {
     PyObject_HEAD
     PyTypeObject *scalar;
@@ -41,10 +47,10 @@ typedef struct {
     ArrayKind *kind;
 } Array;
 
-static PyTypeObject *array_type;    /* whose fields are read; NULL until they have been checked */
-static PyTypeObject *unlike_arrays; /* named like arrays, but with other fields */
+static PyTypeObject *array_type;    /* the type whose fields are read; NULL until they have been checked */
+static PyTypeObject *unlike_arrays; /* a type named like arrays, but with other fields */
 
-/* `view` is of `item`: from now on the fields of its type are read if they say the same. */
+/* Compare the fields of `item` with its buffer `view`; if they agree, read the fields of this type from now on. */
 static __attribute__((noinline, cold)) void check_array(PyObject *item, const Py_buffer *view)
 {
     PyTypeObject *type = Py_TYPE(item);
@@ -59,12 +65,12 @@ static __attribute__((noinline, cold)) void check_array(PyObject *item, const Py
                  array->kind->code == view->format[0];
     Py_XDECREF(kind);
     PyErr_Clear();
-    PyTypeObject **kept = alike ? &array_type : &unlike_arrays; /* the program keeps NumPy, but we make sure */
+    PyTypeObject **kept = alike ? &array_type : &unlike_arrays;
     Py_INCREF(type);
     *kept = type;
 }
 
-static PyObject *numpy_false; /* NumPy has one False; NULL until we have met it */
+static PyObject *numpy_false; /* NumPy's only False; NULL until first seen */
 
 static inline bool is_array(PyObject *item)
 {
@@ -89,7 +95,7 @@ static void close_column(Column *column)
     }
 }
 
-/* False, without an error, when the item is nothing we can read. */
+/* False, without an error, when the item cannot be read. */
 static bool open_column(Column *column, PyObject *item)
 {
     column->has_view = false;
@@ -152,3 +158,5 @@ static inline double column_value(const Column *column, Py_ssize_t row)
 {
     return column->width < 0 ? column->number : number_at(column->data + row * column->stride, column->format);
 }
+
+#endif

@@ -1,6 +1,10 @@
-/* The hot path: entering and leaving a region. Part of _core.c. */
+/* The hot path: entering and leaving a region. */
+#ifndef HOTLOOP_HOT_PATH_H
+#define HOTLOOP_HOT_PATH_H
 
-/* The time since the last event becomes a completed call of `region` below the innermost open one. */
+#include "threads.h"
+
+/* Turn the time since the last event into a completed call of `region` below the innermost open one. */
 static void credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
 {
     Node *top = a->open[a->depth].node;
@@ -13,7 +17,7 @@ static void credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
     }
 }
 
-/* Ask for the region of the time between two others, or remember the answer. Borrowed. */
+/* The region for the time between two others; asks `name_gap` once per pair. Borrowed. */
 static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *before, Region *after)
 {
     Callout saved = begin_callout(rec);
@@ -23,7 +27,7 @@ static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *befo
         gap = PyObject_CallFunctionObjArgs(rec->name_gap, (PyObject *)before, (PyObject *)after, NULL);
         if (gap != NULL) {
             PyDict_SetItem(rec->gaps, key, gap);
-            Py_DECREF(gap); /* the dict keeps it */
+            Py_DECREF(gap); /* the dict owns it */
         }
     }
     Py_XDECREF(key);
@@ -31,8 +35,8 @@ static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *befo
     return gap && Py_IS_TYPE(gap, &RegionType) ? (Region *)gap : NULL;
 }
 
-/* The time since the last outermost region ended becomes a call of a region of its own, named by its
-   neighbours: a script that marks nothing still gets a breakdown of its main loop. */
+/* Turn the time since the last outermost region into a call of a region named after its neighbours, so that a
+   script without regions of its own still gets a breakdown of its main loop. */
 static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
 {
     Region *before = a->last_outermost;
@@ -53,8 +57,8 @@ static __attribute__((noinline, cold)) void device_enter(Recorder *rec)
     end_callout(rec, saved);
 }
 
-/* What is needed of the region stands in its node: in a training step each of them is a cache miss.
-   `moment` is the time, read here when it is 0: regions that begin together share one reading. */
+/* Reads the node rather than the region: in a training step each of them is a cache miss.
+   `moment` is the time, read here if it is 0, so that regions that begin together share one reading. */
 static inline void enter(Recorder *rec, Region *region, Last *last, uint64_t *moment)
 {
     Local *local = &locals[rec->slot];
@@ -74,18 +78,18 @@ static inline void enter(Recorder *rec, Region *region, Last *last, uint64_t *mo
     if (UNLIKELY(last->parent != top)) {
         node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
         if (node == NULL) {
-            a->file->overflow = ++a->overflow; /* no memory: its end must be swallowed, too */
+            a->file->overflow = ++a->overflow; /* no memory: its end must be ignored, too */
             return;
         }
         *last = (Last){top, node};
     }
-    __builtin_prefetch(node); /* reading the clock waits for loads, but not for this */
+    __builtin_prefetch(node); /* reading the clock waits for loads, but not for prefetches */
     uint64_t now = *moment ? *moment : now_ns(rec);
     *moment = now;
-    if (UNLIKELY(depth == 0 && (rec->switches & SWITCH_SEGMENT) && a->last_outermost != NULL)) {
+    if (UNLIKELY(depth == 0 && (rec->flags & RECORD_GAPS) && a->last_outermost != NULL)) {
         credit_gap(rec, a, region, now);
     }
-    uint32_t number = LIKELY(node->region == region) ? node->number : region->number; /* else: too many paths */
+    uint32_t number = LIKELY(node->region == region) ? node->number : region->number; /* differs with too many paths */
     begin_update(a);
     settle(a, top, now);
     HL_FRAME_t *frame = &a->file->stack[depth];
@@ -117,7 +121,7 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
         at--;
     }
     if (at == 0) {
-        return; /* begun before recording, or before a fork: not ours to count */
+        return; /* begun before the recording or before a fork */
     }
     at--;
     begin_update(a);
@@ -127,7 +131,7 @@ static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a
     node->file->flags |= HL_NODE_OUT_OF_ORDER;
     end_update(a);
     uint32_t depth = a->depth - 1;
-    for (uint32_t d = at; d < depth; d++) { /* the ones above move down, below another parent */
+    for (uint32_t d = at; d < depth; d++) { /* those above move down, below another parent */
         Region *moved = (Region *)PyList_GET_ITEM(rec->regions, stack[d + 1].region);
         Node *below = child_of(rec, a, a->open[d].node, moved);
         if (below == NULL) {
@@ -151,14 +155,14 @@ static __attribute__((noinline, cold)) void record_event(Recorder *rec, Arena *a
 {
     if (a->events == NULL) {
         Callout saved = begin_callout(rec);
-        HL_EVENT_BLOCK_t *block = new_block(rec, "EVENT_BLOCK", a->number, 0);
+        HL_EVENTS_t *section = new_section(rec, HL_SECTION_EVENTS, a->number, 0);
         end_callout(rec, saved);
-        if (block == NULL) {
+        if (section == NULL) {
             return;
         }
-        a->events = block->events;
+        a->events = section->events;
     }
-    HL_EVENT_t *event = &a->events[a->file->event_count % HL_EVENTS_PER_BLOCK];
+    HL_EVENT_t *event = &a->events[a->file->event_count % HL_EVENTS_PER_SECTION];
     event->node = node->index;
     event->start_ns = start;
     event->duration_ns = now - start;
@@ -180,7 +184,7 @@ static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
     *moment = now;
     Local *local = &locals[rec->slot];
     if (UNLIKELY(local->epoch != rec->epoch)) {
-        return; /* begun before recording, or before a fork */
+        return; /* begun before the recording or before a fork */
     }
     Arena *a = local->arena;
     if (UNLIKELY(a->overflow)) {
@@ -199,8 +203,8 @@ static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
         count_call(node, now - start);
         set_depth(a, depth - 1);
         end_update(a);
-        if (UNLIKELY(rec->switches)) {
-            if (rec->switches & SWITCH_TIMELINE) {
+        if (UNLIKELY(rec->flags)) {
+            if (rec->flags & RECORD_TIMELINE) {
                 record_event(rec, a, node, start, now);
             }
             if (depth == 1) {
@@ -209,7 +213,7 @@ static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
         }
         if (UNLIKELY(rec->device != NULL && region->device)) {
             device_exit(rec, a, node);
-            *moment = 0; /* that took its time */
+            *moment = 0; /* that took a while */
         }
     }
     if (UNLIKELY(now >= a->due)) {
@@ -226,3 +230,5 @@ static inline void exit_region(Region *region)
         leave(rec, region, &moment);
     }
 }
+
+#endif

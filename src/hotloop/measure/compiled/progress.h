@@ -1,4 +1,8 @@
-/* Counting work: `Recorder.progress`; what a device did. Part of _core.c. */
+/* `Recorder.progress`, and what a device did during a call. */
+#ifndef HOTLOOP_PROGRESS_H
+#define HOTLOOP_PROGRESS_H
+
+#include "region.h"
 
 typedef struct {
     long long env_steps, updates, episodes;
@@ -30,13 +34,12 @@ static bool read_work(Work *work, PyObject *word, PyObject *value)
         }
     }
     PyErr_Format(PyExc_TypeError,
-                 "progress() has no argument %R; it takes env_steps, updates, episodes, episode_length, "
+                 "progress() got an unexpected %R; it takes env_steps, updates, episodes, episode_length, "
                  "episode_return and loss.", word);
     return false;
 }
 
-/* Count work; false when what is to be done every so many steps has raised. `now` is the time, read here
-   when it is 0. */
+/* Count work; false when the on_steps callback has raised. `now` is the time, read here if it is 0. */
 static bool add_work(Recorder *rec, const Work *work, uint64_t now)
 {
     if (rec->epoch == 0) {
@@ -90,7 +93,7 @@ static PyObject *recorder_progress(Recorder *self, PyObject *const *args, Py_ssi
 {
     Work work = {0};
     if (nargs) {
-        PyErr_SetString(PyExc_TypeError, "progress() takes its arguments by name, as in progress(env_steps=8).");
+        PyErr_SetString(PyExc_TypeError, "progress() takes keyword arguments only, as in progress(env_steps=8).");
         return NULL;
     }
     for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
@@ -133,3 +136,5 @@ static PyObject *recorder_credit_device(Recorder *self, PyObject *args)
     }
     Py_RETURN_NONE;
 }
+
+#endif

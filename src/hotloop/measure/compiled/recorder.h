@@ -1,4 +1,9 @@
-/* The Python type `Recorder`. Part of _core.c. */
+/* The Python type `Recorder`. */
+#ifndef HOTLOOP_RECORDER_H
+#define HOTLOOP_RECORDER_H
+
+#include "progress.h"
+#include "start_stop.h"
 
 static int free_slot(void)
 {
@@ -17,16 +22,16 @@ static PyObject *recorder_new(PyTypeObject *type, PyObject *args, PyObject *name
         return NULL;
     }
     if (clock != Py_None && !PyCallable_Check(clock)) {
-        PyErr_Format(PyExc_TypeError, "A clock is a callable that returns nanoseconds, not %R.", clock);
+        PyErr_Format(PyExc_TypeError, "The clock must be a callable that returns nanoseconds, not %R.", clock);
         return NULL;
     }
     int slot = free_slot();
     if (slot == MAX_RECORDERS) {
-        PyGC_Collect(); /* dropped ones may be waiting in a reference cycle */
+        PyGC_Collect(); /* dropped ones may be part of a reference cycle */
         slot = free_slot();
     }
     if (slot == MAX_RECORDERS) {
-        PyErr_Format(PyExc_RuntimeError, "There are %d profilers already; drop one before making another.",
+        PyErr_Format(PyExc_RuntimeError, "There are already %d profilers; delete one before creating another.",
                      MAX_RECORDERS);
         return NULL;
     }
@@ -73,7 +78,7 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Drop what name_gap has answered; regions remember answers that the dict keeps alive. */
+/* Forget the answers of name_gap, also those that regions remember: the dict owns them. */
 static void forget_gaps(Recorder *rec)
 {
     for (Py_ssize_t i = 0; rec->regions && i < PyList_GET_SIZE(rec->regions); i++) {
@@ -131,7 +136,7 @@ static void recorder_dealloc(Recorder *self)
     Py_XDECREF(self->by_pair);
     Py_XDECREF(self->gaps);
     Py_XDECREF(self->regions);
-    Py_XDECREF(self->blocks);
+    Py_XDECREF(self->sections);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -161,7 +166,7 @@ static PyGetSetDef recorder_getset[] = {
     {"on_window", (getter)get_on_window, (setter)set_on_window, "Called after each window with its time.", NULL},
     {"on_steps", (getter)get_on_steps, (setter)set_on_steps, "Called when steps_due has run out.", NULL},
     {"name_gap", (getter)get_name_gap, (setter)set_name_gap,
-     "Called with two regions, gives the region for the time between them.", NULL},
+     "Called with two regions; returns the region for the time between them.", NULL},
     {"part", (getter)get_part, NULL, "The part being written, or None.", NULL},
     {"clock", (getter)get_clock, NULL, "The injected clock, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -169,8 +174,8 @@ static PyGetSetDef recorder_getset[] = {
 
 static PyMemberDef recorder_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Recorder, epoch), READONLY, "0 while off; changes at start, stop and fork."},
-    {"switches", T_UINT, offsetof(Recorder, switches), 0, "Flags looked at when a region ends."},
-    {"locate", T_BOOL, offsetof(Recorder, locate), 0, "Whether new nodes note the line of the user's code."},
+    {"flags", T_UINT, offsetof(Recorder, flags), 0, "RECORD_TIMELINE, RECORD_GAPS."},
+    {"locate", T_BOOL, offsetof(Recorder, locate), 0, "Whether new nodes note the calling line of the user's code."},
     {"steps_due", T_LONGLONG, offsetof(Recorder, steps_due), 0, "Env steps until on_steps is called."},
     {"profile", T_OBJECT, offsetof(Recorder, profile), READONLY, "profile(name, category=None) -> region."},
     {NULL, 0, 0, 0, NULL},
@@ -179,23 +184,23 @@ static PyMemberDef recorder_members[] = {
 static PyMethodDef recorder_methods[] = {
     {"start", (PyCFunction)(void (*)(void))recorder_start, METH_VARARGS | METH_KEYWORDS,
      "start(open_part, sample_memory=True, lazily=False): record here and in forked children."},
-    {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop; a reader counts what was open up to now."},
+    {"stop", (PyCFunction)recorder_stop, METH_NOARGS, "Stop recording; open regions count up to now."},
     {"pause", (PyCFunction)recorder_pause, METH_NOARGS, "Record nothing until resume(); the part stays open."},
-    {"resume", (PyCFunction)recorder_resume, METH_NOARGS, "Go on after pause()."},
-    {"sample", (PyCFunction)recorder_sample, METH_NOARGS, "One heartbeat and one reading of memory, now."},
-    {"open_depth", (PyCFunction)recorder_open_depth, METH_O, "Open regions of the thread with that native id."},
+    {"resume", (PyCFunction)recorder_resume, METH_NOARGS, "Continue after pause()."},
+    {"sample", (PyCFunction)recorder_sample, METH_NOARGS, "Write a heartbeat and sample memory now."},
+    {"open_depth", (PyCFunction)recorder_open_depth, METH_O, "Number of open regions of the thread with that native id."},
     {"now", (PyCFunction)recorder_now, METH_NOARGS, "The clock, in nanoseconds."},
     {"progress", (PyCFunction)(void (*)(void))recorder_progress, METH_FASTCALL | METH_KEYWORDS,
      "progress($self, *, env_steps=0, updates=0, episodes=0, episode_length=None, episode_return=None, loss=None)\n"
      "--\n\nCount work done since the last call; the values are means over `episodes` (1 if 0)."},
-    {"credit_device", (PyCFunction)recorder_credit_device, METH_VARARGS, "Add what a device did during a call."},
+    {"credit_device", (PyCFunction)recorder_credit_device, METH_VARARGS, "Add device time and memory to a node."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject RecorderType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.Recorder",
-    .tp_doc = "Recorder(clock=None)\n--\n\nRegions, threads and the part of one profiler.",
+    .tp_doc = "Recorder(clock=None)\n--\n\nThe regions, threads and part of one profiler.",
     .tp_basicsize = sizeof(Recorder),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_weaklistoffset = offsetof(Recorder, weak),
@@ -207,3 +212,5 @@ static PyTypeObject RecorderType = {
     .tp_members = recorder_members,
     .tp_getset = recorder_getset,
 };
+
+#endif

@@ -1,4 +1,8 @@
-/* The Python type `Region`, and `profile("name")`, which makes or finds one. Part of _core.c. */
+/* The Python type `Region`, and `profile("name")`, which finds or creates one. */
+#ifndef HOTLOOP_REGION_H
+#define HOTLOOP_REGION_H
+
+#include "hot_path.h"
 
 /* -- Region ------------------------------------------------------------------------------------- */
 
@@ -50,7 +54,7 @@ static void bound_dealloc(BoundCall *self)
 static PyTypeObject BoundCallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.BoundCall",
-    .tp_doc = "The __enter__ or __exit__ of one region, made once.",
+    .tp_doc = "The __enter__ or __exit__ of one region, created once.",
     .tp_basicsize = sizeof(BoundCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(BoundCall, vectorcall),
@@ -60,7 +64,7 @@ static PyTypeObject BoundCallType = {
     .tp_dealloc = (destructor)bound_dealloc,
 };
 
-/* A descriptor that hands out a region's ready-made callable instead of making a bound method. */
+/* A descriptor that returns the region's prepared callable instead of creating a bound method. */
 typedef struct {
     PyObject_HEAD
     size_t offset;
@@ -75,7 +79,7 @@ static PyObject *slot_get(PyObject *self, PyObject *object, PyObject *type)
     return Py_NewRef(*(PyObject **)((char *)object + ((Slot *)self)->offset));
 }
 
-/* type(region).__enter__(region), as contextlib.ExitStack calls it */
+/* type(region).__enter__(region), as contextlib.ExitStack does it */
 static PyObject *slot_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) < 1 || !PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), &RegionType)) {
@@ -109,7 +113,7 @@ static int region_traverse(Region *self, visitproc visit, void *arg)
 
 static int region_clear(Region *self)
 {
-    /* The recorder stays: a region may still be entered while its cycle is being taken apart. */
+    /* Keeps the recorder: a region may still be entered while its reference cycle is being cleared. */
     Py_CLEAR(self->enter);
     Py_CLEAR(self->exit);
     return 0;
@@ -136,7 +140,7 @@ static PyObject *region_call(Region *self, PyObject *args, PyObject *names)
     PyObject *function;
     if (names != NULL || !PyArg_ParseTuple(args, "O", &function)) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "A region decorates one function; it takes no other argument.");
+            PyErr_SetString(PyExc_TypeError, "A region decorates one function and takes no other argument.");
         }
         return NULL;
     }
@@ -154,7 +158,7 @@ static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t narg
     double bytes = 0, flops = 0;
     Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
     if (nargs) {
-        PyErr_SetString(PyExc_TypeError, "add() takes bytes= and flops= by name only.");
+        PyErr_SetString(PyExc_TypeError, "add() takes bytes= and flops= as keyword arguments only.");
         return NULL;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -196,8 +200,8 @@ static PyObject *region_is_open(Region *self, PyObject *unused)
     return PyBool_FromLong(is_open(self->recorder, self));
 }
 
-/* A callback for gc.callbacks. No Python code runs in it: the collector swallows exceptions of its
-   callbacks, so a Ctrl-C that arrived there would be lost. Threads that record nothing stay out. */
+/* A callback for gc.callbacks, in C because the collector ignores exceptions of its callbacks: a Ctrl-C that
+   arrived in Python code would be lost. Does nothing on threads that record nothing. */
 static PyObject *region_on_collection(Region *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Recorder *rec = self->recorder;
@@ -216,12 +220,12 @@ static PyObject *region_on_collection(Region *self, PyObject *const *args, Py_ss
 
 static PyMethodDef region_methods[] = {
     {"on_collection", (PyCFunction)(void (*)(void))region_on_collection, METH_FASTCALL,
-     "For gc.callbacks: full collections of threads that record become calls of this region."},
+     "For gc.callbacks: full collections on recorded threads become calls of this region."},
     {"add", (PyCFunction)(void (*)(void))region_add, METH_FASTCALL | METH_KEYWORDS,
-     "Say what the open call of this region moved (bytes=) or computed (flops=)."},
+     "Add what the open call of this region moved (bytes=) or computed (flops=)."},
     {"is_open", (PyCFunction)region_is_open, METH_NOARGS, "Whether the calling thread is inside this region."},
     {"wrap", (PyCFunction)(void (*)(void))region_wrap, METH_VARARGS | METH_KEYWORDS,
-     "A callable that runs the function inside this region; see twin.wrap."},
+     "A callable that runs the function inside this region; see Region.wrap in twin/region.py."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -230,15 +234,15 @@ static PyMemberDef region_members[] = {
     {"number", T_UINT, offsetof(Region, number), READONLY, "Its number in the part file."},
     {"name", T_OBJECT, offsetof(Region, name), READONLY, "Its name."},
     {"category", T_OBJECT, offsetof(Region, category), READONLY, "Its category, \"\" when none was given."},
-    {"device", T_BOOL, offsetof(Region, device), READONLY, "Whether device time is taken."},
-    {"site", T_OBJECT, offsetof(Region, site), READONLY, "file:line where it was made."},
+    {"device", T_BOOL, offsetof(Region, device), READONLY, "Whether device time is measured."},
+    {"site", T_OBJECT, offsetof(Region, site), READONLY, "file:line where it was created."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject RegionType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.Region",
-    .tp_doc = "A named stretch of code: made once, entered as often as you like, from any thread.",
+    .tp_doc = "A named stretch of code: created once, entered any number of times, from any thread.",
     .tp_basicsize = sizeof(Region),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_traverse = (traverseproc)region_traverse,
@@ -267,7 +271,7 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     PyObject_GC_Track(region);
     region->enter = new_bound_call(region, call_enter);
     region->exit = new_bound_call(region, call_exit);
-    /* Nothing may be allocated between these two lines: a collection could run finalizers that make
+    /* Nothing may be allocated between these two lines: a garbage collection could run finalizers that create
        regions, and two of them would get the same number. */
     region->number = (uint32_t)PyList_GET_SIZE(rec->regions);
     if (!region->enter || !region->exit || PyList_Append(rec->regions, (PyObject *)region) < 0) {
@@ -277,8 +281,8 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     return region;
 }
 
-/* Tell the part about new regions, in the order of their numbers; a failure is the part's to report.
-   While one thread is at it, others leave theirs to it. */
+/* Write new regions to the part in the order of their numbers; the part reports failures. Only one thread at a
+   time does this; the others leave their regions to it. */
 static void publish_regions(Recorder *rec)
 {
     if (rec->part == NULL || rec->unopened || rec->publishing) {
@@ -293,7 +297,7 @@ static void publish_regions(Recorder *rec)
     rec->publishing = false;
 }
 
-/* The bucket for names or paths beyond the limit. Borrowed. */
+/* The region for names or paths beyond the limit. Borrowed. */
 static Region *other_region(Recorder *rec, const char *name)
 {
     PyObject *key = Py_BuildValue("(ss)", name, "other");
@@ -308,7 +312,7 @@ static Region *other_region(Recorder *rec, const char *name)
         if (region != NULL && PyDict_SetItem(rec->by_pair, key, (PyObject *)region) == 0) {
             publish_regions(rec);
         }
-        Py_XDECREF(region); /* the list and the dict keep it */
+        Py_XDECREF(region); /* the list and the dict own it */
     }
     Py_DECREF(key);
     return region;
@@ -317,9 +321,9 @@ static Region *other_region(Recorder *rec, const char *name)
 /* New reference. */
 static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, PyObject *device)
 {
-    PyObject *described = PyObject_CallFunctionObjArgs(describe, name, category, device, NULL);
+    PyObject *described = PyObject_CallFunctionObjArgs(describe_region, name, category, device, NULL);
     if (described == NULL) {
-        return NULL; /* a TypeError that says what a name may be */
+        return NULL; /* a TypeError that says what a name must be */
     }
     PyObject *dict = category == Py_None ? rec->by_name : rec->by_pair;
     PyObject *key = category == Py_None ? Py_NewRef(name) : PyTuple_Pack(2, name, category);
@@ -330,7 +334,7 @@ static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, 
             region = other_region(rec, HL_OTHER_NAMES);
             Py_XINCREF(region);
             raise_flag(rec, HL_FLAG_NAMES_OVERFLOW,
-                       "too many different region names; the rest is recorded under '" HL_OTHER_NAMES "'");
+                       "too many distinct region names; the rest is recorded under '" HL_OTHER_NAMES "'");
             PyErr_Clear();
         } else {
             PyObject *text = category == Py_None ? PyUnicode_FromString("") : Py_NewRef(category);
@@ -358,7 +362,7 @@ static PyObject *profile_slow(Recorder *rec, PyObject *const *args, Py_ssize_t n
     PyObject *values[3] = {NULL, Py_None, Py_None};
     Py_ssize_t count = names ? PyTuple_GET_SIZE(names) : 0;
     if (nargs > 2) {
-        PyErr_SetString(PyExc_TypeError, "profile() takes a name and a category; device= goes by name.");
+        PyErr_SetString(PyExc_TypeError, "profile() takes a name and a category; device= is a keyword argument.");
         return NULL;
     }
     for (Py_ssize_t i = 0; i < nargs; i++) {
@@ -371,13 +375,13 @@ static PyObject *profile_slow(Recorder *rec, PyObject *const *args, Py_ssize_t n
             w++;
         }
         if (w == 3 || w < nargs) {
-            PyErr_Format(PyExc_TypeError, "profile() has no argument %R here; it takes name, category and device=.", word);
+            PyErr_Format(PyExc_TypeError, "profile() got an unexpected %R; it takes name, category and device=.", word);
             return NULL;
         }
         values[w] = args[nargs + i];
     }
     if (values[0] == NULL) {
-        PyErr_SetString(PyExc_TypeError, "profile() needs the region's name.");
+        PyErr_SetString(PyExc_TypeError, "profile() needs the name of the region.");
         return NULL;
     }
     if (PyUnicode_CheckExact(values[0]) && PyUnicode_CheckExact(values[1])) {
@@ -421,7 +425,7 @@ static PyTypeObject ProfileCallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.profile",
     .tp_doc = "profile(name, category=None, *, device=None)\n--\n\n"
-              "The region of that name, to be used in a `with` statement, kept, or as a decorator.",
+              "The region with that name: use it in a `with` statement or as a decorator, or keep it.",
     .tp_basicsize = sizeof(ProfileCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(ProfileCall, vectorcall),
@@ -429,3 +433,5 @@ static PyTypeObject ProfileCallType = {
     .tp_traverse = (traverseproc)profile_traverse,
     .tp_dealloc = (destructor)profile_dealloc,
 };
+
+#endif

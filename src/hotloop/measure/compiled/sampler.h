@@ -1,4 +1,14 @@
-/* The native thread that reads memory and keeps the heartbeat. Part of _core.c. */
+/* The native thread that samples memory and writes the heartbeat. */
+#ifndef HOTLOOP_SAMPLER_H
+#define HOTLOOP_SAMPLER_H
+
+#include "state.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static uint64_t read_rss(int statm)
 {
@@ -12,7 +22,7 @@ static uint64_t read_rss(int statm)
     return second ? strtoull(second, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* Share growth between the innermost open regions of all threads; as twin.credit_memory. */
+/* Share growth between the innermost open regions of all threads; `credit_memory` of the twin does the same. */
 static void credit_memory(Recorder *rec, int64_t growth, uint64_t level)
 {
     uint32_t count = __atomic_load_n(&rec->arena_count, __ATOMIC_ACQUIRE), busy = 0;
@@ -96,7 +106,7 @@ static Sampler *new_sampler(Recorder *rec)
     s->header = rec->header;
     s->memory = rec->sample_memory;
     s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    s->stop = rec->clock != NULL; /* with an injected clock, tests call sample() themselves */
+    s->stop = rec->clock != NULL; /* with an injected clock, sample() is called explicitly */
     pthread_mutex_init(&s->mutex, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -128,3 +138,5 @@ static void stop_sampler(Sampler *s)
     pthread_mutex_destroy(&s->mutex);
     PyMem_RawFree(s);
 }
+
+#endif

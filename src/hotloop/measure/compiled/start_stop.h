@@ -1,4 +1,11 @@
-/* Starting, stopping and pausing a recorder; its methods about itself. Part of _core.c. */
+/* Starting, stopping and pausing a recorder; methods that ask it about itself. */
+#ifndef HOTLOOP_START_STOP_H
+#define HOTLOOP_START_STOP_H
+
+#include "region.h"
+#include "sampler.h"
+
+#include <unistd.h>
 
 static void forget_nodes(Recorder *rec)
 {
@@ -18,7 +25,7 @@ static void forget_nodes(Recorder *rec)
     rec->node_count = 0;
 }
 
-/* Within a callout, or from start(): a new part, all names published in it. */
+/* Within a callout, or from start(): open a new part and publish all names in it. */
 static bool open_part(Recorder *rec)
 {
     forget_nodes(rec);
@@ -26,8 +33,8 @@ static bool open_part(Recorder *rec)
         call_and_forget(PyObject_CallMethod(rec->part, "forget", NULL));
         Py_CLEAR(rec->part);
     }
-    Py_XSETREF(rec->blocks, PyList_New(0));
-    PyObject *part = rec->blocks ? PyObject_CallNoArgs(rec->open_part) : NULL;
+    Py_XSETREF(rec->sections, PyList_New(0));
+    PyObject *part = rec->sections ? PyObject_CallNoArgs(rec->open_part) : NULL;
     PyObject *header = part ? PyObject_GetAttrString(part, "header") : NULL;
     Py_buffer view;
     if (header == NULL || PyObject_GetBuffer(header, &view, PyBUF_WRITABLE) < 0) {
@@ -37,7 +44,7 @@ static bool open_part(Recorder *rec)
     }
     rec->header = view.buf;
     PyBuffer_Release(&view);
-    int failed = PyList_Append(rec->blocks, header);
+    int failed = PyList_Append(rec->sections, header);
     Py_DECREF(header);
     rec->part = part;
     rec->published = 0;
@@ -55,7 +62,7 @@ static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
         return NULL;
     }
     if (self->epoch) {
-        PyErr_SetString(PyExc_RuntimeError, "This recorder is recording already.");
+        PyErr_SetString(PyExc_RuntimeError, "This recorder is already recording.");
         return NULL;
     }
     Py_XSETREF(self->open_part, Py_NewRef(opener));
@@ -82,7 +89,7 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     uint64_t now = now_ns(self);
     Local *local = &locals[self->slot];
     if (local->calling_out) {
-        PyErr_SetString(PyExc_RuntimeError, "stop() came from inside hotloop itself (a signal handler?): call it again.");
+        PyErr_SetString(PyExc_RuntimeError, "stop() was called while hotloop itself was at work (by a signal handler?); call it again.");
         return NULL;
     }
     Arena *mine = local->epoch == self->epoch ? local->arena : NULL;
@@ -103,7 +110,7 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     }
     PyObject *part = self->part;
     self->part = NULL;
-    if (self->unopened) { /* this process recorded nothing of its own */
+    if (self->unopened) { /* this process has recorded nothing itself */
         self->unopened = false;
         forget_nodes(self);
         if (part != NULL) {
@@ -180,3 +187,5 @@ static PyObject *recorder_now(Recorder *self, PyObject *unused)
     (void)unused;
     return PyLong_FromUnsignedLongLong(now_ns(self));
 }
+
+#endif

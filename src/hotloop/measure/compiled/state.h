@@ -1,31 +1,43 @@
-/* What is kept: recorders, threads' arenas, nodes, regions; the clock; calling out to Python. Part of _core.c. */
+/* Data of the compiled core: recorders, regions, arenas, nodes; the clock; calls into Python from slow paths. */
+#ifndef HOTLOOP_STATE_H
+#define HOTLOOP_STATE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <time.h>
+
+#include "../layout.h"
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define MAX_RECORDERS 16
-#define MAX_SET 7 /* regions looked for at once */
+#define MAX_SET 7 /* regions in one RegionSet */
 #define SAMPLE_INTERVAL_NS 20000000
-#define SWITCH_TIMELINE 1
-#define SWITCH_SEGMENT 2
-#define HOOKS_NAME "hotloop_hooks" /* as in twin.py */
+#define RECORD_TIMELINE 1
+#define RECORD_GAPS 2
+#define HOOKS_NAME "hotloop_hooks" /* twin/recorder.py has the same */
 
 typedef struct Recorder Recorder;
 typedef struct Region Region;
 typedef struct Node Node;
 
-/* One cache line: between two calls of a region a training step has filled the caches with its own. */
+/* One cache line: between two calls of a region, a training step has filled the caches with its own data. */
 struct __attribute__((aligned(64))) Node {
     HL_NODE_t *file;
     uint64_t *buckets;
     HL_NODE_WINDOW_t *windows;
-    Region *region; /* borrowed: the recorder keeps every region; NULL for a root */
+    Region *region; /* borrowed: the recorder owns every region; NULL for a root */
     Node *parent;
     uint32_t index;
-    uint32_t last_bucket; /* where the next call is likely to be counted */
+    uint32_t last_bucket; /* the next call probably falls into the same one */
     uint32_t number;      /* of the region */
 };
 
-/* The last child found below the last parent: one compare instead of a lookup. */
+/* The child found last and its parent: one comparison instead of a lookup. */
 typedef struct {
     Node *parent;
     Node *child;
@@ -39,19 +51,19 @@ typedef struct {
 typedef struct {
     HL_ARENA_t *file;
     uint64_t due;
-    uint64_t cpu_start; /* the thread's CPU time when it began to record */
+    uint64_t cpu_start; /* CPU time of the thread when it began to record */
     uint32_t depth;
     uint32_t overflow;
     uint32_t number;
     uint32_t table_size; /* a power of two */
     uint32_t node_capacity;
-    uint32_t node_count; /* our own copy: after a fork the file's belongs to the parent */
+    uint32_t node_count; /* our own copy: after a fork the file belongs to the parent */
     Node **nodes;
     Node **table; /* (parent, region) -> node, open addressing */
-    Node *slab;   /* memory for the next nodes: they lie together, so few pages are touched */
-    HL_NODE_BLOCK_t *block;
+    Node *slab;   /* memory of the next nodes, allocated together so that few pages are touched */
+    HL_NODES_t *section; /* where the next nodes go in the part */
     HL_EVENT_t *events;
-    Region *last_outermost; /* borrowed: what ended last at depth 0, for segmenting */
+    Region *last_outermost; /* borrowed: the region that ended last at depth 0, to name the gap after it */
     Open open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
 } Arena;
 
@@ -84,8 +96,8 @@ struct Region {
     PyObject_HEAD
     Recorder *recorder;
     Last last;
-    Region *gap_before; /* borrowed: the last gap in front of this region came after that one ... */
-    Region *gap;        /* ... and is this one; kept by Recorder.gaps */
+    Region *gap_before; /* borrowed: the gap seen last in front of this region followed that one ... */
+    Region *gap;        /* ... and is recorded as this one; owned by Recorder.gaps */
     uint32_t number;
     bool device;
     PyObject *name;
@@ -104,8 +116,8 @@ typedef struct {
 struct Recorder {
     PyObject_HEAD
     uint64_t epoch;        /* 0 while off */
-    uint64_t paused_epoch; /* the epoch to come back to; 0 when not paused */
-    uint32_t switches;
+    uint64_t paused_epoch; /* the epoch to return to; 0 when not paused */
+    uint32_t flags;        /* RECORD_... */
     uint32_t slot;
     long long steps_due; /* env steps until on_steps is called; 0: never */
     PyObject *clock;
@@ -114,14 +126,14 @@ struct Recorder {
     PyObject *on_window;
     PyObject *on_steps;
     PyObject *name_gap; /* (region before, region after) -> region of the time between them */
-    PyObject *gaps;     /* what it answered, by pair */
-    Region *hooks;      /* borrowed: the region for what runs after wrapped calls; NULL until then */
+    PyObject *gaps;     /* its answers, by pair */
+    Region *hooks;      /* borrowed: the region for hooks after wrapped calls; NULL until first used */
     PyObject *profile;
     PyObject *by_name;    /* name -> Region, for regions without a category */
     PyObject *by_pair;    /* (name, category) -> Region */
     PyObject *regions;    /* list, in order of their numbers */
     PyObject *open_part;
-    PyObject *blocks;     /* keeps the part's memory mapped */
+    PyObject *sections;   /* keeps the memory of the part mapped */
     PyObject *weak;
     HL_HEADER_t *header;
     Sampler *sampler;
@@ -130,11 +142,11 @@ struct Recorder {
     Arena *folded;
     uint32_t node_count;
     uint32_t calling_out; /* threads inside a slow path */
-    bool locate; /* ask for the caller of each new node */
+    bool locate; /* note which line of the user's code first calls each node */
     bool attaching;
     bool publishing;
-    Py_ssize_t published; /* regions the part knows */
-    bool unopened; /* the part is opened at the first region: after a fork, or when joining */
+    Py_ssize_t published; /* regions that are in the part */
+    bool unopened; /* the part is opened at the first region: after a fork, or when joining a capture */
     bool sample_memory;
 };
 
@@ -144,8 +156,8 @@ static uint64_t last_epoch = 0;
 static pthread_key_t thread_key;
 static __thread Local locals[MAX_RECORDERS] __attribute__((tls_model("initial-exec")));
 
-static PyObject *describe;  /* hotloop.measure.regions.describe */
-static PyObject *user_site; /* hotloop.measure.regions.user_site */
+static PyObject *describe_region;  /* hotloop.measure.core_shared.describe_region */
+static PyObject *user_site; /* hotloop.measure.core_shared.user_site */
 static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
 static PyObject *word_env_steps, *word_updates, *word_episodes;
 static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
@@ -197,7 +209,7 @@ static inline void end_update(Arena *a)
     __atomic_store_n(&a->file->seq, a->file->seq + 1, __ATOMIC_RELEASE);
 }
 
-/* One bit for a region: where it is not set, the region is not open. */
+/* One bit per region, shared by several: where it is not set, the region is not open. */
 static inline uint64_t bit_of(uint32_t region)
 {
     return 1ull << (region & 63);
@@ -229,7 +241,7 @@ static Callout begin_callout(Recorder *rec)
     return saved;
 }
 
-static PyObject *postponed; /* Ctrl-C or sys.exit() in a signal handler, while we were calling out */
+static PyObject *postponed; /* Ctrl-C or sys.exit() in a signal handler that ran during a callout */
 
 static int raise_postponed(void *unused)
 {
@@ -243,7 +255,7 @@ static int raise_postponed(void *unused)
     return error ? -1 : 0;
 }
 
-/* Errors of ours are reported and go no further; the user's wish to end is kept and raised soon. */
+/* Report our own errors without passing them on; keep a request to end the program and raise it soon. */
 static void swallow_error(PyObject *where)
 {
     if (PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -274,10 +286,11 @@ static void end_callout(Recorder *rec, Callout saved)
     PyErr_Restore(saved.type, saved.value, saved.trace);
 }
 
-/* A zeroed block of the part; NULL when Python failed (reported by end_callout). */
-static void *new_block(Recorder *rec, const char *kind, uint32_t owner, uint32_t first)
+/* A new section of the part (HL_SECTION_...): its payload, zeroed, for one thread to write in place. Readers
+   can see it at once. NULL with an error set when there is no memory. Call it within a callout. */
+static void *new_section(Recorder *rec, const char *name, uint32_t owner, uint32_t first)
 {
-    PyObject *memory = PyObject_CallMethod(rec->part, "block", "sII", kind, owner, first);
+    PyObject *memory = PyObject_CallMethod(rec->part, "add_section", "sII", name, owner, first);
     if (memory == NULL) {
         return NULL;
     }
@@ -287,8 +300,10 @@ static void *new_block(Recorder *rec, const char *kind, uint32_t owner, uint32_t
         return NULL;
     }
     void *at = view.buf;
-    PyBuffer_Release(&view); /* the memoryview in `blocks` keeps the memory mapped */
-    int failed = PyList_Append(rec->blocks, memory);
+    PyBuffer_Release(&view); /* the memoryview in `sections` keeps the memory mapped */
+    int failed = PyList_Append(rec->sections, memory);
     Py_DECREF(memory);
     return failed ? NULL : at;
 }
+
+#endif

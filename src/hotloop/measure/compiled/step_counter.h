@@ -1,38 +1,44 @@
-/* Counting env steps and episodes from what calls return; as steps.py. Part of _core.c. */
+/* Counting env steps and episodes from what calls return; step_counter.py does the same in Python. */
+#ifndef HOTLOOP_STEP_COUNTER_H
+#define HOTLOOP_STEP_COUNTER_H
+
+#include "columns.h"
+#include "progress.h"
+#include "wrap.h"
 
 #define MAX_ENDS 4
 
 typedef struct {
     Py_ssize_t width;
     bool resets_cost_a_step;
-    bool told; /* somebody has told a return: rewards need not be added up */
+    bool sums_given; /* `episode_sums` has given a return, so rewards need not be added up */
     Py_ssize_t waiting_count; /* of the rows below */
     double *returns;
     int64_t *lengths;
     bool *waiting; /* rows whose next step is only a reset */
-    PyObject *capsule; /* borrowed: what keeps this memory */
+    PyObject *capsule; /* borrowed: owns this memory */
 } Rows;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     Recorder *recorder;
-    PyObject *last_env;   /* compared, never looked into */
-    Rows *last_rows;      /* its rows, kept by the capsule */
-    PyObject *watch;
+    PyObject *last_env;   /* only compared, never dereferenced */
+    Rows *last_rows;      /* its rows, owned by the capsule */
+    PyObject *pending;
     PyObject *report;
-    uint64_t unless_bits; /* bit_of() of `unless` */
+    uint64_t skip_bits; /* bit_of() of `skip_inside` */
     bool counting;
     Py_ssize_t place_count;
-    Py_ssize_t places[1 + MAX_ENDS]; /* in a result: of the reward, then of what says that an episode ended */
+    Py_ssize_t places[1 + MAX_ENDS]; /* in a result: of the reward, then of the flags that end an episode */
     Py_ssize_t last_place;           /* the largest of them */
-    PyObject *odd;
-    PyObject *told;
+    PyObject *on_unknown;
+    PyObject *episode_sums;
     PyObject *resets_cost_a_step;
-    Region *unless;
-    PyObject *noticed;
+    Region *skip_inside;
+    PyObject *on_pending;
     PyObject *rows;       /* id of an env -> capsule with its Rows */
-    bool called_out;      /* Python was asked about the step that is being counted */
+    bool called_out;      /* Python was called for the step being counted */
 } StepCounter;
 
 static void free_rows(PyObject *capsule)
@@ -66,7 +72,7 @@ static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_
     rows->returns = (double *)(rows + 1);
     rows->lengths = (int64_t *)(rows->returns + count);
     rows->waiting = (bool *)(rows->lengths + count);
-    self->last_env = NULL; /* its rows may be the ones that are dropped now */
+    self->last_env = NULL; /* its rows may be the ones being replaced */
     int failed = PyDict_SetItem(self->rows, key, capsule);
     Py_DECREF(capsule);
     return failed ? NULL : rows;
@@ -91,15 +97,15 @@ static Rows *rows_of(StepCounter *self, PyObject *env, Py_ssize_t width)
     return rows;
 }
 
-/* Somebody may know better what the episodes that ended came to; with an error, our own sums stay. */
-static bool ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
+/* Ask `episode_sums` for the returns and lengths of the episodes that ended; after an error our own sums stay. */
+static bool ask_episode_sums(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
 {
     bool known = false;
     self->called_out = true;
-    PyObject *told = PyObject_CallFunctionObjArgs(self->told, env, result, finished, NULL);
-    PyObject *pair = told && told != Py_None ? PySequence_Tuple(told) : NULL;
+    PyObject *given = PyObject_CallFunctionObjArgs(self->episode_sums, env, result, finished, NULL);
+    PyObject *pair = given && given != Py_None ? PySequence_Tuple(given) : NULL;
     if (pair != NULL && PyTuple_GET_SIZE(pair) < 2) {
-        PyErr_SetString(PyExc_TypeError, "told() gives the sums of returns and lengths, or None.");
+        PyErr_SetString(PyExc_TypeError, "episode_sums() returns the sums of returns and lengths, or None.");
     } else if (pair != NULL) {
         double first, second;
         if (read_number(PyTuple_GET_ITEM(pair, 0), &first) && read_number(PyTuple_GET_ITEM(pair, 1), &second)) {
@@ -109,9 +115,9 @@ static bool ask_told(StepCounter *self, PyObject *env, PyObject *result, PyObjec
         }
     }
     Py_XDECREF(pair);
-    Py_XDECREF(told);
+    Py_XDECREF(given);
     if (PyErr_Occurred()) {
-        swallow_error(self->told);
+        swallow_error(self->episode_sums);
     }
     return known;
 }
@@ -135,14 +141,16 @@ static bool report_work(StepCounter *self, const Work *work, uint64_t now)
         Py_XDECREF(more);
     }
     PyObject *nothing = PyTuple_New(0);
-    PyObject *done = words && nothing ? PyObject_Call(self->report, nothing, words) : NULL;
+    PyObject *report = Py_NewRef(self->report); /* it may replace itself */
+    PyObject *done = words && nothing ? PyObject_Call(report, nothing, words) : NULL;
+    Py_DECREF(report);
     Py_XDECREF(nothing);
     Py_XDECREF(words);
     Py_XDECREF(done);
     return done != NULL;
 }
 
-/* One step of every row; columns[0] is what was gained. False with an error set. */
+/* One step of every row; columns[0] holds the rewards. False with an error set. */
 static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column *columns, Py_ssize_t count,
                      uint64_t now)
 {
@@ -153,8 +161,8 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
     }
     Work work = {0};
     double sums[2] = {0, 0};
-    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* others may drop the rows meanwhile */
-    bool returns_known = !rows->told;
+    PyObject *finished = NULL, *kept = Py_NewRef(rows->capsule); /* the callbacks may drop the rows */
+    bool returns_known = !rows->sums_given;
     for (Py_ssize_t row = 0; row < width; row++) {
         if (UNLIKELY(rows->waiting[row])) {
             rows->waiting[row] = false;
@@ -176,7 +184,7 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
             rows->lengths[row] = 0;
             rows->waiting[row] = rows->resets_cost_a_step;
             rows->waiting_count += rows->resets_cost_a_step;
-            PyObject *number = self->told && result ? PyLong_FromSsize_t(row) : NULL;
+            PyObject *number = self->episode_sums && result ? PyLong_FromSsize_t(row) : NULL;
             if (number != NULL && (finished || (finished = PyList_New(0)))) {
                 PyList_Append(finished, number);
             }
@@ -189,9 +197,9 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
         return false;
     }
     if (finished != NULL) {
-        bool told = ask_told(self, env, result, finished, sums);
-        rows->told |= told;
-        returns_known = told || !rows->told;
+        bool given = ask_episode_sums(self, env, result, finished, sums);
+        rows->sums_given |= given;
+        returns_known = given || !rows->sums_given;
         Py_DECREF(finished);
     }
     Py_DECREF(kept);
@@ -204,7 +212,7 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
     return report_work(self, &work, now);
 }
 
-/* Open every column; false, all closed, when the result is not of a kind we understand. */
+/* Open every column; false, with all of them closed, when the result cannot be read. */
 static bool open_columns(StepCounter *self, PyObject *result, Column *columns, bool read_rewards)
 {
     Py_ssize_t opened = 0;
@@ -215,7 +223,7 @@ static bool open_columns(StepCounter *self, PyObject *result, Column *columns, b
             good = false;
             break;
         }
-        if (opened == 0 && !read_rewards) { /* the first of the ends stands in for what is not read */
+        if (opened == 0 && !read_rewards) { /* the first flag takes the place of the rewards */
             columns[0].has_view = false;
             continue;
         }
@@ -248,22 +256,22 @@ static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64
     if (!self->counting || self->recorder->epoch == 0) {
         return true;
     }
-    if (UNLIKELY(self->watch && PyList_GET_SIZE(self->watch) > 0 && self->noticed)) {
+    if (UNLIKELY(self->pending && PyList_GET_SIZE(self->pending) > 0 && self->on_pending)) {
         self->called_out = true;
-        PyObject *done = PyObject_CallNoArgs(self->noticed);
+        PyObject *done = PyObject_CallNoArgs(self->on_pending);
         if (done == NULL) {
             return false;
         }
         Py_DECREF(done);
     }
-    if (self->unless != NULL && is_open(self->recorder, self->unless)) {
+    if (self->skip_inside != NULL && is_open(self->recorder, self->skip_inside)) {
         return true;
     }
     Column columns[1 + MAX_ENDS];
-    bool read_rewards = !(self->last_env == env && self->last_rows->told);
+    bool read_rewards = !(self->last_env == env && self->last_rows->sums_given);
     if (!open_columns(self, result, columns, read_rewards)) {
-        self->called_out |= self->odd != NULL;
-        PyObject *done = self->odd ? PyObject_CallFunctionObjArgs(self->odd, env, result, NULL) : Py_NewRef(Py_None);
+        self->called_out |= self->on_unknown != NULL;
+        PyObject *done = self->on_unknown ? PyObject_CallFunctionObjArgs(self->on_unknown, env, result, NULL) : Py_NewRef(Py_None);
         Py_XDECREF(done);
         return done != NULL;
     }
@@ -274,8 +282,8 @@ static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64
     return good;
 }
 
-/* False with an error set. `now` is the time, or 0 when it must be read; `called_out`, whether Python was
-   asked anything, may be NULL. */
+/* False with an error set. `now` is the time, read if it is 0; `called_out` (may be NULL): whether Python was
+   called. */
 static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out)
 {
     StepCounter *self = (StepCounter *)counter;
@@ -292,7 +300,7 @@ static inline bool is_plain_false(PyObject *item)
     return item == Py_False || (numpy_false != NULL && item == numpy_false);
 }
 
-/* Whether it is a flat array of as many values of that kind, side by side. */
+/* Whether it is a contiguous 1-D array of `width` values of that type. */
 static inline bool is_flat(PyObject *item, char code, Py_ssize_t width, Py_ssize_t stride)
 {
     const Array *array = (const Array *)item;
@@ -300,15 +308,15 @@ static inline bool is_flat(PyObject *item, char code, Py_ssize_t width, Py_ssize
            array->strides[0] == stride && is_native(array);
 }
 
-/* Nearly every step is of an env we know, in a form we know, and nothing ends at it. For those this is all
-   that runs: little code, since between two steps a training script has driven it out of the caches. False,
-   with nothing done, when the step is anything else. */
+/* Counts the usual step: of the same env as before, in a known form, with no episode ending. It is short
+   because a training script drives it out of the caches between two steps. False, with nothing done, for any
+   other step. */
 static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result)
 {
     StepCounter *self = (StepCounter *)counter;
     if (self->last_env != env || !self->counting || self->report != NULL || self->recorder->steps_due > 0 ||
-        (self->watch != NULL && PyList_GET_SIZE(self->watch) > 0) ||
-        (a->open[a->depth].bits & self->unless_bits) || !PyTuple_Check(result) ||
+        (self->pending != NULL && PyList_GET_SIZE(self->pending) > 0) ||
+        (a->open[a->depth].bits & self->skip_bits) || !PyTuple_Check(result) ||
         self->last_place >= PyTuple_GET_SIZE(result)) {
         return false;
     }
@@ -331,8 +339,8 @@ static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Aren
             }
         }
     }
-    if (!rows->told) {
-        const char *data = one ? NULL : ((const Array *)gained)->data; /* if it is one */
+    if (!rows->sums_given) {
+        const char *data = one ? NULL : ((const Array *)gained)->data; /* valid if it is an array */
         if (one && PyFloat_Check(gained)) {
             rows->returns[0] += PyFloat_AS_DOUBLE(gained);
         } else if (!one && is_flat(gained, 'd', width, sizeof(double))) {
@@ -359,7 +367,7 @@ static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Aren
 static PyObject *call_counter(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     if (PyVectorcall_NARGS(nargsf) != 2 || names != NULL) {
-        PyErr_SetString(PyExc_TypeError, "A step counter is called with an env and what its step returned.");
+        PyErr_SetString(PyExc_TypeError, "A step counter takes an env and the result of its step.");
         return NULL;
     }
     if (!count_step(self, args[0], args[1], 0, NULL)) {
@@ -368,7 +376,7 @@ static PyObject *call_counter(PyObject *self, PyObject *const *args, size_t narg
     Py_RETURN_NONE;
 }
 
-/* A column of our own from any sequence; its numbers are freed by the caller. */
+/* Make a column from any sequence; the caller frees its numbers. */
 static bool column_from(Column *column, PyObject *sequence, bool as_flags, double **numbers)
 {
     PyObject *items = PySequence_Fast(sequence, "add() takes sequences of numbers.");
@@ -451,25 +459,26 @@ static bool read_places(StepCounter *self, Py_ssize_t reward, PyObject *ends)
     }
     self->place_count = 1 + count;
     if (!good) {
-        PyErr_Format(PyExc_ValueError, "ends=%R, reward=%zd: one to four places in a result, from 0 on.", ends, reward);
+        PyErr_Format(PyExc_ValueError, "ends=%R, reward=%zd must be one to four places in a result, counted from 0.", ends,
+                     reward);
     }
     return good;
 }
 
 static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    static char *words[] = {"recorder", "reward", "ends", "odd", "told", "resets_cost_a_step",
-                            "unless", "watch", "noticed", NULL};
-    PyObject *recorder, *ends, *odd = NULL, *told = NULL, *resets = NULL, *unless = NULL, *watch = NULL;
-    PyObject *noticed = NULL;
+    static char *words[] = {"recorder", "reward", "ends", "on_unknown", "episode_sums", "resets_cost_a_step",
+                            "skip_inside", "pending", "on_pending", NULL};
+    PyObject *recorder, *ends, *on_unknown = NULL, *episode_sums = NULL, *resets = NULL, *skip_inside = NULL, *pending = NULL;
+    PyObject *on_pending = NULL;
     Py_ssize_t reward;
     if (!PyArg_ParseTupleAndKeywords(args, names, "O!nO!|$OOOOOO", words, &RecorderType, &recorder, &reward,
-                                     &PyTuple_Type, &ends, &odd, &told, &resets, &unless, &watch, &noticed) ||
-        !is_region_or_none(unless, "unless")) {
+                                     &PyTuple_Type, &ends, &on_unknown, &episode_sums, &resets, &skip_inside, &pending, &on_pending) ||
+        !is_region_or_none(skip_inside, "skip_inside")) {
         return NULL;
     }
-    if (watch != NULL && watch != Py_None && !PyList_Check(watch)) {
-        PyErr_Format(PyExc_TypeError, "watch=%R must be a list or None.", watch);
+    if (pending != NULL && pending != Py_None && !PyList_Check(pending)) {
+        PyErr_Format(PyExc_TypeError, "pending=%R must be a list or None.", pending);
         return NULL;
     }
     StepCounter *self = (StepCounter *)type->tp_alloc(type, 0);
@@ -479,13 +488,13 @@ static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names
     self->vectorcall = call_counter;
     self->recorder = (Recorder *)Py_NewRef(recorder);
     self->counting = true;
-    self->odd = none_to_null(odd);
-    self->told = none_to_null(told);
+    self->on_unknown = none_to_null(on_unknown);
+    self->episode_sums = none_to_null(episode_sums);
     self->resets_cost_a_step = none_to_null(resets);
-    self->unless = (Region *)none_to_null(unless);
-    self->unless_bits = self->unless ? bit_of(self->unless->number) : 0;
-    self->watch = none_to_null(watch);
-    self->noticed = none_to_null(noticed);
+    self->skip_inside = (Region *)none_to_null(skip_inside);
+    self->skip_bits = self->skip_inside ? bit_of(self->skip_inside->number) : 0;
+    self->pending = none_to_null(pending);
+    self->on_pending = none_to_null(on_pending);
     self->rows = PyDict_New();
     if (self->rows == NULL || !read_places(self, reward, ends)) {
         Py_DECREF(self);
@@ -497,12 +506,12 @@ static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names
 static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->recorder);
-    Py_VISIT(self->odd);
-    Py_VISIT(self->told);
+    Py_VISIT(self->on_unknown);
+    Py_VISIT(self->episode_sums);
     Py_VISIT(self->resets_cost_a_step);
-    Py_VISIT(self->unless);
-    Py_VISIT(self->watch);
-    Py_VISIT(self->noticed);
+    Py_VISIT(self->skip_inside);
+    Py_VISIT(self->pending);
+    Py_VISIT(self->on_pending);
     Py_VISIT(self->report);
     Py_VISIT(self->rows);
     return 0;
@@ -510,11 +519,11 @@ static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
 
 static int counter_clear(StepCounter *self)
 {
-    Py_CLEAR(self->odd);
-    Py_CLEAR(self->told);
+    Py_CLEAR(self->on_unknown);
+    Py_CLEAR(self->episode_sums);
     Py_CLEAR(self->resets_cost_a_step);
-    Py_CLEAR(self->watch);
-    Py_CLEAR(self->noticed);
+    Py_CLEAR(self->pending);
+    Py_CLEAR(self->on_pending);
     Py_CLEAR(self->report);
     return 0;
 }
@@ -524,7 +533,7 @@ static void counter_dealloc(StepCounter *self)
     PyObject_GC_UnTrack(self);
     counter_clear(self);
     Py_XDECREF(self->rows);
-    Py_XDECREF(self->unless);
+    Py_XDECREF(self->skip_inside);
     Py_XDECREF(self->recorder);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -543,8 +552,8 @@ static int set_report(StepCounter *self, PyObject *value, void *unused)
 }
 
 static PyMethodDef counter_methods[] = {
-    {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): one step of every row, in plain numbers."},
-    {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its episodes were broken off."},
+    {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): count one step of every row."},
+    {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its current episodes were abandoned."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -554,14 +563,14 @@ static PyMemberDef counter_members[] = {
 };
 
 static PyGetSetDef counter_getset[] = {
-    {"report", (getter)get_report, (setter)set_report, "Called with what progress() takes, instead of counting.", NULL},
+    {"report", (getter)get_report, (setter)set_report, "Called with the arguments of progress(), instead of counting.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject StepCounterType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotloop.measure._core.StepCounter",
-    .tp_doc = "Counts env steps and episodes from what calls return; see steps.py for the same in Python.",
+    .tp_doc = "Counts env steps and episodes from what calls return; twin/step_counter.py does the same in Python.",
     .tp_basicsize = sizeof(StepCounter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(StepCounter, vectorcall),
@@ -574,3 +583,5 @@ static PyTypeObject StepCounterType = {
     .tp_members = counter_members,
     .tp_getset = counter_getset,
 };
+
+#endif

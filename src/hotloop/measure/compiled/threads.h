@@ -1,6 +1,12 @@
-/* Threads come and go: attaching, folding ended ones together, forks. Part of _core.c. */
+/* Threads: attaching them, merging ended ones, forks. */
+#ifndef HOTLOOP_THREADS_H
+#define HOTLOOP_THREADS_H
 
-/* -- folding ended threads together -------------------------------------------------------------- */
+#include "tree.h"
+
+#include <unistd.h>
+
+/* -- merging ended threads ------------------------------------------------------------------------ */
 
 static void add_figures(Node *into, const Node *other)
 {
@@ -51,7 +57,7 @@ static void add_progress(HL_PROGRESS_t *into, const HL_PROGRESS_t *other)
     into->loss_count += other->loss_count;
 }
 
-/* Within a callout. Returns false when memory ran out; the ended thread then keeps its arena. */
+/* Within a callout. False when there is no memory; the ended thread then keeps its arena. */
 static bool fold(Recorder *rec, Arena *ended, uint64_t now)
 {
     if (rec->folded == NULL) {
@@ -67,7 +73,7 @@ static bool fold(Recorder *rec, Arena *ended, uint64_t now)
         return false;
     }
     twins[0] = into->nodes[0];
-    for (uint32_t n = 1; n < count; n++) { /* parents come before their children */
+    for (uint32_t n = 1; n < count; n++) { /* parents precede their children */
         Node *node = ended->nodes[n], *parent = twins[node->parent->index];
         twins[n] = find_node(into, parent, node->region);
         if (twins[n] == NULL) {
@@ -108,7 +114,7 @@ static Arena *arena_for_thread(Recorder *rec)
     for (uint32_t i = 0; rec->arena_count >= HL_FOLD_AFTER && i < rec->arena_count; i++) {
         Arena *a = rec->arenas[i];
         if (a && __atomic_load_n(&a->file->state, __ATOMIC_ACQUIRE) == HL_ARENA_ENDED) {
-            a->file->state = HL_ARENA_FOLDED; /* nobody else may take it meanwhile */
+            a->file->state = HL_ARENA_FOLDED; /* so that no other thread takes it */
             if (!fold(rec, a, now)) {
                 a->file->state = HL_ARENA_ENDED;
                 break;
@@ -120,7 +126,7 @@ static Arena *arena_for_thread(Recorder *rec)
         }
     }
     if (rec->arena_count >= HL_MAX_ARENAS) {
-        raise_flag(rec, HL_FLAG_THREADS_OVERFLOW, "too many threads at once; the rest is not recorded");
+        raise_flag(rec, HL_FLAG_THREADS_OVERFLOW, "too many threads at the same time; the rest is not recorded");
         return NULL;
     }
     return new_arena(rec, now, HL_ARENA_LIVE);
@@ -128,7 +134,7 @@ static Arena *arena_for_thread(Recorder *rec)
 
 static bool open_part(Recorder *rec);
 
-/* Find or make the calling thread's arena; in a forked child this first opens a part of its own. */
+/* Find or create the arena of the calling thread; in a forked child this first opens its own part. */
 static __attribute__((noinline)) bool attach(Recorder *rec)
 {
     Local *local = &locals[rec->slot];
@@ -136,7 +142,7 @@ static __attribute__((noinline)) bool attach(Recorder *rec)
         return false;
     }
     Callout saved = begin_callout(rec);
-    while (rec->attaching) { /* one thread at a time: opening and folding touch what all share */
+    while (rec->attaching) { /* one thread at a time: opening and merging change shared state */
         Py_BEGIN_ALLOW_THREADS
         usleep(100);
         Py_END_ALLOW_THREADS
@@ -160,7 +166,7 @@ static __attribute__((noinline)) bool attach(Recorder *rec)
     return true;
 }
 
-/* Destructor of thread_key: runs on the ending thread, without the GIL. */
+/* Destructor of thread_key; runs on the ending thread, without the GIL. */
 static void thread_ended(void *unused)
 {
     (void)unused;
@@ -183,7 +189,7 @@ static void thread_ended(void *unused)
     pthread_mutex_unlock(&registry_lock);
 }
 
-/* What was recorded before a fork belongs to the parent; no Python may run here. */
+/* What was recorded before a fork belongs to the parent. Must not run Python. */
 static void forked_child(void)
 {
     pthread_mutex_init(&registry_lock, NULL);
@@ -202,3 +208,5 @@ static void forked_child(void)
         }
     }
 }
+
+#endif

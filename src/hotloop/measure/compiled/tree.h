@@ -1,4 +1,11 @@
-/* The tree of one thread: its nodes in the part, counting calls, windows. Part of _core.c. */
+/* The tree of one thread: its nodes in the part, counting calls, windows. */
+#ifndef HOTLOOP_TREE_H
+#define HOTLOOP_TREE_H
+
+#include "state.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /* -- nodes ------------------------------------------------------------------------------------ */
 
@@ -53,7 +60,7 @@ static bool make_room(Arena *a)
     return true;
 }
 
-#define SLAB 32 /* nodes that are allocated together */
+#define SLAB 32 /* nodes allocated together */
 
 static Node *new_node(Arena *a)
 {
@@ -71,26 +78,26 @@ static Node *new_node(Arena *a)
 static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
     uint32_t index = a->node_count;
-    uint32_t place = index % HL_NODES_PER_BLOCK;
+    uint32_t place = index % HL_NODES_PER_SECTION;
     if (!make_room(a)) {
         PyErr_NoMemory();
         return NULL;
     }
     if (place == 0) {
-        HL_NODE_BLOCK_t *block = new_block(rec, "NODE_BLOCK", a->number, index);
-        if (block == NULL) {
+        HL_NODES_t *section = new_section(rec, HL_SECTION_NODES, a->number, index);
+        if (section == NULL) {
             return NULL;
         }
-        a->block = block;
+        a->section = section;
     }
     Node *node = new_node(a);
     if (node == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    node->file = &a->block->nodes[place];
-    node->buckets = a->block->buckets[place].count;
-    node->windows = a->block->windows[place].at;
+    node->file = &a->section->nodes[place];
+    node->buckets = a->section->buckets[place].count;
+    node->windows = a->section->windows[place].at;
     node->region = region;
     node->number = region ? region->number : HL_UNNAMED;
     node->parent = parent;
@@ -114,7 +121,7 @@ static void raise_flag(Recorder *rec, int flag, const char *text)
     Py_XDECREF(done);
 }
 
-/* Within a callout: note where in the user's code the first call of a node comes from. */
+/* Within a callout: note which line of the user's code first calls a node. */
 static void locate(Recorder *rec, Node *node)
 {
     PyObject *site = PyObject_CallNoArgs(user_site);
@@ -133,7 +140,7 @@ static Node *make_child(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
     if (rec->node_count >= HL_MAX_NODES - HL_MAX_ARENAS) {
         raise_flag(rec, HL_FLAG_PATHS_OVERFLOW,
-                   "too many different paths; the rest is recorded under '" HL_OTHER_PATHS "'");
+                   "too many distinct paths; the rest is recorded under '" HL_OTHER_PATHS "'");
         region = other_region(rec, HL_OTHER_PATHS);
         parent = a->nodes[0];
         Node *found = region ? find_node(a, parent, region) : NULL;
@@ -169,7 +176,7 @@ static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *p
 static void free_arena(Arena *a)
 {
     for (uint32_t i = 0; i < a->node_count; i += SLAB) {
-        free(a->nodes[i]); /* the first of its slab */
+        free(a->nodes[i]); /* the first node of its slab */
     }
     PyMem_RawFree(a->nodes);
     PyMem_RawFree(a->table);
@@ -181,7 +188,7 @@ static uint64_t native_thread_id(void)
     return (uint64_t)PyThread_get_thread_native_id();
 }
 
-/* Within a callout: the thread's name, as Python knows it. */
+/* Within a callout: the name Python has for the thread. */
 static void write_thread_name(HL_ARENA_t *file, bool folded)
 {
     memset(file->thread_name, 0, sizeof file->thread_name);
@@ -215,7 +222,7 @@ static void clear_node(Node *node)
     memset(node->windows, 0, HL_MAX_WINDOWS * sizeof(HL_NODE_WINDOW_t));
 }
 
-/* Begin to serve a thread. */
+/* Prepare the arena for a thread, new or reused. */
 static void reset_arena(Arena *a, uint64_t now, uint32_t state)
 {
     HL_ARENA_t *f = a->file;
@@ -248,12 +255,11 @@ static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
         return NULL;
     }
     a->number = number;
-    HL_ARENA_BLOCK_t *block = new_block(rec, "ARENA_BLOCK", number, 0);
-    if (block == NULL) {
+    a->file = new_section(rec, HL_SECTION_THREAD, number, 0);
+    if (a->file == NULL) {
         PyMem_RawFree(a);
         return NULL;
     }
-    a->file = &block->arena;
     reset_arena(a, now, 0);
     Node *root = add_node(rec, a, NULL, NULL);
     if (root == NULL) {
@@ -301,7 +307,7 @@ static inline void count_call(Node *node, uint64_t duration)
     node->buckets[bucket]++;
 }
 
-/* Give the time since the last event to the node on top; within an update. */
+/* Credit the time since the last event to the node on top; within an update. */
 static inline void settle(Arena *a, Node *top, uint64_t now)
 {
     top->file->own_ns += now - a->file->last_ns;
@@ -326,7 +332,7 @@ static void thin_windows(Arena *a)
     f->window_interval_ns *= 2;
 }
 
-/* The caller has settled; called by the thread that owns the arena. */
+/* Called by the thread that owns the arena, after it has settled. */
 static void take_window(Recorder *rec, Arena *a, uint64_t now)
 {
     HL_ARENA_t *f = a->file;
@@ -354,10 +360,10 @@ static void take_window(Recorder *rec, Arena *a, uint64_t now)
     }
     f->window_count = w + 1;
     end_update(a);
-    /* CPU time, not wall: on a busy machine the thread may lose its core right here, for milliseconds. */
+    /* CPU time, not wall time: on a busy machine the thread may lose its core here for milliseconds. */
     uint64_t cost = rec->clock ? 0 : read_clock(CLOCK_THREAD_CPUTIME_ID) - cpu;
     uint64_t pause = f->window_interval_ns > 1000 * cost ? f->window_interval_ns : 1000 * cost;
-    a->due = now + pause; /* so windows cost at most a thousandth, however many nodes there are */
+    a->due = now + pause; /* windows cost at most a thousandth of the time, however many nodes there are */
 }
 
 static void call_and_forget(PyObject *result)
@@ -368,7 +374,7 @@ static void call_and_forget(PyObject *result)
     Py_XDECREF(result);
 }
 
-/* The window of a thread, then what others do at windows. Touch the arena no more afterwards. */
+/* Take the window of a thread, then call those who wait for windows. The arena may be gone afterwards. */
 static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64_t now)
 {
     take_window(rec, a, now);
@@ -387,3 +393,5 @@ static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64
         PyErr_Restore(type, value, trace);
     }
 }
+
+#endif

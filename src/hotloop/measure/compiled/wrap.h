@@ -1,11 +1,15 @@
-/* `Region.wrap`: functions that run inside a region. Part of _core.c. */
+/* `Region.wrap`: functions that run inside a region. */
+#ifndef HOTLOOP_WRAP_H
+#define HOTLOOP_WRAP_H
 
-/* Regions to be looked for among the open ones. */
+#include "region.h"
+
+/* Regions to look for among the open ones. */
 typedef struct {
     PyObject *regions; /* tuple; NULL when empty */
     uint64_t bits;     /* bit_of() of each */
     uint16_t count;
-    uint16_t numbers[MAX_SET]; /* of the regions, so that they need not be touched; below HL_MAX_REGIONS */
+    uint16_t numbers[MAX_SET]; /* of the regions, so that these need not be read; below HL_MAX_REGIONS */
 } RegionSet;
 
 typedef struct {
@@ -13,19 +17,19 @@ typedef struct {
     vectorcallfunc vectorcall;
     Region *region;
     PyObject *function;
-    Recorder *recorder;  /* the region's: whether it records can be asked without touching the region */
-    uint64_t alone_bits; /* of `alone` */
+    Recorder *recorder;  /* the region's, to see whether it records without reading the region */
+    uint64_t skip_bits; /* of `skip_inside` */
     Last last;           /* of `region` */
-    uint64_t epoch;      /* in which `last` is right */
-    Region *outer;       /* opened around the call unless it is open on this thread already */
+    uint64_t epoch;      /* in which `last` is valid */
+    Region *outer;       /* opened around the call unless it is already open on this thread */
     PyObject *after;     /* after(first argument, result), for calls that opened `outer` or have none */
     Region *otherwise;
-    RegionSet inside;    /* `outer` is not opened when one of these is open */
+    RegionSet no_outer_inside;    /* `outer` is not opened when one of these is open */
     Region *otherwise_outer; /* `outer` of calls that are `otherwise` */
     RegionSet never;     /* when one of these is open, `otherwise` is the region */
-    RegionSet always;    /* else, when one of these is open, `region` is, and `choose` is not asked */
+    RegionSet always;    /* else, when one of these is open, `region` is, without calling `choose` */
     PyObject *choose;    /* tuple of callables without arguments: all true -> region, else otherwise */
-    RegionSet alone;     /* when one of these is open, the call is passed through */
+    RegionSet skip_inside;     /* when one of these is open, the call is not recorded */
     PyObject *dict;
     PyObject *weak;
 } Profiled;
@@ -52,7 +56,7 @@ static __attribute__((hot)) bool is_open(Recorder *rec, Region *region)
 
 static __attribute__((noinline, hot)) bool find_open(Arena *a, const RegionSet *set)
 {
-    for (uint32_t d = a->depth; d > 0; d--) { /* from the innermost: it is the likeliest */
+    for (uint32_t d = a->depth; d > 0; d--) { /* innermost first: the most likely */
         uint32_t number = a->file->stack[d - 1].region;
         for (uint16_t i = 0; (set->bits & bit_of(number)) && i < set->count; i++) {
             if (set->numbers[i] == number) {
@@ -68,8 +72,7 @@ static inline bool any_open(Arena *a, const RegionSet *set)
     return a != NULL && (a->open[a->depth].bits & set->bits) && find_open(a, set);
 }
 
-/* Whether a call is of `region` and not of `otherwise`; an error in `choose` is the chooser's fault,
-   not the caller's. */
+/* Whether a call belongs to `region` and not to `otherwise`; an error in `choose` must not reach the caller. */
 static __attribute__((noinline, hot)) bool is_chosen(Profiled *self, Arena *a)
 {
     if (any_open(a, &self->never)) {
@@ -96,13 +99,13 @@ static __attribute__((noinline, hot)) bool is_chosen(Profiled *self, Arena *a)
 static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
 static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out);
 
-/* What runs after a call is our own time: it becomes a call of a region of ours, so that reports show it. */
+/* Hooks after a call are overhead of ours: record their time in a region of ours, so that reports show it. */
 static void credit_hook(Recorder *rec)
 {
     if (rec->hooks == NULL) {
         Callout saved = begin_callout(rec);
         PyObject *made = PyObject_CallFunction(rec->profile, "ss", HOOKS_NAME, "hotloop");
-        rec->hooks = (Region *)made; /* the list of regions keeps it */
+        rec->hooks = (Region *)made; /* the list of regions owns it */
         Py_XDECREF(made);
         end_callout(rec, saved);
     }
@@ -112,11 +115,11 @@ static void credit_hook(Recorder *rec)
     }
 }
 
-/* A counter that did not have to ask Python anything costs no more than a region: it is not a call of its own. */
+/* A step counter that did not call Python costs no more than a region and gets no call of its own. */
 static __attribute__((noinline)) void call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *result)
 {
     bool went_well, called_out = true;
-    if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: the time is that of its end */
+    if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: reuse the time of its end */
         went_well = count_step(self->after, first, result, a ? a->file->last_ns : 0, &called_out);
     } else {
         PyObject *done = PyObject_CallFunctionObjArgs(self->after, first, result, NULL);
@@ -140,7 +143,7 @@ static inline void call_after(Profiled *self, PyObject *const *args, size_t narg
     }
 }
 
-/* Not inlined here, four times: code that is not in the cache costs as much as data. */
+/* Not inlined four times: instruction cache misses cost as much as data cache misses. */
 static __attribute__((noinline, hot)) void enter_wrapped(Recorder *rec, Region *region, Last *last, uint64_t *moment)
 {
     enter(rec, region, last, moment);
@@ -148,7 +151,7 @@ static __attribute__((noinline, hot)) void enter_wrapped(Recorder *rec, Region *
 
 static __attribute__((noinline, hot)) void exit_wrapped(Recorder *rec, Region *region, uint64_t *moment)
 {
-    if (LIKELY(rec->epoch != 0)) { /* it may have been stopped meanwhile */
+    if (LIKELY(rec->epoch != 0)) { /* it may have been stopped in the meantime */
         leave(rec, region, moment);
     }
 }
@@ -162,10 +165,10 @@ static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject
     }
     if (UNLIKELY(self->epoch != rec->epoch)) {
         self->epoch = rec->epoch;
-        self->last = (Last){NULL, NULL}; /* nodes of an earlier recording are gone */
+        self->last = (Last){NULL, NULL}; /* the nodes of an earlier recording are gone */
     }
     Arena *a = arena_now(rec);
-    if (a != NULL && (a->open[a->depth].bits & self->alone_bits) && find_open(a, &self->alone)) {
+    if (a != NULL && (a->open[a->depth].bits & self->skip_bits) && find_open(a, &self->skip_inside)) {
         return PyObject_Vectorcall(self->function, args, nargsf, names);
     }
     __builtin_prefetch(self->last.child);
@@ -175,14 +178,14 @@ static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject
         outer = self->otherwise_outer ? self->otherwise_outer : outer;
     }
     bool has_outer = outer != NULL;
-    if (has_outer && (is_open(rec, outer) || any_open(arena_now(rec), &self->inside))) {
+    if (has_outer && (is_open(rec, outer) || any_open(arena_now(rec), &self->no_outer_inside))) {
         outer = NULL;
     }
     uint64_t moment = 0;
     if (outer != NULL) {
         enter_wrapped(rec, outer, &outer->last, &moment);
     }
-    if (LIKELY(rec->epoch == self->epoch)) { /* opening a part may fail */
+    if (LIKELY(rec->epoch == self->epoch)) { /* opening a part can fail */
         enter_wrapped(rec, region, region == self->region ? &self->last : &region->last, &moment);
     }
     PyObject *result = PyObject_Vectorcall(self->function, args, nargsf, names);
@@ -228,7 +231,7 @@ static bool fill_set(RegionSet *set, PyObject *value, const char *word)
     for (Py_ssize_t i = 0; set->regions && i < PyTuple_GET_SIZE(set->regions); i++) {
         PyObject *item = PyTuple_GET_ITEM(set->regions, i);
         if (!Py_IS_TYPE(item, &RegionType)) {
-            PyErr_Format(PyExc_TypeError, "%s= takes a tuple of regions; there is %R in it.", word, item);
+            PyErr_Format(PyExc_TypeError, "%s= takes a tuple of regions, but it contains %R.", word, item);
             return false;
         }
         set->bits |= bit_of(((Region *)item)->number);
@@ -237,7 +240,7 @@ static bool fill_set(RegionSet *set, PyObject *value, const char *word)
     return set->regions != NULL;
 }
 
-/* `choose` as a tuple: of one callable, or as many as were given. */
+/* `choose` as a tuple of callables. */
 static bool fill_choices(PyObject **into, PyObject *value)
 {
     bool one = value != NULL && value != Py_None && !PyTuple_Check(value);
@@ -247,11 +250,11 @@ static bool fill_choices(PyObject **into, PyObject *value)
 
 static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
 {
-    static char *words[] = {"function", "outer", "inside", "alone", "choose", "always", "never",
+    static char *words[] = {"function", "outer", "no_outer_inside", "skip_inside", "choose", "always", "never",
                             "otherwise", "otherwise_outer", "after", NULL};
-    PyObject *function, *outer = NULL, *inside = NULL, *alone = NULL, *choose = NULL, *always = NULL;
+    PyObject *function, *outer = NULL, *no_outer_inside = NULL, *skip_inside = NULL, *choose = NULL, *always = NULL;
     PyObject *never = NULL, *otherwise = NULL, *otherwise_outer = NULL, *after = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOO", words, &function, &outer, &inside, &alone,
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOO", words, &function, &outer, &no_outer_inside, &skip_inside,
                                      &choose, &always, &never, &otherwise, &otherwise_outer, &after) ||
         !is_region_or_none(outer, "outer") || !is_region_or_none(otherwise, "otherwise") ||
         !is_region_or_none(otherwise_outer, "otherwise_outer")) {
@@ -263,19 +266,19 @@ static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
     }
     profiled->vectorcall = call_profiled;
     profiled->region = (Region *)Py_NewRef((PyObject *)self);
-    profiled->recorder = self->recorder; /* kept by the region */
+    profiled->recorder = self->recorder; /* owned by the region */
     profiled->function = Py_NewRef(function);
     profiled->outer = (Region *)none_to_null(outer);
     profiled->otherwise = (Region *)none_to_null(otherwise);
     profiled->otherwise_outer = (Region *)none_to_null(otherwise_outer);
     profiled->after = none_to_null(after);
-    if (!fill_set(&profiled->inside, inside, "inside") || !fill_set(&profiled->alone, alone, "alone") ||
+    if (!fill_set(&profiled->no_outer_inside, no_outer_inside, "no_outer_inside") || !fill_set(&profiled->skip_inside, skip_inside, "skip_inside") ||
         !fill_set(&profiled->always, always, "always") || !fill_set(&profiled->never, never, "never") ||
         !fill_choices(&profiled->choose, choose)) {
         Py_DECREF(profiled);
         return NULL;
     }
-    profiled->alone_bits = profiled->alone.bits;
+    profiled->skip_bits = profiled->skip_inside.bits;
     return (PyObject *)profiled;
 }
 
@@ -284,8 +287,8 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
     Py_VISIT(self->region);
     Py_VISIT(self->function);
     Py_VISIT(self->outer);
-    Py_VISIT(self->inside.regions);
-    Py_VISIT(self->alone.regions);
+    Py_VISIT(self->no_outer_inside.regions);
+    Py_VISIT(self->skip_inside.regions);
     Py_VISIT(self->always.regions);
     Py_VISIT(self->never.regions);
     Py_VISIT(self->choose);
@@ -314,8 +317,8 @@ static void profiled_dealloc(Profiled *self)
     Py_XDECREF(self->region);
     Py_XDECREF(self->function);
     Py_XDECREF(self->outer);
-    Py_XDECREF(self->inside.regions);
-    Py_XDECREF(self->alone.regions);
+    Py_XDECREF(self->no_outer_inside.regions);
+    Py_XDECREF(self->skip_inside.regions);
     Py_XDECREF(self->always.regions);
     Py_XDECREF(self->never.regions);
     Py_XDECREF(self->otherwise);
@@ -334,14 +337,14 @@ static PyObject *profiled_repr(Profiled *self)
     return PyUnicode_FromFormat("<%R in %R>", self->function, (PyObject *)self->region);
 }
 
-/* Pickled like a function: by the name it is found under. */
+/* Pickled like a function: by its qualified name. */
 static PyObject *profiled_reduce(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return PyObject_GetAttrString(self, "__qualname__");
 }
 
-/* Attributes of the function (defaults, annotations, code) show through. */
+/* Looks up attributes it does not have (defaults, annotations, code) on the function. */
 static PyObject *profiled_getattr(PyObject *self, PyObject *name)
 {
     PyObject *found = PyObject_GenericGetAttr(self, name);
@@ -380,3 +383,5 @@ static PyTypeObject ProfiledType = {
     .tp_methods = profiled_methods,
     .tp_getset = profiled_getset,
 };
+
+#endif

@@ -1,4 +1,4 @@
-"""What one thread of the Python twin writes: its arena, and the nodes of its tree."""
+"""What one thread of the Python twin writes: its arena and the nodes of its tree."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
     from hotloop.measure.twin.region import Region
 
-ARENA_AT = {name: (32 + at) // 8 for name, at in layout.offsets("ARENA").items()}
+ARENA_AT = {name: at // 8 for name, at in layout.offsets("ARENA").items()}
 SEQ, LAST, DEPTH = ARENA_AT["seq"], ARENA_AT["last_ns"], ARENA_AT["depth"]
 STACK, COUNTS = ARENA_AT["stack"], ARENA_AT["state"]
 FRAME_WORDS = layout.item_bytes("FRAME") // 8
-WINDOWS_AT = 32 + layout.offsets("ARENA")["windows"]
+WINDOWS_AT = layout.offsets("ARENA")["windows"]
 WINDOW_BYTES = layout.item_bytes("WINDOW")
-PROGRESS_AT = 32 + layout.offsets("ARENA")["progress"]
+PROGRESS_AT = layout.offsets("ARENA")["progress"]
 PROGRESS = struct.Struct("<3QdQdQdQ")
 PROGRESS_SLICE = slice(PROGRESS_AT, PROGRESS_AT + PROGRESS.size)
 NODE_BYTES = layout.item_bytes("NODE")
 NODE_AT = layout.offsets("NODE")
-BLOCK_AT = layout.offsets("NODE_BLOCK")
-# Readers look at any time, and `pack_into` clears the bytes before it writes them: what they may see
-# half way is therefore packed first and then put in place in one copy.
+NODES_AT = layout.offsets("NODES")
+# Readers may look at any time, and `pack_into` clears the bytes before it writes them. What they must not see
+# half written is packed first and then copied into place.
 HOT = struct.Struct("<6Qd")  # calls .. squares
 NODE_WINDOW = struct.Struct("<3Q")
 NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
 BUCKET_WORDS = layout.BUCKETS
 EVENT = struct.Struct("<IIQQ")
-EVENTS_AT = layout.offsets("EVENT_BLOCK")["events"]
 OCTAVE_BASE = layout.FIRST_OCTAVE * 4
 LAST_BUCKET = layout.BUCKETS - 1
 
 
 class Node:
-    """A path of one thread: the figures in plain attributes, and where they go in the file."""
+    """A path of one thread: its figures as plain attributes, and where they go in the file."""
 
     __slots__ = (
         "bucket_word",
@@ -63,30 +62,29 @@ class Node:
         "words",
     )
 
-    def __init__(self, number: int, parent: Node | None, region: Region | None, block: memoryview):
-        slot = number % layout.NODES_PER_BLOCK
+    def __init__(self, number: int, parent: Node | None, region: Region | None, section: memoryview):
+        slot = number % layout.NODES_PER_SECTION
         self.index = number
         self.parent = parent
         self.region = region
         self.children: dict[Region, Node] = {}
-        self.bytes_view = block
-        self.start = BLOCK_AT["nodes"] + slot * NODE_BYTES
+        self.bytes_view = section
+        self.start = NODES_AT["nodes"] + slot * NODE_BYTES
         self.hot = slice(self.start + NODE_AT["calls"], self.start + NODE_AT["calls"] + HOT.size)
-        self.words = block.cast("Q")
-        self.floats = block.cast("d")
+        self.words = section.cast("Q")
+        self.floats = section.cast("d")
         self.own_word = (self.start + NODE_AT["own_ns"]) // 8
-        self.bucket_word = BLOCK_AT["buckets"] // 8 + slot * BUCKET_WORDS
-        self.window_at = BLOCK_AT["windows"] + slot * NODE_WINDOWS_BYTES
+        self.bucket_word = NODES_AT["buckets"] // 8 + slot * BUCKET_WORDS
+        self.window_at = NODES_AT["windows"] + slot * NODE_WINDOWS_BYTES
         self.clear()
-        struct.pack_into("<I", block, self.at("region"), region.number if region else layout.UNNAMED)
-        struct.pack_into("<I", block, self.at("parent"), parent.index if parent else layout.NO_PARENT)
+        struct.pack_into("<I", section, self.at("region"), region.number if region else layout.UNNAMED)
+        struct.pack_into("<I", section, self.at("parent"), parent.index if parent else layout.NO_PARENT)
 
     def at(self, field: str) -> int:
-        """Byte offset of a field in the block."""
+        """Byte offset of a field in the section."""
         return self.start + NODE_AT[field]
 
     def clear(self) -> None:
-        """All figures back to zero."""
         self.calls = self.total = self.own = self.first = self.least = self.most = 0
         self.squares = 0.0
         start = self.at("region")
@@ -102,7 +100,7 @@ class Node:
         self.bytes_view[self.window_at : self.window_at + NODE_WINDOWS_BYTES] = bytes(NODE_WINDOWS_BYTES)
 
     def save(self) -> None:
-        """Write the figures every event touches."""
+        """Write the figures that every event changes."""
         self.bytes_view[self.hot] = HOT.pack(
             self.calls,
             self.total,
@@ -114,16 +112,16 @@ class Node:
         )
 
     def read(self, field: str, code: str = "<Q") -> Any:
-        """One of the rarely written fields."""
+        """Read one of the fields that seldom change."""
         return struct.unpack_from(code, self.bytes_view, self.at(field))[0]
 
     def write(self, field: str, value: float, code: str = "<Q") -> None:
-        """Set one of the rarely written fields."""
+        """Write one of the fields that seldom change."""
         struct.pack_into(code, self.bytes_view, self.at(field), value)
 
 
 class Arena:
-    """What one thread writes."""
+    """What one thread writes into the part."""
 
     __slots__ = (
         "__weakref__",
@@ -156,7 +154,7 @@ class Arena:
         self.recorder = recorder
         self.part = part
         self.number = number
-        self.view = part.block("ARENA_BLOCK", number, 0)
+        self.view = part.add_section("thread", number)
         self.words = self.view.cast("Q")
         self.seq = 0
         self.nodes: list[Node] = []
@@ -167,13 +165,13 @@ class Arena:
         self.publish()
 
     def reset(self, now: int, state: int) -> None:
-        """Begin to serve a thread."""
+        """Prepare for a thread, new or reused."""
         thread = threading.current_thread()
         self.epoch = self.recorder.epoch
-        self.busy = False  # the thread is in the middle of writing
+        self.busy = False  # true while the thread is writing
         self.state = state
         self.depth = self.overflow = self.window_count = self.event_count = 0
-        self.last_outermost: Region | None = None  # what ended last at depth 0, for segmenting
+        self.last_outermost: Region | None = None  # ended last at depth 0, to name the gap after it
         self.frames: list[tuple[Node, Region, int]] = []
         self.open = self.nodes[:1]
         self.interval = layout.FIRST_WINDOW_NS
@@ -189,14 +187,14 @@ class Arena:
         self.words[ARENA_AT["window_interval_ns"]] = self.interval
         folded = state == layout.ARENA_FOLDED
         name = b"ended threads" if folded else thread.name.encode("utf-8", "replace")[:63]
-        at = 32 + layout.offsets("ARENA")["thread_name"]
+        at = layout.offsets("ARENA")["thread_name"]
         self.view[at : at + 64] = name + bytes(64 - len(name))
         self.view[PROGRESS_SLICE] = PROGRESS.pack(*self.progress)
         for node in self.nodes:
             node.clear()
 
     def publish(self, folded_threads: int | None = None) -> None:
-        """Write the small counts readers start from."""
+        """Write the counts that readers begin with."""
         if folded_threads is None:
             folded_threads = self.words[ARENA_AT["window_count"]] >> 32
         self.words[COUNTS] = self.state | len(self.nodes) << 32
@@ -204,29 +202,29 @@ class Arena:
         self.words[ARENA_AT["window_count"]] = self.window_count | folded_threads << 32
 
     def begin(self) -> None:
-        """Readers, wait: an update is under way."""
+        """Mark the beginning of an update, for readers."""
         self.words[SEQ] = self.seq + 1
 
     def end(self) -> None:
-        """The update is complete."""
+        """Mark the end of an update."""
         self.seq += 2
         self.words[SEQ] = self.seq
 
     def add_node(self, parent: Node | None, region: Region | None) -> Node:
-        """A new node, visible to readers once it is complete."""
+        """Add a node; readers see it once it is complete."""
         number = len(self.nodes)
-        block = (
-            self.part.block("NODE_BLOCK", self.number, number)
-            if number % layout.NODES_PER_BLOCK == 0
+        section = (
+            self.part.add_section("nodes", self.number, number)
+            if number % layout.NODES_PER_SECTION == 0
             else self.nodes[-1].bytes_view
         )
-        node = Node(number, parent, region, block)
+        node = Node(number, parent, region, section)
         self.nodes.append(node)
         self.words[COUNTS] = self.state | len(self.nodes) << 32
         return node
 
     def child(self, parent: Node, region: Region) -> Node:
-        """The node of `region` below `parent`, made at its first use."""
+        """The node of `region` below `parent`, created at its first use."""
         found = parent.children.get(region)
         if found is None:
             found = self.recorder.make_child(self, parent, region)
@@ -235,7 +233,7 @@ class Arena:
     # -- events ----------------------------------------------------------------------------------
 
     def settle(self, now: int) -> None:
-        """Give the time since the last event to the node on top."""
+        """Credit the time since the last event to the node on top."""
         top = self.open[-1]
         self.begin()
         top.own += now - self.last
@@ -244,12 +242,12 @@ class Arena:
         self.end()
 
     def close_out_of_order(self, region: Region, now: int) -> None:
-        """End the nearest open call of `region` below the top; the ones above move up."""
+        """End the nearest open call of `region` below the top; those above it move down."""
         for position in range(self.depth - 1, -1, -1):
             if self.frames[position][1] is region:
                 break
         else:
-            return  # begun before recording, or before a fork: not ours to count
+            return  # begun before the recording or before a fork
         self.settle(now)
         self.begin()
         node, _, start = self.frames.pop(position)
@@ -268,7 +266,7 @@ class Arena:
         self.end()
 
     def finish(self, node: Node, start: int, now: int) -> None:
-        """Count one completed call; the caller has settled own time."""
+        """Count one completed call; the caller has settled its own time."""
         duration = now - start
         if node.calls:
             if duration < node.least:
@@ -284,17 +282,17 @@ class Arena:
         node.words[node.bucket_word + layout.bucket_of(duration)] += 1
 
     def save_frame(self, place: int) -> None:
-        """Write one frame of the open stack."""
+        """Write one frame of the stack of open regions."""
         node, region, start = self.frames[place]
         at = STACK + place * FRAME_WORDS
         self.words[at] = node.index | region.number << 32
         self.words[at + 1] = start
 
     def record_event(self, node: Node, start: int, now: int) -> None:
-        """Add a completed call to the timeline's ring."""
+        """Add a completed call to the ring buffer of the timeline."""
         if self.events is None:
-            self.events = self.part.block("EVENT_BLOCK", self.number, 0)
-        at = EVENTS_AT + self.event_count % layout.EVENTS_PER_BLOCK * EVENT.size
+            self.events = self.part.add_section("events", self.number)
+        at = self.event_count % layout.EVENTS_PER_SECTION * EVENT.size
         EVENT.pack_into(self.events, at, node.index, 0, start, now - start)
         self.event_count += 1
         self.words[ARENA_AT["event_count"]] = self.event_count
@@ -302,7 +300,7 @@ class Arena:
     # -- windows ---------------------------------------------------------------------------------
 
     def take_window(self, now: int) -> None:
-        """Snapshot every node and counter; with no room left, first drop every second window."""
+        """Take a snapshot of every node and counter; when full, first drop every second window."""
         cpu = time.thread_time_ns()
         self.begin()
         if self.window_count == layout.MAX_WINDOWS:
@@ -322,7 +320,7 @@ class Arena:
         self.window_count += 1
         self.publish()
         self.end()
-        # CPU time, not wall: on a busy machine the thread may lose its core right here, for milliseconds.
+        # CPU time, not wall time: on a busy machine the thread may lose its core here for milliseconds.
         cost = time.thread_time_ns() - cpu if self.recorder.clock is None else 0
         self.due = now + max(self.interval, 1000 * cost)
 
@@ -346,7 +344,7 @@ class Arena:
 
 
 def add_node(into: Node, other: Node) -> None:
-    """Add the figures of one node to another's."""
+    """Add the figures of one node to another."""
     if other.calls:
         if into.calls:
             into.least = min(into.least, other.least)

@@ -1,11 +1,10 @@
-"""The recorder in plain Python: what the compiled core (`_core.c`) does, slower and obvious.
+"""The recorder in plain Python; `_core.c` is the same, compiled.
 
-Same names, same file, same results: every test of the recorder runs on both. A thread writes only
-its own arena, so nothing here takes a lock between a region's start and its end.
+A thread writes only its own arena, so no lock is taken between the start and the end of a region.
 
-The rule that makes times add up: between two events of a thread, the time that passed belongs to
-the node on top of its stack (the root when the stack is empty). Own times therefore sum to the
-thread's wall time whatever order regions are closed in.
+Times add up because the time between two events of a thread belongs to the node on top of its stack (to the
+root when the stack is empty). Own times therefore sum to the wall time of the thread, in whatever order
+regions are closed.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from operator import index
 from typing import Any
 
 from hotloop.capture import layout
+from hotloop.measure.core_shared import describe_region, user_site
 from hotloop.measure.part import Part
-from hotloop.measure.regions import describe, user_site
 from hotloop.measure.twin.arena import ARENA_AT, LAST, PROGRESS, PROGRESS_SLICE, Arena, Node, add_node
 from hotloop.measure.twin.region import Region
 from hotloop.measure.twin.rss_sampler import RssSampler
 
 KIND = layout.CORE_PYTHON
 SAMPLE_INTERVAL_S = 0.05
-HOOKS_NAME = "hotloop_hooks"  # the region of what runs after wrapped calls
+HOOKS_NAME = "hotloop_hooks"  # the region for hooks after wrapped calls
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _epochs = iter(range(1, sys.maxsize))
 
 
 class _ThreadEnd:
-    """Lives in a thread's local storage; its end is the thread's end."""
+    """Kept in a thread's local storage, so that its end is the end of the thread."""
 
     __slots__ = ("arena",)
 
@@ -52,14 +51,14 @@ class _ThreadEnd:
 
 
 class Recorder:
-    """Regions, threads and the part of one profiler."""
+    """The regions, threads and part of one profiler."""
 
     def __init__(self, clock: Callable[[], int] | None = None):
         self.clock = clock
         self.now: Callable[[], int] = clock or time.monotonic_ns
-        self.epoch = 0  # 0 while off; another number after every start and fork
-        self._paused_epoch = 0  # the one to come back to
-        self.switches = 0
+        self.epoch = 0  # 0 while off; a new number after every start and fork
+        self._paused_epoch = 0  # the one to return to
+        self.flags = 0
         self.local = threading.local()
         self.device: Any = None
         self.part: Part | None = None
@@ -68,7 +67,7 @@ class Recorder:
         self.name_gap: Callable[[Region, Region], Region] | None = None
         self._gaps: dict[tuple[Region, Region], Region] = {}
         self.steps_due = 0
-        self.locate = False  # whether new nodes note the line of the user's code
+        self.locate = False  # whether new nodes note the calling line of the user's code
         self._regions: dict[tuple[str, str | None], Region] = {}
         self._arenas: list[Arena] = []
         self._folded: Arena | None = None
@@ -82,12 +81,12 @@ class Recorder:
     # -- regions ---------------------------------------------------------------------------------
 
     def profile(self, name: str, category: str | None = None, *, device: bool | None = None) -> Region:
-        """The region of that name, to be used in a `with` statement, kept, or as a decorator."""
+        """The region with that name: use it in a `with` statement or as a decorator, or keep it."""
         found = self._regions.get((name, category))
         return found if found is not None else self._intern(name, category, device)
 
     def _intern(self, name: str, category: str | None, device: bool | None) -> Region:
-        on_device, site = describe(name, category, device)
+        on_device, site = describe_region(name, category, device)
         with self._lock:
             key = (name, category)
             if key not in self._regions:
@@ -111,18 +110,18 @@ class Recorder:
         if self.part is not None and name == layout.OTHER_NAMES:
             self.part.raise_flag(
                 layout.FLAG_NAMES_OVERFLOW,
-                f"more than {layout.MAX_REGIONS} different region names; the rest is recorded "
+                f"more than {layout.MAX_REGIONS} distinct region names; the rest is recorded "
                 f"under {layout.OTHER_NAMES!r}",
             )
         return self._regions[key]
 
     def make_child(self, arena: Arena, parent: Node, region: Region) -> Node:
-        """A new node, or the thread's bucket for paths beyond the limit."""
+        """A new node, or the node of this thread for paths beyond the limit."""
         if self._node_count >= layout.MAX_NODES - layout.MAX_ARENAS:
             if self.part is not None:
                 self.part.raise_flag(
                     layout.FLAG_PATHS_OVERFLOW,
-                    f"more than {layout.MAX_NODES} different paths; the rest is recorded under "
+                    f"more than {layout.MAX_NODES} distinct paths; the rest is recorded under "
                     f"{layout.OTHER_PATHS!r}",
                 )
             other = self._other(layout.OTHER_PATHS)
@@ -139,9 +138,9 @@ class Recorder:
     # -- starting and stopping -------------------------------------------------------------------
 
     def start(self, open_part: Callable[[], Part], sample_memory: bool = True, lazily: bool = False) -> None:
-        """Begin to record into the part that `open_part` makes, here and in forked children.
+        """Record into the part that `open_part` creates, here and in forked children.
 
-        With `lazily` the part is made at the first region, as it is after a fork.
+        With `lazily`, the part is created at the first region, as it is after a fork.
         """
         self._open_part = open_part
         self._sample_memory = sample_memory
@@ -164,7 +163,7 @@ class Recorder:
             self._sampler.start()
 
     def stop(self) -> Part | None:
-        """Stop recording; a reader counts what was open up to now."""
+        """Stop recording; open regions count up to now."""
         self.resume()
         if not self.epoch:
             return None
@@ -180,7 +179,7 @@ class Recorder:
             part.forget()
             return None
         mine = getattr(self.local, "arena", None)
-        if mine is not None and mine.epoch == epoch:  # other threads may be in the middle of an update
+        if mine is not None and mine.epoch == epoch:  # not for others: they may be in the middle of an update
             mine.settle(now)
             mine.take_window(now)
         part.close(now)
@@ -192,12 +191,12 @@ class Recorder:
             self.epoch, self._paused_epoch = 0, self.epoch
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         if self._paused_epoch:
             self.epoch, self._paused_epoch = self._paused_epoch, 0
 
     def after_fork(self) -> None:
-        """In the child: what was recorded so far belongs to the parent."""
+        """In the child: everything recorded so far belongs to the parent."""
         self._lock = threading.RLock()
         self._sampler = None
         if self.epoch:
@@ -206,9 +205,9 @@ class Recorder:
             self._paused_epoch = next(_epochs)
 
     def attach(self) -> Arena | None:
-        """The calling thread's arena; in a forked child this first opens a part of its own."""
+        """The arena of the calling thread; in a forked child this first opens its own part."""
         if getattr(self.local, "attaching", False):
-            return None  # a signal handler or finalizer came in between
+            return None  # a signal handler or finalizer interrupted us
         self.local.attaching = True
         try:
             with self._lock:
@@ -241,7 +240,7 @@ class Recorder:
         if len(self._arenas) >= layout.MAX_ARENAS:
             self.part.raise_flag(
                 layout.FLAG_THREADS_OVERFLOW,
-                f"more than {layout.MAX_ARENAS} threads at once; the rest is not recorded",
+                f"more than {layout.MAX_ARENAS} threads at the same time; the rest is not recorded",
             )
             return None
         arena = Arena(self, self.part, len(self._arenas), now, layout.ARENA_LIVE)
@@ -249,7 +248,7 @@ class Recorder:
         return arena
 
     def _fold(self, ended: Arena, now: int) -> None:
-        """Add an ended thread's figures to the arena that keeps all such threads together."""
+        """Add the figures of an ended thread to the arena shared by all such threads."""
         assert self.part is not None
         if self._folded is None:
             self._folded = Arena(self, self.part, len(self._arenas), now, layout.ARENA_FOLDED)
@@ -325,7 +324,7 @@ class Recorder:
                 self.on_steps()
 
     def window(self, arena: Arena, now: int) -> None:
-        """Take the thread's window, then let others do what they do at windows."""
+        """Take the window of the thread, then call those who wait for windows."""
         arena.take_window(now)
         if self.part is not None:
             self.part.copy_if_due(now)
@@ -335,7 +334,7 @@ class Recorder:
             self.on_window(now)
 
     def credit_gap(self, arena: Arena, before: Region, after: Region, now: int) -> None:
-        """Make the time between two outermost regions a call of a region named by its neighbours."""
+        """Turn the time between two outermost regions into a call of a region named after them."""
         gap = self._gaps.get((before, after))
         if gap is None:
             if self.name_gap is None:
@@ -344,14 +343,14 @@ class Recorder:
         self._credit_time(arena, gap, now)
 
     def credit_hook(self) -> None:
-        """Make the time since the last event ours: what runs after a wrapped call costs something, too."""
+        """Record the time since the last event as our own: hooks after wrapped calls are overhead."""
         region = self.profile(HOOKS_NAME, "hotloop")
         arena = getattr(self.local, "arena", None)
         if self.epoch and arena is not None and arena.epoch == self.epoch and not arena.overflow:
             self._credit_time(arena, region, self.now())
 
     def _credit_time(self, arena: Arena, region: Region, now: int) -> None:
-        """Make the time since the last event a completed call below the innermost open region."""
+        """Turn the time since the last event into a completed call below the innermost open region."""
         node = arena.child(arena.open[-1], region)
         arena.begin()
         arena.finish(node, arena.last, now)
@@ -361,14 +360,14 @@ class Recorder:
         arena.end()
 
     def open_depth(self, native_id: int) -> int:
-        """Open regions of the thread with that native id."""
+        """Number of open regions of the thread with that native id."""
         for arena in self._arenas:
             if arena.state == layout.ARENA_LIVE and arena.words[ARENA_AT["native_id"]] == native_id:
                 return arena.depth if self.epoch else 0
         return 0
 
     def credit_device(self, node: Node, device_ns: int | None, growth: int, peak: int) -> None:
-        """Add what a device did during a call of `node`; the owning thread calls this."""
+        """Add device time and memory to `node`; called by the thread that owns it."""
         if device_ns is not None:
             node.write("device_ns", node.read("device_ns") + device_ns)
             node.write("device_calls", node.read("device_calls") + 1)
@@ -379,18 +378,18 @@ class Recorder:
     # -- memory ----------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """One heartbeat and one reading of memory, now; with an injected clock, the only way."""
+        """Write a heartbeat and sample memory now; with an injected clock, nothing else does."""
         if self._sampler is not None:
             self._sampler.sample()
 
     def credit_memory(self, growth: int, level: int) -> None:
-        """Called by the sampler: share growth between the innermost open regions of all threads."""
+        """Share growth between the innermost open regions of all threads; called by the sampler."""
         busy = [a for a in self._arenas if a.state == layout.ARENA_LIVE and a.depth]
         for arena in busy:
             try:
                 nodes = [node for node, _, _ in arena.frames[: arena.depth]]
                 innermost = nodes[-1]
-            except IndexError:  # the thread moved on meanwhile
+            except IndexError:  # the thread has moved on
                 continue
             share = growth // len(busy)
             innermost.write("rss_growth_bytes", innermost.read("rss_growth_bytes", "<q") + share, "<q")

@@ -1,6 +1,6 @@
-"""A region of the Python recorder: what happens between its start and its end, slower and obvious.
+"""A region of the Python twin: entering it, leaving it, wrapping functions in it.
 
-See `twin.py` for the recorder itself, and `compiled/hot.h` for the same in C.
+`compiled/hot_path.h`, `region.h` and `wrap.h` are the same in C.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hotloop.capture import layout
+from hotloop.measure.core_shared import RECORD_GAPS, RECORD_TIMELINE
+from hotloop.measure.decorate import decorate
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
 
 if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
 
-MAX_SET = 7  # regions a wrapped call looks for at once
-SWITCH_TIMELINE, SWITCH_SEGMENT = 1, 2  # bits of `Recorder.switches`
+MAX_SET = 7  # regions in each set of `wrap`
 
 
 class Region:
-    """A named stretch of code: made once, entered as often as you like, from any thread."""
+    """A named stretch of code: created once, entered any number of times, from any thread."""
 
     __slots__ = ("category", "device", "name", "number", "recorder", "site")
 
@@ -46,7 +47,7 @@ class Region:
             if arena is None:
                 return self
         if arena.busy:
-            return self  # a finalizer or signal handler, in the middle of our own bookkeeping
+            return self  # a finalizer or signal handler, in the middle of our bookkeeping
         if arena.depth == layout.MAX_DEPTH:
             arena.overflow += 1
             return self
@@ -57,7 +58,7 @@ class Region:
             top = arena.open[-1]
             node = top.children.get(self) or arena.child(top, self)
             now = recorder.now()
-            if recorder.switches & SWITCH_SEGMENT and not arena.depth and arena.last_outermost is not None:
+            if recorder.flags & RECORD_GAPS and not arena.depth and arena.last_outermost is not None:
                 recorder.credit_gap(arena, arena.last_outermost, self, now)
             words = arena.words
             words[SEQ] = arena.seq + 1
@@ -73,7 +74,7 @@ class Region:
             arena.last = words[LAST] = now
             arena.seq += 2
             words[SEQ] = arena.seq
-        except BaseException:  # Ctrl-C in the middle of it: readers are told that an event is uncertain
+        except BaseException:  # Ctrl-C in the middle: an odd number shows readers that an event is uncertain
             arena.seq |= 1
             raise
         finally:
@@ -88,9 +89,9 @@ class Region:
         try:
             arena = recorder.local.arena
         except AttributeError:
-            return  # this thread has not begun anything
+            return  # this thread has entered nothing
         if arena.epoch != recorder.epoch or arena.busy:
-            return  # begun before recording, before a fork, or in the middle of our own bookkeeping
+            return  # begun before the recording, before a fork, or in the middle of our bookkeeping
         if arena.overflow:
             arena.overflow -= 1
             return
@@ -100,7 +101,7 @@ class Region:
                 arena.close_out_of_order(self, now)
             else:
                 self._close_innermost(arena, now)
-        except BaseException:  # Ctrl-C in the middle of it: readers are told that an event is uncertain
+        except BaseException:  # as in __enter__
             arena.seq |= 1
             raise
         finally:
@@ -143,8 +144,8 @@ class Region:
         arena.last = words[LAST] = now
         arena.seq += 2
         words[SEQ] = arena.seq
-        if recorder.switches:
-            if recorder.switches & SWITCH_TIMELINE:
+        if recorder.flags:
+            if recorder.flags & RECORD_TIMELINE:
                 arena.record_event(node, start, now)
             if not arena.depth:
                 arena.last_outermost = self
@@ -152,9 +153,7 @@ class Region:
             recorder.device.exit(node)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Use as a decorator: every call of `function` is one call of this region."""
-        from hotloop.measure.decorate import decorate
-
+        """Use as a decorator: every call of `function` becomes a call of this region."""
         return decorate(self, function)
 
     def is_open(self) -> bool:
@@ -166,7 +165,7 @@ class Region:
         return any(region is self for _, region, _ in arena.frames)
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
-        """For gc.callbacks: full collections of threads that record become calls of this region."""
+        """For gc.callbacks: full collections on recorded threads become calls of this region."""
         arena = getattr(self.recorder.local, "arena", None)
         if info["generation"] == 2 and arena is not None and arena.epoch == self.recorder.epoch:
             if phase == "start":
@@ -179,8 +178,8 @@ class Region:
         function: Callable[..., Any],
         *,
         outer: Region | None = None,
-        inside: tuple[Region, ...] = (),
-        alone: tuple[Region, ...] = (),
+        no_outer_inside: tuple[Region, ...] = (),
+        skip_inside: tuple[Region, ...] = (),
         choose: Callable[[], object] | tuple[Callable[[], object], ...] | None = None,
         always: tuple[Region, ...] = (),
         never: tuple[Region, ...] = (),
@@ -190,18 +189,24 @@ class Region:
     ) -> Callable[..., Any]:
         """A function that runs `function` inside this region.
 
-        `outer` is opened around it unless it, or one of `inside`, is open on this thread already.
-        When one of `alone` is open the call is passed through and not recorded.
+        `outer` is opened around it, unless it or one of `no_outer_inside` is already open on this thread.
+        When one of `skip_inside` is open, the call is not recorded.
 
-        With `otherwise`, each call is of this region or of that one: of `otherwise` when one of
-        `never` is open, else of this one when one of `always` is open or every one of `choose`
-        answers true. `otherwise_outer` is the `outer` of calls that are `otherwise`.
+        With `otherwise`, a call belongs to this region or to that one: to `otherwise` when one of `never` is
+        open, else to this one when one of `always` is open or all of `choose` return true.
+        `otherwise_outer` replaces `outer` for calls that belong to `otherwise`.
 
-        `after(first argument, result)` is called at the end of calls that opened `outer` (of all
-        calls when there is none); what it raises is reported and goes no further, and its time goes
-        to a region of ours, unless it is a step counter that asked nobody.
+        `after(first argument, result)` is called at the end of calls that opened `outer` (of all calls when
+        there is no `outer`). Its exceptions are reported but not raised, and its time goes to a region of
+        ours, unless it is a step counter that called no Python code.
         """
-        for word, given in (("inside", inside), ("alone", alone), ("always", always), ("never", never)):
+        sets = {
+            "no_outer_inside": no_outer_inside,
+            "skip_inside": skip_inside,
+            "always": always,
+            "never": never,
+        }
+        for word, given in sets.items():
             if len(given) > MAX_SET:
                 raise ValueError(f"{word}= takes at most {MAX_SET} regions, not {len(given)}.")
         questions = choose if isinstance(choose, tuple) else () if choose is None else (choose,)
@@ -213,25 +218,25 @@ class Region:
                 return True
             try:
                 return all(question() for question in questions)
-            except Exception:  # the chooser's fault, not the caller's
+            except Exception:  # must not reach the caller of `function`
                 sys.excepthook(*sys.exc_info())
                 return True
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if not self.recorder.epoch or any(region.is_open() for region in alone):
+            if not self.recorder.epoch or any(region.is_open() for region in skip_inside):
                 return function(*args, **kwargs)
             region, around = self, outer
             if otherwise is not None and not is_chosen():
                 region, around = otherwise, otherwise_outer or outer
             has_outer = around is not None
-            if around is not None and (around.is_open() or any(r.is_open() for r in inside)):
+            if around is not None and (around.is_open() or any(r.is_open() for r in no_outer_inside)):
                 around = None
             with around or nullcontext(), region:
                 result = function(*args, **kwargs)
             if after is not None and (around is not None or not has_outer):
                 try:
                     after(args[0] if args else None, result)
-                except Exception:  # the function itself went well, and its caller must get the result
+                except Exception:  # `function` succeeded, and its caller must get the result
                     sys.excepthook(*sys.exc_info())
                 if getattr(after, "called_out", True):
                     self.recorder.credit_hook()
@@ -240,7 +245,7 @@ class Region:
         return wrapped
 
     def add(self, *, bytes: float = 0, flops: float = 0) -> None:
-        """Say what the open call of this region moved (bytes) or computed (flops)."""
+        """Add what the open call of this region moved (bytes) or computed (flops)."""
         recorder = self.recorder
         arena = getattr(recorder.local, "arena", None)
         if not recorder.epoch or arena is None or arena.epoch != recorder.epoch:

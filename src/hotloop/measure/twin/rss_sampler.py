@@ -1,4 +1,4 @@
-"""Resident memory of this process, and the sampler thread of the Python twin."""
+"""Samples memory and writes the heartbeat of the Python twin; `compiled/sampler.h` is the same in C."""
 
 from __future__ import annotations
 
@@ -14,24 +14,8 @@ if TYPE_CHECKING:
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def rss_bytes() -> int | None:
-    """Resident memory of this process; None where the system does not report it."""
-    # Not psutil: recorded processes do not load it, and a sampler should cost next to nothing.
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * PAGE_BYTES
-    except OSError:
-        return None
-
-
-def rss_peak_bytes() -> int:
-    """The most this process ever had resident."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 class RssSampler:
-    """Writes a heartbeat and credits memory to open regions a few times a second."""
+    """A thread that writes a heartbeat and credits memory to open regions several times a second."""
 
     def __init__(self, recorder: Recorder, interval_s: float, sample_memory: bool):
         self._recorder = recorder
@@ -43,7 +27,6 @@ class RssSampler:
         self._last_peak = 0
 
     def start(self) -> None:
-        """Begin; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -57,7 +40,6 @@ class RssSampler:
             self.sample()
 
     def sample(self) -> None:
-        """One heartbeat and one reading of memory."""
         part = self._recorder.part
         if part is None or part.pid != os.getpid():
             return
@@ -73,3 +55,19 @@ class RssSampler:
         highest = peak if self._last_peak and peak > self._last_peak else level
         self._last, self._last_peak = level, peak
         self._recorder.credit_memory(growth, highest)
+
+
+def rss_bytes() -> int | None:
+    """Resident memory of this process; None where the system does not report it."""
+    # Not psutil: a recorded process does not load it, and a sampler should cost next to nothing.
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return None
+
+
+def rss_peak_bytes() -> int:
+    """Largest resident memory this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

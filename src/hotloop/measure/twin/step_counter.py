@@ -1,8 +1,8 @@
-"""Counts env steps and episodes from what calls return; the compiled core has the same, in C.
+"""Counts env steps and episodes from what calls return; `compiled/step_counter.h` is the same in C.
 
-A `StepCounter` is given to `Region.wrap` as `after`: it looks at the items of a result that say
-what was gained and whether an episode ended, for one env (numbers) or for the rows of many (arrays,
-through the buffer protocol). It knows no library; what it does not understand goes to `odd`.
+A `StepCounter` is passed to `Region.wrap` as `after`: it reads the rewards and the flags that end an episode
+from a result, for one env (numbers) or for the rows of a vector env (arrays, through the buffer protocol). It
+knows no library; results it cannot read go to `on_unknown`.
 """
 
 from __future__ import annotations
@@ -15,35 +15,38 @@ if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
     from hotloop.measure.twin.region import Region
 
-FORMATS = frozenset("?bBhHiIlLqQfd")  # of buffers whose items are read
-Column = tuple[bool, list[float]]  # whether it is one number and no array; its values
+FORMATS = frozenset("?bBhHiIlLqQfd")  # of buffers that can be read
+Column = tuple[bool, list[float]]  # whether it is a number, not an array; its values
 
 
 class Rows:
-    """Episodes under way in the rows of one env."""
+    """The current episodes in the rows of one env."""
 
-    __slots__ = ("lengths", "resets_cost_a_step", "returns", "told", "waiting")
+    __slots__ = ("lengths", "resets_cost_a_step", "returns", "sums_given", "waiting")
 
     def __init__(self, width: int, resets_cost_a_step: bool):
         self.returns = [0.0] * width
         self.lengths = [0] * width
         self.waiting = [False] * width  # rows whose next step is only a reset
         self.resets_cost_a_step = resets_cost_a_step
-        self.told = False  # somebody has told a return: rewards need not be added up
+        self.sums_given = False  # `episode_sums` has given a return, so rewards need not be added up
 
 
 class StepCounter:
-    """Call it with an env and what its step returned, or give it to `wrap` as `after`.
+    """Call it with an env and the result of its step, or pass it to `wrap` as `after`.
 
-    `reward` and `ends` are places in the result. `odd(env, result)` is called for a result that is
-    not understood, and may count by calling `add`. Nothing is counted while `counting` is false or
-    inside the region `unless`. `told(env, result, rows)` may know better about the episodes that
-    ended in `rows`: it gives the sums of their returns and lengths, or None. Once it has done so for an
-    env, rewards of that env are not read any more. `resets_cost_a_step(env)` is asked once for each
-    env: then the step of a row after its end is only a reset and no step.
-    Whenever the list `watch` is not empty after a step, `noticed()` is called. With `report` set, it
-    is called with what `Recorder.progress` takes, and nothing is counted here. `called_out` says whether
-    somebody was asked or told anything at the last step; else its time is too short to be recorded.
+    `reward` and `ends` are positions in the result. Results that cannot be read go to
+    `on_unknown(env, result)`, which may count them with `add`. Nothing is counted while `counting` is false
+    or inside the region `skip_inside`.
+
+    `episode_sums(env, result, rows)` returns the sums of the returns and lengths of the episodes that ended
+    in `rows`, or None if it does not know them. Once it has done so for an env, the rewards of that env are
+    no longer read. `resets_cost_a_step(env)` is asked once per env: if true, the step of a row after the end
+    of an episode is only a reset and does not count.
+
+    When the list `pending` is not empty after a step, `on_pending()` is called. With `report` set, counts
+    are passed to it, as keyword arguments of `Recorder.progress`, and not counted here. `called_out` tells
+    whether the last step called any other code; if not, it was too short to be worth recording.
     """
 
     def __init__(
@@ -52,51 +55,53 @@ class StepCounter:
         reward: int,
         ends: tuple[int, ...],
         *,
-        odd: Callable[[Any, Any], object] | None = None,
-        told: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
+        on_unknown: Callable[[Any, Any], object] | None = None,
+        episode_sums: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
         resets_cost_a_step: Callable[[Any], object] | None = None,
-        unless: Region | None = None,
-        watch: list[Any] | None = None,
-        noticed: Callable[[], object] | None = None,
+        skip_inside: Region | None = None,
+        pending: list[Any] | None = None,
+        on_pending: Callable[[], object] | None = None,
     ):
         if not 1 <= len(ends) <= 4 or min(reward, *ends) < 0:
-            raise ValueError(f"ends={ends!r}, reward={reward!r}: one to four places in a result, from 0 on.")
+            raise ValueError(
+                f"ends={ends!r}, reward={reward!r} must be one to four places in a result, counted from 0."
+            )
         self.counting = True
         self.called_out = False
         self.report: Callable[..., object] | None = None
         self._recorder = recorder
         self._reward = reward
         self._ends = ends
-        self._odd = odd
-        self._told = told
+        self._on_unknown = on_unknown
+        self._episode_sums = episode_sums
         self._resets_cost_a_step = resets_cost_a_step
-        self._unless = unless
-        self._watch = watch
-        self._noticed = noticed
+        self._skip_inside = skip_inside
+        self._pending = pending
+        self._on_pending = on_pending
         self._rows: dict[int, Rows] = {}
 
     def __call__(self, env: Any, result: Any) -> None:
-        """One step of `env` gave `result`."""
+        """Count one step of `env` that returned `result`."""
         self.called_out = False
         if not self.counting or not self._recorder.epoch:
             return
-        if self._watch and self._noticed is not None:
+        if self._pending and self._on_pending is not None:
             self.called_out = True
-            self._noticed()
-        if self._unless is not None and self._unless.is_open():
+            self._on_pending()
+        if self._skip_inside is not None and self._skip_inside.is_open():
             return
         known = self._rows.get(id(env))
-        columns = self._columns(result, read_rewards=known is None or not known.told)
+        columns = self._columns(result, read_rewards=known is None or not known.sums_given)
         if columns is None:
-            if self._odd is not None:
+            if self._on_unknown is not None:
                 self.called_out = True
-                self._odd(env, result)
+                self._on_unknown(env, result)
             return
         rewards, *ends = columns
         self._add(env, result, rewards, [any(row) for row in zip(*ends, strict=True)])
 
     def add(self, env: Any, rewards: Sequence[float], ended: Sequence[object]) -> None:
-        """One step of every row of `env`, in plain numbers."""
+        """Count one step of every row of `env`."""
         if len(rewards) != len(ended):
             raise ValueError(f"add() needs as many rewards ({len(rewards)}) as ends ({len(ended)}).")
         gained, over = [float(reward) for reward in rewards], [bool(end) for end in ended]
@@ -104,14 +109,14 @@ class StepCounter:
             self._add(env, None, gained, over)
 
     def forget(self, env: Any, result: Any = None) -> None:
-        """The episodes under way in `env` were broken off; has the form of an `after`, for resets."""
+        """Abandon the current episodes of `env`; can be the `after` of a reset."""
         self._rows.pop(id(env), None)
 
     def _columns(self, result: Any, read_rewards: bool) -> list[list[float]] | None:
-        """Rewards, then each of the ends, all of one width; None when the result is not understood."""
+        """Rewards, then each of the flags, all of one width; None when the result cannot be read."""
         if not isinstance(result, tuple) or len(result) <= max(self._reward, *self._ends):
             return None
-        # What is not read is left out by reading the first of the ends in its place.
+        # Where rewards are not read, the first of the flags takes their place.
         first = self._reward if read_rewards else self._ends[0]
         columns = [read_column(result[at]) for at in (first, *self._ends)]
         read = [column for column in columns if column is not None]
@@ -123,7 +128,7 @@ class StepCounter:
         if rows is None or len(rows.returns) != len(rewards):
             rows = self._rows[id(env)] = Rows(len(rewards), self._ask_resets(env))
         steps, finished, sum_of_returns, sum_of_lengths = 0, [], 0.0, 0.0
-        returns_known = not rows.told
+        returns_known = not rows.sums_given
         for row, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
             if rows.waiting[row]:
                 rows.waiting[row] = False
@@ -137,12 +142,12 @@ class StepCounter:
                 sum_of_lengths += rows.lengths[row]
                 rows.returns[row], rows.lengths[row] = 0.0, 0
                 rows.waiting[row] = rows.resets_cost_a_step
-        if finished and self._told is not None and result is not None:
-            sums = self._ask_told(env, result, finished)
+        if finished and self._episode_sums is not None and result is not None:
+            sums = self._ask_episode_sums(env, result, finished)
             if sums is not None:
-                rows.told = True
+                rows.sums_given = True
                 sum_of_returns, sum_of_lengths = sums
-            returns_known = sums is not None or not rows.told
+            returns_known = sums is not None or not rows.sums_given
         count = len(finished)
         words: dict[str, Any] = {"env_steps": steps}
         if finished:
@@ -156,14 +161,14 @@ class StepCounter:
         self.called_out |= self._resets_cost_a_step is not None
         try:
             return self._resets_cost_a_step is not None and bool(self._resets_cost_a_step(env))
-        except Exception:  # a library's question failed: told, and the user's training goes on
+        except Exception:  # reported; training must go on
             sys.excepthook(*sys.exc_info())
             return False
 
-    def _ask_told(self, env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
+    def _ask_episode_sums(self, env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
         self.called_out = True
         try:
-            sums = self._told(env, result, rows) if self._told is not None else None
+            sums = self._episode_sums(env, result, rows) if self._episode_sums is not None else None
             return None if sums is None else (float(sums[0]), float(sums[1]))
         except Exception:  # as above
             sys.excepthook(*sys.exc_info())
@@ -171,7 +176,7 @@ class StepCounter:
 
 
 def read_column(item: Any) -> Column | None:
-    """The values of one item of a result, when it is a number or a flat buffer of numbers."""
+    """The values of a number or a 1-D buffer of numbers; None for anything else."""
     try:
         if isinstance(item, (int, float)):
             return True, [float(item)]
