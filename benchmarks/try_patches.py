@@ -34,7 +34,7 @@ SCRIPTS = {
     "DQN": 'from stable_baselines3 import DQN\nDQN("MlpPolicy", "CartPole-v1", seed=0).learn(100_000_000)\n',
 }
 HOTLOOP = Path(sys.executable).parent / "hotloop"
-ARMS = 8
+PATCHES = 8
 Row = dict[str, Any]
 LENGTHS = (1, 3, 8)  # segments put together: 0.02, 0.06 and 0.16 s
 DIFFERENCES = (0.0, -0.05, -0.10, -0.20)
@@ -83,7 +83,7 @@ def false_share(reports: Sequence[Row]) -> tuple[int, int, int]:
 
 
 def dealt(rows: Sequence[Row], length: int, change: float, chance: random.Random) -> Rounds:
-    """Segments of patches that do nothing, given to the arms anew; the first one takes `change` longer."""
+    """Segments without effect, assigned to patches at random; the first patch takes `change` longer."""
     kinds = {"cycles": "env_steps", "steps": "env_steps", "updates": "updates"}
     last, parts = rows[-1], []
     for kind, work in kinds.items():
@@ -92,13 +92,13 @@ def dealt(rows: Sequence[Row], length: int, change: float, chance: random.Random
             (sum(s for s, _ in found[at : at + length]), sum(w for _, w in found[at : at + length]))
             for at in range(chance.randrange(length), len(found) - length + 1, length)
         ]
-        if len(joined) <= ARMS * 4:
+        if len(joined) <= PATCHES * 4:
             continue
-        names = [BASELINE, *(f"nothing_{number}" for number in range(1, ARMS + 1))]
+        names = [BASELINE, *(f"nothing_{number}" for number in range(1, PATCHES + 1))]
         rounds = []
-        for at in range(0, len(joined) - ARMS, ARMS + 1):
+        for at in range(0, len(joined) - PATCHES, PATCHES + 1):
             chance.shuffle(names)
-            row = dict(zip(names, joined[at : at + ARMS + 1], strict=True))
+            row = dict(zip(names, joined[at : at + PATCHES + 1], strict=True))
             seconds, done = row["nothing_1"]
             rounds.append(row | {"nothing_1": (seconds * (1 + change), done)})
         weight = last["all_updates"] / last["all_steps"] if kind == "updates" else 1.0
@@ -114,7 +114,7 @@ def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str
             found = wrong = 0
             for number in range(times):
                 chance = random.Random(f"{length}/{change}/{number}")
-                looking = Looking([f"nothing_{arm}" for arm in range(1, ARMS + 1)])
+                looking = Looking([f"nothing_{number}" for number in range(1, PATCHES + 1)])
                 looking.look(dealt(segments[number % len(segments)], length, change, chance), final=True)
                 words = {row.name: row.verdict.word for row in looking.verdicts}
                 found += words["nothing_1"] == "faster" and change < 0
@@ -173,7 +173,7 @@ def main() -> None:
         print("| patch | verdicts | change of the time per env step |\n| --- | --- | --- |")
         print("\n".join(verdict_table(data["trials"])))
         wrong, trials, words = false_share(data["selftests"])
-        false = f"{words} false words of {ARMS * trials}, in {wrong} of {trials} trials"
+        false = f"{words} false words of {PATCHES * trials}, in {wrong} of {trials} trials"
         print(f"\nPatches that do nothing: {false}.")
         if data["segments"]:
             print(f"\n{HEAD}")

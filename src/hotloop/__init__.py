@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from hotloop._util import HOTLOOP_VERSION as __version__
 from hotloop.measure.profiler import Profiler
 from hotloop.measure.profiler import default as _default
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from hotloop.workflows.record import start as start
     from hotloop.workflows.record import stop as stop
     from hotloop.workflows.record import summary as summary
-
-__version__ = "0.1.0"
 
 profile = _default.profile
 profile_function = _default.profile_function
@@ -41,7 +40,7 @@ _LAZY = {
     "stop": "hotloop.workflows.record",
     "summary": "hotloop.workflows.record",
 }
-__all__ = ["Profiler", "profile", "profile_function", "progress", *_LAZY]
+__all__ = ["Profiler", "__version__", "profile", "profile_function", "progress", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:

@@ -305,7 +305,7 @@ def test_runs_at_once_have_cores_of_their_own(project: Path) -> None:
     series = begin(made, project / "series", "")
     lanes = ((mine[0],), (mine[1],))
     done = run_experiment(series, Progress(quiet=True), lanes=lanes)
-    assert done.findings.compared[0].verdict.word == "slower"
+    assert done.comparison.compared[0].verdict.word == "slower"
     assert sorted(os.sched_getaffinity(0)) == mine  # ours are as before
     runs = read(project / "series").runs
     assert len(runs) == 10 and {run.cores for run in runs} == set(lanes)

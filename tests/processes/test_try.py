@@ -101,8 +101,8 @@ def test_a_planted_defect_is_found_with_the_line_that_cures_it(folder: Path) -> 
     assert "gc.collect(); gc.freeze(); gc.set_threshold" in done.stdout
     assert "total" not in done.stdout  # it was ended
     rows = [json.loads(line) for line in (folder / "cap" / "trial.jsonl").read_text().splitlines()]
-    assert [toggle["name"] for toggle in rows[0]["toggles"]] == ["gc", "env_checks"]
-    assert {tuple(row["arm"]) for row in rows if "seconds" in row} >= {(), ("gc",), ("env_checks",)}
+    assert [patch["name"] for patch in rows[0]["candidates"]] == ["gc", "env_checks"]
+    assert {tuple(row["patches"]) for row in rows if "seconds" in row} >= {(), ("gc",), ("env_checks",)}
 
 
 def test_the_script_ends_as_it_would_have_and_json_has_it_all(folder: Path) -> None:
@@ -187,7 +187,7 @@ def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
 
 def test_mistakes_get_a_sentence(folder: Path) -> None:
     wrong = attempt(folder, "--only", "magic", "careful.py", "1", "1")
-    assert wrong.returncode == 2 and "There is no patch 'magic'; there is gc," in wrong.stderr
+    assert wrong.returncode == 2 and "'magic', which is not a patch; use gc," in wrong.stderr
     none = attempt(folder, "--budget", "soon", "careful.py", "1", "1")
     assert none.returncode == 2 and "--budget" in none.stderr
     (folder / "empty.py").write_text("print('nothing to train')")
@@ -209,6 +209,6 @@ def test_six_patches_or_more_are_tried_in_an_unmodified_sb3_script(folder: Path)
     assert done.returncode == 0, done.stderr
     named = {patch["name"] for patch in json.loads(done.stdout)["patches"]}
     rows = [json.loads(line) for line in (folder / "cap" / "trial.jsonl").read_text().splitlines()]
-    switched = {name for row in rows if "seconds" in row for name in row["arm"]}
+    switched = {name for row in rows if "seconds" in row for name in row["patches"]}
     assert len(named) >= 6 and len(switched) >= 6, (named, switched)
     assert not any("broken" in row or "failed" in row for row in rows)

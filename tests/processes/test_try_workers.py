@@ -27,8 +27,8 @@ class Watching(gymnasium.Env):
 
     def note(self):
         step = gymnasium.wrappers.common.OrderEnforcing.step
-        passed_by = getattr(getattr(step, "__code__", None), "co_name", "") == "passed_by"
-        state = (gc.get_threshold()[0], torch.get_num_threads(), passed_by)
+        bypassed = getattr(getattr(step, "__code__", None), "co_name", "") == "bypassed"
+        state = (gc.get_threshold()[0], torch.get_num_threads(), bypassed)
         if self.seen[-1:] != [state]:
             self.seen.append(state)
             with open(self.file, "a") as file:
@@ -124,7 +124,9 @@ def prepared(folder: Path, script: str) -> Path:
 @pytest.mark.parametrize(
     ("script", "start"), [(SB3, "forkserver"), pytest.param(ASYNC, "fork", marks=pytest.mark.long)]
 )
-def test_envs_in_workers_step_under_the_arm_of_their_script(tmp_path: Path, script: str, start: str) -> None:
+def test_envs_in_workers_step_under_the_patches_of_their_script(
+    tmp_path: Path, script: str, start: str
+) -> None:
     pytest.importorskip("stable_baselines3")
     prepared(tmp_path, script)
     plain = subprocess.run(
@@ -151,9 +153,9 @@ def test_envs_in_workers_step_under_the_arm_of_their_script(tmp_path: Path, scri
     assert len(watched) == 2
     for worker in watched:
         assert worker[0] == worker[-1] == ["700", "2", "False", "False"]  # as before, when it was over
-        thresholds, threads, passed_by, frozen = (set(column) for column in zip(*worker, strict=True))
+        thresholds, threads, bypassed, frozen = (set(column) for column in zip(*worker, strict=True))
         assert (thresholds, threads) == ({"700", "50000"}, {"1", "2"})
-        assert passed_by == frozen == {"True", "False"}
+        assert bypassed == frozen == {"True", "False"}
         assert all((state[0] == "50000") == (state[3] == "True") for state in worker)  # a patch is on whole
     assert (tmp_path / "cap" / "trial-workers").is_dir()
 

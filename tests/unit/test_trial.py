@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds, arm_name, combination, rounds_of
-from hotloop.instrument.trial import Ordered, Trial
-from hotloop.instrument.trial_patches import Toggle
+from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds, combination, patch_set_name, rounds_of
+from hotloop.instrument.trial import Orders, Trial
+from hotloop.instrument.trial_patch import TrialPatch
 from hotloop.report.trial import trial_json, trial_text
-from hotloop.workflows.insertion_point import addition, after_imports, before_training, script_of
-from hotloop.workflows.trial import Judge, Terms
+from hotloop.workflows.insertion_point import after_imports, before_training, find_insertion_point, script_of
+from hotloop.workflows.trial import TrialJudge, TrialSettings
 
 
-class Switch(Toggle):
-    """A toggle that remembers whether it is on."""
+class FakePatch(TrialPatch):
+    """A patch that remembers whether it is applied."""
 
     why = "For tests."
 
@@ -31,18 +31,18 @@ class Switch(Toggle):
         self.line = f"{name}()"
         self.is_on = False
         self.breaks = breaks
-        self.between = between
+        self.between_phases = between
 
-    def why_not(self) -> str | None:
+    def skip_reason(self) -> str | None:
         return None
 
-    def on(self) -> None:
+    def apply(self) -> None:
         assert not self.is_on
         self.is_on = True
         if self.breaks:
             raise RuntimeError("moved")
 
-    def off(self) -> None:
+    def undo(self) -> None:
         assert self.is_on
         self.is_on = False
 
@@ -50,28 +50,28 @@ class Switch(Toggle):
 class Script:
     """A training loop in made-up time: rollouts of some steps, then some updates."""
 
-    def __init__(self, toggles: Sequence[Switch], segment_s: float = 0.2):
-        self.toggles = {toggle.name: toggle for toggle in toggles}
+    def __init__(self, patches: Sequence[FakePatch], segment_s: float = 0.2):
+        self.patches = {patch.name: patch for patch in patches}
         self.rows: list[dict[str, Any]] = []
-        self.arms: list[tuple[str, ...]] | None = None
-        self.base: tuple[str, ...] = ()
+        self.patch_sets: list[tuple[str, ...]] | None = None
+        self.kept: tuple[str, ...] = ()
         self.shown: list[tuple[str, ...] | None] = []
         self.now_s = 100.0
         told = [
             {
-                "name": toggle.name,
-                "line": toggle.line,
-                "why": toggle.why,
+                "name": patch.name,
+                "line": patch.line,
+                "why": patch.why,
                 "needs": [],
                 "place": "imports",
-                "between": toggle.between,
+                "between_phases": patch.between_phases,
                 "conflicts": [],
             }
-            for toggle in toggles
+            for patch in patches
         ]
         self.trial = Trial(
-            lambda: (self.toggles, {"toggles": told, "left_out": {}}),
-            lambda: Ordered(self.arms, self.base),
+            lambda: (self.patches, {"candidates": told, "left_out": {}}),
+            lambda: Orders(self.patch_sets, self.kept),
             lambda row: self.rows.append(json.loads(json.dumps(row))),
             clock=lambda: self.now_s,
             cpu_clock=lambda: self.now_s,
@@ -80,7 +80,7 @@ class Script:
         )
 
     def on(self, name: str) -> bool:
-        return self.toggles[name].is_on
+        return self.patches[name].is_on
 
     def run(
         self,
@@ -102,13 +102,13 @@ class Script:
 
 
 def test_quick_cycles_are_cut_as_wholes() -> None:
-    script = Script([Switch("x")])
+    script = Script([FakePatch("x")])
     script.run(400, 4, 2, lambda: 0.002, lambda: 0.005 if script.on("x") else 0.01)
     assert {row["kind"] for row in script.segments} == {"cycles"}
     for row in script.segments:
         assert row["env_steps"] % 32 == 0 and row["updates"] % 2 == 0  # 4 steps of 8 envs, 2 updates
         cycles = row["updates"] / 2
-        assert row["seconds"] == pytest.approx(cycles * (0.018 if row["arm"] else 0.028))
+        assert row["seconds"] == pytest.approx(cycles * (0.018 if row["patches"] else 0.028))
         assert row["seconds"] >= 0.2
     rounds = rounds_of(script.rows)
     assert rounds.how == "cycles" and rounds.unit == "env step"
@@ -116,7 +116,7 @@ def test_quick_cycles_are_cut_as_wholes() -> None:
 
 
 def test_slow_cycles_are_cut_into_phases_and_put_together() -> None:
-    script = Script([Switch("x"), Switch("log", between=True)])
+    script = Script([FakePatch("x"), FakePatch("log", between=True)])
     script.run(
         12,
         500,
@@ -126,7 +126,7 @@ def test_slow_cycles_are_cut_into_phases_and_put_together() -> None:
     )
     kinds = {row["kind"] for row in script.segments}
     assert kinds == {"steps", "updates"}
-    assert not any("log" in row["arm"] for row in script.segments)  # it could not show
+    assert not any("log" in row["patches"] for row in script.segments)  # it could not show
     for row in script.segments:
         assert (row["env_steps"] > 0) != (row["updates"] > 0)
     rounds = rounds_of(script.rows)
@@ -139,7 +139,7 @@ def test_slow_cycles_are_cut_into_phases_and_put_together() -> None:
 
 
 def test_a_phase_that_is_small_is_taken_as_the_same_for_all() -> None:
-    script = Script([Switch("x")])
+    script = Script([FakePatch("x")])
     script.run(12, 400, 10, lambda: 0.002 if script.on("x") else 0.004, lambda: 0.005)
     rounds = rounds_of(script.rows)
     assert not any(row["kind"] == "updates" for row in script.segments)  # too short for a segment
@@ -150,7 +150,7 @@ def test_a_phase_that_is_small_is_taken_as_the_same_for_all() -> None:
 
 
 def test_the_first_part_after_a_switch_is_dropped() -> None:
-    script = Script([Switch("x")])
+    script = Script([FakePatch("x")])
     state: dict[str, Any] = {"was": None}
 
     def cost() -> float:
@@ -165,38 +165,38 @@ def test_the_first_part_after_a_switch_is_dropped() -> None:
 
 
 def test_arms_take_turns_in_complete_blocks_and_everything_is_off_at_the_end() -> None:
-    script = Script([Switch(name) for name in "xyz"])
+    script = Script([FakePatch(name) for name in "xyz"])
     script.run(1, 8000, 0, lambda: 0.004)
     blocks: dict[int, list[str]] = {}
     for row in script.segments:
-        blocks.setdefault(row["block"], []).append(arm_name(row["arm"]))
+        blocks.setdefault(row["block"], []).append(patch_set_name(row["patches"]))
     *whole, _ = blocks.values()
     assert len(whole) > 20 and all(sorted(block) == sorted([BASELINE, *"xyz"]) for block in whole)
     assert len({tuple(block) for block in whole}) > 10
     script.trial.stop()
-    assert not any(toggle.is_on for toggle in script.toggles.values())
+    assert not any(patch.is_on for patch in script.patches.values())
     assert script.rows[-1] == {"stopped": True}
 
 
 def test_orders_are_followed_at_once_and_none_left_stops() -> None:
-    script = Script([Switch(name) for name in "xyz"])
+    script = Script([FakePatch(name) for name in "xyz"])
     script.run(1, 1500, 0, lambda: 0.004)
-    script.arms = [("x", "z")]
+    script.patch_sets = [("x", "z")]
     before = len(script.segments)
     script.run(1, 1000, 0, lambda: 0.004)
-    assert {arm_name(row["arm"]) for row in script.segments[before + 1 :]} == {BASELINE, "x + z"}
-    script.arms = []
+    assert {patch_set_name(row["patches"]) for row in script.segments[before + 1 :]} == {BASELINE, "x + z"}
+    script.patch_sets = []
     script.run(1, 200, 0, lambda: 0.004)
-    assert not script.trial.running and not any(toggle.is_on for toggle in script.toggles.values())
+    assert not script.trial.running and not any(patch.is_on for patch in script.patches.values())
 
 
-def test_a_toggle_that_cannot_be_switched_on_is_left_out_and_the_rest_goes_on() -> None:
-    script = Script([Switch("x"), Switch("bad", breaks=True)])
+def test_a_patch_that_cannot_be_applied_is_left_out_and_the_others_go_on() -> None:
+    script = Script([FakePatch("x"), FakePatch("bad", breaks=True)])
     script.run(1, 4000, 0, lambda: 0.004)
     assert [row["broken"] for row in script.rows if "broken" in row] == ["bad"]
     after = script.segments[len(script.segments) // 2 :]
-    assert {arm_name(row["arm"]) for row in after} == {BASELINE, "x"}
-    assert not script.toggles["bad"].is_on
+    assert {patch_set_name(row["patches"]) for row in after} == {BASELINE, "x"}
+    assert not script.patches["bad"].is_on
 
 
 def test_work_that_planning_itself_does_is_not_heard() -> None:
@@ -206,13 +206,13 @@ def test_work_that_planning_itself_does_is_not_heard() -> None:
     def plan() -> Any:
         plans.append(1)
         trial.tick(0, 1)  # as a patch that tries out an optimizer would
-        return {"x": Switch("x")}, {"toggles": [], "left_out": {}}
+        return {"x": FakePatch("x")}, {"candidates": [], "left_out": {}}
 
     clock = iter(range(100))
-    trial = Trial(plan, Ordered, rows.append, clock=lambda: float(next(clock)))
+    trial = Trial(plan, Orders, rows.append, clock=lambda: float(next(clock)))
     for _ in range(6):
         trial.tick(8, 0)
-    assert len(plans) == 1 and rows[0] == {"toggles": [], "left_out": {}}
+    assert len(plans) == 1 and rows[0] == {"candidates": [], "left_out": {}}
 
 
 def noisy(chance: random.Random, seconds: float) -> Callable[[], float]:
@@ -220,17 +220,17 @@ def noisy(chance: random.Random, seconds: float) -> Callable[[], float]:
 
 
 def made_up(times: Sequence[dict[str, float]]) -> Rounds:
-    """Rounds of one part from times per step, by arm."""
+    """Rounds of one part from times per step, by patch set."""
     rounds = tuple({name: (time_s, 1) for name, time_s in row.items()} for row in times)
     return Rounds("steps", "env step", (Part(rounds, 1.0),))
 
 
-def drifting(chance: random.Random, arms: int, rounds: int) -> list[list[float]]:
+def drifting(chance: random.Random, variants: int, rounds: int) -> list[list[float]]:
     """Times as a busy machine gives them to neighbouring segments, in random order within a round."""
     level, found = 0.0, []
     for _ in range(rounds):
         row = []
-        for _ in range(arms):
+        for _ in range(variants):
             level = 0.97 * level + chance.gauss(0, 0.05)
             struck = chance.expovariate(1.0) if chance.random() < 0.05 else 0.0
             row.append(math.exp(level + chance.gauss(0, 0.05) + struck))
@@ -301,16 +301,16 @@ def test_what_comes_in_bursts_counts_in_full() -> None:
     assert all(b / a == pytest.approx(1.002 / 1.125, abs=0.002) for a, b in pairs)
 
 
-def judged(script: Script, folder: Path, final: bool = True) -> Judge:
+def judged(script: Script, folder: Path, final: bool = True) -> TrialJudge:
     (folder / "trial.jsonl").write_text("".join(json.dumps(row) + "\n" for row in script.rows))
-    judge = Judge(folder, Terms(), None, clock=lambda: 0.0)
-    judge.look(final=final)
+    judge = TrialJudge(folder, TrialSettings(), None, clock=lambda: 0.0)
+    judge.update(final=final)
     return judge
 
 
 def test_the_report_names_what_helps_and_the_line(tmp_path: Path) -> None:
     chance = random.Random(0)
-    script = Script([Switch("good"), Switch("idle"), Switch("log", between=True)])
+    script = Script([FakePatch("good"), FakePatch("idle"), FakePatch("log", between=True)])
     cost = noisy(chance, 0.004)
     script.run(1, 20_000, 0, lambda: cost() * (0.6 if script.on("good") else 1.0))
     report = judged(script, tmp_path).report()
@@ -326,7 +326,7 @@ def test_the_report_names_what_helps_and_the_line(tmp_path: Path) -> None:
 
 
 def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:
-    script = Script([Switch("x"), Switch("y")])
+    script = Script([FakePatch("x"), FakePatch("y")])
     cost = noisy(random.Random(0), 0.004)
 
     def step_s() -> float:
@@ -335,11 +335,11 @@ def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:
     script.run(1, 8000, 0, step_s)
     judge = judged(script, tmp_path, final=False)
     orders = json.loads((tmp_path / "trial-orders.json").read_text())
-    assert orders == {"arms": [["x", "y"]], "base": []} and not judge.finished
-    script.arms = [("x", "y")]
+    assert orders == {"patch_sets": [["x", "y"]], "kept": []} and not judge.finished
+    script.patch_sets = [("x", "y")]
     script.run(1, 8000, 0, step_s)
     judge = judged(script, tmp_path, final=False)  # from the beginning: the same orders again
-    judge.look(final=True)
+    judge.update(final=True)
     report = judge.report()
     assert report.together is not None and report.together.name == "x + y"
     assert report.together.verdict.word == "faster"
@@ -349,24 +349,24 @@ def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:
 
 
 def test_segments_hold_several_bursts_of_work() -> None:
-    script = Script([Switch("x")], segment_s=0.02)
+    script = Script([FakePatch("x")], segment_s=0.02)
     count = itertools.count()
     script.run(1, 20_000, 0, lambda: 0.1 if next(count) % 50 == 0 else 0.002)
     lengths = [row["seconds"] for row in script.segments[10:]]
     assert min(lengths) > 0.15 and max(lengths) < 0.35  # twice the burst, and what comes before the next tick
-    held_up = Script([Switch("x")], segment_s=0.02)
+    held_up = Script([FakePatch("x")], segment_s=0.02)
     held_up.trial._cpu_clock = lambda: 0.0  # the same on the wall clock, but it did no work then
     held_up.run(1, 20_000, 0, lambda: 0.1 if next(count) % 50 == 0 else 0.002)
     assert sorted(row["seconds"] for row in held_up.segments)[len(held_up.segments) // 2] < 0.03
 
 
 def test_what_switching_takes_and_a_single_hold_up_make_no_segment_longer() -> None:
-    class Slow(Switch):
-        def on(self) -> None:
-            super().on()
+    class Slow(FakePatch):
+        def apply(self) -> None:
+            super().apply()
             script.now_s += 0.2  # as `gc` does, which looks through all objects
 
-    script = Script([Slow("x"), Switch("y")], segment_s=0.02)
+    script = Script([Slow("x"), FakePatch("y")], segment_s=0.02)
     script.run(1, 3000, 0, lambda: 0.002)
     script.now_s += 0.3
     script.run(1, 3000, 0, lambda: 0.002)
@@ -398,28 +398,28 @@ def test_conflicting_patches_are_not_combined() -> None:
 
 
 def test_what_is_kept_is_on_in_all_arms_and_workers_are_shown_it() -> None:
-    script = Script([Switch(name) for name in "xyz"])
+    script = Script([FakePatch(name) for name in "xyz"])
     script.run(1, 1500, 0, lambda: 0.004)
-    assert all(row["base"] == [] for row in script.segments)
-    script.arms, script.base = [("y",), ("z",)], ("x",)
+    assert all(row["kept"] == [] for row in script.segments)
+    script.patch_sets, script.kept = [("y",), ("z",)], ("x",)
     before, shown = len(script.segments), len(script.shown)
     script.run(1, 2000, 0, lambda: 0.004)
-    later = {(arm_name(row["arm"]), tuple(row["base"])) for row in script.segments[before + 1 :]}
+    later = {(patch_set_name(row["patches"]), tuple(row["kept"])) for row in script.segments[before + 1 :]}
     assert later == {(BASELINE, ("x",)), ("y", ("x",)), ("z", ("x",))}
     assert set(script.shown[shown + 1 :]) == {("x",), ("x", "y"), ("x", "z")}
     script.trial.stop()
-    assert script.shown[-1] is None and not any(toggle.is_on for toggle in script.toggles.values())
+    assert script.shown[-1] is None and not any(patch.is_on for patch in script.patches.values())
 
 
 def test_what_is_faster_is_kept_for_the_rest(tmp_path: Path) -> None:
-    script = Script([Switch("x"), Switch("y")])
+    script = Script([FakePatch("x"), FakePatch("y")])
     chance = random.Random(0)
     cost = noisy(chance, 0.004)
     script.run(1, 4200, 0, lambda: cost() * (0.2 if script.on("x") else 1.0))
     judge = judged(script, tmp_path, final=False)
     orders = json.loads((tmp_path / "trial-orders.json").read_text())
-    assert orders == {"arms": [["y"]], "base": ["x"]} and not judge.finished
-    judge.look(final=True)
+    assert orders == {"patch_sets": [["y"]], "kept": ["x"]} and not judge.finished
+    judge.update(final=True)
     assert judge.report().kept == ("x",)
     assert "x stayed on: what was still undecided then was" in " ".join(trial_text(judge.report()).split())
 
@@ -447,18 +447,18 @@ def test_lines_go_after_the_imports_or_into_their_call(tmp_path: Path, monkeypat
     Path("train.py").write_text(SOURCE)
     script = script_of(["python", "-u", "train.py", "--x", "other.py"])
     assert script == Path("train.py") == script_of(["python", "-m", "train"])
-    found = addition(script, "torch.set_num_threads(1)", ["import torch"], "imports")
+    found = find_insertion_point(script, "torch.set_num_threads(1)", ["import torch"], "imports")
     assert (found.text, found.at) == ("torch.set_num_threads(1)", "train.py:11")
-    assert found.says == "add this line at train.py:11"
-    with_import = addition(script, "gc.freeze()", ["import gc"], "training")
+    assert found.instruction == "add this line at train.py:11"
+    with_import = find_insertion_point(script, "gc.freeze()", ["import gc"], "training")
     assert with_import.text == "import gc; gc.freeze()" and with_import.at == "train.py:15"
     loop = "def main():\n    env.reset()\n    while True:\n        for x in y:\n            env.step(x)\n"
     assert before_training(ast.parse(loop)) == 3
     assert before_training(ast.parse("print(1)")) is None
-    assert addition(script, "log_interval=100", [], "learn").at == "train.py:15"
-    assert addition(script, "fused=True", [], "model").at == "train.py:12"
-    nowhere = addition(None, "gc.freeze()", ["import gc"], "imports")
-    assert nowhere.at is None and "after the imports" in nowhere.says
+    assert find_insertion_point(script, "log_interval=100", [], "learn").at == "train.py:15"
+    assert find_insertion_point(script, "fused=True", [], "model").at == "train.py:12"
+    nowhere = find_insertion_point(None, "gc.freeze()", ["import gc"], "imports")
+    assert nowhere.at is None and "after the imports" in nowhere.instruction
     lines = SOURCE.splitlines()
     lines.insert(after_imports(ast.parse(SOURCE)) - 1, with_import.text)
     ast.parse("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Every toggle leaves the process as it found it, changes what it says, and its line is Python that works."""
+"""Every patch leaves the process as it found it, changes what it says, and its line is Python that works."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from hotloop.instrument.trial_patch import TrialPatch
 from hotloop.instrument.trial_patches import (
     NAMES,
-    Collector,
+    DeferredCollection,
     EnvChecks,
     Logging,
     SwitchInterval,
-    Toggle,
-    all_toggles,
+    all_patches,
 )
 from tests.processes.scripts import environment
 
@@ -49,7 +49,7 @@ def model() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_frozen() -> None:
-    """As in a script: our own freezing of what was imported would keep `Collector` from freezing."""
+    """As in a script: our own freezing of what was imported would keep `DeferredCollection` from freezing."""
     gc.unfreeze()
 
 
@@ -63,13 +63,13 @@ def train(net: Any, optimizer: Any, steps: int) -> None:
 
 
 def state(net: Any, optimizer: Any) -> dict[str, Any]:
-    """Everything a toggle might touch."""
+    """Everything a patch might touch."""
     wrappers = gymnasium.wrappers.common
     return {
         "gc": (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()),
         "switch interval": sys.getswitchinterval(),
         "threads": torch.get_num_threads(),
-        "denormals": ours.Denormals().flushing(),
+        "denormals": ours.FlushDenormals().flushing(),
         "validation": torch.distributions.Distribution._validate_args,
         "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         "precision": torch.get_float32_matmul_precision(),
@@ -83,26 +83,39 @@ def state(net: Any, optimizer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind",
     [
-        *(Collector, SwitchInterval, EnvChecks, ours.Threads, ours.Denormals, ours.Validation),
-        *(ours.FusedOptimizer, ours.Anomaly, ours.ClipNorm, ours.ChannelsLast, ours.MatmulPrecision),
+        *(
+            DeferredCollection,
+            SwitchInterval,
+            EnvChecks,
+            ours.OneThread,
+            ours.FlushDenormals,
+            ours.NoValidation,
+        ),
+        *(
+            ours.FusedOptimizer,
+            ours.NoAnomalyDetection,
+            ours.ClipNorm,
+            ours.ChannelsLast,
+            ours.MatmulPrecision,
+        ),
     ],
 )
-def test_off_puts_back_exactly_what_was_there(kind: type[Toggle], model: Any) -> None:
+def test_off_puts_back_exactly_what_was_there(kind: type[TrialPatch], model: Any) -> None:
     env = gymnasium.make("CartPole-v1")
-    anomaly = kind is ours.Anomaly
+    anomaly = kind is ours.NoAnomalyDetection
     torch.autograd.set_detect_anomaly(anomaly)
     other, stop = None, threading.Event()
     if kind is SwitchInterval:
         other = threading.Thread(target=stop.wait)
         other.start()
     try:
-        toggle = kind()
-        assert kind is ours.MatmulPrecision or toggle.applies(), toggle.why_not()
+        patch = kind()
+        assert kind is ours.MatmulPrecision or patch.skip_reason() is None, patch.skip_reason()
         before = state(*model)
         for _ in range(3):
-            toggle.on()
+            patch.apply()
             assert state(*model) != before
-            toggle.off()
+            patch.undo()
             assert state(*model) == before
     finally:
         stop.set()
@@ -112,21 +125,21 @@ def test_off_puts_back_exactly_what_was_there(kind: type[Toggle], model: Any) ->
         env.close()
 
 
-@pytest.mark.parametrize("kind", [ours.FusedOptimizer, ours.ClipNorm, ours.ChannelsLast, ours.Denormals])
-def test_training_gives_the_same_weights_up_to_rounding(kind: type[Toggle]) -> None:
+@pytest.mark.parametrize("kind", [ours.FusedOptimizer, ours.ClipNorm, ours.ChannelsLast, ours.FlushDenormals])
+def test_training_gives_the_same_weights_up_to_rounding(kind: type[TrialPatch]) -> None:
     weights = []
-    for with_toggle in (False, True):
+    for with_patch in (False, True):
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(144, 2))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        toggle = kind()
+        patch = kind()
         for _ in range(4):  # switched in the middle of training, as a trial does
-            if with_toggle:
-                assert toggle.applies()
-                toggle.on()
+            if with_patch:
+                assert patch.skip_reason() is None
+                patch.apply()
             train(net, optimizer, 3)
-            if with_toggle:
-                toggle.off()
+            if with_patch:
+                patch.undo()
             train(net, optimizer, 2)
         weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
     assert torch.allclose(weights[0], weights[1], rtol=1e-4, atol=1e-5)
@@ -136,34 +149,34 @@ def test_training_gives_the_same_weights_up_to_rounding(kind: type[Toggle]) -> N
 def test_fused_is_refused_where_moments_lie_in_another_order_than_weights(model: Any) -> None:
     _, optimizer = model
     last, fused = ours.ChannelsLast(), ours.FusedOptimizer()
-    assert last.applies() and fused.applies()
-    last.on()  # the kernel would mix up the elements
-    fused.on()
+    assert last.skip_reason() is None and fused.skip_reason() is None
+    last.apply()  # the kernel would mix up the elements
+    fused.apply()
     mine = optimizer.param_groups[0]
     assert not mine["fused"]
-    fused.off()
-    last.off()
-    fused.on()
+    fused.undo()
+    last.undo()
+    fused.apply()
     assert mine["fused"]
-    fused.off()
+    fused.undo()
     assert not mine["fused"]
     assert fused.name in last.conflicts and last.name in fused.conflicts
 
 
 def test_env_checks_are_passed_by_and_the_steps_are_the_same() -> None:
     results = []
-    for with_toggle in (False, True):
+    for with_patch in (False, True):
         env = gymnasium.make("CartPole-v1")
-        toggle = EnvChecks()
-        assert toggle.applies()
-        if with_toggle:
-            toggle.on()
+        patch = EnvChecks()
+        assert patch.skip_reason() is None
+        if with_patch:
+            patch.apply()
             with pytest.raises(gymnasium.error.ResetNeeded):
                 env.step(0)  # still an error on an env that was never reset
         env.reset(seed=0)
         results.append([env.step(i % 2)[0].tolist() for i in range(8)])
-        if with_toggle:
-            toggle.off()
+        if with_patch:
+            patch.undo()
         env.close()
     assert results[0] == results[1]
 
@@ -171,28 +184,28 @@ def test_env_checks_are_passed_by_and_the_steps_are_the_same() -> None:
 def test_patches_without_effect_say_why(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])  # pytest may have more
-    assert ours.Threads().why_not() == "torch uses one thread already"
-    assert SwitchInterval().why_not() == "the script has one Python thread"
-    assert ours.Anomaly().why_not() == "it is off"
+    assert ours.OneThread().skip_reason() == "torch already uses one thread"
+    assert SwitchInterval().skip_reason() == "the script has one Python thread"
+    assert ours.NoAnomalyDetection().skip_reason() == "anomaly detection is off"
     gc.disable()
     try:
-        assert Collector().why_not() == "the garbage collector is off already"
+        assert DeferredCollection().skip_reason() == "the garbage collector is already off"
     finally:
         gc.enable()
     torch.distributions.Distribution.set_default_validate_args(False)
-    assert not ours.Validation().applies()
+    assert ours.NoValidation().skip_reason() is not None
 
 
-def test_every_toggle_is_named_explained_and_its_line_compiles() -> None:
-    made = all_toggles()
-    assert [toggle.name for toggle in made] == list(NAMES) and len(made) >= 8
-    for toggle in made:
-        assert toggle.why.endswith(".")
-        needs = "\n".join(toggle.needs)
+def test_every_patch_is_named_explained_and_its_line_compiles() -> None:
+    made = all_patches()
+    assert [patch.name for patch in made] == list(NAMES) and len(made) >= 8
+    for patch in made:
+        assert patch.why.endswith(".")
+        needs = "\n".join(patch.needs)
         text = (
-            toggle.line
-            if toggle.place in ("imports", "training") or "model =" in toggle.line
-            else f"f({toggle.line})"
+            patch.line
+            if patch.place in ("imports", "training") or "model =" in patch.line
+            else f"f({patch.line})"
         )
         ast.parse(f"{needs}\n{text}")
 
@@ -200,8 +213,8 @@ def test_every_toggle_is_named_explained_and_its_line_compiles() -> None:
 def test_log_rows_are_written_later_and_none_is_lost(tmp_path: Path) -> None:
     logger = pytest.importorskip("stable_baselines3.common.logger")
     log = logger.configure(str(tmp_path), ["csv"])
-    toggle = Logging()
-    assert toggle.applies()
+    patch = Logging()
+    assert patch.skip_reason() is None
 
     def row(number: int) -> None:
         log.record("number", number)
@@ -209,17 +222,17 @@ def test_log_rows_are_written_later_and_none_is_lost(tmp_path: Path) -> None:
 
     row(0)
     dump = logger.Logger.dump
-    toggle.on()
+    patch.apply()
     row(1)
     row(2)
     assert (tmp_path / "progress.csv").read_text().split() == ["number", "0"]
-    toggle.off()
+    patch.undo()
     assert logger.Logger.dump is dump
     row(3)
-    toggle.on()
+    patch.apply()
     row(4)
     log.close()  # while it is on: what was kept comes first
-    toggle.off()
+    patch.undo()
     assert (tmp_path / "progress.csv").read_text().split() == ["number", "0", "1", "2", "3", "4"]
 
 
@@ -230,15 +243,15 @@ from stable_baselines3 import PPO
 model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, n_epochs=1, seed=0, device="cpu", {model})
 weights = lambda: sum(float(p.detach().square().sum()) for p in model.policy.parameters())
 before = weights()
-from hotloop.instrument.trial_patches import all_toggles
-toggles = [toggle for toggle in all_toggles() if toggle.applies()]
-print(*(toggle.name for toggle in toggles))
+from hotloop.instrument.trial_patches import all_patches
+patches = [patch for patch in all_patches() if patch.skip_reason() is None]
+print(*(patch.name for patch in patches))
 if "switched" in sys.argv:
-    for toggle in toggles:
+    for patch in patches:
         for _ in range(2):
-            toggle.on()
+            patch.apply()
             model.learn(64, reset_num_timesteps=False)
-            toggle.off()
+            patch.undo()
 else:
     for _ in range(2 * int(sys.argv[1])):
         model.learn(64, reset_num_timesteps=False)
@@ -268,12 +281,12 @@ def test_at_least_six_apply_to_an_unmodified_sb3_script_and_none_changes_what_it
     assert abs(switched - as_it_is) < 0.01 * abs(as_it_is - start)  # of what was learned
 
 
-def test_the_lines_do_what_the_toggles_do() -> None:
+def test_the_lines_do_what_the_patches_do() -> None:
     pytest.importorskip("stable_baselines3")
     chosen = [
-        t for t in all_toggles() if t.place in ("imports", "training") and t.name not in ("matmul_precision",)
+        t for t in all_patches() if t.place in ("imports", "training") and t.name not in ("matmul_precision",)
     ]
-    lines = "\n".join("\n".join([*toggle.needs, toggle.line]) for toggle in chosen)
+    lines = "\n".join("\n".join([*patch.needs, patch.line]) for patch in chosen)
     names, _ = sb3(lines, "policy_kwargs=dict(optimizer_kwargs=dict(fused=True))", "1")
     assert not {"gc", "env_checks", "threads", "denormals", "validation", "fused_optimizer"} & {
         *names.split()

@@ -11,29 +11,30 @@ import pytest
 
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patches
-from hotloop.instrument.trial_patches import NAMES, Collector, Toggle
-from hotloop.instrument.trial_script import Orders, plan_of
+from hotloop.instrument.trial_patch import TrialPatch
+from hotloop.instrument.trial_patches import NAMES, DeferredCollection
+from hotloop.instrument.trial_script import OrdersFile, plan_trial
 from hotloop.instrument.trial_workers import Board, Follower, InWorkers, follow, read_word
 
 
-class Switch(Toggle):
-    """A toggle that knows its state."""
+class FakePatch(TrialPatch):
+    """A patch that knows its state."""
 
-    workers = True
+    in_workers = True
 
     def __init__(self, name: str, reason: str | None = None, breaks: bool = False):
         self.name, self.reason, self.breaks, self.is_on = name, reason, breaks, False
 
-    def why_not(self) -> str | None:
+    def skip_reason(self) -> str | None:
         return self.reason
 
-    def on(self) -> None:
+    def apply(self) -> None:
         if self.breaks:
             raise RuntimeError("moved")
         assert not self.is_on
         self.is_on = True
 
-    def off(self) -> None:
+    def undo(self) -> None:
         self.is_on = False
 
 
@@ -54,51 +55,56 @@ def test_what_one_process_shows_another_reads(tmp_path: Path) -> None:
 
 def test_a_follower_answers_once_and_does_as_the_board_says(tmp_path: Path) -> None:
     board = Board(tmp_path)
-    made = [Switch("gc"), Switch("threads"), Switch("env_checks", "no env"), Switch("denormals", breaks=True)]
-    only_here = Switch("clip")
-    only_here.workers = False
+    made = [
+        FakePatch("gc"),
+        FakePatch("threads"),
+        FakePatch("env_checks", "no env"),
+        FakePatch("denormals", breaks=True),
+    ]
+    only_here = FakePatch("clip")
+    only_here.in_workers = False
     asked = []
     follower = Follower(board, lambda: asked.append(1) or [*made, only_here])
-    follower.look()
+    follower.check_board()
     assert not asked and not (tmp_path / "trial-workers").exists()
     board.ask()
-    follower.look()
-    follower.look()
+    follower.check_board()
+    follower.check_board()
     assert len(asked) == 1 and board.answers() == {"gc": 1, "threads": 1, "denormals": 1}
     for on in (["gc"], ["threads", "gc"], ["threads"], [], ["gc", "clip", "env_checks", "denormals"]):
         board.show("switching", on)
-        follower.look()
+        follower.check_board()
         assert [t.name for t in made if t.is_on] == [n for n in ("gc", "threads") if n in on]
     assert not only_here.is_on  # the optimizer is elsewhere
     board.show("over")
-    follower.look()
-    assert not any(toggle.is_on for toggle in made) and len(asked) == 1
+    follower.check_board()
+    assert not any(patch.is_on for patch in made) and len(asked) == 1
 
 
 def test_one_that_joins_late_follows_and_one_that_joins_after_the_end_does_nothing(tmp_path: Path) -> None:
-    board, late, after = Board(tmp_path), Switch("gc"), Switch("gc")
+    board, late, after = Board(tmp_path), FakePatch("gc"), FakePatch("gc")
     board.show("switching", ["gc"])
-    Follower(board, lambda: [late]).look()
+    Follower(board, lambda: [late]).check_board()
     assert late.is_on and board.answers() == {"gc": 1}
     board.show("over")
-    Follower(board, lambda: [after]).look()
+    Follower(board, lambda: [after]).check_board()
     assert not after.is_on
 
 
 def test_only_the_thread_that_works_switches(tmp_path: Path) -> None:
-    board, switch = Board(tmp_path), Switch("gc")
+    board, switch = Board(tmp_path), FakePatch("gc")
     follower = Follower(board, lambda: [switch])
     board.show("switching", ["gc"])
-    thread = threading.Thread(target=follower.look)
+    thread = threading.Thread(target=follower.check_board)
     thread.start()
     thread.join()
     assert not switch.is_on  # threads and denormals are settings of a thread
-    follower.look()
+    follower.check_board()
     assert switch.is_on
 
 
 def test_messages_bring_the_state_with_them(tmp_path: Path) -> None:
-    switch = Switch("gc")
+    switch = FakePatch("gc")
     board, hook, patches = Board(tmp_path), ImportHook({}), Patches()
     was = connection.Connection.recv
     follow(board, hook, patches, lambda: [switch])
@@ -118,22 +124,22 @@ def test_messages_bring_the_state_with_them(tmp_path: Path) -> None:
 
 
 def test_a_patch_that_matters_in_workers_alone_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [Switch("gc", "off already"), Switch("threads"), Switch("clip", "no optimizer")]
-    monkeypatch.setattr("hotloop.instrument.trial_script.all_toggles", lambda: made)
-    usable, row = plan_of(in_workers={"gc": 4, "threads": 4})
+    made = [FakePatch("gc", "off already"), FakePatch("threads"), FakePatch("clip", "no optimizer")]
+    monkeypatch.setattr("hotloop.instrument.trial_script.all_patches", lambda: made)
+    usable, row = plan_trial(in_workers={"gc": 4, "threads": 4})
     assert list(usable) == ["gc", "threads"] and isinstance(usable["gc"], InWorkers)
-    usable["gc"].on()
+    usable["gc"].apply()
     assert not made[0].is_on  # here it would change nothing
-    assert {told["name"]: told["workers"] for told in row["toggles"]} == {"gc": 4, "threads": 4}
+    assert {told["name"]: told["workers"] for told in row["candidates"]} == {"gc": 4, "threads": 4}
     assert row["left_out"] == {"clip": "no optimizer"}
-    assert InWorkers(Collector()).line == Collector.line
+    assert InWorkers(DeferredCollection()).line == DeferredCollection.line
 
 
 def test_orders_are_read_when_they_are_new(tmp_path: Path) -> None:
     file = tmp_path / "orders"
-    orders = Orders(file)
+    orders = OrdersFile(file)
     assert orders() == (None, ())
-    file.write_text('{"arms": [["x"], ["y", "z"]], "base": ["w"]}')
+    file.write_text('{"patch_sets": [["x"], ["y", "z"]], "kept": ["w"]}')
     assert orders() == ([("x",), ("y", "z")], ("w",)) and orders() is orders()
     file.write_text("not JSON, and of another time")
     os.utime(file, ns=(1, 1))

@@ -1,1 +1,3 @@
-"""The bottom of the house: imports nothing of ours."""
+"""The bottom layer: imports nothing of ours."""
+
+HOTLOOP_VERSION = "0.1.0"  # the same as in pyproject.toml

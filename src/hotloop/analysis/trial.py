@@ -78,9 +78,9 @@ def _both(part: Part, name: str) -> list[Round]:
     return [row for row in part.rounds if name in row and BASELINE in row]
 
 
-def arm_name(arm: Sequence[str]) -> str:
-    """`gc + threads`; what the baseline is called for no patch."""
-    return " + ".join(arm) or BASELINE
+def patch_set_name(names: Sequence[str]) -> str:
+    """`gc + threads`; the name of the baseline for no patch."""
+    return " + ".join(names) or BASELINE
 
 
 def rounds_of(rows: Sequence[Row]) -> Rounds:
@@ -129,7 +129,7 @@ def _of_kind(segments: Sequence[Row], kind: str, work: str) -> tuple[Round, ...]
     found: dict[int, dict[str, tuple[float, int]]] = {}
     for row in segments:
         if row["kind"] == kind and row[work]:
-            found.setdefault(row["block"], {})[arm_name(row["arm"])] = (row["seconds"], row[work])
+            found.setdefault(row["block"], {})[patch_set_name(row["patches"])] = (row["seconds"], row[work])
     return tuple(found[block] for block in sorted(found))
 
 

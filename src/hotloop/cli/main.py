@@ -7,7 +7,7 @@ import importlib
 import sys
 from typing import Any, Protocol
 
-from hotloop import __version__
+from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop.cli.renamed_flags import check_flags
 
@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
         print(usage())
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"hotloop {__version__}")
+        print(f"hotloop {HOTLOOP_VERSION}")
         return 0
     name = words[0]
     if name not in VERBS:

@@ -16,43 +16,45 @@ from hotloop.instrument.standard_library import watch_collector
 from hotloop.measure.core_shared import RECORD_GAPS
 from hotloop.measure.profiler import default
 
-# module -> the function that patches it, as "module:function" in hotloop.instrument
+# module -> our function that patches it, as "module:function"
 LIBRARIES = {
-    "gymnasium.core": "gymnasium:patch_core",
-    "gymnasium.vector.vector_env": "gymnasium:patch_vector",
-    "gymnasium.vector.async_vector_env": "gymnasium:patch_async",
-    "torch": "torch:patch_torch",
-    "torch.cuda": "torch:patch_cuda",
-    "torch._dynamo.eval_frame": "torch:patch_compiler",
-    "torch.utils.data.dataloader": "torch:patch_data",
-    "multiprocessing.connection": "standard_library:patch_connection",
-    "multiprocessing.queues": "standard_library:patch_queues",
-    "queue": "standard_library:patch_queue",
-    "stable_baselines3.common.vec_env.base_vec_env": "stable_baselines3:patch_vec_env",
-    "stable_baselines3.common.vec_env.subproc_vec_env": "stable_baselines3:patch_subprocesses",
-    "stable_baselines3.common.base_class": "stable_baselines3:patch_algorithms",
-    "stable_baselines3.common.policies": "stable_baselines3:patch_policies",
-    "stable_baselines3.common.buffers": "stable_baselines3:patch_buffers",
-    "stable_baselines3.common.callbacks": "stable_baselines3:patch_callbacks",
-    "stable_baselines3.common.evaluation": "stable_baselines3:patch_evaluation",
-    "stable_baselines3.common.logger": "stable_baselines3:patch_logger",
-    "sb3_contrib.common.maskable.evaluation": "stable_baselines3:patch_evaluation",
-    "sb3_contrib.ars.ars": "stable_baselines3:patch_random_search",
-    "tensordict": "torchrl:patch_tensordict",
-    "tensordict.nn": "torchrl:patch_modules",
-    "torchrl.envs.common": "torchrl:patch_envs",
-    "torchrl.envs.utils": "torchrl:patch_env_utils",
-    "torchrl.envs.env_creator": "torchrl:patch_env_creator",
-    "torchrl.envs.batched_envs": "torchrl:patch_batched_envs",
-    "torchrl.collectors": "torchrl:patch_collectors",
-    "torchrl.data.replay_buffers.replay_buffers": "torchrl:patch_replay",
-    "torchrl.objectives.value.advantages": "torchrl:patch_values",
-    "torchrl.objectives.common": "torchrl:patch_losses",
-    "torch.utils.tensorboard.writer": "loggers:patch_tensorboard",
-    "tensorboardX.writer": "loggers:patch_tensorboard",
-    "wandb.sdk.wandb_run": "loggers:patch_wandb_run",
-    "csv": "loggers:patch_csv",
-    "json": "loggers:patch_json",
+    "gymnasium.core": "hotloop.instrument.gymnasium:patch_core",
+    "gymnasium.vector.vector_env": "hotloop.instrument.gymnasium:patch_vector",
+    "gymnasium.vector.async_vector_env": "hotloop.instrument.gymnasium:patch_async",
+    "torch": "hotloop.instrument.torch:patch_torch",
+    "torch.cuda": "hotloop.instrument.torch:patch_cuda",
+    "torch._dynamo.eval_frame": "hotloop.instrument.torch:patch_compiler",
+    "torch.utils.data.dataloader": "hotloop.instrument.torch:patch_data",
+    "multiprocessing.connection": "hotloop.instrument.standard_library:patch_connection",
+    "multiprocessing.queues": "hotloop.instrument.standard_library:patch_queues",
+    "queue": "hotloop.instrument.standard_library:patch_queue",
+    "stable_baselines3.common.vec_env.base_vec_env": "hotloop.instrument.stable_baselines3:patch_vec_env",
+    "stable_baselines3.common.vec_env.subproc_vec_env": (
+        "hotloop.instrument.stable_baselines3:patch_subprocesses"
+    ),
+    "stable_baselines3.common.base_class": "hotloop.instrument.stable_baselines3:patch_algorithms",
+    "stable_baselines3.common.policies": "hotloop.instrument.stable_baselines3:patch_policies",
+    "stable_baselines3.common.buffers": "hotloop.instrument.stable_baselines3:patch_buffers",
+    "stable_baselines3.common.callbacks": "hotloop.instrument.stable_baselines3:patch_callbacks",
+    "stable_baselines3.common.evaluation": "hotloop.instrument.stable_baselines3:patch_evaluation",
+    "stable_baselines3.common.logger": "hotloop.instrument.stable_baselines3:patch_logger",
+    "sb3_contrib.common.maskable.evaluation": "hotloop.instrument.stable_baselines3:patch_evaluation",
+    "sb3_contrib.ars.ars": "hotloop.instrument.stable_baselines3:patch_random_search",
+    "tensordict": "hotloop.instrument.torchrl:patch_tensordict",
+    "tensordict.nn": "hotloop.instrument.torchrl:patch_modules",
+    "torchrl.envs.common": "hotloop.instrument.torchrl:patch_envs",
+    "torchrl.envs.utils": "hotloop.instrument.torchrl:patch_env_utils",
+    "torchrl.envs.env_creator": "hotloop.instrument.torchrl:patch_env_creator",
+    "torchrl.envs.batched_envs": "hotloop.instrument.torchrl:patch_batched_envs",
+    "torchrl.collectors": "hotloop.instrument.torchrl:patch_collectors",
+    "torchrl.data.replay_buffers.replay_buffers": "hotloop.instrument.torchrl:patch_replay",
+    "torchrl.objectives.value.advantages": "hotloop.instrument.torchrl:patch_values",
+    "torchrl.objectives.common": "hotloop.instrument.torchrl:patch_losses",
+    "torch.utils.tensorboard.writer": "hotloop.instrument.loggers:patch_tensorboard",
+    "tensorboardX.writer": "hotloop.instrument.loggers:patch_tensorboard",
+    "wandb.sdk.wandb_run": "hotloop.instrument.loggers:patch_wandb_run",
+    "csv": "hotloop.instrument.loggers:patch_csv",
+    "json": "hotloop.instrument.loggers:patch_json",
 }
 # Imports slow enough to deserve a region.
 SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl",
@@ -74,7 +76,7 @@ class Instrumentation:
         def patch(module: ModuleType) -> None:
             ours, _, function = target.partition(":")
             try:
-                getattr(importlib.import_module(f"hotloop.instrument.{ours}"), function)(module, self.patches)
+                getattr(importlib.import_module(ours), function)(module, self.patches)
             except Exception as error:  # a library that has changed: the script must run all the same
                 self._fail(
                     f"{module.__name__} is not recorded: hotloop does not know this version ({error!r})"

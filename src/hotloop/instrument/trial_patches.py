@@ -1,166 +1,99 @@
-"""Safe patches that can be switched on and off while a script runs; the line that makes each permanent.
-
-Safe means: the script computes the same up to rounding, and `off` leaves everything as `on` found it.
-Those that need torch are in `toggles_torch.py`.
-"""
+"""The patches of `hotloop try` that need no torch, and the list of all patches."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
-from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.patch import Patch
+from hotloop.instrument.trial_patch import Place, TrialPatch, WrappingPatch, live_objects
+from hotloop.instrument.trial_patches_torch import torch_patches
 
-# Where the line goes: after the imports, before training, into the call that makes the model or
-# optimizer, into `learn`.
-Place = Literal["imports", "training", "model", "learn"]
-OUR_THREADS = "hotloop"
+OUR_THREADS = "hotloop"  # how their names begin
 DEFERRED = (50_000, 20, 100)  # gc thresholds: young objects are still collected, old ones rarely
 
 
-def alive(*kinds: type) -> list[Any]:
-    """All objects of some kinds; takes some hundredths of a second."""
-    # Not isinstance: it would run code of objects that pose as others, and of abstract classes.
-    wanted = frozenset(kinds)
-    return [thing for thing in gc.get_objects() if not wanted.isdisjoint(type(thing).__mro__)]
-
-
-class Toggle:
-    """One patch. `on` and `off` are called in turn, from the thread that trains."""
-
-    name = ""
-    line = ""  # what a user would write
-    why = ""  # what it does and what it gives up
-    needs: tuple[str, ...] = ()  # imports the line needs
-    place: Place = "imports"
-    between = False  # acts only between collecting and learning
-    workers = False  # may change something in worker processes, too
-    conflicts: tuple[str, ...] = ()  # names it must not be combined with
-
-    def why_not(self) -> str | None:
-        """Why it would change nothing here; None when it would do something."""
-        raise NotImplementedError
-
-    def applies(self) -> bool:
-        """Whether its library is in use and it would change anything."""
-        return self.why_not() is None
-
-    def on(self) -> None:
-        """Switch it on."""
-        raise NotImplementedError
-
-    def off(self) -> None:
-        """Put back exactly what was there."""
-        raise NotImplementedError
-
-
-class PatchToggle(Toggle):
-    """A toggle made of patches."""
-
-    def __init__(self) -> None:
-        self._applied = Patches()
-
-    def patches(self) -> Iterable[Patch]:
-        """What to patch while it is on."""
-        raise NotImplementedError
-
-    def on(self) -> None:
-        """Apply the patches."""
-        self._applied.apply(self.patches())
-
-    def off(self) -> None:
-        """Undo them."""
-        self._applied.undo()
-
-
-class Collector(Toggle):
-    """Garbage collection put off."""
+class DeferredCollection(TrialPatch):
+    """Garbage collection less often."""
 
     name = "gc"
-    workers = True
+    in_workers = True
     line = "gc.collect(); gc.freeze(); gc.set_threshold(50_000, 20, 100)"
     needs = ("import gc",)
-    place: Place = "training"  # what is made before is what it no longer looks through
+    place: Place = "training"  # objects made before are the ones it skips
     why = (
-        "The garbage collector stops looking through old objects again and again; young ones are still "
-        "collected. Programs that make much cyclic garbage use more memory."
+        "The garbage collector skips old objects; young ones are still collected. Programs that create much "
+        "cyclic garbage use more memory."
     )
 
     def __init__(self) -> None:
         self._was = gc.get_threshold()
         self._froze = False
 
-    def why_not(self) -> str | None:
-        """Unless it is off or rarer already."""
+    def skip_reason(self) -> str | None:
         if not gc.isenabled():
-            return "the garbage collector is off already"
+            return "the garbage collector is already off"
         if gc.get_threshold()[0] >= DEFERRED[0]:
-            return "garbage is collected rarely already"
+            return "garbage is already collected rarely"
         return None
 
-    def on(self) -> None:
-        """Old objects out of its sight, if nobody else has put any there; higher thresholds."""
+    def apply(self) -> None:
         self._was = gc.get_threshold()
-        self._froze = gc.get_freeze_count() == 0
+        self._froze = gc.get_freeze_count() == 0  # otherwise the script has frozen objects itself
         if self._froze:
             gc.freeze()
         gc.set_threshold(*DEFERRED)
 
-    def off(self) -> None:
-        """As before."""
+    def undo(self) -> None:
         gc.set_threshold(*self._was)
         if self._froze:
             gc.unfreeze()
             self._froze = False
 
 
-class SwitchInterval(Toggle):
-    """Threads of Python hand over less often."""
+class SwitchInterval(TrialPatch):
+    """Longer time slices for Python threads."""
 
     name = "switch_interval"
-    workers = True
+    in_workers = True
     line = "sys.setswitchinterval(0.05)"
     needs = ("import sys",)
-    why = "Python threads take the interpreter from each other every 50 ms instead of every 5 ms."
+    why = "Python threads switch every 50 ms instead of every 5 ms."
     LONG_S = 0.05
 
     def __init__(self) -> None:
         self._was_s = sys.getswitchinterval()
 
-    def why_not(self) -> str | None:
-        """Only where there are threads."""
+    def skip_reason(self) -> str | None:
         others = [t for t in threading.enumerate() if not t.name.startswith(OUR_THREADS)]
         if len(others) < 2:
             return "the script has one Python thread"
-        return None if sys.getswitchinterval() < self.LONG_S else "threads hand over rarely already"
+        return None if sys.getswitchinterval() < self.LONG_S else "threads already switch rarely"
 
-    def on(self) -> None:
-        """50 ms."""
+    def apply(self) -> None:
         self._was_s = sys.getswitchinterval()
         sys.setswitchinterval(self.LONG_S)
 
-    def off(self) -> None:
-        """As before."""
+    def undo(self) -> None:
         sys.setswitchinterval(self._was_s)
 
 
-class EnvChecks(PatchToggle):
-    """Gymnasium's checking wrappers passed by."""
+class EnvChecks(WrappingPatch):
+    """Steps bypass Gymnasium's checking wrappers."""
 
     name = "env_checks"
-    workers = True
+    in_workers = True
     line = (
         "for spec in gymnasium.registry.values(): spec.disable_env_checker, spec.order_enforce = True, False"
     )
     needs = ("import gymnasium",)
     why = (
-        "Each step passes by two wrappers that gymnasium.make adds to find mistakes (PassiveEnvChecker, "
-        "OrderEnforcing); a step before the first reset is then no longer noticed."
+        "Steps bypass two wrappers that gymnasium.make adds to find mistakes (PassiveEnvChecker, "
+        "OrderEnforcing); a step before the first reset is no longer an error."
     )
 
     def _wrappers(self) -> list[type]:
@@ -168,75 +101,72 @@ class EnvChecks(PatchToggle):
         names = ("PassiveEnvChecker", "OrderEnforcing")
         return [vars(module)[name] for name in names if name in vars(module)] if module else []
 
-    def why_not(self) -> str | None:
-        """Only where an env is wrapped in one."""
+    def skip_reason(self) -> str | None:
         if not self._wrappers():
             return "gymnasium's wrappers are not imported"
-        return None if alive(*self._wrappers()) else "no env of this process has a checking wrapper"
+        return None if live_objects(*self._wrappers()) else "no env in this process has a checking wrapper"
 
-    def patches(self) -> Iterable[Patch]:
-        """The wrappers' `step`; the checker's first steps are still checked."""
+    def wrapped(self) -> Iterable[Patch]:
+        """`step` of the wrappers; the first steps of an env are still checked."""
 
         def direct(step: Any) -> Any:
-            def passed_by(self: Any, action: Any) -> Any:
+            def bypassed(self: Any, action: Any) -> Any:
                 if vars(self).get("checked_data_reuse", True) is False or not vars(self).get(
                     "_has_reset", True
                 ):
                     return step(self, action)
                 return self.env.step(action)
 
-            return passed_by
+            return bypassed
 
         return [Patch(cls, "step", direct) for cls in self._wrappers()]
 
 
-class Logging(PatchToggle):
-    """Logs written later, and not while the time is taken."""
+class Logging(WrappingPatch):
+    """Log rows are written later, outside of the measured time."""
 
     name = "logging"
     line = "log_interval=100"
     place: Place = "learn"
     why = (
-        "Log rows are kept and written when the patch is switched off, so none is lost here; what is "
-        "measured is the most that logging less often can bring."
+        "In the trial, log rows are buffered and written when the patch is undone, so none is lost; the "
+        "verdict is the most you can gain by logging less often."
     )
-    between = True
+    between_phases = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._later: list[Any] = []
+        self._buffered: list[Any] = []
 
     def _owners(self) -> list[tuple[type, str, Any]]:
         found: list[tuple[type, str, Any]] = []
         logger = sys.modules.get("stable_baselines3.common.logger")
         if logger is not None and hasattr(logger, "Logger"):
-            found.append((logger.Logger, "dump", self._keep_rows(logger)))
+            found.append((logger.Logger, "dump", self._buffer_rows(logger)))
             found.append((logger.Logger, "close", self._write_first))
         for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
             writer = sys.modules.get(name)
             if writer is not None and hasattr(writer, "SummaryWriter"):
-                found.append((writer.SummaryWriter, "add_scalar", self._keep_scalar))
+                found.append((writer.SummaryWriter, "add_scalar", self._buffer_scalar))
                 found.append((writer.SummaryWriter, "close", self._write_first))
         return found
 
-    def why_not(self) -> str | None:
-        """Only where something logs."""
+    def skip_reason(self) -> str | None:
         owners = [owner for owner, _, _ in self._owners()]
-        in_use = owners and alive(*owners)
-        return None if in_use else "no logger it knows (Stable-Baselines3, SummaryWriter) is in use"
+        in_use = owners and live_objects(*owners)
+        return None if in_use else "no known logger (Stable-Baselines3, SummaryWriter) is in use"
 
-    def patches(self) -> Iterable[Patch]:
-        """`Logger.dump` and `SummaryWriter.add_scalar`; closing writes what was kept."""
+    def wrapped(self) -> Iterable[Patch]:
+        """`Logger.dump` and `SummaryWriter.add_scalar`; closing writes the buffered rows first."""
         return [Patch(owner, name, make) for owner, name, make in self._owners()]
 
-    def off(self) -> None:
-        """Write what was kept, in its order."""
-        super().off()
+    def undo(self) -> None:
+        super().undo()
         self._write()
 
     def _write(self) -> None:
-        later, self._later = self._later, []
-        for write in later:
+        buffered, self._buffered = self._buffered, []
+        for write in buffered:
             write()
 
     def _write_first(self, close: Any) -> Any:
@@ -246,63 +176,60 @@ class Logging(PatchToggle):
 
         return write_and_close
 
-    def _keep_rows(self, module: Any) -> Any:
+    def _buffer_rows(self, module: Any) -> Any:
         def make(dump: Any) -> Any:
-            def keep(logger: Any, step: int = 0) -> None:
+            def buffer(logger: Any, step: int = 0) -> None:
                 if logger.level == module.DISABLED:
                     return
                 values, excluded = dict(logger.name_to_value), dict(logger.name_to_excluded)
                 for form in logger.output_formats:
                     if isinstance(form, module.KVWriter):
-                        self._later.append(lambda form=form: form.write(values, excluded, step))
-                for kept in (logger.name_to_value, logger.name_to_count, logger.name_to_excluded):
-                    kept.clear()
+                        self._buffered.append(lambda form=form: form.write(values, excluded, step))
+                for values_of_row in (logger.name_to_value, logger.name_to_count, logger.name_to_excluded):
+                    values_of_row.clear()
 
-            return keep
+            return buffer
 
         return make
 
-    def _keep_scalar(self, add: Any) -> Any:
-        def keep(writer: Any, tag: str, value: Any, *args: Any, **words: Any) -> None:
+    def _buffer_scalar(self, add: Any) -> Any:
+        def buffer(writer: Any, tag: str, value: Any, *args: Any, **words: Any) -> None:
             if len(args) < 2:
                 words.setdefault("walltime", time.time())
             fixed = float(value) if hasattr(value, "item") else value
-            self._later.append(lambda: add(writer, tag, fixed, *args, **words))
+            self._buffered.append(lambda: add(writer, tag, fixed, *args, **words))
 
-        return keep
+        return buffer
 
 
-class Nothing(Toggle):
-    """A patch that does nothing: what it is found to change is noise."""
+class InertPatch(TrialPatch):
+    """A patch without any effect: whatever it seems to change is noise."""
 
     line = "pass"
-    why = "It does nothing; what it is found to change is noise."
+    why = "It does nothing; any change is noise."
 
     def __init__(self, number: int):
         self.name = f"nothing_{number}"
 
-    def why_not(self) -> str | None:
-        """Always."""
+    def skip_reason(self) -> str | None:
         return None
 
-    def on(self) -> None:
-        """Nothing."""
+    def apply(self) -> None:
+        pass
 
-    def off(self) -> None:
-        """Nothing."""
-
-
-def no_toggles(count: int) -> list[Toggle]:
-    """As many that do nothing, for a trial of the script against itself."""
-    return [Nothing(number) for number in range(1, count + 1)]
+    def undo(self) -> None:
+        pass
 
 
-def all_toggles() -> list[Toggle]:
-    """Every toggle, whether it applies or not. Imports nothing the script has not imported."""
-    found: list[Toggle] = [Collector(), SwitchInterval(), EnvChecks(), Logging()]
-    if "torch" in sys.modules:
-        found += importlib.import_module("hotloop.instrument.trial_patches_torch").torch_toggles()
-    return found
+def inert_patches(count: int) -> list[TrialPatch]:
+    """Patches without effect, for `--selftest`."""
+    return [InertPatch(number) for number in range(1, count + 1)]
+
+
+def all_patches() -> list[TrialPatch]:
+    """Every patch, whether it applies or not. Imports nothing that the script has not imported."""
+    found: list[TrialPatch] = [DeferredCollection(), SwitchInterval(), EnvChecks(), Logging()]
+    return found + (torch_patches() if "torch" in sys.modules else [])
 
 
 NAMES = (

@@ -1,8 +1,9 @@
-"""A trial in the process of the script: ticks from its progress, rows and orders as files in the capture.
+"""Runs a trial in the process of the script: ticks come from `progress`, rows and orders are files in the
+capture.
 
-What is told to the parent lies in `trial.jsonl`; its orders (which arms to go on with, what to keep on) come
-back in `trial-orders.json`, looked for at each switch. Worker processes of the script follow by way of the
-board in `trial_workers.py`.
+Rows for the parent process go to `trial.jsonl`. Its orders (which patch sets to measure, which patches to
+keep) come back in `trial-orders.json`, checked at each switch. Worker processes follow through
+`trial_workers.py`.
 """
 
 from __future__ import annotations
@@ -18,43 +19,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.instrument import step_counting
-from hotloop.instrument.trial import SEGMENT_S, Arm, Ordered, Row, Trial
-from hotloop.instrument.trial_patches import Toggle, all_toggles, no_toggles
+from hotloop.instrument.trial import SEGMENT_S, Orders, PatchSet, Row, Trial
+from hotloop.instrument.trial_patch import TrialPatch
+from hotloop.instrument.trial_patches import all_patches, inert_patches
 from hotloop.instrument.trial_workers import Board, InWorkers, follow
 from hotloop.measure.profiler import default
 
 if TYPE_CHECKING:
     from hotloop.instrument.libraries import Instrumentation
 
-FILE, ORDERS = "trial.jsonl", "trial-orders.json"
+ROWS_FILE, ORDERS_FILE = "trial.jsonl", "trial-orders.json"
 
 
-def plan_of(
+def plan_trial(
     only: Sequence[str] = (), selftest: int = 0, in_workers: Mapping[str, int] | None = None
-) -> tuple[Mapping[str, Toggle], Row]:
-    """The toggles that apply now (with `selftest` so many that do nothing), and the row that tells of them.
+) -> tuple[Mapping[str, TrialPatch], Row]:
+    """The patches that apply now (with `selftest`, that many without effect), and the row that lists them.
 
-    `in_workers`: in how many worker processes each would change something.
+    `in_workers` is the number of worker processes in which each would change something.
     """
-    usable: dict[str, Toggle] = {}
-    told, left_out = [], {}
-    for toggle in no_toggles(selftest) if selftest else all_toggles():
-        if only and toggle.name not in only:
+    usable: dict[str, TrialPatch] = {}
+    listed, left_out = [], {}
+    for patch in inert_patches(selftest) if selftest else all_patches():
+        if only and patch.name not in only:
             continue
-        workers = (in_workers or {}).get(toggle.name, 0)
-        reason = toggle.why_not()
+        workers = (in_workers or {}).get(patch.name, 0)
+        reason = patch.skip_reason()
         if reason is not None and not workers:
-            left_out[toggle.name] = reason
+            left_out[patch.name] = reason
             continue
-        usable[toggle.name] = toggle if reason is None else InWorkers(toggle)
-        fields = ("name", "line", "why", "needs", "place", "between", "conflicts")
-        told.append({field: getattr(toggle, field) for field in fields} | {"workers": workers})
-    return usable, {"toggles": told, "left_out": left_out}
+        usable[patch.name] = patch if reason is None else InWorkers(patch)
+        fields = ("name", "line", "why", "needs", "place", "between_phases", "conflicts")
+        listed.append({field: getattr(patch, field) for field in fields} | {"workers": workers})
+    return usable, {"candidates": listed, "left_out": left_out}
 
 
 def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrumentation) -> Callable[[], None]:
-    """Begin; returns what ends it. Called in the script's own process, before the script."""
-    file = open(folder / FILE, "a", encoding="utf-8")  # noqa: SIM115
+    """Start a trial in the script's own process, before the script; returns the function that ends it."""
+    file = open(folder / ROWS_FILE, "a", encoding="utf-8")  # noqa: SIM115
     board = Board(folder)
 
     def write(row: Row) -> None:
@@ -62,12 +64,12 @@ def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrumentati
             file.write(json.dumps(row) + "\n")
             file.flush()
 
-    def show(arm: Arm | None) -> None:
-        board.show("over" if arm is None else "switching", arm or ())
+    def show(applied: PatchSet | None) -> None:
+        board.show("over" if applied is None else "switching", applied or ())
 
     trial = Trial(
-        lambda: plan_of(options.get("only", ()), options.get("selftest", 0), board.answers()),
-        Orders(folder / ORDERS),
+        lambda: plan_trial(options.get("only", ()), options.get("selftest", 0), board.answers()),
+        OrdersFile(folder / ORDERS_FILE),
         write,
         segment_s=options.get("segment_s", SEGMENT_S),
         seed=options.get("seed", 0),
@@ -87,34 +89,35 @@ def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrumentati
 
 
 def follow_trial(folder: Path, instrument: Instrumentation) -> None:
-    """In a process that the script's own process started: do as it does."""
+    """In a process that the script started: apply the same patches as the script."""
     follow(Board(folder), instrument.hook, instrument.patches)
 
 
-class Orders:
-    """The parent's orders; the file is read again only when it is another one."""
+class OrdersFile:
+    """The orders of the parent process; the file is read again only when it was replaced."""
 
     def __init__(self, file: Path):
         self._file = file
         self._seen: tuple[int, int] | None = None
-        self._ordered = Ordered()
+        self._orders = Orders()
 
-    def __call__(self) -> Ordered:
-        """As they are now."""
+    def __call__(self) -> Orders:
+        """The latest orders."""
         try:
             found = os.stat(self._file)
             version = (found.st_ino, found.st_mtime_ns)
             if version != self._seen:
-                told = json.loads(self._file.read_text(encoding="utf-8"))
-                self._ordered = Ordered([tuple(arm) for arm in told["arms"]], tuple(told["base"]))
+                data = json.loads(self._file.read_text(encoding="utf-8"))
+                patch_sets = [tuple(names) for names in data["patch_sets"]]
+                self._orders = Orders(patch_sets, tuple(data["kept"]))
                 self._seen = version
         except (OSError, ValueError, KeyError):
             pass
-        return self._ordered
+        return self._orders
 
 
 def _listen(trial: Trial, write: Callable[[Row], None]) -> Callable[[], None]:
-    """Hear of every env step and update by way of `progress`; returns what ends that."""
+    """Call `trial.tick` for all reported env steps and updates; returns the function that ends this."""
     plain = default.progress
     hotloop: Any = sys.modules["hotloop"]
     owner: int | None = None
@@ -127,7 +130,7 @@ def _listen(trial: Trial, write: Callable[[Row], None]) -> Callable[[], None]:
         thread = threading.get_ident()
         if owner is None:
             owner = thread
-        if thread == owner:  # the thread that trains; a second one would cut the segments to pieces
+        if thread == owner:  # the thread that trains; ticks of a second one would break up the segments
             try:
                 trial.tick(env_steps, updates)
             except Exception as error:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hotloop._util import HOTLOOP_VERSION
 from hotloop.capture.folder import FORMAT_VERSION
 from hotloop.machine import facts, limits
 from hotloop.measure import core_choice
@@ -23,11 +24,9 @@ def new_facts(
     seeds: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     """Facts about the run and the machine; the end and the exit status are not known yet."""
-    from hotloop import __version__
-
     return {
         "format_version": FORMAT_VERSION,
-        "hotloop_version": __version__,
+        "hotloop_version": HOTLOOP_VERSION,
         "command": command or list(sys.orig_argv),
         "working_folder": os.getcwd(),
         "config": config or {},

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotloop import __version__
+from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.files import write_atomically
 from hotloop.machine.facts import library_versions, memory_bytes
 from hotloop.machine.limits import cache_file as limits_file
@@ -53,7 +53,7 @@ def key() -> str:
     """What settings depend on: processor, cores granted, thread variables, memory, versions."""
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     memory = (memory_bytes() or 0) >> 30
-    return f"{machine_key()}; {memory} GiB; hotloop {__version__}; {versions}"
+    return f"{machine_key()}; {memory} GiB; hotloop {HOTLOOP_VERSION}; {versions}"
 
 
 def remember(found: Tuned, file: Path | None = None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop import __version__
+from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.comparison import Metric
@@ -44,7 +44,7 @@ def write_baseline(place: str, file: Path) -> int:
     data = {
         "kind": KIND,
         "schema_version": VERSION,
-        "hotloop_version": __version__,
+        "hotloop_version": HOTLOOP_VERSION,
         "command": list(recorded.command),
         "machine": facts(),
         "counters": counters.values,

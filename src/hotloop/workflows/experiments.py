@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from hotloop import __version__
+from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration
 from hotloop.analysis.categories import Resolver
@@ -117,7 +117,7 @@ def exit_code_of(outcome: PlanOutcome) -> int:
 def begin(plan: Plan, folder: Path | None, name: str) -> Series:
     """Create a series in `folder`, or in hotloop-runs/<time>-<name>."""
     about: dict[str, Any] = {
-        "hotloop_version": __version__,
+        "hotloop_version": HOTLOOP_VERSION,
         "started_s": time.time(),
         "working_folder": str(Path.cwd()),
         "machine": facts(),

@@ -1,4 +1,4 @@
-"""Where in the user's script a line goes: after the imports, before training, or into a call."""
+"""Finds where in a user's script a line of code goes: after the imports, before training, or into a call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotloop.instrument.trial_patch import Place
+
 MODEL_CALLS = (
     *("Adam", "AdamW", "PPO", "A2C", "DQN", "SAC", "TD3", "DDPG"),
     *("TRPO", "RecurrentPPO", "MaskablePPO", "QRDQN", "TQC", "CrossQ"),
@@ -15,16 +17,16 @@ MODEL_CALLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
-    """What to write and where."""
+class InsertionPoint:
+    """A line of code and where it goes."""
 
-    text: str  # the line, with the imports it needs that the script does not have
-    at: str | None  # `train.py:12`; None: no such place was found
-    says: str  # `add this line at train.py:12`
+    text: str  # the line, with the imports that the script lacks
+    at: str | None  # `train.py:12`; None: not found
+    instruction: str  # `add this line at train.py:12`
 
 
 def script_of(command: Sequence[str]) -> Path | None:
-    """The file a command runs: its first word that is a Python file, or the module after -m."""
+    """The Python file that a command runs: its first word ending in .py, or the module after -m."""
     for at, word in enumerate(command):
         if word == "-m" and at + 1 < len(command):
             return _file_of_module(command[at + 1])
@@ -45,8 +47,10 @@ def _file_of_module(name: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
-def addition(script: Path | None, line: str, needs: Sequence[str], place: str) -> Addition:
-    """Where `line` goes in the script; `place` is "imports", "training", "model" or "learn"."""
+def find_insertion_point(
+    script: Path | None, line: str, needs: Sequence[str], place: Place
+) -> InsertionPoint:
+    """Where `line` goes in the script, with the imports it `needs`."""
     try:
         tree = ast.parse(script.read_text(encoding="utf-8")) if script is not None else None
     except (OSError, SyntaxError, ValueError):
@@ -58,22 +62,22 @@ def addition(script: Path | None, line: str, needs: Sequence[str], place: str) -
         if tree is not None:
             number = after_imports(tree) if place == "imports" else before_training(tree)
         if number is None:
-            where = "after the imports of the script" if place == "imports" else "where training begins"
-            return Addition(text, None, f"add this {where}")
+            where = "after the imports of the script" if place == "imports" else "where training starts"
+            return InsertionPoint(text, None, f"add this {where}")
         at = f"{script}:{number}"
-        return Addition(text, at, f"add this line {'at' if place == 'imports' else 'before'} {at}")
+        return InsertionPoint(text, at, f"add this line {'at' if place == 'imports' else 'before'} {at}")
     names = ("learn",) if place == "learn" else MODEL_CALLS
     call = _call(tree, names) if tree is not None else None
     if call is None or script is None:
-        where = "training is started" if place == "learn" else "the model or optimizer is made"
-        return Addition(line, None, f"add this where {where}")
+        where = "training starts" if place == "learn" else "the model or optimizer is created"
+        return InsertionPoint(line, None, f"add this where {where}")
     at = f"{script}:{call.lineno}"
     what = "argument to the call" if not line.startswith("model =") else "line after the call"
-    return Addition(line, at, f"add this {what} at {at}")
+    return InsertionPoint(line, at, f"add this {what} at {at}")
 
 
 def after_imports(tree: ast.Module) -> int:
-    """The number of the line after the last import at the top level, or after the docstring."""
+    """Number of the line after the last top-level import, or after the docstring."""
     last = 0
     for number, node in enumerate(tree.body):
         text = number == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -84,8 +88,8 @@ def after_imports(tree: ast.Module) -> int:
 
 
 def before_training(tree: ast.Module) -> int | None:
-    """The line of the call of `learn`, or of the outermost loop that steps an env or an optimizer."""
-    for node in ast.walk(tree):  # the outer ones first
+    """Line of the call of `learn`, or of the outermost loop that steps an env or an optimizer."""
+    for node in ast.walk(tree):  # outer nodes first
         if isinstance(node, (ast.For, ast.While)) and _call(node, ("step",)) is not None:
             return node.lineno
         if isinstance(node, (ast.Expr, ast.Assign)) and _call(node, ("learn",)) is not None:
@@ -98,7 +102,7 @@ def _only_imports(node: ast.If | ast.Try) -> bool:
 
 
 def _imports(tree: ast.Module, statement: str) -> bool:
-    """Whether the script has that import under the same name."""
+    """Whether the script has this import, under the same name."""
     wanted = ast.dump(ast.parse(statement).body[0])
     for node in tree.body:
         if isinstance(node, ast.Import):

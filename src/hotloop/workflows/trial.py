@@ -1,4 +1,4 @@
-"""`hotloop try`: safe patches switched on and off inside a running script, and a verdict on each."""
+"""`hotloop try`: applies and undoes safe patches inside a running script, and judges each one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.load_snapshot import machine_load_over
-from hotloop.analysis.trial import Looking, arm_name, combination, rounds_of
+from hotloop.analysis.trial import Looking, combination, patch_set_name, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_patches import NAMES
-from hotloop.instrument.trial_script import FILE, ORDERS
+from hotloop.instrument.trial_script import ORDERS_FILE, ROWS_FILE
 from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.report.trial import LeftOut, Patch, TrialReport
-from hotloop.workflows.insertion_point import addition, script_of
+from hotloop.workflows.insertion_point import find_insertion_point, script_of
 from hotloop.workflows.run import (
     Ran,
     begin_capture,
@@ -35,65 +35,65 @@ from hotloop.workflows.run import (
     wait_for,
 )
 
-EACH_SHARE = 0.75  # of the budget, for the patches by themselves; the rest for the best combination
-LOOK_INTERVAL_S = 0.25
-BADGE_INTERVAL_S = 2.0
-SELFTEST = 8  # patches that do nothing, about as many as apply to a usual script
-TOO_SLOW = "it acts between collecting and learning, which alternate too slowly here to be switched in turns"
+ALONE_SHARE = 0.75  # of the budget, for the patches one by one; the rest is for the best combination
+POLL_S = 0.25
+LOAD_INTERVAL_S = 2.0
+SELFTEST_PATCHES = 8  # about as many as apply to a typical script
+TOO_SLOW = "it takes effect between collecting and learning, which alternate too slowly here"
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How long to measure, and what."""
+class TrialSettings:
+    """What to measure and for how long."""
 
     budget_s: float = 60.0
-    only: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()  # names of patches; (): all
     segment_s: float = SEGMENT_S
     seed: int = 0
     tolerance: float = TOLERANCE
-    stop: bool = False  # end the script when the verdicts are known
-    selftest: bool = False  # patches that do nothing
+    stop: bool = False  # end the script once the verdicts are known
+    selftest: bool = False  # use patches without effect
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialResult:
     """How the script ended, and the verdicts."""
 
     ran: Ran
     report: TrialReport
-    told: bool  # the report was handed over while the script was running
-    stopped: bool  # by us
+    reported: bool  # the report was passed on while the script was still running
+    stopped: bool  # we ended the script
 
 
-def try_patches(
+def run_trial(
     words: tuple[str, ...],
     folder: Path | None,
-    terms: Terms,
+    settings: TrialSettings,
     *,
     quiet: bool = False,
-    tell: Callable[[TrialReport], None] = lambda report: None,
-) -> Tried:
-    """Run the command with patches switched in turns; `tell` gets the report as soon as it is known."""
-    unknown = [name for name in terms.only if name not in NAMES]
+    on_report: Callable[[TrialReport], None] = lambda report: None,
+) -> TrialResult:
+    """Run the command while patches take turns; `on_report` is called as soon as the verdicts are known."""
+    unknown = [name for name in settings.only if name not in NAMES]
     if unknown:
-        raise HotloopError(f"There is no patch {unknown[0]!r}; there is {', '.join(NAMES)}.")
-    if terms.selftest and terms.only:
-        raise HotloopError("--selftest tries patches that do nothing; leave out --only.")
+        raise HotloopError(f"--only has {unknown[0]!r}, which is not a patch; use {', '.join(NAMES)}.")
+    if settings.selftest and settings.only:
+        raise HotloopError("--selftest uses patches without effect; remove --only.")
     command = normal_command(words)
     target = folder or new_folder(name_of(command))
     begin_capture(target, command)
     trial = {
-        "only": list(terms.only),
-        "segment_s": terms.segment_s,
-        "seed": terms.seed,
-        "selftest": SELFTEST if terms.selftest else 0,
+        "only": list(settings.only),
+        "segment_s": settings.segment_s,
+        "seed": settings.seed,
+        "selftest": SELFTEST_PATCHES if settings.selftest else 0,
     }
     environment = recording_environment(target, options={"on": True, "trial": trial})
-    judge = Judge(target, terms, script_of(command))
+    judge = TrialJudge(target, settings, script_of(command))
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     over = threading.Event()
     watching = threading.Thread(
-        target=_watch, args=(judge, child, over, terms.stop, tell), name="hotloop try", daemon=True
+        target=_watch, args=(judge, child, over, settings.stop, on_report), name="hotloop try", daemon=True
     )
     watching.start()
     interrupted = wait_for(child)
@@ -102,98 +102,103 @@ def try_patches(
     ran = Ran(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, ValueError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
-    told = judge.finished
-    judge.look(final=True)
-    return Tried(ran, judge.report(), told, told and terms.stop and child.returncode == -signal.SIGTERM)
+    reported = judge.finished
+    judge.update(final=True)
+    stopped = reported and settings.stop and child.returncode == -signal.SIGTERM
+    return TrialResult(ran, judge.report(), reported, stopped)
 
 
 def _watch(
-    judge: Judge,
+    judge: TrialJudge,
     child: subprocess.Popen[bytes],
     over: threading.Event,
     stop: bool,
-    tell: Callable[[TrialReport], None],
+    on_report: Callable[[TrialReport], None],
 ) -> None:
-    while not over.wait(LOOK_INTERVAL_S):
-        judge.look()
+    while not over.wait(POLL_S):
+        judge.update()
         if judge.finished:
-            tell(judge.report())
+            on_report(judge.report())
             if stop and child.poll() is None:
                 child.send_signal(signal.SIGTERM)
             return
 
 
-class Judge:
-    """Reads the segments as they come, asks for verdicts, and tells the script how to go on."""
+class TrialJudge:
+    """Reads the segments as they come, judges them, and orders what the script measures next."""
 
     def __init__(
-        self, folder: Path, terms: Terms, script: Path | None, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        settings: TrialSettings,
+        script: Path | None,
+        clock: Callable[[], float] = time.monotonic,
     ):
-        self.finished = False  # nothing more is to be measured
-        self._folder, self._terms, self._script, self._clock = folder, terms, script, clock
+        self.finished = False  # all verdicts are known
+        self._folder, self._settings, self._script, self._clock = folder, settings, script, clock
         self._read_bytes = 0
         self._rows: list[dict[str, Any]] = []
-        self._toggles: list[dict[str, Any]] = []
+        self._candidates: list[dict[str, Any]] = []
         self._left_out: dict[str, str] = {}
         self._began_s: float | None = None
-        self._each: Looking | None = None
+        self._alone: Looking | None = None
         self._together: Looking | None = None
-        self._chosen: tuple[str, ...] = ()
+        self._combination: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
-        self._badges: list[dict[str, float]] = []
+        self._loads: list[dict[str, float]] = []
 
-    def look(self, final: bool = False) -> None:
-        """Take in what is new; `final` when the script has ended."""
+    def update(self, final: bool = False) -> None:
+        """Judge the segments written since the last call; `final` when the script has ended."""
         self._read()
         if self._began_s is None or self.finished:
             return
-        self._read_badge(final)
+        self._read_load(final)
         spent_s = self._clock() - self._began_s
-        if not self._chosen:
-            self._look_at_each(final, spent_s)
-        if self._chosen and not self.finished:
-            self._look_at_combination(final, spent_s)
+        if not self._combination:
+            self._judge_alone(final, spent_s)
+        if self._combination and not self.finished:
+            self._judge_combination(final, spent_s)
         self.finished |= final
 
-    def _read_badge(self, final: bool) -> None:
+    def _read_load(self, final: bool) -> None:
         now = load_snapshot()
-        if final or not self._badges or now["at_s"] - self._badges[-1]["at_s"] >= BADGE_INTERVAL_S:
-            self._badges.append(now)
+        if final or not self._loads or now["at_s"] - self._loads[-1]["at_s"] >= LOAD_INTERVAL_S:
+            self._loads.append(now)
 
-    def _look_at_each(self, final: bool, spent_s: float) -> None:
-        if self._each is None:
-            names = [toggle["name"] for toggle in self._toggles]
-            self._each = Looking(names, tolerance=self._terms.tolerance)
-        each, names = self._each, self._names()
-        each.leave_out([row.name for row in each.verdicts if row.name not in names])
-        before = each.settled
-        over = final or spent_s >= EACH_SHARE * self._terms.budget_s
-        each.look(rounds_of(self._rows), final=over)
-        if not over and not each.all_settled:
-            if each.settled != before:
-                left = [name for name in names if name not in each.settled]
-                self._kept = self._to_keep(each, left)
+    def _judge_alone(self, final: bool, spent_s: float) -> None:
+        if self._alone is None:
+            names = [patch["name"] for patch in self._candidates]
+            self._alone = Looking(names, tolerance=self._settings.tolerance)
+        alone, names = self._alone, self._usable_names()
+        alone.leave_out([row.name for row in alone.verdicts if row.name not in names])
+        before = alone.settled
+        over = final or spent_s >= ALONE_SHARE * self._settings.budget_s
+        alone.look(rounds_of(self._rows), final=over)
+        if not over and not alone.all_settled:
+            if alone.settled != before:
+                left = [name for name in names if name not in alone.settled]
+                self._kept = self._patches_to_keep(alone, left)
                 self._order([(name,) for name in left], self._kept)
             return
-        self._chosen = combination(each.verdicts, self._conflicts())
-        if len(self._chosen) > 1 and not final:
-            self._order([self._chosen])
+        self._combination = combination(alone.verdicts, self._conflicts())
+        if len(self._combination) > 1 and not final:
+            self._order([self._combination])
         else:
             self._finish()
 
-    def _to_keep(self, each: Looking, left: Sequence[str]) -> tuple[str, ...]:
-        """What was found to be faster and goes with all that is still tried."""
+    def _patches_to_keep(self, alone: Looking, left: Sequence[str]) -> tuple[str, ...]:
+        """Patches found to be faster that conflict with none of those still measured."""
         conflicts = self._conflicts()
-        found = combination(each.verdicts, conflicts)
+        found = combination(alone.verdicts, conflicts)
         return tuple(name for name in found if not set(conflicts.get(name, ())) & set(left))
 
     def _conflicts(self) -> dict[str, list[str]]:
-        return {toggle["name"]: toggle["conflicts"] for toggle in self._toggles}
+        return {patch["name"]: patch["conflicts"] for patch in self._candidates}
 
-    def _look_at_combination(self, final: bool, spent_s: float) -> None:
-        over = final or spent_s >= self._terms.budget_s
+    def _judge_combination(self, final: bool, spent_s: float) -> None:
+        over = final or spent_s >= self._settings.budget_s
         if self._together is None:
-            self._together = Looking([arm_name(self._chosen)], tolerance=self._terms.tolerance)
+            self._together = Looking([patch_set_name(self._combination)], tolerance=self._settings.tolerance)
         self._together.look(rounds_of(self._rows), final=over)
         if over or self._together.all_settled:
             self._finish()
@@ -202,20 +207,21 @@ class Judge:
         self.finished = True
         self._order([])
 
-    def _order(self, arms: Sequence[tuple[str, ...]], base: tuple[str, ...] = ()) -> None:
+    def _order(self, patch_sets: Sequence[tuple[str, ...]], kept: tuple[str, ...] = ()) -> None:
         with contextlib.suppress(OSError):
-            write_atomically(self._folder / ORDERS, json.dumps({"arms": arms, "base": base}))
+            orders = json.dumps({"patch_sets": patch_sets, "kept": kept})
+            write_atomically(self._folder / ORDERS_FILE, orders)
 
-    def _names(self) -> list[str]:
-        """The patches that can be judged; those that broke or cannot show are left out."""
-        names = [toggle["name"] for toggle in self._toggles if toggle["name"] not in self._left_out]
-        if rounds_of(self._rows).how in ("cycles", "nothing"):
-            return names
-        return [t["name"] for t in self._toggles if t["name"] in names and not t["between"]]
+    def _usable_names(self) -> list[str]:
+        """The patches that can be judged: those that broke or cannot take effect are left out."""
+        usable = [patch for patch in self._candidates if patch["name"] not in self._left_out]
+        if rounds_of(self._rows).how not in ("cycles", "nothing"):
+            usable = [patch for patch in usable if not patch["between_phases"]]
+        return [patch["name"] for patch in usable]
 
     def _read(self) -> None:
         try:
-            with open(self._folder / FILE, "rb") as file:
+            with open(self._folder / ROWS_FILE, "rb") as file:
                 file.seek(self._read_bytes)
                 data = file.read()
         except OSError:
@@ -224,29 +230,29 @@ class Judge:
         self._read_bytes += len(whole)
         for line in whole.splitlines():
             row = json.loads(line)
-            if "toggles" in row:
-                self._toggles, self._left_out = row["toggles"], dict(row["left_out"])
+            if "candidates" in row:
+                self._candidates, self._left_out = row["candidates"], dict(row["left_out"])
                 self._began_s = self._clock()
             elif "broken" in row:
-                self._left_out[row["broken"]] = f"it could not be switched on ({row['error']})"
+                self._left_out[row["broken"]] = f"it could not be applied ({row['error']})"
             elif "failed" in row:
-                self._left_out["all"] = f"switching failed ({row['failed']})"
+                self._left_out["all"] = f"the trial failed ({row['failed']})"
             elif "seconds" in row:
                 self._rows.append(row)
 
     def report(self) -> TrialReport:
-        """What can be said now."""
+        """The verdicts so far."""
         rounds = rounds_of(self._rows)
-        verdicts = {row.name: row.verdict for row in self._each.verdicts} if self._each is not None else {}
-        told = {toggle["name"]: toggle for toggle in self._toggles}
+        verdicts = {row.name: row.verdict for row in self._alone.verdicts} if self._alone is not None else {}
+        candidates = {patch["name"]: patch for patch in self._candidates}
         rows = []
         for name, verdict in verdicts.items():
-            toggle = told[name]
-            place = addition(self._script, toggle["line"], toggle["needs"], toggle["place"])
-            workers = toggle.get("workers", 0)
-            rows.append(Patch(name, toggle["why"], place.text, place.at, place.says, verdict, workers))
+            patch = candidates[name]
+            point = find_insertion_point(self._script, patch["line"], patch["needs"], patch["place"])
+            workers = patch.get("workers", 0)
+            rows.append(Patch(name, patch["why"], point.text, point.at, point.instruction, verdict, workers))
         left_out = dict(self._left_out)
-        left_out |= {name: TOO_SLOW for name in told if name not in verdicts and name not in left_out}
+        left_out |= {name: TOO_SLOW for name in candidates if name not in verdicts and name not in left_out}
         together = self._together.verdicts[0] if self._together is not None else None
         return TrialReport(
             patches=tuple(sorted(rows, key=_gain)),
@@ -259,7 +265,7 @@ class Judge:
             seconds=sum(row["seconds"] for row in self._rows),
             began=self._began_s is not None,
             kept=self._kept,
-            machine_load=machine_load_over(self._badges) if len(self._badges) > 1 else None,
+            machine_load=machine_load_over(self._loads) if len(self._loads) > 1 else None,
         )
 
 
