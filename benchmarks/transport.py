@@ -84,7 +84,7 @@ class HotloopLocked:
     """Our locked baseline: the same memory behind one lock."""
 
     def __init__(self, kind: str):
-        from hotloop.rl.collect.queue import LockedQueue
+        from hotloop.rl.collect.locked_queue import LockedQueue
 
         self.queue = LockedQueue(np.dtype([("bytes", np.uint8, KINDS[kind][0])]), ROOM[kind])
 

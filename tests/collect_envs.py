@@ -90,7 +90,7 @@ class Steered:
     """Actions follow from weights, control and random numbers, so that rows show what the actor had."""
 
     def __init__(self, spaces: Spaces):
-        self._envs, self._weights = spaces.envs, np.zeros(2, dtype=np.float32)
+        self._envs, self._weights = spaces.n_envs, np.zeros(2, dtype=np.float32)
 
     def load(self, weights: NDArray[np.float32]) -> None:
         """Keep the vector."""

@@ -16,12 +16,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import hotloop
 from hotloop._util.errors import HotloopError
+from hotloop.rl.collect.actor_loop import derive_seeds
 from hotloop.rl.collect.locked import LockedCollector
-from hotloop.rl.collect.pairs import Pairing
 from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import Rows, Setup, Spaces, Task, experience_dtype
-from hotloop.rl.collect.roll import seeds_of
 from hotloop.rl.collect.serial import SerialCollector
+from hotloop.rl.collect.transitions import TransitionBuilder
 from hotloop.rl.envs.cartpole.env import CartPoleVectorEnv
 from tests.collect_envs import Counting, Stacked, Steered, check_streams
 
@@ -40,7 +40,7 @@ def gather(collector: Any, rows: int, most: int = 100, least: int = 1, each: int
         found += [block.copy() for block in blocks]
         for block in blocks:
             counts += np.bincount(block["collector"], minlength=len(counts))
-        collector.done()
+        collector.release()
     return np.concatenate(found)
 
 
@@ -57,7 +57,7 @@ def per_collector(rows: Rows, collectors: int) -> list[Rows]:
 
 @pytest.mark.parametrize("envs", [1, 3])
 def test_every_transport_hands_over_the_same_rows(envs: int) -> None:
-    task = Task(Counting, Steered, weights=2, envs=envs, infos=("total", "absent"), seed=5)
+    task = Task(Counting, Steered, n_weights=2, n_envs=envs, infos=("total", "absent"), seed=5)
     found = {}
     for name, kind in KINDS.items():
         method: Any = "fork" if envs == 3 else "spawn"
@@ -81,7 +81,7 @@ def test_every_transport_hands_over_the_same_rows(envs: int) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_other_ways_to_start_a_process_give_the_same_rows(method: Any) -> None:
-    task = Task(Counting, Steered, weights=2, seed=5)
+    task = Task(Counting, Steered, n_weights=2, seed=5)
     with SerialCollector(task, Setup(collectors=1)) as collector:
         collector.publish(ONES)
         reference = gather(collector, 300)
@@ -95,7 +95,7 @@ def test_other_ways_to_start_a_process_give_the_same_rows(method: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_carry_the_policy_and_the_control_value_that_made_them(kind: str) -> None:
     setup = Setup(collectors=2, ring_rows=16, method="fork")
-    with KINDS[kind](Task(Counting, Steered, weights=2, control=0.5), setup) as collector:
+    with KINDS[kind](Task(Counting, Steered, n_weights=2, control=0.5), setup) as collector:
         for version in (3, 4, 9):
             assert collector.publish(version * ONES, version=version) == version
             rows = gather(collector, 200, most=20, each=50)
@@ -118,7 +118,9 @@ def test_rows_carry_the_policy_and_the_control_value_that_made_them(kind: str) -
 
 
 def test_staleness_is_the_mean_number_of_versions_behind() -> None:
-    with SerialCollector(Task(Counting, Steered, weights=2), Setup(collectors=1, ring_rows=64)) as collector:
+    with SerialCollector(
+        Task(Counting, Steered, n_weights=2), Setup(collectors=1, ring_rows=64)
+    ) as collector:
         collector.publish(ONES)
         collector.take(10)
         assert collector.state().versions_behind == 0.0
@@ -128,7 +130,7 @@ def test_staleness_is_the_mean_number_of_versions_behind() -> None:
         collector.take(40)
         assert collector.state().versions_behind == 0.0
         leftover = Setup(collectors=1, ring_rows=8, method="fork")
-    with ProcessCollector(Task(Counting, Steered, weights=2), leftover) as process:
+    with ProcessCollector(Task(Counting, Steered, n_weights=2), leftover) as process:
         process.publish(ONES)
         gather(process, 100, most=4)
         wait_until(lambda: process.state().queued == 8)
@@ -156,11 +158,11 @@ def test_a_full_queue_holds_collectors_back_and_loses_nothing(kind: str) -> None
 def test_dropping_is_counted_and_leaves_whole_episode_starts(kind: str) -> None:
     setup = Setup(collectors=2, ring_rows=8, method="fork", when_full="drop")
     rows: list[Rows] = []
-    with KINDS[kind](Task(Counting, Steered, envs=2, seed=3), setup) as collector:
+    with KINDS[kind](Task(Counting, Steered, n_envs=2, seed=3), setup) as collector:
         while len(rows) < 60 or collector.state().dropped < 600:
             time.sleep(0.01)  # fills the ring; a collector that has begun a row may wait for room
             rows += [block.copy() for block in collector.take(1000)]
-            collector.done()
+            collector.release()
     taken = np.concatenate(rows)
     for number in range(4):
         own = taken[taken["stream"] == number]
@@ -175,9 +177,9 @@ def test_dropping_is_counted_and_leaves_whole_episode_starts(kind: str) -> None:
 
 def test_waiting_for_many_rows_gives_many_and_ends_in_time() -> None:
     with ProcessCollector(Task(Counting, Steered), Setup(collectors=2, ring_rows=400, method="fork")) as one:
-        rows = sum(map(len, one.take(300, 60.0, least=250)))
+        rows = sum(map(len, one.take(300, 60.0, min_rows=250)))
         assert 250 <= rows <= 300
-    with ProcessCollector(Task(Counting, Steered, weights=2), Setup(collectors=1, method="fork")) as two:
+    with ProcessCollector(Task(Counting, Steered, n_weights=2), Setup(collectors=1, method="fork")) as two:
         assert list(two.take(10, 0.05)) == []  # no weights, no rows
         assert two.state().learner_wait_s >= 0.05
         assert two.state().lock_wait_s == 0.0
@@ -265,9 +267,9 @@ def test_stacks_are_rebuilt_as_the_environment_made_them() -> None:
     with ProcessCollector(task, Setup(collectors=1, ring_rows=40, method="fork")) as collector:
         assert collector.dtype["frame"].shape == (5, 4)
         rows = gather(collector, 400)
-        pairing = Pairing(collector.spaces)
+        pairing = TransitionBuilder(collector.spaces)
     made = pairing.transitions([rows[:150], rows[150:]])
-    (seed,), _ = seeds_of(task, 0, 0)
+    (seed,), _ = derive_seeds(task, 0, 0)
     env = Stacked(seed)
     observation, _ = env.reset(seed=seed)
     for at in range(len(made.actions)):
@@ -288,7 +290,7 @@ def test_hotloop_collect_takes_names_and_functions_with_or_without_a_seed() -> N
     assert (check_rows["frame"][:, 0] == 4).all()
     with pytest.raises(HotloopError, match="'processes', 'locked', 'serial'"):
         hotloop.collect("CartPole-v1", kind="threads")  # type: ignore[arg-type]
-    with pytest.raises(HotloopError, match="neither"):
+    with pytest.raises(HotloopError, match="Gymnasium id or a function"):
         hotloop.collect(3)  # type: ignore[arg-type]
 
 
@@ -321,9 +323,9 @@ def test_what_an_actor_or_environment_gets_wrong_is_one_sentence() -> None:
         SerialCollector(Task(Stacked, Steered, frame_stack=4))
     with pytest.raises(HotloopError, match="autoreset disabled"):
         SerialCollector(Task(partial(make_counting, 2, AutoresetMode.DISABLED), Steered))
-    with pytest.raises(HotloopError, match="no single array"):
+    with pytest.raises(HotloopError, match="not a single array"):
         experience_dtype(Spaces(gymnasium.spaces.Dict({"a": Discrete(2)}), Discrete(2), 1))
-    unstarted = SerialCollector(Task(Counting, Steered, weights=2))
+    unstarted = SerialCollector(Task(Counting, Steered, n_weights=2))
     with pytest.raises(HotloopError, match="before start"):
         unstarted.take(1)
     unstarted.start()

@@ -142,7 +142,7 @@ def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
 
 
 def test_rows_go_from_a_collectors_ring_to_replay_and_come_out_as_the_twin_says() -> None:
-    task = Task(Stacked, Steered, frame_stack=3, envs=2, seed=4)
+    task = Task(Stacked, Steered, frame_stack=3, n_envs=2, seed=4)
     with ProcessCollector(task, Setup(collectors=2, ring_rows=32, method="fork")) as collector:
         spaces = collector.spaces
         fast = ReplayBuffer(400, 4, spaces.observation, spaces.action, frame_stack=3, seed=8)
@@ -151,7 +151,7 @@ def test_rows_go_from_a_collectors_ring_to_replay_and_come_out_as_the_twin_says(
             for rows in collector.take(50, 60.0):
                 plain.push_rows(rows)
                 fast.push_rows(rows)
-            collector.done()
+            collector.release()
     assert_same(fast.sample(fast.make_batch(200)), plain.sample(200))
 
 

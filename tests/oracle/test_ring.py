@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.collect import _transport, transport_twin
-from hotloop.rl.collect.board import WeightBoard
 from hotloop.rl.collect.ring import RecordRing
+from hotloop.rl.collect.weight_channel import WeightBoard
 
 KINDS = [pytest.param(_transport, id="compiled"), pytest.param(transport_twin, id="twin")]
 RECORD = np.dtype([("number", np.uint64), ("check", np.uint64), ("payload", np.uint8, (24,))])
@@ -189,10 +189,10 @@ def test_both_ends_killed_at_random_and_every_record_is_still_whole_and_in_its_p
 
 def test_a_run_around_the_end_of_the_memory_comes_as_two_blocks() -> None:
     ring = RecordRing(RECORD, 5)
-    ring.push(numbered(0, 4))
+    produce(ring, 0, 4)
     assert ring.pending() == 4 and [len(block) for block in ring.blocks(10)] == [4]
     ring.give_back(3)
-    ring.push(numbered(4, 4))
+    produce(ring, 4, 8)
     blocks = ring.blocks(10)
     assert [len(block) for block in blocks] == [2, 3]
     check(np.concatenate(blocks), 3)

@@ -20,15 +20,16 @@ import pytest
 
 import hotloop
 from hotloop._util.errors import HotloopError
+from hotloop.rl.collect.actor_loop import derive_seeds
 from hotloop.rl.collect.locked import LockedCollector
 from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import CollectionFailed, Rows, Setup, Task
-from hotloop.rl.collect.roll import seeds_of
-from hotloop.rl.collect.status import BEAT
+from hotloop.rl.collect.status import HEARTBEAT_NS
 from tests.collect_envs import Counting, Faulty, Steered, check_streams
 from tests.processes.scripts import run
 
 ROOT = Path(__file__).parent.parent.parent
+PATHS = f"{ROOT}:{ROOT / 'src'}"
 KINDS: dict[str, Any] = {"processes": ProcessCollector, "locked": LockedCollector}
 PATIENCE_S = 120.0
 
@@ -52,15 +53,15 @@ def kill_while_taking(collector: Any, kills: int, moments: random.Random) -> Row
             taken.append(rows.copy())
             if collector.state().restarts == kills:
                 last |= set(rows["collector"].tolist())
-        collector.done()
+        collector.release()
     return np.concatenate(taken)
 
 
 @pytest.mark.parametrize(("kind", "kills"), [("processes", 50), ("locked", 15)])
 def test_collectors_killed_at_random_lose_nothing_and_count_nothing_twice(kind: str, kills: int) -> None:
     notes: list[str] = []
-    setup = Setup(collectors=3, ring_rows=32, method="fork", most_failures=1000, note=notes.append)
-    with KINDS[kind](Task(Counting, Steered, envs=2, seed=1), setup) as collector:
+    setup = Setup(collectors=3, ring_rows=32, method="fork", max_failures=1000, log=notes.append)
+    with KINDS[kind](Task(Counting, Steered, n_envs=2, seed=1), setup) as collector:
         rows = kill_while_taking(collector, kills, random.Random(3))
         state = collector.state()
     check_streams(rows, envs=2)
@@ -73,7 +74,7 @@ def test_collectors_killed_at_random_lose_nothing_and_count_nothing_twice(kind: 
 
 def test_a_spawned_collector_that_is_killed_is_noticed_at_once_and_replaced() -> None:
     notes: list[str] = []
-    with ProcessCollector(Task(Counting, Steered), Setup(collectors=2, note=notes.append)) as collector:
+    with ProcessCollector(Task(Counting, Steered), Setup(collectors=2, log=notes.append)) as collector:
         wait_for_rows(collector, lambda rows: len(set(rows["collector"])) == 2)
         pid = collector.pid(1)
         assert pid is not None
@@ -84,8 +85,8 @@ def test_a_spawned_collector_that_is_killed_is_noticed_at_once_and_replaced() ->
             time.sleep(0.01)
         wait_for_rows(collector, lambda rows: bool((rows["life"] == 1).any()))
         (failure,) = collector.state().failures
-    assert (failure.collector, failure.life) == (1, 0) and "memory ran out" in failure.what
-    assert len(notes) == 1 and "started anew with a fresh seed" in notes[0]
+    assert (failure.collector, failure.life) == (1, 0) and "out of memory" in failure.what
+    assert len(notes) == 1 and "restarted with a new seed" in notes[0]
 
 
 def wait_for_rows(collector: Any, enough: Any) -> Rows:
@@ -94,18 +95,18 @@ def wait_for_rows(collector: Any, enough: Any) -> Rows:
     while not taken or not enough(np.concatenate(taken)):
         assert time.monotonic() < end, collector.state()
         taken += [rows.copy() for rows in collector.take(1000, 0.2)]
-        collector.done()
+        collector.release()
     return np.concatenate(taken)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_is_reported_with_its_traceback_and_the_run_goes_on(kind: str) -> None:
     healthy = Task(Counting, Steered, seed=2)
-    (bad,), _ = seeds_of(healthy, 1, 0)
-    (fresh,), _ = seeds_of(healthy, 1, 1)
+    (bad,), _ = derive_seeds(healthy, 1, 0)
+    (fresh,), _ = derive_seeds(healthy, 1, 1)
     task = Task(partial(Faulty, bad_seeds=(bad,), after=40, how="raise"), Steered, seed=2)
     notes: list[str] = []
-    with KINDS[kind](task, Setup(collectors=2, method="fork", note=notes.append)) as collector:
+    with KINDS[kind](task, Setup(collectors=2, method="fork", log=notes.append)) as collector:
         rows = wait_for_rows(collector, lambda rows: np.count_nonzero(rows["life"] == 1) > 50)
         (failure,) = collector.state().failures
     check_streams(rows)
@@ -119,13 +120,13 @@ def test_an_exception_is_reported_with_its_traceback_and_the_run_goes_on(kind: s
 
 
 def test_a_hang_is_ended_after_its_time_and_reported_with_the_place() -> None:
-    (bad,), _ = seeds_of(Task(Counting, Steered, seed=2), 0, 0)
+    (bad,), _ = derive_seeds(Task(Counting, Steered, seed=2), 0, 0)
     task = Task(partial(Faulty, bad_seeds=(bad,), after=20, how="hang"), Steered, seed=2)
-    setup = Setup(collectors=2, method="fork", hang_timeout_s=3.0, note=lambda text: None)
+    setup = Setup(collectors=2, method="fork", hang_timeout_s=3.0, log=lambda text: None)
     with ProcessCollector(task, setup) as collector:
         wait_for_rows(collector, lambda rows: bool((rows[rows["collector"] == 0]["life"] >= 1).any()))
         failures = [one for one in collector.state().failures if (one.collector, one.life) == (0, 0)]
-    assert "no sign of life for" in failures[0].what
+    assert "no progress for" in failures[0].what
     assert "sleep_for_ever" in failures[0].traceback
 
 
@@ -135,8 +136,8 @@ def test_waiting_for_a_slow_learner_is_no_hang(kind: str) -> None:
         wait_for_rows(collector, lambda rows: len(set(rows["collector"])) == 2)
         end = time.monotonic() + PATIENCE_S
         for _ in range(3):  # signs of life go on while nobody takes rows
-            beats = collector._status.words[:, BEAT].copy()
-            while (collector._status.words[:, BEAT] == beats).any():
+            beats = collector._status.words[:, HEARTBEAT_NS].copy()
+            while (collector._status.words[:, HEARTBEAT_NS] == beats).any():
                 assert time.monotonic() < end
                 time.sleep(0.01)
         assert collector.state().failures == ()
@@ -144,12 +145,12 @@ def test_waiting_for_a_slow_learner_is_no_hang(kind: str) -> None:
 
 def test_an_environment_that_always_fails_ends_the_run_with_its_traceback() -> None:
     task = Task(partial(Faulty, bad_seeds=(), after=0, how="raise"), Steered)
-    setup = Setup(collectors=1, method="fork", most_failures=2, note=lambda text: None)
+    setup = Setup(collectors=1, method="fork", max_failures=2, log=lambda text: None)
     with ProcessCollector(task, setup) as collector:
         with pytest.raises(CollectionFailed, match="planted in the environment") as caught:
             for _ in range(int(PATIENCE_S)):
                 collector.take(10, 1.0)
-                collector.done()
+                collector.release()
         assert "in step" in str(caught.value)
         assert len(collector.state().failures) >= 2
 
@@ -159,7 +160,7 @@ def test_an_environment_that_always_fails_ends_the_run_with_its_traceback() -> N
 
 def test_a_task_that_cannot_be_sent_says_what_to_do() -> None:
     lock = threading.Lock()
-    with pytest.raises(CollectionFailed, match=r"cannot be sent to another process.*make what they need"):
+    with pytest.raises(CollectionFailed, match=r"cannot be pickled.*create what they need"):
         ProcessCollector(Task(lambda seed: (lock, Counting(seed))[1], Steered))
 
 
@@ -176,7 +177,7 @@ def test_a_process_that_cannot_be_started_says_what_to_do(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(multiprocessing.context.ForkProcess, "start", refuse)
     collector = ProcessCollector(Task(Counting, Steered), Setup(method="fork"))
-    with pytest.raises(CollectionFailed, match=r"collector 0 .of 2. could not be started.*ulimit"):
+    with pytest.raises(CollectionFailed, match=r"Could not start the process of collector 0 .of 2.*ulimit"):
         collector.start()
     collector.close()
 
@@ -201,11 +202,11 @@ if __name__ == "__main__":
             while len(seen) < 2:
                 for rows in collector.take(100, 1.0):
                     seen |= set(rows["collector"].tolist())
-                collector.done()
+                collector.release()
             print(collector.pid(0), collector.pid(1), flush=True)
             while True:
                 collector.take(100, 1.0)
-                collector.done()
+                collector.release()
         except KeyboardInterrupt:
             print("interrupted", collector.state().rows > 0, flush=True)
     print("closed", flush=True)
@@ -285,7 +286,7 @@ else:
 
 @pytest.mark.parametrize("where", ["main", "child"])
 def test_a_program_that_forgets_to_close_ends_all_the_same(where: str) -> None:
-    out = run(FORGETFUL, "compiled", where, PYTHONPATH=str(ROOT))
+    out = run(FORGETFUL, "compiled", where, PYTHONPATH=PATHS)
     wait_until_gone([int(pid) for pid in out.split()])
 
 
@@ -300,14 +301,14 @@ def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
             with hotloop.collect(Counting, collectors=1) as collector:
                 for _ in range(300):
                     collector.take(10, 1.0)
-                    collector.done()
+                    collector.release()
             """
         )
     )
     ran = subprocess.run(
         [sys.executable, str(script)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PATHS},
         capture_output=True,
         text=True,
         timeout=200,
@@ -326,7 +327,7 @@ from tests.processes.test_collect_faults import KINDS, wait_for_rows
 
 hotloop.start(sys.argv[1])
 for kind in KINDS.values():
-    with kind(Task(Counting, Steered, weights=2), Setup(collectors=1, ring_rows=16)) as collector:
+    with kind(Task(Counting, Steered, n_weights=2), Setup(collectors=1, ring_rows=16)) as collector:
         collector.publish(np.ones(2, dtype=np.float32))
         wait_for_rows(collector, lambda rows: len(rows) > 200)
         while collector.state().queued < 16:
@@ -337,7 +338,7 @@ hotloop.stop()
 
 
 def test_collectors_join_the_recording(tmp_path: Path) -> None:
-    run(RECORDED, "compiled", tmp_path / "run", PYTHONPATH=str(ROOT))
+    run(RECORDED, "compiled", tmp_path / "run", PYTHONPATH=PATHS)
     capture = hotloop.load(tmp_path / "run")
     assert len(capture.processes) == 3
     names = {node.name for node in every_node(capture)}

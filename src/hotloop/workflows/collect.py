@@ -1,4 +1,4 @@
-"""`hotloop.collect`: experience of any Gymnasium environment, from processes of its own, for any learner."""
+"""`hotloop.collect`: collect experience from any Gymnasium environment in processes, for any learner."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def collect(
     make_actor: Callable[[Spaces], Actor] | None = None,
     *,
     collectors: int = 2,
-    envs: int = 1,
-    weights: int = 0,
+    n_envs: int = 1,
+    n_weights: int = 0,
     control: float = 0.0,
     frame_stack: int = 1,
     infos: tuple[str, ...] = (),
@@ -35,17 +35,18 @@ def collect(
     when_full: WhenFull = "wait",
     method: Method = "spawn",
     hang_timeout_s: float = 60.0,
-    note: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Collector:
-    """Start to collect; use it as `with hotloop.collect(...) as collector:`, or call `close()` at the end.
+    """Start a collector. Use it as `with hotloop.collect(...) as collector:`, or call `close()` at the end.
 
-    `make_env`: a Gymnasium id, or a function that gives an env or vector env, called with a seed if it takes
-    an argument. `make_actor(spaces)` gives the `Actor` that chooses actions; by default they are random.
-    `weights`: numbers in the vector that `publish` sends to actors. The other settings are those of
-    `hotloop.rl.collect.protocol.Task` and `Setup`; `kind` says how rows travel: by a ring for each process
-    without locks, through one locked queue, or not at all (everything in this process).
+    `make_env` is a Gymnasium id, or a function that returns an env or vector env; it is called with a seed if
+    it takes an argument. `make_actor(spaces)` returns the `Actor` that chooses actions; the default chooses
+    random ones. `n_weights` is the length of the vector that `publish` sends to actors. `kind` is the
+    transport: "processes" (a lock-free ring per process), "locked" (one locked queue) or "serial" (everything
+    in this process). The other settings are those of `hotloop.rl.collect.protocol.Task` and `Setup`.
     """
     require_extra("gymnasium", "rl")
+    # Imported after the check: they need gymnasium, and its absence should be one clear sentence.
     from hotloop.rl.collect.locked import LockedCollector
     from hotloop.rl.collect.processes import ProcessCollector
     from hotloop.rl.collect.protocol import Setup, Task
@@ -57,13 +58,13 @@ def collect(
         "serial": SerialCollector,
     }
     if kind not in kinds:
-        raise HotloopError(f"kind={kind!r} is not known; use one of {', '.join(map(repr, kinds))}.")
+        raise HotloopError(f"kind={kind!r} is unknown; use one of {', '.join(map(repr, kinds))}.")
     task = Task(
-        _factory(make_env),
+        _seeded_factory(make_env),
         make_actor or RandomActor,
-        weights=weights,
+        n_weights=n_weights,
         control=control,
-        envs=envs,
+        n_envs=n_envs,
         frame_stack=frame_stack,
         infos=infos,
         seed=seed,
@@ -74,7 +75,7 @@ def collect(
         when_full=when_full,
         method=method,
         hang_timeout_s=hang_timeout_s,
-        note=note,
+        log=log,
     )
     collector: Collector = kinds[kind](task, setup)
     collector.start()
@@ -82,19 +83,18 @@ def collect(
 
 
 class RandomActor:
-    """Draws actions from the action space, one environment after the other."""
+    """Samples the action space."""
 
     def __init__(self, spaces: Spaces):
         from gymnasium.vector.utils import batch_space
 
-        self._space = batch_space(spaces.action, spaces.envs)
+        self._space = batch_space(spaces.action, spaces.n_envs)
         self._seeded = False
 
     def load(self, weights: NDArray[np.float32]) -> None:
-        """There is nothing to learn."""
+        """Ignore the weights."""
 
     def act(self, observations: NDArray[Any], control: float, rng: np.random.Generator) -> NDArray[Any]:
-        """A random action for each environment."""
         if not self._seeded:
             self._space.seed(int(rng.integers(2**31)))
             self._seeded = True
@@ -102,18 +102,18 @@ class RandomActor:
         return found
 
 
-def _factory(make_env: str | Callable[..., Any]) -> Callable[[int], Any]:
+def _seeded_factory(make_env: str | Callable[..., Any]) -> Callable[[int], Any]:
     if isinstance(make_env, str):
         return partial(_make_by_name, make_env)
     if not callable(make_env):
         raise HotloopError(
-            f"make_env={make_env!r} is neither a Gymnasium id nor a function that gives an environment."
+            f"make_env={make_env!r} must be a Gymnasium id or a function that returns an environment."
         )
     try:
         inspect.signature(make_env).bind(0)
     except TypeError:
         return partial(_make_without_seed, make_env)
-    except ValueError:  # no signature to be had
+    except ValueError:  # it has no signature, as some built-in classes
         pass
     return make_env
 
@@ -121,9 +121,8 @@ def _factory(make_env: str | Callable[..., Any]) -> Callable[[int], Any]:
 def _make_by_name(name: str, _seed: int) -> Any:
     import gymnasium
 
-    from hotloop.rl.envs import register_envs
+    import hotloop.rl.envs  # noqa: F401 - registers our environments; needs gymnasium, an extra
 
-    register_envs()
     return gymnasium.make(name)
 
 

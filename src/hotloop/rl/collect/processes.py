@@ -1,68 +1,49 @@
-"""Collection in processes, each with a ring of its own: no lock between an environment and replay."""
+"""Collection in processes that each write to their own ring: no lock between environment and replay."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop import profile
+from hotloop.rl.collect.multiprocess import MultiprocessCollector
 from hotloop.rl.collect.protocol import Rows, Setup, Task, WhenFull
-from hotloop.rl.collect.remote import RemoteCollector
 from hotloop.rl.collect.ring import RecordRing
-from hotloop.rl.collect.sink import RingSink
-from hotloop.rl.collect.watch import Link, Parcel
-
-_wait = profile("ipc_wait")
-_LOOK_EVERY_S = 0.5  # how long `take` sleeps at most before it looks by itself
+from hotloop.rl.collect.row_writers import RingWriter
+from hotloop.rl.collect.supervisor import Link, ProcessSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RingLink:
-    """One collector's ring."""
-
     ring: RecordRing
     when_full: WhenFull
 
-    def open(self, parcel: Parcel) -> RingSink:
-        """In the collector's process: the ring's writing end."""
-        return RingSink(self.ring, parcel.post, parcel.status, parcel.collector, self.when_full)
+    def open(self, spec: ProcessSpec) -> RingWriter:
+        return RingWriter(self.ring, spec.channel, spec.status, spec.collector, self.when_full)
 
     def wake(self) -> None:
-        """End its waits for room."""
         self.ring.close()
 
 
-class ProcessCollector(RemoteCollector):
-    """The fast way: `take` hands out the rings' own memory, so a row is copied once, into replay."""
+class ProcessCollector(MultiprocessCollector):
+    """`take` returns the rings' own memory, so a row is copied only once, into the replay buffer."""
 
     def __init__(self, task: Task, setup: Setup | None = None):
         super().__init__(task, setup)
         rows = self.setup.rows_for(self.dtype)
         self._rings = [RecordRing(self.dtype, rows) for _ in range(self.setup.collectors)]
         self._taken = [0] * self.setup.collectors
-        self._turn = 0  # who is served first next time
+        self._turn = 0  # the ring to read first next time
 
-    def take(self, most: int, timeout_s: float = 1.0, least: int = 1) -> list[Rows]:
-        """See `Collector.take`; returns early when a ring is full, since its collector waits for room."""
-        watch = self._check_take()
-        self.done()
+    def take(self, max_rows: int, timeout_s: float = 1.0, min_rows: int = 1) -> list[Rows]:
+        """See `Collector.take`. Returns early if a ring is full, because its collector waits for room."""
+        supervisor = self._check_take()
+        self.release()
         rings = self._rings
-        least = min(least, most)
-        if not self._enough(least):
-            began = time.monotonic_ns()
-            end = began + int(timeout_s * 1e9)
-            with _wait:
-                self._post.bell_every = min(least // len(rings), rings[0].capacity // 2)
-                while True:
-                    seen = self._post.rows.count()
-                    left = (end - time.monotonic_ns()) / 1e9
-                    if self._enough(least) or left <= 0 or watch.error is not None:
-                        break
-                    self._post.rows.wait(seen, min(left, _LOOK_EVERY_S))
-            self._tally.learner_wait_ns += time.monotonic_ns() - began
+        min_rows = min(min_rows, max_rows)
+        wake_every = min(min_rows // len(rings), rings[0].capacity // 2)
+        self._wait_for_rows(lambda: self._has_enough(min_rows), wake_every, timeout_s)
         blocks: list[Rows] = []
-        left_rows = most
+        left_rows = max_rows
         for turn in range(len(rings)):
             number = (self._turn + turn) % len(rings)
             found = rings[number].blocks(left_rows)
@@ -72,17 +53,16 @@ class ProcessCollector(RemoteCollector):
             if not left_rows:
                 break
         self._turn = (self._turn + 1) % len(rings)
-        if not blocks and watch.error is not None:
-            raise watch.error
-        self._tally.count(blocks, self._post.version)
+        if not blocks and supervisor.error is not None:
+            raise supervisor.error
+        self._tally.count(blocks, self._channel.version)
         return blocks
 
-    def _enough(self, least: int) -> bool:
+    def _has_enough(self, min_rows: int) -> bool:
         pending = [ring.pending() for ring in self._rings]
-        return sum(pending) >= least or max(pending) == self._rings[0].capacity
+        return sum(pending) >= min_rows or max(pending) == self._rings[0].capacity
 
-    def done(self) -> None:
-        """Give the blocks of the last `take` back to their collectors."""
+    def release(self) -> None:
         for number, count in enumerate(self._taken):
             if count:
                 self._rings[number].give_back(count)

@@ -1,15 +1,15 @@
-"""What collection is made of: a task to collect for, rows of experience, and the one protocol of collectors.
+"""The types of experience collection: what to collect, how to run it, and the protocol of all collectors.
 
-    task = Task(make_env, make_actor, weights=vector.size, seed=1)
+    task = Task(make_env, make_actor, n_weights=vector.size, seed=1)
     with ProcessCollector(task, Setup(collectors=4)) as collector:     # or SerialCollector, LockedCollector
         collector.publish(vector, control=1.0)
         for rows in collector.take(1000, timeout_s=1.0):
-            replay.push(rows)
-        collector.done()
+            replay.push_rows(rows)
+        collector.release()
 
-A row is one moment of one environment: the newest frame, and what led to it. An episode is a row with
-`first` set (a frame and nothing else), then one row for each step. So every frame crosses once, a step
-is complete the moment its row arrives, and an episode's last observation is simply its last row's frame.
+A row is one moment of one environment: the newest frame and the step that led to it. An episode is a row
+with `first` set (only a frame), then one row per step. Every frame is sent once, a step is complete when its
+row arrives, and an episode's last observation is the frame of its last row.
 """
 
 from __future__ import annotations
@@ -25,70 +25,66 @@ from numpy.typing import NDArray
 from hotloop._util.errors import HotloopError
 
 Rows = NDArray[Any]
-"""A structured array of the type `experience_dtype` gives."""
+"""A structured array with the dtype from `experience_dtype`."""
 Method = Literal["spawn", "fork", "forkserver"]
 WhenFull = Literal["wait", "drop"]
 
 
 class CollectionFailed(HotloopError):
-    """Collection cannot begin or go on; the message says why and what to do."""
+    """Collection cannot start or continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What one collector sees: spaces of a single environment, and how many it steps at once."""
+    """Spaces of a single environment, and how many of them one collector steps."""
 
     observation: Any
     action: Any
-    envs: int
+    n_envs: int
     frame_stack: int = 1
-    """Observations are [frame_stack, ...], newest last, and only the newest frame crosses; 1: all of it."""
+    """Above 1, observations are [frame_stack, ...], newest last, and rows carry the newest frame only."""
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """Shape of what a row carries of an observation."""
+        """Shape of a row's `frame`."""
         shape = tuple(self.observation.shape)
         return shape if self.frame_stack == 1 else shape[1:]
 
 
 class Actor(Protocol):
-    """Chooses actions inside a collector; made there by `Task.make_actor`, used by one thread."""
+    """Chooses actions inside a collector; created there by `Task.make_actor`, used by one thread."""
 
     def load(self, weights: NDArray[np.float32]) -> None:
-        """Take over the learner's flat vector; it is overwritten by the next one, so copy what is kept."""
+        """Take the learner's flat vector. The next one overwrites it: copy what you keep."""
 
     def act(self, observations: NDArray[Any], control: float, rng: np.random.Generator) -> NDArray[Any]:
-        """Actions [envs, ...] for observations [envs, ...]; all randomness comes from `rng`.
+        """Return actions [n_envs, ...] for observations [n_envs, ...]; draw random numbers from `rng` only.
 
-        `control` is the learner's newest `publish(control=...)`, as a rule the chance of a random action.
+        `control` is the learner's latest `publish(control=...)`, usually the exploration rate.
         """
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every collector does. Sent to new processes by cloudpickle, so lambdas are fine."""
+    """What every collector does. Sent to new processes with cloudpickle, so lambdas are fine."""
 
     make_env: Callable[[int], Any]
-    """Given a seed, a Gymnasium env or vector env; a vector env's own number of envs counts."""
+    """Takes a seed; returns a Gymnasium env or a vector env, whose own `num_envs` then replaces `n_envs`."""
     make_actor: Callable[[Spaces], Actor]
-    weights: int = 0
-    """Numbers in the flat vector that `publish` sends; 0: the actor needs none and starts at once."""
+    n_weights: int = 0
+    """Length of the vector that `publish` sends. With 0 the actor needs none and starts at once."""
     control: float = 0.0
-    """What actors are given until `publish` says otherwise."""
-    envs: int = 1
-    """Envs per collector where `make_env` gives single ones; they share one call of `act`."""
+    """What actors get until `publish` sets it."""
+    n_envs: int = 1
+    """Envs per collector if `make_env` returns single ones; one call of `act` serves them all."""
     frame_stack: int = 1
     """See `Spaces.frame_stack`."""
     infos: tuple[str, ...] = ()
-    """Numbers of the step's infos to carry as fields `info_<name>` (float32; NaN where a step has none)."""
+    """Names of numbers in the step's infos, carried as float32 fields `info_<name>` (NaN where absent)."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Complain of what cannot be."""
-        for name, least in (("weights", 0), ("envs", 1), ("frame_stack", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise HotloopError(f"{name}={value!r} must be a whole number of at least {least}.")
+        _check_whole_numbers(self, n_weights=0, n_envs=1, frame_stack=1, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,52 +93,55 @@ class Setup:
 
     collectors: int = 2
     ring_rows: int = 0
-    """Rows that can wait between one collector and the learner (`locked`: times the collectors, in one
-    queue); 0: what fits in 64 MB, at most 4096."""
+    """Rows that can queue between one collector and the learner (`locked`: that many per collector, in one
+    queue). 0: as many as fit into 64 MB, at most 4096."""
     when_full: WhenFull = "wait"
-    """`wait`: collectors wait for the learner, nothing is lost. `drop`: from the row that found no room to
-    the end of its episode rows are thrown away, and counted."""
+    """`wait`: collectors wait for the learner and nothing is lost. `drop`: a row that finds no room and the
+    rest of its episode are dropped and counted."""
     method: Method = "spawn"
     """How processes are started."""
     hang_timeout_s: float = 60.0
-    """A collector without a sign of life for so long is killed and started anew."""
+    """A collector that makes no progress for this long is killed and restarted."""
     start_timeout_s: float = 300.0
-    """The same while it makes its environments and its actor."""
-    most_failures: int = 3
-    """So many ends of one collector in a row without a single step end the run with an error."""
-    note: Callable[[str], None] | None = None
-    """Told of deaths and restarts, one sentence each; by default they go to stderr."""
+    """The same while it creates its environments and its actor."""
+    max_failures: int = 3
+    """Collection fails when one collector dies this many times in a row without making a step."""
+    log: Callable[[str], None] | None = None
+    """Receives one sentence per death and restart; by default they go to stderr."""
 
     def __post_init__(self) -> None:
-        """Complain of what cannot be."""
-        for name, least in (("collectors", 1), ("ring_rows", 0), ("most_failures", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise HotloopError(f"{name}={value!r} must be a whole number of at least {least}.")
+        _check_whole_numbers(self, collectors=1, ring_rows=0, max_failures=1)
         if self.when_full not in ("wait", "drop"):
-            raise HotloopError(f"when_full={self.when_full!r} is not known; use 'wait' or 'drop'.")
+            raise HotloopError(f"when_full={self.when_full!r} is unknown; use 'wait' or 'drop'.")
         if self.method not in ("spawn", "fork", "forkserver"):
-            raise HotloopError(f"method={self.method!r} is not known; use 'spawn', 'fork' or 'forkserver'.")
+            raise HotloopError(f"method={self.method!r} is unknown; use 'spawn', 'fork' or 'forkserver'.")
         for name in ("hang_timeout_s", "start_timeout_s"):
             if not getattr(self, name) > 0:
                 raise HotloopError(f"{name}={getattr(self, name)!r} must be more than 0 seconds.")
 
     def rows_for(self, dtype: np.dtype[Any]) -> int:
-        """Rows of one collector's ring."""
+        """Rows in one collector's ring."""
         return int(self.ring_rows) or max(16, min(4096, (64 << 20) // dtype.itemsize))
+
+
+def _check_whole_numbers(settings: Task | Setup, **minima: int) -> None:
+    for name, minimum in minima.items():
+        value = getattr(settings, name)
+        if not isinstance(value, (int, np.integer)) or value < minimum:
+            raise HotloopError(f"{name}={value!r} must be a whole number of at least {minimum}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a collector's process that nobody asked for."""
+    """An unexpected end of a collector's process."""
 
     collector: int
     life: int
-    """0 for the first process of this collector, 1 after its first restart, ..."""
+    """0 for the collector's first process, 1 after its first restart, ..."""
     what: str
-    """In words: `raised ValueError`, `was killed by SIGKILL`, `gave no sign of life for 60 s`."""
+    """`raised ValueError: ...`, `was killed by SIGKILL`, `made no progress for 60.0 s and was killed`, ..."""
     traceback: str
-    """Of the exception, or where it stood when it hung or crashed; "" when the system left none."""
+    """Where it raised, hung or crashed; "" if the system left none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,41 +149,41 @@ class CollectorState:
     """Figures since `start`, over all collectors."""
 
     rows: int
-    """Rows the learner has taken."""
+    """Rows taken by the learner."""
     env_steps: int
-    """Steps among them (rows that are not an episode's first)."""
+    """Steps among them (rows that do not begin an episode)."""
     episodes: int
     """Ends of episodes among them."""
     dropped: int
-    """Rows thrown away for want of room; always 0 with when_full='wait'."""
+    """Rows dropped for lack of room; always 0 with when_full='wait'."""
     queued: int
-    """Rows handed over and not yet taken."""
+    """Rows written and not yet taken."""
     queue_fraction: float
-    """The same as a share of the room there is."""
+    """The same as a fraction of the capacity."""
     lock_wait_s: float
-    """Seconds all processes together have waited for the lock; 0.0 where there is no lock."""
+    """Seconds that all processes together waited for the lock; 0.0 without a lock."""
     collector_wait_s: float
-    """Seconds all collectors together have waited for room (back-pressure)."""
+    """Seconds that all collectors together waited for room (back-pressure)."""
     learner_wait_s: float
-    """Seconds `take` has waited for rows."""
+    """Seconds that `take` waited for rows."""
     published_version: int
-    """The newest version `publish` was given; 0 before the first."""
+    """The latest version given to `publish`; 0 before the first."""
     versions_behind: float | None
     """Mean age, in versions, of the policy behind the rows of the last `take`; None before the first."""
     collector_busy_fractions: tuple[float | None, ...]
-    """For each collector the share of its life not spent waiting; None before it has begun."""
+    """For each collector the fraction of its life not spent waiting; None until it collects."""
     alive: int
-    """Collectors that run now."""
+    """Collectors running now."""
     restarts: int
-    """Processes started in place of ones that ended."""
+    """Processes started to replace dead ones."""
     failures: tuple[Failure, ...]
-    """Every end that nobody asked for, oldest first; the last 100 are kept."""
+    """The last 100 unexpected ends, oldest first."""
 
 
 class Collector(Protocol):
-    """Where experience comes from; `serial`, `processes` and `locked` differ in nothing else.
+    """Where experience comes from: `serial`, `processes` and `locked` are interchangeable.
 
-    `take`, `done`, `publish` and `close` belong to one thread; `state` may be asked by any.
+    Call `take`, `release`, `publish` and `close` from one thread; `state` from any.
     """
 
     task: Task
@@ -193,18 +192,18 @@ class Collector(Protocol):
     dtype: np.dtype[Any]
 
     def start(self) -> None:
-        """Begin to collect; actors with weights wait for the first `publish`."""
+        """Start to collect; actors with weights wait for the first `publish`."""
 
-    def take(self, most: int, timeout_s: float = 1.0, least: int = 1) -> Sequence[Rows]:
-        """At most `most` rows, as blocks in the transport's own memory; rows say whose they are.
+    def take(self, max_rows: int, timeout_s: float = 1.0, min_rows: int = 1) -> Sequence[Rows]:
+        """Return up to `max_rows` rows as blocks in the transport's own memory.
 
-        Waits until `least` rows are there, at most `timeout_s` seconds, then gives what there is: no block
-        at all when there is nothing. Blocks are valid until `done`, the next `take` or `close`. Raises
-        `CollectionFailed` when collectors cannot be kept alive.
+        Waits up to `timeout_s` seconds for `min_rows` rows, then returns what there is, possibly no block.
+        Blocks are valid until `release`, the next `take` or `close`. Raises `CollectionFailed` when
+        collectors cannot be kept alive.
         """
 
-    def done(self) -> None:
-        """The blocks of the last `take` are copied: their memory goes back to the collectors."""
+    def release(self) -> None:
+        """Return the memory of the last `take` to the collectors, once its rows are copied."""
 
     def publish(
         self,
@@ -213,49 +212,49 @@ class Collector(Protocol):
         version: int | None = None,
         control: float | None = None,
     ) -> int:
-        """New weights and a new control value, each if given, for the next action of every collector.
+        """Send new weights, a new control value, or both, for each collector's next action.
 
-        `version` is what rows will carry as `policy_version`; by default one more than before. Returns
-        the newest version. Weights are copied; collectors never see parts of two vectors.
+        Rows carry `version` as `policy_version`; by default it is one more than before. Returns the latest
+        version. Weights are copied, and collectors never see a mixture of two vectors.
         """
 
     def state(self) -> CollectorState:
-        """Figures so far."""
+        """Return the figures so far."""
 
     def close(self) -> None:
-        """End every collector and free the memory; rows not yet taken are gone. May be called twice."""
+        """Stop every collector and free the memory; rows not yet taken are lost. May be called twice."""
 
     def __enter__(self) -> Self:
-        """`start`, unless that was done."""
+        """Call `start`, unless that was done."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """`close`."""
+        """Call `close`."""
 
 
 def experience_dtype(spaces: Spaces, infos: tuple[str, ...] = ()) -> np.dtype[Any]:
-    """One row, in a whole number of cache lines.
+    """The dtype of a row, padded to whole cache lines.
 
-    `frame`: the newest frame; `action`, `reward` (float32), `terminated`, `truncated`: of the step that led
-    to it, zero where `first`; `policy_version` that chose the action; `collector`, `life` (its restarts so
-    far), `env` (which of its environments); `stream`: collector x envs + env, within which rows are in
-    order; `sequence` counts the collector's rows from 0, dropped ones too, over all its lives;
-    `episode_return` and `episode_length` stand where an episode ended (elsewhere NaN and 0).
+    `frame`: the newest frame. `action`, `reward` (float32), `terminated`, `truncated`: the step that led to
+    it, zero where `first`. `policy_version`: of the policy that chose the action. `collector`, `life` (its
+    restarts so far), `env` (which of its environments), `stream` (collector * n_envs + env; rows of a stream
+    are in order). `sequence`: counts the collector's rows from 0 across restarts, dropped ones included.
+    `episode_return`, `episode_length`: set where an episode ended, elsewhere NaN and 0.
     """
     observation, action = spaces.observation, spaces.action
     for what, space in (("observation", observation), ("action", action)):
         if getattr(space, "shape", None) is None or getattr(space, "dtype", None) is None:
             raise HotloopError(
-                f"the {what} space {space} is no single array; wrap the environment so that it is one "
-                "(gymnasium.wrappers.FlattenObservation does that)."
+                f"The {what} space {space} is not a single array; wrap the environment to flatten it, for "
+                "example in gymnasium.wrappers.FlattenObservation."
             )
     kinds: list[tuple[str, Any, tuple[int, ...]]] = [
         ("frame", np.dtype(observation.dtype), spaces.frame_shape),
         ("action", np.dtype(action.dtype), tuple(action.shape)),
         ("reward", np.float32, ()),
         ("sequence", np.uint64, ()),
-        ("policy_version", np.uint64, ()),  # from here on nearly the same in every row of an environment
+        ("policy_version", np.uint64, ()),  # from here on nearly constant within an environment
         ("episode_return", np.float32, ()),
         ("episode_length", np.uint32, ()),
         ("collector", np.uint32, ()),
@@ -285,7 +284,7 @@ def experience_dtype(spaces: Spaces, infos: tuple[str, ...] = ()) -> np.dtype[An
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of what was taken, kept by every collector in the same way."""
+    """Counts of the rows taken; every collector keeps one."""
 
     rows: int = 0
     env_steps: int = 0
@@ -294,7 +293,6 @@ class Tally:
     learner_wait_ns: int = 0
 
     def count(self, blocks: Sequence[Rows], newest_version: int) -> None:
-        """Add the rows of one take."""
         rows = sum(map(len, blocks))
         if not rows:
             return

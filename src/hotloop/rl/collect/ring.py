@@ -1,7 +1,7 @@
-"""A ring of records in shared memory: one process writes, one reads, neither takes a lock.
+"""A lock-free ring of records in shared memory: one process writes, one reads.
 
-Records are rows of a numpy structured type. Both sides work on the ring's own memory: the writer fills
-rows it has reserved, the reader copies rows straight to where they belong.
+Records are rows of a numpy structured type. Both sides work in the ring's own memory: the writer fills rows
+that it reserved, the reader copies rows straight to their destination.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.collect import transport
-from hotloop.rl.collect.shared import SharedBlock
+from hotloop.rl.collect.shared_memory import SharedBlock
 
 
 class RecordRing:
-    """`capacity` records of `dtype`; send it to the process on the other side when that is started."""
+    """`capacity` records of `dtype`; pass it to the process on the other side when that starts."""
 
     def __init__(self, dtype: np.dtype[Any], capacity: int):
         if capacity < 1:
-            raise HotloopError(f"a ring of {capacity} records cannot hand anything over; use at least 1.")
+            raise HotloopError(f"capacity={capacity} is too small for a ring; use at least 1.")
         self.dtype = dtype
         self._block = SharedBlock(transport.RING_HEADER_BYTES + capacity * dtype.itemsize)
         self._open(create=True)
@@ -42,55 +42,39 @@ class RecordRing:
 
     # ---- the writing side
 
-    def reserve(self, most: int, timeout_s: float = 0.0) -> NDArray[Any]:
-        """Rows to fill, at least one and at most `most`; empty when there was no room in time."""
-        first, count = self._ring.reserve(most, timeout_s)
+    def reserve(self, max_rows: int, timeout_s: float = 0.0) -> NDArray[Any]:
+        """Return 1 to `max_rows` rows to fill; none if there was no room in time."""
+        first, count = self._ring.reserve(max_rows, timeout_s)
         return self.records[first : first + count]
 
     def commit(self, count: int) -> None:
-        """Hand over the first `count` of the rows reserved."""
+        """Hand over the first `count` of the reserved rows."""
         self._ring.commit(count)
-
-    def push(self, rows: NDArray[Any], timeout_s: float = 0.0) -> int:
-        """Copy rows in and hand them over; returns how many went in before the time was up."""
-        done = 0
-        while done < len(rows):
-            room = self.reserve(len(rows) - done, timeout_s)
-            if not len(room):
-                break
-            room[:] = rows[done : done + len(room)]
-            self.commit(len(room))
-            done += len(room)
-        return done
-
-    def drop(self, count: int) -> None:
-        """Count rows that were thrown away because there was no room."""
-        self._ring.drop(count)
 
     # ---- the reading side
 
-    def peek(self, most: int, timeout_s: float = 0.0) -> NDArray[Any]:
-        """Rows handed over, at most `most`, in the ring's own memory; empty when none came in time."""
-        first, count = self._ring.peek(most, timeout_s)
+    def peek(self, max_rows: int, timeout_s: float = 0.0) -> NDArray[Any]:
+        """Return up to `max_rows` contiguous rows in the ring's own memory; none if none came in time."""
+        first, count = self._ring.peek(max_rows, timeout_s)
         return self.records[first : first + count]
 
-    def blocks(self, most: int) -> list[NDArray[Any]]:
-        """All rows handed over, at most `most`, as one run or, around the end of the memory, two."""
-        first, count = self._ring.peek(most)
+    def blocks(self, max_rows: int) -> list[NDArray[Any]]:
+        """Return up to `max_rows` rows in one block, or in two where they wrap around."""
+        first, count = self._ring.peek(max_rows)
         found = [self.records[first : first + count]] if count else []
-        rest = min(most, self.pending()) - count
+        rest = min(max_rows, self.pending()) - count
         if count and rest > 0 and first + count == self.capacity:
             found.append(self.records[:rest])
         return found
 
     def give_back(self, count: int) -> None:
-        """The first `count` of the rows peeked at may be written again."""
+        """Let the writer reuse the first `count` rows."""
         self._ring.give_back(count)
 
     # ---- either side
 
     def close(self) -> None:
-        """Wake who waits on this ring; nobody will wait on it again."""
+        """End all waits on this ring, now and in future."""
         self._ring.close()
 
     def pending(self) -> int:
@@ -104,7 +88,7 @@ class RecordRing:
         return found
 
     def free(self) -> None:
-        """Unmap the memory; the object cannot be used any more."""
+        """Unmap the memory; the object is unusable afterwards."""
         self._ring.release()
         self.records = self.records[:0].copy()
         self._block.close()

@@ -1,4 +1,4 @@
-"""Collection in this process, one environment after the other: the reference the others are held to."""
+"""Collection in this process, one environment after the other: the reference for the other collectors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.collect.groups import probe
-from hotloop.rl.collect.post import Post
+from hotloop.rl.collect.actor_loop import ActorLoop
+from hotloop.rl.collect.env_groups import find_spaces
 from hotloop.rl.collect.protocol import (
     CollectorState,
     Rows,
@@ -22,81 +22,77 @@ from hotloop.rl.collect.protocol import (
     experience_dtype,
 )
 from hotloop.rl.collect.ring import RecordRing
-from hotloop.rl.collect.roll import Roller
-from hotloop.rl.collect.sink import RingSink
+from hotloop.rl.collect.row_writers import RingWriter
 from hotloop.rl.collect.status import StatusTable
+from hotloop.rl.collect.weight_channel import WeightChannel
 
 
 class SerialCollector:
-    """`setup.collectors` rolling loops that take turns, one step each, while `take` is called."""
+    """`setup.collectors` actor loops that take turns, one step each, inside `take`."""
 
     def __init__(self, task: Task, setup: Setup | None = None):
         self.task = task
         self.setup = setup = setup or Setup()
-        self.spaces: Spaces = probe(task)
+        self.spaces: Spaces = find_spaces(task)
         self.dtype: np.dtype[Any] = experience_dtype(self.spaces, task.infos)
-        self._post = Post(task.weights, task.control)
+        self._channel = WeightChannel(task.n_weights, task.control)
         self._status = StatusTable(setup.collectors)
-        # a step is 2 rows for each environment where an episode ends
-        rows = max(setup.rows_for(self.dtype), 2 * self.spaces.envs)
+        # a step writes 2 rows for each environment whose episode ends
+        rows = max(setup.rows_for(self.dtype), 2 * self.spaces.n_envs)
         self._rings = [RecordRing(self.dtype, rows) for _ in range(setup.collectors)]
-        self._rollers: list[Roller] = []
-        self._sinks: list[RingSink] = []
+        self._loops: list[ActorLoop] = []
+        self._writers: list[RingWriter] = []
         self._tally = Tally()
         self._taken = [0] * setup.collectors
         self._turn = 0
         self._closed = False
 
     def start(self) -> None:
-        """Make the environments and actors."""
-        if self._rollers or self._closed:
-            raise HotloopError("this collector was started before; make a new one.")
+        """Create the environments and actors."""
+        if self._loops or self._closed:
+            raise HotloopError("This collector was started before; create a new one.")
         for number, ring in enumerate(self._rings):
             self._status.begin_life(number)
-            self._rollers.append(Roller(self.task, number, 0, self._post))
-            self._sinks.append(RingSink(ring, self._post, self._status, number, "wait"))
+            self._loops.append(ActorLoop(self.task, number, 0, self._channel))
+            self._writers.append(RingWriter(ring, self._channel, self._status, number, "wait"))
 
-    def take(self, most: int, timeout_s: float = 1.0, least: int = 1) -> list[Rows]:
-        """Collect up to `most` rows here and now; see `Collector.take`.
-
-        Goes on until `most` are there or the time is up, but never ends with nothing.
-        """
-        self.done()
-        if not self._rollers:
-            raise HotloopError("take() before start(): call start() first, or use `with`.")
-        if self._post.size and not self._post.version:
-            raise HotloopError("take() before publish(): the actors have no weights; publish some first.")
+    def take(self, max_rows: int, timeout_s: float = 1.0, min_rows: int = 1) -> list[Rows]:
+        """Collect until there are `max_rows` rows or the time is up, but at least one."""
+        self.release()
+        if not self._loops:
+            raise HotloopError("take() was called before start(); call start() first, or use `with`.")
+        if self._channel.size and not self._channel.version:
+            raise HotloopError("take() was called before publish(); the actors need weights first.")
         end = time.monotonic() + timeout_s
-        while self._pending() < most:
+        while self._pending() < max_rows:
             if not self._advance() or (time.monotonic() >= end and self._pending()):
                 break
         blocks: list[Rows] = []
         for number, ring in enumerate(self._rings):
-            found = ring.blocks(most - sum(map(len, blocks)))
+            found = ring.blocks(max_rows - sum(map(len, blocks)))
             self._taken[number] = sum(map(len, found))
             blocks += found
-        self._tally.count(blocks, self._post.version)
+        self._tally.count(blocks, self._channel.version)
         return blocks
 
     def _advance(self) -> bool:
-        """One turn of the next collector that has room for a step; False when none has."""
-        for _ in self._rollers:
+        """Step the next collector that has room for it; return False if none has."""
+        for _ in self._loops:
             number = self._turn
-            self._turn = (number + 1) % len(self._rollers)
-            ring, roller = self._rings[number], self._rollers[number]
-            if ring.capacity - ring.pending() >= 2 * self.spaces.envs:
+            self._turn = (number + 1) % len(self._loops)
+            ring, loop = self._rings[number], self._loops[number]
+            if ring.capacity - ring.pending() >= 2 * self.spaces.n_envs:
                 if ring.state()["handed_over"] == 0:
-                    roller.begin(self._sinks[number])
+                    loop.begin(self._writers[number])
                 else:
-                    roller.step(self._sinks[number])
+                    loop.step(self._writers[number])
                 return True
         return False
 
     def _pending(self) -> int:
         return sum(ring.pending() for ring in self._rings)
 
-    def done(self) -> None:
-        """Give the blocks of the last `take` back."""
+    def release(self) -> None:
         for number, ring in enumerate(self._rings):
             if self._taken[number]:
                 ring.give_back(self._taken[number])
@@ -109,15 +105,14 @@ class SerialCollector:
         version: int | None = None,
         control: float | None = None,
     ) -> int:
-        """See `Collector.publish`."""
         if control is not None:
-            self._post.control = control
+            self._channel.control = control
         if weights is not None:
-            self._post.publish(weights, version)
-        return self._post.version
+            self._channel.publish(weights, version)
+        return self._channel.version
 
     def state(self) -> CollectorState:
-        """Figures so far; nobody waits for anybody here."""
+        """Return the figures so far; all waits are 0."""
         tally, queued = self._tally, 0 if self._closed else self._pending() - sum(self._taken)
         return CollectorState(
             rows=tally.rows,
@@ -129,30 +124,29 @@ class SerialCollector:
             lock_wait_s=0.0,
             collector_wait_s=0.0,
             learner_wait_s=0.0,
-            published_version=self._post.version,
+            published_version=self._channel.version,
             versions_behind=tally.versions_behind,
-            collector_busy_fractions=tuple(1.0 if self._rollers else None for _ in self._rings),
-            alive=len(self._rollers),
+            collector_busy_fractions=tuple(1.0 if self._loops else None for _ in self._rings),
+            alive=len(self._loops),
             restarts=0,
             failures=(),
         )
 
     def close(self) -> None:
-        """Close the environments."""
         if self._closed:
             return
         self._closed = True
-        for roller in self._rollers:
-            roller.close()
-        self._rollers = []
-        self._sinks = []
+        for loop in self._loops:
+            loop.close()
+        self._loops = []
+        self._writers = []
         for ring in self._rings:
             ring.free()
-        self._post.free()
+        self._channel.free()
         self._status.free()
 
     def __enter__(self) -> Self:
-        if not self._rollers:
+        if not self._loops:
             self.start()
         return self
 

@@ -1,4 +1,4 @@
-"""What each collector says about itself, in shared memory: signs of life, waits, drops."""
+"""What each collector reports about itself in shared memory: heartbeat, waits, drops."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.rl.collect.shared import SharedBlock
+from hotloop.rl.collect.shared_memory import SharedBlock
 
-BEAT, PHASE, BEGAN, WAIT, PAST_WAIT, LOCK_WAIT, DROPPED, PRODUCED, STEPS = range(9)
-"""Columns: time of the last sign of life (ns, monotonic), phase, begin of this life, waits in this life and
-in earlier ones (ns), waits for the lock (ns), rows dropped, rows produced (dropped ones too), steps made."""
-STARTING, RUNNING, LOCKING = 1, 2, 3
-"""Phases; one that waits for the lock cannot give signs of life and is not taken for hung."""
+HEARTBEAT_NS, PHASE, BEGAN_NS, WAIT_NS, PAST_WAIT_NS, LOCK_WAIT_NS, DROPPED, PRODUCED, STEPS = range(9)
+"""Columns. Times are monotonic: the last heartbeat and the start of this life. Waits: in this life, in
+earlier ones, for the lock. Counts: rows dropped, rows produced (dropped ones included), steps."""
+STARTING, RUNNING, WAITING_FOR_LOCK = 1, 2, 3
+"""Phases. A collector that waits for the lock has no heartbeat, but does not hang."""
 _COLUMNS = 16
 
 
 class StatusTable:
-    """One line of 128 bytes for each collector; only that collector writes it while it lives."""
+    """One line of 128 bytes per collector, written by that collector only while it lives."""
 
     def __init__(self, collectors: int):
         self.collectors = collectors
@@ -37,26 +37,26 @@ class StatusTable:
         self._open()
 
     def begin_life(self, collector: int) -> None:
-        """A process for this collector is about to be started."""
+        """Prepare the line for a process that is about to start."""
         line = self.words[collector]
-        line[PAST_WAIT] += line[WAIT]
-        line[WAIT] = 0
-        line[BEAT] = line[BEGAN] = time.monotonic_ns()
+        line[PAST_WAIT_NS] += line[WAIT_NS]
+        line[WAIT_NS] = 0
+        line[HEARTBEAT_NS] = line[BEGAN_NS] = time.monotonic_ns()
         line[PHASE] = STARTING
 
     def busy_fraction(self, collector: int) -> float | None:
-        """Share of this life not spent waiting; None before the first life has begun to collect."""
+        """Fraction of this life not spent waiting; None until it collects."""
         line = self.words[collector]
-        lived = time.monotonic_ns() - int(line[BEGAN])
-        if line[PHASE] in (0, STARTING) or lived <= 0:
+        lived_ns = time.monotonic_ns() - int(line[BEGAN_NS])
+        if line[PHASE] in (0, STARTING) or lived_ns <= 0:
             return None
-        return float(min(1.0, max(0.0, 1.0 - int(line[WAIT]) / lived)))
+        return float(min(1.0, max(0.0, 1.0 - int(line[WAIT_NS]) / lived_ns)))
 
     def total(self, *columns: int) -> int:
-        """Sum of columns over all collectors."""
+        """Sum of these columns over all collectors."""
         return int(self.words[:, list(columns)].sum())
 
     def free(self) -> None:
-        """Unmap the memory; what it said last is kept."""
+        """Unmap the memory; the last values stay readable."""
         self.words = self.words.copy()
         self._block.close()

@@ -1,4 +1,4 @@
-"""The hand-over primitives: compiled where a compiler was there, otherwise their slow twin, said once."""
+"""Ring, bell and board in shared memory: the C extension, or its slow Python twin with a notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
         from hotloop.rl.collect._transport import Bell, Board, Ring
     except ImportError:
         print(
-            "hotloop: the compiled transport is missing (no C compiler at installation); using the slow one",
+            "hotloop: the compiled transport is missing (no C compiler at installation); using Python code",
             file=sys.stderr,
         )
         from hotloop.rl.collect.transport_twin import Bell, Board, Ring

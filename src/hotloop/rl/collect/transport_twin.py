@@ -1,7 +1,7 @@
-"""Ring, Bell and Board in plain Python: what `ring.h` does, slowly, by looking again every 0.2 ms.
+"""Ring, Bell and Board in plain Python: the slow twin of `ring.h`, which polls every 0.2 ms.
 
-Words of eight bytes are read and written through aligned memory views, which this interpreter does in one
-move; the order of the moves is the one the program says on processors that keep stores in order.
+The interpreter reads and writes aligned 8-byte words of a memory view atomically. Their order is program
+order only on processors that keep stores in order (x86).
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ def _words(buffer: Any, least: int) -> memoryview:
 
 
 class Bell:
-    """Processes wake each other."""
+    """Lets processes wake each other."""
 
     def __init__(self, buffer: Any):
         self._memory = _words(buffer, 64)
 
     def count(self) -> int:
-        """How often it was rung."""
+        """How often it has rung."""
         return self._memory[0]
 
     def ring(self) -> None:
-        """Wake who waits."""
         self._memory[0] += 1
 
     def wait(self, seen: int, timeout_s: float) -> bool:
-        """Sleep until rung after `seen`; says whether it was."""
+        """Sleep until the count differs from `seen`; return whether it does."""
         _sleep_until(lambda: self._memory[0] != seen, timeout_s)
         return self._memory[0] != seen
 
     def release(self) -> None:
-        """Give the buffer back."""
+        """Drop the view of the buffer."""
         self._memory.release()
 
 
 class Ring:
-    """One producer, one consumer."""
+    """A ring of records for one producer and one consumer."""
 
     def __init__(self, buffer: Any, record_bytes: int, create: bool = False):
         if record_bytes < 1:
-            raise ValueError("a record has at least one byte")
+            raise ValueError("a record needs at least one byte")
         memory = self._memory = _words(buffer, _RING_HEADER + record_bytes)
         if create:
             memory[: _RING_HEADER // 8] = memoryview(bytes(_RING_HEADER)).cast("Q")
@@ -83,35 +82,31 @@ class Ring:
         return place, min(there(), most, memory[_CAPACITY] - place)
 
     def reserve(self, most: int, timeout_s: float = 0.0) -> tuple[int, int]:
-        """First and count of the records to write."""
+        """Return the first record to write and how many follow."""
         return self._wait(self._room, _HEAD, _PRODUCER_WAIT, most, timeout_s)
 
     def peek(self, most: int, timeout_s: float = 0.0) -> tuple[int, int]:
-        """First and count of the records to read."""
+        """Return the first record to read and how many follow."""
         return self._wait(self._pending, _TAIL, _CONSUMER_WAIT, most, timeout_s)
 
     def commit(self, count: int) -> None:
-        """Hand over."""
         if count > self._room():
             raise ValueError(f"no room for {count} records")
         self._memory[_HEAD] += count
 
     def give_back(self, count: int) -> None:
-        """Give back."""
         if count > self._pending():
             raise ValueError(f"there are not {count} records")
         self._memory[_TAIL] += count
 
     def drop(self, count: int) -> None:
-        """Count what was thrown away."""
         self._memory[_DROPPED] += count
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End all waits, now and in future."""
         self._memory[_CLOSED] = 1
 
     def state(self) -> dict[str, Any]:
-        """Counters since the beginning."""
         names = {
             "capacity": _CAPACITY,
             "handed_over": _HEAD,
@@ -125,12 +120,12 @@ class Ring:
         }
 
     def release(self) -> None:
-        """Give the buffer back."""
+        """Drop the view of the buffer."""
         self._memory.release()
 
 
 class Board:
-    """One writer, many readers."""
+    """A block of bytes for one writer and many readers."""
 
     def __init__(self, buffer: Any, bytes: int, create: bool = False):
         if bytes < 8 or bytes % 8:
@@ -157,7 +152,7 @@ class Board:
         return words
 
     def publish(self, block: Any) -> int:
-        """Publish a block; returns its version."""
+        """Return the version of the new block."""
         words, version = self._checked(block), self._memory[8] + 1
         self._memory[16 + version % 2] = 2 * version - 1
         self._memory[self._slot(version)] = words
@@ -166,7 +161,7 @@ class Board:
         return version
 
     def read(self, into: Any, known: int = 0) -> int:
-        """Copy the newest block; 0 if none is newer than known."""
+        """Copy the newest block and return its version; 0 if none is newer than `known`."""
         words = self._checked(into)
         while True:
             version = self._memory[8]
@@ -183,11 +178,11 @@ class Board:
         return self._memory[8]
 
     def release(self) -> None:
-        """Give the buffer back."""
+        """Drop the view of the buffer."""
         self._memory.release()
 
 
-def _sleep_until(true: Callable[[], bool], timeout_s: float) -> None:
+def _sleep_until(condition: Callable[[], bool], timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
-    while not true() and time.monotonic() < end:
+    while not condition() and time.monotonic() < end:
         time.sleep(_NAP_S)

@@ -123,7 +123,7 @@ class _Run:
             norm=config.norm,
             fast=config.layout == "fast",
         )
-        spaces = try_env(Task(make_env, actor, envs=config.envs, seed=config.seed))
+        spaces = try_env(Task(make_env, actor, n_envs=config.envs, seed=config.seed))
         torch.manual_seed(config.seed)
         self.network = make_network(spaces, config.channels, config.hidden, config.norm)
         self.learner = FrameLearner(self.network, config)
@@ -131,9 +131,9 @@ class _Run:
         task = Task(
             make_env,
             actor,
-            weights=self._vector.size,
+            n_weights=self._vector.size,
             control=config.epsilon_start,
-            envs=config.envs,
+            n_envs=config.envs,
             frame_stack=int(spaces.observation.shape[0]),
             infos=() if distance is None else (distance,),
             seed=config.seed,
@@ -204,7 +204,7 @@ class _Run:
                 self.buffer.push_rows(rows)
                 self._count(rows)
                 taken += len(rows)
-            self.collector.done()
+            self.collector.release()
             region.add(bytes=taken * self.collector.dtype.itemsize)
         if taken:
             self._takes += 1

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
-from hotloop.rl.collect.groups import make_group
+from hotloop.rl.collect.env_groups import make_env_group
 from hotloop.rl.collect.protocol import Collector, Setup, Spaces, Task
 from hotloop.rl.train.async_actor import FrameActor
 from hotloop.rl.train.async_dqn_config import AsyncDQNConfig
@@ -42,7 +42,7 @@ def make_collector(task: Task, config: AsyncDQNConfig, note: Callable[[str], Non
         when_full="drop" if config.drop else "wait",
         method=config.start_method,
         hang_timeout_s=config.hang_s,
-        note=note,
+        log=note,
     )
     found: Collector = kinds[config.transport](task, setup)
     return found
@@ -52,7 +52,7 @@ def make_replay(config: AsyncDQNConfig, spaces: Spaces, capacity: int) -> Replay
     """A replay for the rows of all collectors."""
     return ReplayBuffer(
         capacity,
-        config.collectors * spaces.envs,
+        config.collectors * spaces.n_envs,
         spaces.observation,
         spaces.action,
         frame_stack=int(spaces.observation.shape[0]),
@@ -64,7 +64,7 @@ def make_replay(config: AsyncDQNConfig, spaces: Spaces, capacity: int) -> Replay
 
 def compile_kernels(config: AsyncDQNConfig, spaces: Spaces, dtype: np.dtype[Any]) -> None:
     """Call once what the loop will call, so that none of its phases is charged with compilation."""
-    buffer = make_replay(config, spaces, 4 * config.collectors * spaces.envs)
+    buffer = make_replay(config, spaces, 4 * config.collectors * spaces.n_envs)
     rows = np.zeros(3, dtype=dtype)
     rows["first"][0] = True
     buffer.push_rows(rows)
@@ -78,11 +78,11 @@ def try_env(task: Task) -> Spaces:
 
     What they compile is then there for the collectors, which would otherwise all compile it at once.
     """
-    group = make_group(task, list(range(task.seed, task.seed + task.envs)))
+    group = make_env_group(task, list(range(task.seed, task.seed + task.n_envs)))
     try:
         spaces = checked(group.spaces)
-        group.reset(list(range(task.envs)))
-        group.step(np.zeros(spaces.envs, dtype=spaces.action.dtype))
+        group.reset(list(range(task.n_envs)))
+        group.step(np.zeros(spaces.n_envs, dtype=spaces.action.dtype))
     finally:
         group.close()
     return spaces

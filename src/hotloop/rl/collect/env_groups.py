@@ -1,9 +1,9 @@
-"""Environments in one form for the rolling loop, whatever the factory gave: single ones or a vector env.
+"""One interface to single environments and vector environments, for the actor loop.
 
-After `step(actions)` a group shows, first index the environment: `observations` to act on next, `rewards`,
-`terminated`, `truncated`, `finals` (last observations, valid in rows that ended), `stepped` (rows that made
-a step; None for all) and `begun` (rows whose observation begins an episode). Arrays may be overwritten by
-the next step.
+After `step(actions)` a group has, first index the environment: `observations` to act on next, `rewards`,
+`terminated`, `truncated`, `finals` (final observations, valid where an episode ended), `stepped` (mask of
+environments that made a step; None for all) and `begun` (indices of those that began an episode). The next
+step may overwrite the arrays.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Seeds = list[int]
 _NONE = np.zeros(0, dtype=np.intp)
 
 
-class Group(Protocol):
-    """Environments stepped together; see the module's text."""
+class EnvGroup(Protocol):
+    """Environments stepped together; the module's docstring describes the arrays."""
 
     spaces: Spaces
     observations: NDArray[Any]
@@ -35,43 +35,43 @@ class Group(Protocol):
     begun: NDArray[np.intp]
 
     def reset(self, seeds: Seeds) -> None:
-        """Begin an episode everywhere."""
+        """Begin an episode in every environment."""
 
     def step(self, actions: NDArray[Any]) -> None:
-        """One step of every environment, new episodes included."""
+        """Step every environment, and reset where an episode ended."""
 
     def info(self, name: str) -> NDArray[np.float32]:
-        """A number of the last step's infos for each environment; NaN where there was none."""
+        """This number in the last step's infos, per environment; NaN where absent."""
 
     def close(self) -> None:
         """Close the environments."""
 
 
-def make_group(task: Task, seeds: Seeds) -> Group:
-    """The task's environments; `seeds` has one for each."""
+def make_env_group(task: Task, seeds: Seeds) -> EnvGroup:
+    """Create the task's environments; `seeds` has one for each."""
     first = task.make_env(seeds[0])
     if isinstance(first, VectorEnv):
-        return VectorGroup(first, task)
+        return VectorEnvGroup(first, task)
     missing = [
         name for name in ("reset", "step", "observation_space", "action_space") if not hasattr(first, name)
     ]
     if missing:
         raise HotloopError(
-            f"make_env gave {first!r}, which has no {' and no '.join(missing)}; "
-            "it must give a Gymnasium environment or vector environment."
+            f"make_env returned {first!r}, which has no {' and no '.join(missing)}; "
+            "it must return a Gymnasium environment or vector environment."
         )
-    return SingleGroup([first, *(task.make_env(seed) for seed in seeds[1 : task.envs])], task)
+    return SingleEnvGroup([first, *(task.make_env(seed) for seed in seeds[1 : task.n_envs])], task)
 
 
-def probe(task: Task) -> Spaces:
-    """The task's spaces, learned by making its environments once and closing them."""
-    group = make_group(task, list(range(task.envs)))
+def find_spaces(task: Task) -> Spaces:
+    """Create the task's environments once to learn their spaces."""
+    group = make_env_group(task, list(range(task.n_envs)))
     group.close()
     return group.spaces
 
 
-class SingleGroup:
-    """Gymnasium environments stepped one after the other; an episode's end is followed by a reset at once."""
+class SingleEnvGroup:
+    """Gymnasium environments stepped one after the other and reset as soon as an episode ends."""
 
     def __init__(self, envs: list[Any], task: Task):
         self.envs = envs
@@ -89,13 +89,11 @@ class SingleGroup:
         self._discrete = isinstance(actions, Discrete)
 
     def reset(self, seeds: Seeds) -> None:
-        """Begin an episode everywhere."""
         for at, env in enumerate(self.envs):
             self.observations[at], self._infos[at] = env.reset(seed=seeds[at])
         self.begun = np.arange(len(self.envs))
 
     def step(self, actions: NDArray[Any]) -> None:
-        """One step of every environment."""
         begun = []
         chosen = actions.tolist() if self._discrete else actions
         for at, env in enumerate(self.envs):
@@ -105,32 +103,30 @@ class SingleGroup:
                 self.finals[at] = observation
                 observation, _ = env.reset()
                 begun.append(at)
-            if len(self.envs) == 1:  # used before the next step, so it need not be copied
+            if len(self.envs) == 1:  # read before the next step: no copy needed
                 self.observations = np.asarray(observation, dtype=self.observations.dtype)[None]
             else:
                 self.observations[at] = observation
         self.begun = np.array(begun, dtype=np.intp) if begun else _NONE
 
     def info(self, name: str) -> NDArray[np.float32]:
-        """A number of the last step's infos for each environment."""
         return np.array([infos.get(name, np.nan) for infos in self._infos], dtype=np.float32)
 
     def close(self) -> None:
-        """Close the environments."""
         for env in self.envs:
             env.close()
 
 
-class VectorGroup:
-    """A Gymnasium vector environment, in either mode of autoreset."""
+class VectorEnvGroup:
+    """A Gymnasium vector environment with SAME_STEP or NEXT_STEP autoreset."""
 
     def __init__(self, env: Any, task: Task):
         self.env = env
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if mode == AutoresetMode.DISABLED:
             raise HotloopError(
-                "make_env gave a vector env with autoreset disabled, so nobody would begin new episodes; "
-                "make it with autoreset_mode=AutoresetMode.SAME_STEP."
+                "make_env returned a vector env with autoreset disabled, so no second episode would begin; "
+                "create it with autoreset_mode=AutoresetMode.SAME_STEP."
             )
         self._same_step = mode == AutoresetMode.SAME_STEP
         count = int(env.num_envs)
@@ -142,13 +138,12 @@ class VectorGroup:
         self._ended = np.zeros(count, dtype=np.bool_)
 
     def reset(self, seeds: Seeds) -> None:
-        """Begin an episode everywhere; the vector env spreads one seed over its rows."""
+        """Pass on the first seed only: a vector env derives one per row."""
         self.observations, self._infos = self.env.reset(seed=seeds[0])
-        self.begun = np.arange(self.spaces.envs)
+        self.begun = np.arange(self.spaces.n_envs)
         self._over[:] = False
 
     def step(self, actions: NDArray[Any]) -> None:
-        """One step of every environment."""
         self.observations, self.rewards, self.terminated, self.truncated, self._infos = self.env.step(actions)
         self._ended = self.terminated | self.truncated
         if self._same_step:
@@ -163,15 +158,13 @@ class VectorGroup:
         self._over = self._ended.copy()
 
     def info(self, name: str) -> NDArray[np.float32]:
-        """A number of the last step's infos for each environment; of an ended one's last step."""
-        found = _numbers(self._infos, name, self.spaces.envs)
+        found = _numbers(self._infos, name, self.spaces.n_envs)
         if self._same_step and "final_info" in self._infos and self._ended.any():
-            last = _numbers(self._infos["final_info"], name, self.spaces.envs)
+            last = _numbers(self._infos["final_info"], name, self.spaces.n_envs)
             found = np.where(self._ended, last, found)
         return found
 
     def close(self) -> None:
-        """Close the environments."""
         self.env.close()
 
 
@@ -183,10 +176,10 @@ def _numbers(infos: dict[str, Any], name: str, count: int) -> NDArray[np.float32
     return values if there is None else np.where(there, values, np.float32(np.nan))
 
 
-def _spaces(observation: Any, action: Any, envs: int, task: Task) -> Spaces:
+def _spaces(observation: Any, action: Any, n_envs: int, task: Task) -> Spaces:
     if task.frame_stack > 1 and tuple(observation.shape or ())[:1] != (task.frame_stack,):
         raise HotloopError(
-            f"frame_stack={task.frame_stack} does not fit observations of shape {observation.shape}; the "
-            "first axis must be the stack, or use frame_stack=1."
+            f"frame_stack={task.frame_stack} does not fit observations of shape {observation.shape}; their "
+            "first axis must be the stack. Otherwise use frame_stack=1."
         )
-    return Spaces(observation, action, envs, task.frame_stack)
+    return Spaces(observation, action, n_envs, task.frame_stack)

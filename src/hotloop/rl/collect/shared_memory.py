@@ -1,4 +1,4 @@
-"""Memory that processes share and that vanishes with them: no name, nothing to clean up after any death."""
+"""Anonymous shared memory: it has no name, so nothing needs cleaning up however a process dies."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ _NOTE_BYTES = 16_384
 
 
 class SharedBlock:
-    """So many zeroed bytes, mapped into this process and into every process it is sent to.
+    """Zeroed bytes, mapped into this process and into every child that receives the object at its start.
 
-    It can be sent to a child while the child is being started (fork, spawn, forkserver). Pages are
-    allocated at once, so that a machine without the memory says so here and not in the middle of a run.
+    Pages are allocated at once, so that a lack of memory shows here and not in the middle of a run.
     """
 
-    def __init__(self, count_bytes: int):
+    def __init__(self, n_bytes: int):
         free = memory_available_bytes()
-        if count_bytes > free:
-            raise _too_much(count_bytes, f"{size(free)} are free")
-        self.count_bytes = count_bytes
-        self._file = _nameless_file()
+        if n_bytes > free:
+            raise _not_enough_memory(n_bytes, f"{size(free)} are free")
+        self.n_bytes = n_bytes
+        self._file = _open_anonymous_file()
         try:
-            os.posix_fallocate(self._file, 0, count_bytes)
-            self.memory = mmap.mmap(self._file, count_bytes)
+            os.posix_fallocate(self._file, 0, n_bytes)
+            self.memory = mmap.mmap(self._file, n_bytes)
         except OSError as error:
             os.close(self._file)
-            raise _too_much(count_bytes, str(error.strerror)) from None
+            raise _not_enough_memory(n_bytes, str(error.strerror)) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (reduction.DupFd(self._file), self.count_bytes)
+        return _attach_block, (reduction.DupFd(self._file), self.n_bytes)
 
     def close(self) -> None:
-        """Give the memory back; where somebody still holds a view, it goes when the last view does."""
+        """Unmap the memory, or leave that to the last view of it."""
         if self._file >= 0:
             with suppress(BufferError):
                 self.memory.close()
@@ -49,24 +48,23 @@ class SharedBlock:
 
 
 class SharedNote:
-    """A nameless file a child writes its last words into, by any means down to a signal handler."""
+    """An anonymous file in which a child leaves its last words; even a signal handler can write to it."""
 
     def __init__(self) -> None:
-        self._file = _nameless_file()
+        self._file = _open_anonymous_file()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attach_note, (reduction.DupFd(self._file),)
 
     def fileno(self) -> int:
-        """For `faulthandler`."""
         return self._file
 
     def write(self, text: str) -> None:
-        """Add words; the last ones count when there are too many."""
+        """Append text; only the end of a long one is kept."""
         os.write(self._file, text[-_NOTE_BYTES:].encode(errors="replace"))
 
     def take(self) -> str:
-        """What was written since the last call."""
+        """Return what was written since the last call."""
         text = os.pread(self._file, 4 * _NOTE_BYTES, 0).decode(errors="replace")
         if text:
             os.ftruncate(self._file, 0)
@@ -74,7 +72,6 @@ class SharedNote:
         return text
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -86,24 +83,23 @@ def _attach_note(file: Any) -> SharedNote:
     return note
 
 
-def _attach(file: Any, count_bytes: int) -> SharedBlock:
-    """The same memory in a process that received it."""
+def _attach_block(file: Any, n_bytes: int) -> SharedBlock:
     block = SharedBlock.__new__(SharedBlock)
-    block.count_bytes = count_bytes
+    block.n_bytes = n_bytes
     block._file = file.detach()
-    block.memory = mmap.mmap(block._file, count_bytes)
+    block.memory = mmap.mmap(block._file, n_bytes)
     return block
 
 
-def _too_much(count_bytes: int, why: str) -> HotloopError:
+def _not_enough_memory(n_bytes: int, why: str) -> HotloopError:
     return HotloopError(
-        f"{size(count_bytes)} of shared memory cannot be had ({why}); "
+        f"Could not allocate {size(n_bytes)} of shared memory ({why}); "
         "use fewer collectors, a smaller ring, or a container with more memory."
     )
 
 
-def _nameless_file() -> int:
-    """A file without a name: memory on Linux, an unlinked temporary file elsewhere."""
+def _open_anonymous_file() -> int:
+    """Memory on Linux, an unlinked temporary file elsewhere."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("hotloop", os.MFD_CLOEXEC)
     file, path = tempfile.mkstemp(prefix="hotloop-")

@@ -1,8 +1,8 @@
-"""One bounded queue of rows for all collectors, behind one lock: what the rings are measured against.
+"""One bounded queue of rows for all collectors, behind one lock: the baseline for the rings.
 
-Done as well as it can be with a lock: rows are made ready outside of it, it is held for one copy, and who
-must wait sleeps on a bell. The lock is the kernel's own record lock (fcntl), which is given back when its
-holder dies at any moment; a semaphore would stay taken for ever. Every wait for it is timed.
+It is as good as a locked queue gets: rows are prepared outside the lock, the lock is held for one copy, and
+waiting processes sleep. The lock is a record lock of the operating system (fcntl), which is released when
+its holder dies; a semaphore would stay taken for ever. Every wait for it is timed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hotloop import profile
 from hotloop.rl.collect import transport
-from hotloop.rl.collect.shared import SharedBlock, SharedNote
-from hotloop.rl.collect.status import BEAT, LOCKING, PHASE, RUNNING
+from hotloop.rl.collect.shared_memory import SharedBlock, SharedNote
+from hotloop.rl.collect.status import HEARTBEAT_NS, PHASE, RUNNING, WAITING_FOR_LOCK
 
 _lock_wait = profile("lock_wait")
 _HEAD, _TAIL = 0, 1
@@ -44,9 +44,9 @@ class LockedQueue:
             memory, dtype=self.dtype, count=self.capacity, offset=_ROWS_AT
         )
         self.lock_wait_ns = 0
-        """Nanoseconds this process has waited for the lock."""
+        """Nanoseconds that this process has waited for the lock."""
         self.line: Any = None
-        """A collector's line of the status table: while it waits here it cannot give signs of life."""
+        """The collector's line in the status table, which says when it waits here without a heartbeat."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "capacity": self.capacity, "block": self._block, "lock": self._lock}
@@ -58,33 +58,33 @@ class LockedQueue:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock; the time until it is had is counted."""
-        began = time.monotonic_ns()
+        """Hold the lock, and time the wait for it."""
+        began_ns = time.monotonic_ns()
         if self.line is not None:
-            self.line[PHASE] = LOCKING
+            self.line[PHASE] = WAITING_FOR_LOCK
         with _lock_wait:
             fcntl.lockf(self._lock.fileno(), fcntl.LOCK_EX)
-        now = time.monotonic_ns()
-        self.lock_wait_ns += now - began
+        now_ns = time.monotonic_ns()
+        self.lock_wait_ns += now_ns - began_ns
         if self.line is not None:
-            self.line[BEAT], self.line[PHASE] = now, RUNNING
+            self.line[HEARTBEAT_NS], self.line[PHASE] = now_ns, RUNNING
         try:
             yield
         finally:
             fcntl.lockf(self._lock.fileno(), fcntl.LOCK_UN)
 
     def put(self, rows: NDArray[Any]) -> tuple[int, int]:
-        """Copy in as many rows as there is room for; how many, and the room bell's count from before."""
+        """Copy in as many rows as fit; return their number, and the room bell's count from before."""
         with self.locked():
             seen = self.room.count()
             head = int(self._words[_HEAD])
             count = min(len(rows), self.capacity - (head - int(self._words[_TAIL])))
             self._copy(head, rows[:count], write=True)
-            self._words[_HEAD] = head + count  # the rows are there before this says so
+            self._words[_HEAD] = head + count  # only after the rows are written
         return count, seen
 
     def get(self, into: NDArray[Any]) -> int:
-        """Copy out as many rows as there are, at most len(into); how many."""
+        """Copy out up to len(into) rows; return their number."""
         with self.locked():
             tail = int(self._words[_TAIL])
             count = min(len(into), int(self._words[_HEAD]) - tail)
@@ -107,26 +107,25 @@ class LockedQueue:
                 other[...] = mine
 
     def waiting_of(self, collector: int) -> int:
-        """Rows of one collector, which is dead, that wait."""
+        """Rows of a dead collector that are still in the queue."""
         tail, head = self._words[[_TAIL, _HEAD]]
         return int(
             np.count_nonzero(self.records["collector"][np.arange(tail, head) % self.capacity] == collector)
         )
 
     def taken(self) -> int:
-        """Rows taken since the beginning."""
+        """Rows taken since the start."""
         return int(self._words[_TAIL])
 
     def pending(self) -> int:
-        """Rows that wait."""
         return int(self._words[_HEAD] - self._words[_TAIL])
 
     def close(self) -> None:
-        """Wake who waits for room."""
+        """Wake collectors that wait for room."""
         self.room.ring()
 
     def free(self) -> None:
-        """Unmap the memory; the object cannot be used any more."""
+        """Unmap the memory; the object is unusable afterwards."""
         self._words = self._words.copy()
         self.records = self.records[:0].copy()
         self.room.release()

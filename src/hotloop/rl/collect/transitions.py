@@ -1,6 +1,6 @@
-"""Rows as whole transitions, for learners with a replay buffer of their own (Stable-Baselines3, plain torch).
+"""Turns rows into transitions, for replay buffers of other libraries (Stable-Baselines3, plain torch).
 
-Our own `ReplayBuffer.push_rows` takes rows as they come and needs none of this.
+Our own `ReplayBuffer.push_rows` takes rows as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotloop.rl.collect.protocol import Rows, Spaces
 
 
 class Transitions(NamedTuple):
-    """As many transitions as there were steps; first index the transition, arrays are the caller's."""
+    """One transition per step; first index the transition. The caller owns the arrays."""
 
     observations: NDArray[Any]
     actions: NDArray[Any]
@@ -26,10 +26,10 @@ class Transitions(NamedTuple):
     streams: NDArray[np.uint32]
 
 
-class Pairing:
-    """Remembers each stream's last observation, and so makes transitions out of rows; stacks are rebuilt.
+class TransitionBuilder:
+    """Remembers each stream's last observation to build transitions, and rebuilds frame stacks.
 
-    Before an episode's first frame stands that frame again, as Gymnasium's frame stacking has it by default.
+    The stack of an episode's first observation repeats its only frame, as Gymnasium's wrapper does.
     """
 
     def __init__(self, spaces: Spaces):
@@ -37,7 +37,7 @@ class Pairing:
         self._last: dict[int, NDArray[Any]] = {}
 
     def transitions(self, blocks: Iterable[Rows]) -> Transitions:
-        """The steps among these rows, copied; blocks in the order they were taken."""
+        """Copy the steps among these rows; pass blocks in the order in which they were taken."""
         space, action = self._spaces.observation, self._spaces.action
         rows = [row for block in blocks for row in block]
         steps = sum(not row["first"] for row in rows)
@@ -54,22 +54,22 @@ class Pairing:
         for row in rows:
             stream, frame = int(row["stream"]), row["frame"]
             if row["first"]:
-                self._last[stream] = self._stack_of(frame)
+                self._last[stream] = self._first_stack(frame)
                 continue
             made.observations[at] = self._last[stream]
-            made.next_observations[at] = self._last[stream] = self._next(self._last[stream], frame)
+            made.next_observations[at] = self._last[stream] = self._next_stack(self._last[stream], frame)
             made.actions[at], made.rewards[at] = row["action"], row["reward"]
             made.terminated[at], made.truncated[at] = row["terminated"], row["truncated"]
             made.streams[at] = stream
             at += 1
         return made
 
-    def _stack_of(self, frame: NDArray[Any]) -> NDArray[Any]:
+    def _first_stack(self, frame: NDArray[Any]) -> NDArray[Any]:
         if self._spaces.frame_stack == 1:
             return np.array(frame)
         return np.stack([frame] * self._spaces.frame_stack)
 
-    def _next(self, before: NDArray[Any], frame: NDArray[Any]) -> NDArray[Any]:
+    def _next_stack(self, before: NDArray[Any], frame: NDArray[Any]) -> NDArray[Any]:
         if self._spaces.frame_stack == 1:
             return np.array(frame)
         return np.concatenate([before[1:], frame[None]])
