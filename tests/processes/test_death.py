@@ -226,7 +226,7 @@ def test_an_existing_capture_is_never_overwritten(core: CoreName, tmp_path: Path
     with profiler.profile("a"):
         pass
     profiler.stop()
-    with pytest.raises(CaptureError, match="holds a capture already"):
+    with pytest.raises(CaptureError, match="already holds a capture"):
         profiler.start(tmp_path / "capture")
     assert not profiler.is_recording
     assert hotloop.load(tmp_path / "capture").tree.children[0].calls == 1

@@ -409,7 +409,7 @@ def test_two_profilers_do_not_see_each_other(core: CoreName, clock: FakeClock) -
 def test_starting_twice_is_refused_with_a_sentence(profiler: Profiler) -> None:
     from hotloop._util.errors import HotloopError
 
-    with pytest.raises(HotloopError, match="recording already"):
+    with pytest.raises(HotloopError, match="already recording"):
         profiler.start()
 
 

@@ -1,4 +1,4 @@
-"""What a recorded run looks like once it is read: capture -> processes -> threads -> nodes."""
+"""A recorded run in memory: capture -> processes -> threads -> nodes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Counts = NDArray[np.uint64]
 
 @dataclass(slots=True)
 class Node:
-    """A region at one place in the tree, or several such places added up."""
+    """A region at one place in the tree, or the sum of several such places."""
 
     name: str
-    category: str = ""  # as given by the program; "" when it gave none
-    site: str = ""  # file:line where the region was made
+    category: str = ""  # "" when the program gave none
+    site: str = ""  # file:line where the region was created or first called
     calls: int = 0  # completed calls
-    total_ns: int = 0  # time while open, children included, calls still open included
+    total_ns: int = 0  # time while open, including children and calls that are still open
     own_ns: int = 0  # time while innermost
     open_calls: int = 0  # calls that had not ended when the capture was read
-    open_ns: int = 0  # the part of total_ns that belongs to them
+    open_ns: int = 0  # their share of total_ns
     min_ns: int | None = None
     max_ns: int | None = None
     squares: float = 0.0  # sum of squared deviations from the mean, completed calls
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def closed_ns(self) -> int:
-        """Time of completed calls."""
+        """Total time of completed calls."""
         return self.total_ns - self.open_ns
 
     @property
@@ -57,7 +57,7 @@ class Node:
         return (self.squares / (self.calls - 1)) ** 0.5 if self.calls > 1 else None
 
     def percentile_ns(self, fraction: float) -> float | None:
-        """Duration below which `fraction` of the completed calls lie, to within a quarter octave."""
+        """Duration below which `fraction` of the completed calls lie, to within a quarter of an octave."""
         if self.buckets is None or self.min_ns is None or self.max_ns is None:
             return None
         cumulative = np.cumsum(self.buckets.astype(np.float64))
@@ -73,7 +73,7 @@ class Node:
         return float(min(max(low + inside * (high - low), self.min_ns), self.max_ns))
 
     def absorb(self, other: Node) -> None:
-        """Add another node's figures, not its children."""
+        """Add the figures of another node, without its children."""
         if other.calls:
             if self.calls:
                 gap = other.closed_ns / other.calls - self.closed_ns / self.calls
@@ -93,13 +93,13 @@ class Node:
         self.rss_growth_bytes = _sum(self.rss_growth_bytes, other.rss_growth_bytes)
         self.device_peak_bytes = _most(self.device_peak_bytes, other.device_peak_bytes)
         self.rss_peak_bytes = _most(self.rss_peak_bytes, other.rss_peak_bytes)
-        if other.buckets is not None:  # shared, not copied: a histogram is never changed in place
+        if other.buckets is not None:  # shared, not copied: histograms are never changed in place
             self.buckets = other.buckets if self.buckets is None else self.buckets + other.buckets
         self.out_of_order |= other.out_of_order
         self.site = self.site or other.site
 
     def merge(self, other: Node) -> None:
-        """Add another tree: same path, same node."""
+        """Add another tree; nodes with the same path become one."""
         self.absorb(other)
         mine = {(child.name, child.category): child for child in self.children}
         for child in other.children:
@@ -127,7 +127,7 @@ def _most(a: int | None, b: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the program said it had done, summed up to one moment."""
+    """What the program has reported through `progress`, as totals up to one moment."""
 
     env_steps: int = 0
     updates: int = 0
@@ -144,26 +144,23 @@ class Progress:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean of the episode returns reported."""
         return self.return_sum / self.return_count if self.return_count else None
 
     @property
     def mean_length(self) -> float | None:
-        """Mean of the episode lengths reported."""
         return self.length_sum / self.length_count if self.length_count else None
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean of the losses reported."""
         return self.loss_sum / self.loss_count if self.loss_count else None
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The course of one thread over time: cumulative figures at rising moments.
+    """One thread over time: cumulative figures at increasing times.
 
-    `calls`, `total_ns`, `own_ns` are [windows, nodes] in the order of `Thread.paths`; total_ns
-    includes calls that were open at that moment. `progress` maps a counter's name to [windows].
+    `calls`, `total_ns` and `own_ns` are [windows, nodes] in the order of `Thread.paths`; total_ns includes
+    calls that were open at that time. `progress` maps the name of a counter to [windows].
     """
 
     time_ns: Counts
@@ -181,7 +178,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class OpenRegion:
-    """A region that had not ended when the capture was read, outermost first."""
+    """A region that had not ended when the capture was read."""
 
     name: str
     since_ns: int
@@ -198,33 +195,33 @@ class Event:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread's tree; or, with folded_threads > 0, many short-lived threads added up."""
+    """The tree of one thread or, with folded_threads > 0, the sum of many short-lived threads."""
 
     name: str
     native_id: int
     start_ns: int
-    end_ns: int  # last moment the figures below are complete for
-    wall_ns: int  # of all folded threads, too
-    cpu_ns: int | None  # read at windows, so a little behind
+    end_ns: int  # the figures below are complete up to here
+    wall_ns: int  # including folded threads
+    cpu_ns: int | None  # read at windows, so slightly out of date
     folded_threads: int
     ended: bool
     progress: Progress
-    open: tuple[OpenRegion, ...]
+    open: tuple[OpenRegion, ...]  # outermost first
     paths: tuple[tuple[str, ...], ...]  # path of every node, root first as ()
     root: Node  # own_ns of the root is the unattributed time
     windows: Windows
     events: tuple[Event, ...] = ()
-    uncertain: bool = False  # read in the middle of an update: its latest events may be half counted
+    uncertain: bool = False  # read during an update: its latest events may be half counted
 
     @property
     def unattributed_ns(self) -> int:
-        """Wall time in no region at all."""
+        """Wall time outside all regions."""
         return self.root.own_ns
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process's part of the capture."""
+    """One process of the run."""
 
     host: str
     pid: int
@@ -234,8 +231,8 @@ class Process:
     start_ns: int
     start_real_ns: int
     end_ns: int  # last sign of life
-    closed: bool  # ended its recording in good order
-    alive: bool  # still running when it was read
+    closed: bool  # its recording ended properly
+    alive: bool  # still running when the capture was read
     rss_bytes: int | None
     rss_peak_bytes: int | None
     threads: tuple[Thread, ...]
@@ -253,22 +250,20 @@ class Capture:
 
     @cached_property
     def threads(self) -> tuple[Thread, ...]:
-        """Every thread of every process."""
         return tuple(t for p in self.processes for t in p.threads)
 
     @cached_property
     def tree(self) -> Node:
-        """All threads of all processes as one tree of paths."""
+        """All threads of all processes merged into one tree."""
         return merged(self.threads)
 
     @cached_property
     def progress(self) -> Progress:
-        """Counters of all threads added up."""
         return sum((t.progress for t in self.threads), Progress())
 
     @property
     def wall_ns(self) -> int:
-        """From the first process's start to the last sign of life, on the first host's clock."""
+        """From the start of the first process to the last sign of life."""
         if not self.processes:
             return 0
         start = min(p.start_real_ns for p in self.processes)
@@ -276,23 +271,21 @@ class Capture:
 
     @property
     def region_cost_ns(self) -> float | None:
-        """What one region costs on the machine that made the capture, measured at its start."""
+        """Cost of one region on the machine that made the capture, measured when recording began."""
         cost = self.facts.get("region_cost_ns")
         return float(cost) if cost is not None else None
 
     @property
     def command(self) -> list[str]:
-        """The command line that was recorded."""
         return list(self.facts.get("command", []))
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Facts about the computer."""
         return dict(self.facts.get("machine", {}))
 
 
 def merged(threads: tuple[Thread, ...] | list[Thread]) -> Node:
-    """The trees of several threads as one; the root's total is their wall time added up."""
+    """The trees of several threads merged into one; the total of the root is the sum of their wall times."""
     root = Node("")
     for thread in threads:
         root.merge(thread.root)

@@ -1,4 +1,4 @@
-"""One door for every verb that reads: a capture folder, a one-file JSON export, or the latest capture."""
+"""Opens what a user names: a capture folder, a one-file JSON export, or nothing for the latest capture."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hotloop.capture.reader import load
 def open_capture(path: str | None) -> Capture:
     """Read the capture at `path`, or the latest one in `hotloop-runs` when `path` is None.
 
-    `path` is a capture folder, its capture.json, or a one-file JSON export; `Capture.path` is then
-    what was opened. Raises CaptureError with one sentence when it is none of these.
+    `path` is a capture folder, its capture.json, or a one-file JSON export. Raises CaptureError when it is
+    none of these.
     """
     place = latest_capture() if path is None else Path(path)
     if place.is_dir():
@@ -37,7 +37,7 @@ def _read_export(file: Path) -> Capture:
         raise CaptureError(f"{file} cannot be read ({error.strerror}); check its permissions.") from error
     if content.startswith(layout.MAGIC):
         raise CaptureError(
-            f"{file} is the part of one process; name the capture folder it lies in: "
+            f"{file} is the part of one process; name the capture folder it is in: "
             f"{file.absolute().parent.parent}"
         )
     try:

@@ -1,4 +1,4 @@
-"""The fixed names of regions and what kind of work each is: every capture speaks one language."""
+"""The fixed names of regions and their categories, which all captures share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures for an operation: every place where a name occurs, added up without counting time twice."""
+"""Figures of each operation: all places where a name occurs, added up without counting time twice."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hotloop.capture.model import Node
 
 @dataclass(frozen=True, slots=True)
 class ProfilerStats:
-    """Figures for one operation. Durations are of completed calls; None means not measured."""
+    """Figures of one operation. Durations are those of completed calls; None means not measured."""
 
     name: str
     category: str
     calls: int
-    total_ns: int  # recursion counted once, calls still open included
+    total_ns: int  # recursion counts once; includes calls that are still open
     own_ns: int
     mean_ns: float | None
     min_ns: int | None
@@ -33,7 +33,7 @@ class ProfilerStats:
 
 
 def by_name(root: Node) -> dict[str, ProfilerStats]:
-    """Figures for every name in a tree, most total time first."""
+    """Figures of every name in a tree, largest total time first."""
     sums: dict[str, Node] = {}
     outer: dict[str, int] = {}
     _collect(root, sums, outer, set())
@@ -42,7 +42,7 @@ def by_name(root: Node) -> dict[str, ProfilerStats]:
 
 
 def _collect(node: Node, sums: dict[str, Node], outer: dict[str, int], above: set[str]) -> None:
-    # An explicit stack: trees may be as deep as 256 levels times whatever the caller is in.
+    # An explicit stack, since 256 levels on top of a deep caller could exceed the recursion limit.
     todo = [(child, above) for child in node.children]
     while todo:
         node, above = todo.pop()

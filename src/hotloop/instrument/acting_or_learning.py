@@ -1,8 +1,8 @@
-"""Is a forward pass acting or learning? By gradient mode; with gradients on, by what follows it.
+"""Is a forward pass acting or learning? Without gradients it is acting; with gradients, what follows decides.
 
-Scripts that act without `no_grad` would look as if they learned all the time. So the place in the
-code a forward pass was called from is remembered until the next env step or backward pass shows what
-it was for; from then on every call from that place is known.
+Scripts that act without `no_grad` would otherwise seem to learn all the time. The place in the code that
+called a forward pass is therefore remembered until the next env step or backward pass shows what it was
+for; from then on every call from that place is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pending: list[Place] = []  # places called since the last env step or backward p
 
 def is_learning() -> bool:
     """Whether the forward pass that is about to run, with gradients on, is learning."""
-    frame = sys._getframe(1)  # called from the compiled wrapper: this is who calls the module
+    frame = sys._getframe(1)  # the caller of the module: the compiled wrapper has no frame
     while frame.f_code.co_filename == _TWIN and frame.f_back is not None:
         frame = frame.f_back
     place = (frame.f_code, frame.f_lasti)
@@ -33,13 +33,13 @@ def is_learning() -> bool:
 
 
 def env_stepped() -> None:
-    """An env step ended: what was called since the one before was acting."""
+    """An env step ended, so the pending forward passes were acting."""
     if pending:
         _settle(True)
 
 
 def went_backward(tensor: Any, result: Any) -> None:
-    """A backward pass ended: what was called before it was learning."""
+    """A backward pass ended, so the pending forward passes were learning."""
     if pending:
         _settle(False)
 

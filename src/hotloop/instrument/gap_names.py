@@ -1,15 +1,15 @@
-"""Names for the time between two known regions of a main loop: what usually stands there in a script."""
+"""Names for the time between two regions of a main loop, guessed from what scripts usually do there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-# Regions that may come anywhere, so they say nothing about what stands before or after them.
+# Regions that occur anywhere, so they tell nothing about the code before or after them.
 MINOR = ("transfer", "gc_pause", "import", "hotloop_summary", "hotloop_meter", "log")
-GAPS = ("between ", "before ", "after ")  # how the names of gaps begin
+GAPS = ("between ", "before ", "after ")  # prefixes of the names of gaps
 AFTER = {
-    "policy_forward": "policy",  # sampling the action, handing it over
+    "policy_forward": "policy",  # sampling and converting the action
     "learner_forward": "loss",
     "backward": "optimizer",
     "clip_grad_norm": "optimizer",
@@ -17,12 +17,12 @@ AFTER = {
     "data_load": "data",
 }
 BEFORE = {"env_step": "policy", "backward": "loss", "zero_grad": "loss", "optimizer_step": "optimizer"}
-# After one of these, what comes before the next region is not of the kind BEFORE says.
+# BEFORE does not apply to gaps that follow one of these.
 ENDS = ("env_step", "env_reset", "optimizer_step")
 
 
 def describe_gap(before: str, after: str) -> tuple[str, str]:
-    """Name and category of the time between two regions; "other" when nobody can tell."""
+    """Name and category of the time between two regions; the category is "other" when it is unclear."""
     if before in MINOR and after in MINOR:
         return "between minor calls", "other"
     if before in MINOR:
@@ -34,5 +34,5 @@ def describe_gap(before: str, after: str) -> tuple[str, str]:
 
 
 def gap_namer(profile: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """What the recorder asks for the region between two others."""
+    """The `name_gap` callback of a recorder: the region between two others."""
     return lambda before, after: profile(*describe_gap(before.name, after.name))

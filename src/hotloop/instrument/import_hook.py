@@ -1,4 +1,4 @@
-"""Does something right after a module is imported, without importing it ourselves."""
+"""Runs a function right after a module is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ AfterImport = Callable[[ModuleType], None]
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing by itself: it lets the others find, and wraps the loader they name."""
+    """A finder that finds nothing itself: it asks the other finders and wraps the loader they return."""
 
     def __init__(self, after: dict[str, AfterImport], around: Callable[[str], Any] | None = None):
-        """`after` by module name; `around(name)` gives a context manager for the module's execution."""
+        """`after` by module name; `around(name)` returns a context manager for the execution of a module."""
         self._after = dict(after)
         self._around = around
         self._searching: set[str] = set()
 
     def also(self, name: str, action: AfterImport) -> None:
-        """Do one more thing after that module's import."""
+        """Add an action for after the import of that module."""
         before = self._after.get(name)
 
         def both(module: ModuleType) -> None:
@@ -33,18 +33,17 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self._after[name] = both
 
     def install(self) -> None:
-        """Put it first; modules that are imported already are handled at once."""
+        """Make it the first finder, and handle the modules that are already imported."""
         sys.meta_path.insert(0, self)
         for name in [name for name in self._after if name in sys.modules]:
             self.imported(sys.modules[name])
 
     def remove(self) -> None:
-        """Take it out again."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def imported(self, module: ModuleType) -> None:
-        """A module is complete: do what is to be done, once."""
+        """Run the action of a module that is now complete, once."""
         action = self._after.pop(module.__name__, None)
         if action is not None:
             action(module)
@@ -52,7 +51,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Called for every import; costs a dict lookup for those we do not care about."""
+        """Called for every import; costs one dict lookup for modules that have no action."""
         if fullname not in self._after or fullname in self._searching:
             return None
         self._searching.add(fullname)
@@ -71,7 +70,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Runs the real loader, then tells the hook. Everything else is the real loader's."""
+    """Runs the real loader, then the hook; everything else is delegated to the real loader."""
 
     def __init__(self, real: Any, hook: ImportHook):
         self._real = real
@@ -81,12 +80,11 @@ class _Loader(importlib.abc.Loader):
         return getattr(self._real, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """The real loader's module."""
         module: ModuleType | None = self._real.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute, with the real loader back in its place, then do what is to be done."""
+        """Restore the real loader, execute the module with it, then run the action."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real

@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.standard_library import watch_collector
+from hotloop.instrument.standard_library import watch_garbage_collector
 from hotloop.measure.core_shared import RECORD_GAPS
 from hotloop.measure.profiler import default
 
@@ -77,7 +77,7 @@ class Instrumentation:
             ours, _, function = target.partition(":")
             try:
                 getattr(importlib.import_module(ours), function)(module, self.patches)
-            except Exception as error:  # a library that has changed: the script must run all the same
+            except Exception as error:  # the library has changed, but the script must still run
                 self._fail(
                     f"{module.__name__} is not recorded: hotloop does not know this version ({error!r})"
                 )
@@ -85,7 +85,7 @@ class Instrumentation:
         return patch
 
     def _fail(self, sentence: str) -> None:
-        """Keep it, and say it in the capture, where reports find it."""
+        """Note a failure, also in the capture, so that reports show it."""
         self.failures.append(sentence)
         if default.folder is not None and default.is_recording:
             with contextlib.suppress(OSError):
@@ -95,15 +95,15 @@ class Instrumentation:
                     out.write(f"{sentence}\n")
 
     def install(self) -> None:
-        """Wrap what is imported already, and the rest when it is imported."""
+        """Wrap the libraries that are already imported now, and the others as they are imported."""
         default.recorder.name_gap = gap_namer(default.profile)
         default.recorder.flags |= RECORD_GAPS
         default.recorder.locate = True
         self.hook.install()
-        self._undo.append(watch_collector())
+        self._undo.append(watch_garbage_collector())
 
     def remove(self) -> list[Patch]:
-        """Take everything out; returns the patches somebody else has patched over."""
+        """Remove everything; returns the patches that stay because someone else has patched over them."""
         self.hook.remove()
         for undo in reversed(self._undo):
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Source lines for the time in no library call: a slow sampler of the main thread, outside all regions."""
+"""Samples which line of the user's code the main thread is at while no region is open."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from hotloop.measure.core_shared import user_line
 
 INTERVAL_S = 0.04
 SAVE_INTERVAL_S = 2.0
-# To look, the sampler must be given the GIL, which costs the script about a tenth of a millisecond. So it
-# looks often at first and ever less often later; a look stands for as many intervals as it waited.
-LOOKS_BEFORE_DOUBLING = 64
+# A sample needs the GIL, which costs the script about a tenth of a millisecond. So the sampler begins with
+# many samples and takes fewer over time; a sample counts for as many intervals as the sampler has waited.
+SAMPLES_BEFORE_DOUBLING = 64
 LONGEST_WAIT = 32  # intervals
 
 
 class LineSampler:
-    """Counts the line of the user's code the main thread is at, whenever no region is open.
-
-    Counts and samples are in intervals of INTERVAL_S.
-    """
+    """A thread that counts lines, in intervals of INTERVAL_S, and saves the counts to `folder`."""
 
     def __init__(self, recorder: Any, folder: Path, wait: int = 1):
-        """`wait` is the number of intervals between looks at first."""
+        """`wait` is the initial number of intervals between samples."""
         self._wait = wait
         self._recorder = recorder
         self._folder = folder
@@ -43,11 +40,10 @@ class LineSampler:
         self._start_ns = time.monotonic_ns()
 
     def start(self) -> None:
-        """Begin; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and save what was counted."""
+        """End, and save the counts."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -55,15 +51,15 @@ class LineSampler:
 
     def _run(self) -> None:
         saved = time.monotonic()
-        wait, looks = self._wait, 0
+        wait, taken = self._wait, 0
         while not self._stop.wait(wait * INTERVAL_S):
             self._samples += wait
-            looks += 1
+            taken += 1
             if self._recorder.open_depth(self._main.native_id) == 0:
                 frame = sys._current_frames().get(self._main.ident or 0)
                 if frame is not None:
                     self._counts[user_line(frame) or _package(frame)] += wait
-            if looks % LOOKS_BEFORE_DOUBLING == 0 and wait < LONGEST_WAIT:
+            if taken % SAMPLES_BEFORE_DOUBLING == 0 and wait < LONGEST_WAIT:
                 wait *= 2
             if time.monotonic() - saved > SAVE_INTERVAL_S:
                 saved = time.monotonic()
@@ -80,7 +76,7 @@ class LineSampler:
 
 
 def _package(frame: FrameType) -> str:
-    """In words, whose code runs when none of the user's is on the stack: an import, the end of Python."""
+    """Which package runs while no code of the user is on the stack: during an import, or at exit."""
     inner: FrameType | None = frame
     while inner is not None:
         name = str(inner.f_globals.get("__name__", "")).split(".")[0].lstrip("_") or "python"

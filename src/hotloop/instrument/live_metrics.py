@@ -1,9 +1,9 @@
-"""For scripts that want to see their own performance: a callback, a wrapper, a hook, scalars for loggers.
+"""For scripts that want to show their own performance: a callback, a wrapper, a hook, scalars for loggers.
 
-`HotloopCallback` (Stable-Baselines3) and `ProfiledEnv` (Gymnasium) are classes derived from the
-library's own; they are made when they are first asked for, so that importing this costs nothing.
-Everything here reads what this process has recorded. When nothing records yet, a `Meter` begins to,
-in memory, and wraps the libraries it knows, until it is closed.
+`HotloopCallback` (Stable-Baselines3) and `ProfiledEnv` (Gymnasium) derive from classes of these libraries
+and are created on first use, so that importing this module costs nothing. Everything here reads what this
+process has recorded. If nothing is being recorded yet, a `Meter` records in memory and wraps the known
+libraries until it is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HotloopCallback", "Meter", "ProfiledEnv", "Reading", "TorchRLHook", "write_scalars"]
 
-# Who waits for whom in a loop that collects, then learns: categories -> the sentence.
+# Diagnosis of a loop that first collects, then learns: categories -> sentence.
 SENTENCES = (
     (("environment", "rendering", "ipc", "wait"), "learner waits {share:.0%} for env"),
     (("policy",), "env waits {share:.0%} for the policy"),
@@ -42,22 +42,22 @@ SENTENCES = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one thread did between two looks at it."""
+    """What one thread did between two readings."""
 
     wall_s: float
     env_steps: int
-    shares: dict[str, float]  # by category, of wall time; they add up to 1
-    bottleneck: str | None  # the category with most time; None when nothing was recorded
-    diagnosis: str  # one plain sentence
+    shares: dict[str, float]  # fraction of wall time by category; they add up to 1
+    bottleneck: str | None  # the category with the most time; None when nothing was recorded
+    diagnosis: str  # one sentence
 
     @property
     def sps(self) -> float | None:
-        """Env steps per second; None when no step was counted."""
+        """Env steps per second; None when no steps were counted."""
         return self.env_steps / self.wall_s if self.env_steps and self.wall_s else None
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The numbers by the names loggers show: perf/sps and perf/share_<category>."""
+        """The numbers under the names for loggers: perf/sps and perf/share_<category>."""
         found = {f"perf/share_{category}": share for category, share in self.shares.items()}
         return found if self.sps is None else {"perf/sps": self.sps, **found}
 
@@ -66,7 +66,7 @@ class Meter:
     """Reads what the calling thread has done since the last reading."""
 
     def __init__(self, wrap: bool = True) -> None:
-        """Begin; records in memory, and with `wrap` wraps known libraries, if nobody does so yet."""
+        """Record in memory and, with `wrap`, wrap the known libraries, unless this is done already."""
         self._started = not default.is_recording
         self._instrument: libraries.Instrumentation | None = None
         if self._started:
@@ -77,7 +77,7 @@ class Meter:
         self._before = _Totals.now()
 
     def read(self) -> Reading:
-        """What happened since the last reading, on the thread that asks."""
+        """What the calling thread did since the last reading."""
         now = _Totals.now()
         before, self._before = self._before, now
         wall_ns = now.wall_ns - before.wall_ns
@@ -93,7 +93,7 @@ class Meter:
         )
 
     def close(self) -> None:
-        """Take out what this meter put in."""
+        """Undo what this meter has installed."""
         if self._instrument is not None:
             self._instrument.remove()
             libraries.current = self._instrument = None
@@ -104,7 +104,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """One thread's figures since its start."""
+    """Figures of one thread since its start."""
 
     wall_ns: int
     env_steps: int
@@ -112,7 +112,7 @@ class _Totals:
 
     @classmethod
     def now(cls) -> _Totals:
-        """Read in a region of its own: what passed before it then has its name, and keeps it."""
+        """Read inside a region, so that the time before it already has its final name."""
         with default.profile("hotloop_meter", "hotloop"):
             return cls.of(default.capture())
 
@@ -133,7 +133,7 @@ class _Totals:
 
 
 def diagnose(shares: dict[str, float]) -> str:
-    """One sentence for the group of categories with most time."""
+    """One sentence about the group of categories with the most time."""
     best, words = 0.0, "nothing was recorded"
     for kinds, sentence in SENTENCES:
         share = sum(shares.get(kind, 0.0) for kind in kinds)
@@ -144,7 +144,7 @@ def diagnose(shares: dict[str, float]) -> str:
 
 
 def write_scalars(writer: Any, reading: Reading, step: int) -> None:
-    """A reading into a TensorBoard `SummaryWriter`, or into a wandb run or the wandb module."""
+    """Write a reading to a TensorBoard `SummaryWriter`, a wandb run, or the wandb module."""
     if hasattr(writer, "add_scalar"):
         for name, value in reading.scalars.items():
             writer.add_scalar(name, value, step)
@@ -154,12 +154,13 @@ def write_scalars(writer: Any, reading: Reading, step: int) -> None:
         writer.log({**reading.scalars, "perf/bottleneck": reading.bottleneck}, step=step)
     else:
         raise HotloopError(
-            f"{type(writer).__name__} is neither a SummaryWriter (add_scalar) nor a wandb run (log)."
+            f"{type(writer).__name__} is neither a SummaryWriter (add_scalar) nor a wandb run (log);"
+            " pass one of these."
         )
 
 
 class _Regular:
-    """A reading every so many seconds, and its line."""
+    """Takes a reading every `every_s` seconds and prints its diagnosis with `say`."""
 
     def __init__(self, every_s: float, say: Callable[[str], object]):
         self._every_s = every_s
@@ -168,13 +169,12 @@ class _Regular:
         self._due_s = 0.0
 
     def start(self) -> None:
-        """Begin, if this has not been done."""
         if self._meter is None:
             self._meter = Meter()
             self._due_s = time.monotonic() + self._every_s
 
-    def look(self, now: bool = False) -> Reading | None:
-        """A reading when one is due, or `now`; None otherwise."""
+    def read_if_due(self, now: bool = False) -> Reading | None:
+        """A reading when one is due or with `now`; None otherwise."""
         if self._meter is None or (not now and time.monotonic() < self._due_s):
             return None
         self._due_s = time.monotonic() + self._every_s
@@ -184,7 +184,6 @@ class _Regular:
         return reading
 
     def stop(self) -> None:
-        """End."""
         if self._meter is not None:
             self._meter.close()
             self._meter = None
@@ -195,16 +194,16 @@ def _print(line: str) -> None:
 
 
 class TorchRLHook:
-    """For TorchRL: `hook.register(trainer)`, or call it once per batch in a loop of your own."""
+    """For TorchRL: `hook.register(trainer)`, or call it once per batch in your own loop."""
 
     def __init__(self, every_s: float = 10.0, say: Callable[[str], object] = _print):
-        """A diagnosis line goes to `say` every `every_s` seconds."""
+        """Print a diagnosis with `say` every `every_s` seconds."""
         self._regular = _Regular(every_s, say)
         self._regular.start()
 
     def __call__(self, batch: Any = None) -> dict[str, float] | None:
-        """The scalars when they are due, else None: the form a trainer's logging hook has."""
-        reading = self._regular.look()
+        """The scalars when they are due, else None, as TorchRL's logging hooks return them."""
+        reading = self._regular.read_if_due()
         return None if reading is None else reading.scalars
 
     def register(self, trainer: Any, name: str = "hotloop") -> None:
@@ -212,7 +211,7 @@ class TorchRLHook:
         trainer.register_op("post_steps_log", self)
 
     def close(self) -> None:
-        """Take out what was put in."""
+        """Undo what the hook has installed."""
         self._regular.stop()
 
 
@@ -233,11 +232,11 @@ def _make_callback() -> type:
             self._regular.start()
 
         def _on_step(self) -> bool:
-            self._record(self._regular.look())
+            self._record(self._regular.read_if_due())
             return True
 
         def _on_training_end(self) -> None:
-            self._record(self._regular.look(now=True))
+            self._record(self._regular.read_if_due(now=True))
             self._regular.stop()
 
         def _record(self, reading: Reading | None) -> None:
@@ -256,9 +255,9 @@ def _make_wrapper() -> type:
     step, reset, render = (default.profile(name) for name in ("env_step", "env_reset", "env_render"))
 
     class ProfiledEnv(base):  # type: ignore[misc]
-        """An env whose steps, resets and pictures are recorded, and whose steps are counted.
+        """An env whose steps, resets and renderings are recorded, and whose steps are counted.
 
-        Inside `hotloop run`, where every env is recorded, it changes nothing.
+        Has no effect inside `hotloop run`, which records every env.
         """
 
     for name, region, after in (

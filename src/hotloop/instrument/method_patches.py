@@ -1,4 +1,4 @@
-"""Common forms of patches: a method as a fixed region, or as one of its own below a fixed region."""
+"""Common patches: a method as a fixed region, or as a region of its own below a fixed one."""
 
 from __future__ import annotations
 
@@ -14,63 +14,62 @@ from hotloop.measure.profiler import default
 
 
 def defines(cls: type, name: str) -> bool:
-    """Whether a class has a method of its own by that name, not an abstract one."""
+    """Whether a class itself defines a method with that name that is not abstract."""
     method = vars(cls).get(name)
     return callable(method) and not getattr(method, "__isabstractmethod__", False)
 
 
-def below(cls: type, name: str, outer: Any, category: str, after: Any = None) -> Patch:
-    """The method as a region of its own (`Class.method`), below `outer`.
+def patch_below(cls: type, name: str, outer: Any, category: str, after: Any = None) -> Patch:
+    """Record the method as a region of its own (`Class.method`) below `outer`.
 
-    The category is said, since a class may have any word in its name.
+    The category is explicit, since it cannot be guessed from the name of a class.
     """
     region = default.profile(f"{cls.__name__}.{name}", category)
     return Patch(cls, name, lambda f: region.wrap(f, outer=outer, after=after))
 
 
-def once(owner: Any, name: str, region: Any, after: Any = None) -> Patch:
-    """The method or function as `region`, but not again when it calls its like."""
+def patch_outermost(owner: Any, name: str, region: Any, after: Any = None) -> Patch:
+    """Record the method or function as `region`, except for calls inside that region."""
     return Patch(owner, name, lambda f: region.wrap(f, skip_inside=(region,), after=after))
 
 
-# Patches that tracing cannot look into, until something is compiled, and the plain function of each.
+# Patches that torch.compile cannot trace yet, and the original function of each.
 _untraceable: weakref.WeakKeyDictionary[Patch, Callable[..., Any] | None] = weakref.WeakKeyDictionary()
 _compiles = False
 
 
 def traceable(patch: Patch, plain: Callable[..., Any] | None = None) -> Patch:
-    """The same patch for a function that `torch.compile` may trace.
+    """Make a patch of a function that `torch.compile` may trace.
 
-    It cannot look into a compiled wrapper; while it traces, it is given the function itself, or
-    `plain` when what is there is patched already. That takes two more Python calls each time, so it is
-    done only from the moment on when something is compiled.
+    It cannot trace our compiled wrapper, so while it traces it gets the function itself, or `plain` if that
+    is already patched. This costs two more Python calls each time, so it begins when something is compiled.
     """
     if _compiles:
-        patch.then(functools.partial(_with_a_look, plain))
+        patch.then(functools.partial(_bypass_while_tracing, plain))
     else:
         _untraceable[patch] = plain
     return patch
 
 
 def begin_compiling() -> None:
-    """Something is about to be compiled: make all patches traceable, these and later ones."""
+    """Something is about to be compiled: make all patches traceable, existing and future ones."""
     global _compiles
     _compiles = True
     while _untraceable:
         patch, plain = _untraceable.popitem()
-        patch.then(functools.partial(_with_a_look, plain))
+        patch.then(functools.partial(_bypass_while_tracing, plain))
 
 
-def _with_a_look(
+def _bypass_while_tracing(
     plain: Callable[..., Any] | None, wrapper: Callable[..., Any], f: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A Python function that calls the wrapper, but shows the function itself to who traces it."""
+    """A Python function that calls the wrapper, or the function itself while it is being traced."""
     compiler: Any = sys.modules["torch"].compiler
-    # The general question costs half a microsecond more at every call.
+    # The more general is_compiling costs half a microsecond more per call.
     is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
     original = plain or f
 
-    def record(*args: Any, **kwargs: Any) -> Any:  # tracing looks at what `call` refers to
+    def record(*args: Any, **kwargs: Any) -> Any:  # hides the wrapper from the tracer
         return wrapper(*args, **kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -79,8 +78,8 @@ def _with_a_look(
     return call
 
 
-def silent(worker: Callable[..., Any]) -> Callable[..., Any]:
-    """A worker process's main function: whoever drives the worker counts its steps."""
+def without_counting(worker: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the main function of a worker process, whose steps are counted by the process that drives it."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         step_counting.stop_counting()

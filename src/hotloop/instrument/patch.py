@@ -1,4 +1,4 @@
-"""A patch replaces one attribute, remembers what was there, and puts exactly that back."""
+"""A patch replaces one attribute, remembers the original, and restores exactly that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Remaker = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 
 
 class Patch:
-    """One attribute of a class, module or object, replaced by what `make` makes of it."""
+    """Replaces one attribute of a class, module or object by `make(original)`."""
 
     def __init__(self, owner: Any, name: str, make: Maker):
         self.owner = owner
@@ -35,7 +35,7 @@ class Patch:
             setattr(self.owner, self.name, value)
 
     def apply(self) -> None:
-        """Replace it; a static or class method stays one."""
+        """Replace the attribute; static and class methods remain such."""
         self._was = self._get()
         raw = getattr(self.owner, self.name) if self._was is _ABSENT else self._was
         function = raw.__func__ if isinstance(raw, (staticmethod, classmethod)) else raw
@@ -47,9 +47,9 @@ class Patch:
         self._put(self._ours)
 
     def then(self, remake: Remaker) -> None:
-        """Make something else of what was made: `remake(made, what was there)`, now or when applied.
+        """Replace our replacement by `remake(replacement, original)`, now or when the patch is applied.
 
-        Where somebody else has replaced it since, what they have done stays.
+        Does nothing if someone else has replaced the attribute since.
         """
         self._then = remake
         if self._ours is _ABSENT or self._get() is not self._ours:
@@ -62,7 +62,7 @@ class Patch:
         self._put(self._ours)
 
     def undo(self) -> bool:
-        """Put back what was there; False when somebody else has replaced it since: then it stays."""
+        """Restore the original; False, with nothing done, if someone else has replaced it since."""
         if self._ours is _ABSENT:
             return True
         if self._get() is not self._ours:
@@ -73,7 +73,7 @@ class Patch:
 
 
 class Patches:
-    """Many patches, undone in reverse."""
+    """Patches that are undone in reverse order."""
 
     def __init__(self) -> None:
         self._applied: list[Patch] = []
@@ -82,7 +82,7 @@ class Patches:
         return len(self._applied)
 
     def apply(self, patches: Iterable[Patch]) -> None:
-        """Apply each; one that cannot be applied (a moved name) is left out."""
+        """Apply each; skips those that cannot be applied because a name has moved."""
         for patch in patches:
             try:
                 patch.apply()
@@ -91,16 +91,16 @@ class Patches:
             self._applied.append(patch)
 
     def undo(self) -> list[Patch]:
-        """Put everything back; returns the patches somebody else has patched over."""
+        """Restore everything; returns the patches that stay because someone else has patched over them."""
         stuck = [patch for patch in reversed(self._applied) if not patch.undo()]
         self._applied.clear()
         return stuck
 
 
 def follow_subclasses(base: type, patches_of: Callable[[type], Iterable[Patch]], into: Patches) -> Patch:
-    """Patch `base`, all its subclasses now, and every one that is made later.
+    """Patch `base` and all its subclasses, existing and future.
 
-    Returns the patch of `__init_subclass__` that watches for later ones; apply it last.
+    Returns the patch of `__init_subclass__` that waits for new ones; apply it last.
     """
     seen: set[type] = set()
 
@@ -118,14 +118,14 @@ def follow_subclasses(base: type, patches_of: Callable[[type], Iterable[Patch]],
 
 
 class _SubclassPatch(Patch):
-    """Watches `__init_subclass__`, which is a class method even when written without saying so."""
+    """Patches `__init_subclass__`, which is always a class method, declared or not."""
 
     def __init__(self, owner: type, visit: Callable[[type], None]):
         super().__init__(owner, "__init_subclass__", lambda function: function)
         self._visit = visit
 
     def apply(self) -> None:
-        """Run what was there, then visit the new class."""
+        """Run the original, then visit the new class."""
         self._was = vars(self.owner).get(self.name, _ABSENT)
         before = self._was.__func__ if self._was is not _ABSENT else None
 

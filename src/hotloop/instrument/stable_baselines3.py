@@ -1,7 +1,7 @@
 """Stable-Baselines3 and sb3-contrib: rollouts, training, vector envs, policies, buffers, callbacks, logger.
 
-Each patch function is called once, when the module it is named for has been imported. Classes of
-sb3-contrib and of the user derive from the same bases, so they are followed from here.
+Each patch function runs once, when its module has been imported. Classes of sb3-contrib and of the user
+derive from the same bases, so they are patched from here, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import step_counting
-from hotloop.instrument.method_patches import below, defines, once, silent, traceable
+from hotloop.instrument.method_patches import (
+    defines,
+    patch_below,
+    patch_outermost,
+    traceable,
+    without_counting,
+)
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.torch import (
     checkpoint,
@@ -46,44 +52,44 @@ FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
 
 
 def patch_vec_env(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.vec_env.base_vec_env`: every `VecEnv`, now and later."""
+    """`stable_baselines3.common.vec_env.base_vec_env`: every `VecEnv`, existing and future."""
     base = module.VecEnv
 
     def methods(cls: type) -> Iterable[Patch]:
-        if cls is base:  # the one `step` almost every class inherits: its parts carry the class's name
-            yield once(cls, "step", env_step, _count_rows)
+        if cls is base:  # almost every class inherits this `step`; the parts below it have the class's name
+            yield patch_outermost(cls, "step", env_step, _count_rows)
         elif defines(cls, "step"):
-            yield below(cls, "step", env_step, "environment", _count_rows)
+            yield patch_below(cls, "step", env_step, "environment", _count_rows)
         if defines(cls, "step_async"):
             hand_out = _profile(f"{cls.__name__}.step_async", "environment")
             yield Patch(cls, "step_async", lambda f: hand_out.wrap(f))
         if defines(cls, "step_wait"):
-            yield below(cls, "step_wait", env_step, "environment", _count_rows)
+            yield patch_below(cls, "step_wait", env_step, "environment", _count_rows)
         if defines(cls, "reset"):
-            yield below(cls, "reset", env_reset, "environment", _forget)
+            yield patch_below(cls, "reset", env_reset, "environment", _forget)
         if defines(cls, "render"):
-            yield below(cls, "render", env_render, "rendering")
-        if defines(cls, "close"):  # the end of worker processes is waited for here
-            yield once(cls, "close", env_close)
+            yield patch_below(cls, "render", env_render, "rendering")
+        if defines(cls, "close"):  # waits for worker processes to end
+            yield patch_outermost(cls, "close", env_close)
 
     into.apply([follow_subclasses(base, methods, into)])
 
 
 def patch_subprocesses(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.vec_env.subproc_vec_env`: workers do not count the steps they make."""
-    into.apply([Patch(module, "_worker", silent)])
+    """`stable_baselines3.common.vec_env.subproc_vec_env`: workers do not count their steps."""
+    into.apply([Patch(module, "_worker", without_counting)])
 
 
-def _told(env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
-    """Sums of returns and lengths of the episodes that ended in these rows, where a Monitor tells them."""
-    told = [result[3][row].get("episode") for row in rows]
-    if not all(told):
+def _monitor_sums(env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
+    """Sums of returns and lengths of the episodes that ended in these rows; None without a Monitor."""
+    episodes = [result[3][row].get("episode") for row in rows]
+    if not all(episodes):
         return None
-    return sum(float(episode["r"]) for episode in told), sum(float(episode["l"]) for episode in told)
+    return sum(float(e["r"]) for e in episodes), sum(float(e["l"]) for e in episodes)
 
 
-# Steps give (observations, rewards, dones, infos); a finished row has been reset within the step.
-_count_rows = step_counting.new_counter(1, (2,), episode_sums=_told)
+# A step returns (observations, rewards, dones, infos) and has already reset the rows that are done.
+_count_rows = step_counting.new_counter(1, (2,), episode_sums=_monitor_sums)
 _forget = _count_rows.forget
 
 
@@ -91,7 +97,7 @@ _forget = _count_rows.forget
 
 
 def patch_algorithms(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.base_class`: every algorithm, now and later."""
+    """`stable_baselines3.common.base_class`: every algorithm, existing and future."""
     names = {
         "learn": learn,
         "collect_rollouts": collect_rollouts,
@@ -104,21 +110,21 @@ def patch_algorithms(module: ModuleType, into: Patches) -> None:
     def methods(cls: type) -> Iterable[Patch]:
         for name, region in names.items():
             if defines(cls, name):
-                yield once(cls, name, region)
+                yield patch_outermost(cls, name, region)
 
     into.apply([follow_subclasses(module.BaseAlgorithm, methods, into)])
 
 
 def patch_policies(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.policies`: every policy and network, now and later.
+    """`stable_baselines3.common.policies`: every policy and network, existing and future.
 
-    Inside `train` a forward pass without gradients (a target network) belongs to the learner.
+    Inside `train`, a forward pass without gradients (of a target network) belongs to the learner.
     """
     torch = sys.modules["torch"]
     call = torch.nn.Module.__call__
 
     def patch(cls: type, name: str, acting: Any, method: Callable[..., Any] | None = None) -> Patch:
-        """A forward pass: `acting` while collecting, else the learner's; below it the class's name."""
+        """A forward pass: `acting` while collecting, else the learner's; below it the name of the class."""
         label = f"{cls.__name__}.{name if method is None else 'forward'}"
         learning, collecting = _profile(label, "model"), _profile(label, "policy")
 
@@ -136,9 +142,9 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
         return traceable(Patch(cls, name, make), method)
 
     def methods(cls: type) -> Iterable[Patch]:
-        # `__call__` on each class and not on the base alone, so that the region below has its name.
+        # `__call__` of each class, not only of the base, so that the region below has the name of the class.
         yield patch(cls, "__call__", policy_forward, call)
-        if hasattr(cls, "predict"):  # gradients are switched off only inside it
+        if hasattr(cls, "predict"):  # it disables gradients only inside
             yield _predict(cls)
         for name in ("evaluate_actions", "get_distribution", "action_log_prob", "q1_forward"):
             if defines(cls, name):
@@ -150,7 +156,7 @@ def patch_policies(module: ModuleType, into: Patches) -> None:
 
 
 def _predict(cls: type) -> Patch:
-    """`predict` under the name of each class, inherited or not: it is always acting."""
+    """`predict`, inherited or not, under the name of the class; it is always acting."""
     asked = _profile(f"{cls.__name__}.predict", "policy")
     inherited = not defines(cls, "predict")
 
@@ -165,52 +171,52 @@ def _predict(cls: type) -> Patch:
 
 
 def patch_buffers(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.buffers`: every buffer, now and later."""
+    """`stable_baselines3.common.buffers`: every buffer, existing and future."""
 
     def methods(cls: type) -> Iterable[Patch]:
         if defines(cls, "add"):
-            yield below(cls, "add", replay_push, "replay")
+            yield patch_below(cls, "add", replay_push, "replay")
         if defines(cls, "sample"):
-            yield below(cls, "sample", replay_sample, "replay")
+            yield patch_below(cls, "sample", replay_sample, "replay")
         if defines(cls, "_get_samples"):
-            yield once(cls, "_get_samples", replay_sample)
-        if defines(cls, "get"):  # a generator: its first resumption also flattens the whole buffer
+            yield patch_outermost(cls, "_get_samples", replay_sample)
+        if defines(cls, "get"):  # a generator, whose first resumption also flattens the whole buffer
             drawn = _profile(f"{cls.__name__}.get", "replay")
             yield Patch(cls, "get", lambda f: decorate(drawn, f))
         if defines(cls, "compute_returns_and_advantage"):
-            yield below(cls, "compute_returns_and_advantage", advantage, "advantage")
+            yield patch_below(cls, "compute_returns_and_advantage", advantage, "advantage")
 
     into.apply([follow_subclasses(module.BaseBuffer, methods, into)])
 
 
 # -- callbacks, logger, evaluation ---------------------------------------------------------------
 
-_HOLLOW = ("ConvertCallback", "CallbackList", "EventCallback")  # they only pass the call on
+_HOLLOW = ("ConvertCallback", "CallbackList", "EventCallback")  # only pass calls on
 
 
 def patch_callbacks(module: ModuleType, into: Patches) -> None:
-    """`stable_baselines3.common.callbacks`: every callback, now and later."""
+    """`stable_baselines3.common.callbacks`: every callback, existing and future."""
     base = module.BaseCallback
 
     def methods(cls: type) -> Iterable[Patch]:
         if cls is base:
             for name in ("on_training_start", "on_rollout_start", "on_step", "on_rollout_end"):
-                yield once(cls, name, callback)
+                yield patch_outermost(cls, name, callback)
         elif cls.__name__ not in _HOLLOW and defines(cls, "_on_step"):
-            yield below(cls, "_on_step", callback, "framework")
+            yield patch_below(cls, "_on_step", callback, "framework")
 
     into.apply([follow_subclasses(base, methods, into)])
-    patch_evaluation(module, into)  # it has a copy of the function
+    patch_evaluation(module, into)  # imports the function under its own name
 
 
 def patch_evaluation(module: ModuleType, into: Patches) -> None:
-    """A module with `evaluate_policy`; what runs inside is not training and counts no steps."""
+    """A module with `evaluate_policy`; its steps are not training and do not count."""
     if not hasattr(getattr(module, "evaluate_policy", None), "__wrapped__"):
-        into.apply([once(module, "evaluate_policy", evaluate)])
+        into.apply([patch_outermost(module, "evaluate_policy", evaluate)])
 
 
 def patch_random_search(module: ModuleType, into: Patches) -> None:
-    """`sb3_contrib.ars.ars`: it trains by evaluating, so here those steps count."""
+    """`sb3_contrib.ars.ars`: it trains by evaluating, so these steps count."""
 
     def training(f: Callable[..., Any]) -> Callable[..., Any]:
         plain = getattr(f, "__wrapped__", f)
@@ -222,4 +228,6 @@ def patch_random_search(module: ModuleType, into: Patches) -> None:
 
 def patch_logger(module: ModuleType, into: Patches) -> None:
     """`stable_baselines3.common.logger`."""
-    into.apply([once(module.Logger, name, log) for name in ("record", "record_mean", "dump", "log")])
+    into.apply(
+        [patch_outermost(module.Logger, name, log) for name in ("record", "record_mean", "dump", "log")]
+    )

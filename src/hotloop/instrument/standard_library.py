@@ -1,4 +1,4 @@
-"""The standard library's queues and pipes: waiting is not working, so it gets a category of its own."""
+"""The standard library: waiting in queues and pipes gets a category of its own; garbage collections."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from hotloop.instrument.method_patches import patch_outermost
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import default
 
@@ -17,29 +18,16 @@ gc_pause = default.profile("gc_pause", "framework")
 
 
 def patch_connection(module: ModuleType, into: Patches) -> None:
-    """`multiprocessing.connection`: what SubprocVecEnv, AsyncVectorEnv and Pipe wait in."""
+    """`multiprocessing.connection`: where SubprocVecEnv, AsyncVectorEnv and Pipe wait."""
     connection: Any = module.Connection
-    into.apply(
-        [
-            Patch(connection, "recv", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
-            Patch(connection, "recv_bytes", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
-            Patch(connection, "poll", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
-            Patch(connection, "send", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
-        ]
-    )
+    into.apply(patch_outermost(connection, name, ipc_wait) for name in ("recv", "recv_bytes", "poll"))
+    into.apply([patch_outermost(connection, "send", ipc_send)])
 
 
 def patch_queues(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.queues`."""
-    queues: Any = module
-    into.apply(
-        [
-            Patch(queues.Queue, "get", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
-            Patch(queues.Queue, "put", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
-            Patch(queues.SimpleQueue, "get", lambda f: ipc_wait.wrap(f, skip_inside=(ipc_wait,))),
-            Patch(queues.SimpleQueue, "put", lambda f: ipc_send.wrap(f, skip_inside=(ipc_send,))),
-        ]
-    )
+    for queue in (module.Queue, module.SimpleQueue):
+        into.apply([patch_outermost(queue, "get", ipc_wait), patch_outermost(queue, "put", ipc_send)])
 
 
 def patch_queue(module: ModuleType, into: Patches) -> None:
@@ -48,9 +36,8 @@ def patch_queue(module: ModuleType, into: Patches) -> None:
     into.apply([Patch(queue.Queue, "get", lambda f: queue_wait.wrap(f, skip_inside=(queue_wait, ipc_wait)))])
 
 
-def watch_collector() -> Callable[[], None]:
-    """Full garbage collections as a region; returns what ends it."""
-
+def watch_garbage_collector() -> Callable[[], None]:
+    """Record full garbage collections as a region; returns the function that ends it."""
     callback = gc_pause.on_collection
     gc.callbacks.append(callback)
     return lambda: gc.callbacks.remove(callback)

@@ -1,8 +1,8 @@
-"""Progress counted from what environments return: env steps, episodes, their length and return.
+"""Counts env steps and episodes from what environments return.
 
-Only the outermost call counts: a vector env counts its rows, the envs inside it count nothing, nor do
-the worker processes that step them. A row that is only a reset is not a step. The core does the work
-(`measure/twin/step_counter.py`); here is what needs to know a library, and what to do with odd results.
+Only the outermost call counts: a vector env counts its rows, while the envs inside it and the worker
+processes that step them count nothing. A row that is only reset does not count as a step. The core does the
+counting (`measure/twin/step_counter.py`); this module knows the libraries and handles unusual results.
 """
 
 from __future__ import annotations
@@ -36,17 +36,26 @@ def report_to(progress: Callable[..., object] | None) -> None:
 
 
 def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
-    """An `after` for steps whose results have these places; see `measure.steps.StepCounter`."""
+    """An `after` for steps with the reward and the ends at these positions of their result.
 
-    def odd(env: Any, result: Any) -> None:
+    `how` are further arguments of `StepCounter`.
+    """
+
+    def count_unknown(env: Any, result: Any) -> None:
         known = plain_numbers(result, reward, ends)
-        if known is None:  # a step all the same
+        if known is None:  # still a step
             (_report or default.progress)(env_steps=int(getattr(env, "num_envs", 1)))
         else:
             counter.add(env, *known)
 
     counter = default.step_counter(
-        reward, ends, on_unknown=odd, skip_inside=_evaluate, pending=pending, on_pending=env_stepped, **how
+        reward,
+        ends,
+        on_unknown=count_unknown,
+        skip_inside=_evaluate,
+        pending=pending,
+        on_pending=env_stepped,
+        **how,
     )
     counter.counting = enabled
     counter.report = _report
@@ -55,10 +64,10 @@ def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
 
 
 def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list[float], list[bool]] | None:
-    """Rewards and ends of a result in an unusual form, one for each row; None when nobody can tell.
+    """Rewards and ends of each row of a result in an unusual form; None when it cannot be read.
 
-    Lists, tensors in main memory and columns `[rows, 1]` are read; a result of four items is taken as
-    (observation, reward, done, info). Values on an accelerator are not looked at: that would wait for it.
+    Reads lists, CPU tensors and columns `[rows, 1]`; takes a result of four items as (observation, reward,
+    done, info). Values on an accelerator are not read, since that would synchronise.
     """
     if not isinstance(result, (tuple, list)) or len(result) <= reward:
         return None
@@ -76,12 +85,12 @@ def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list
 
 
 def _flat(item: Any) -> list[Any]:
-    """The values of a number, a list or an array of any shape."""
+    """The values of a number, a list or an array of any shape, as a flat list."""
     device = getattr(item, "device", "cpu")
     if getattr(device, "type", getattr(device, "platform", device)) != "cpu":
         raise ValueError(f"on {device}")
     method = getattr(type(item), "tolist", None)
-    if method is not None:  # of a tensor: not the wrapped one, which would record it as a transfer
+    if method is not None:  # of a tensor: the original method, since ours would record a transfer
         item = getattr(method, "__wrapped__", method)(item)
     if not isinstance(item, (list, tuple)):
         return [item]
@@ -89,11 +98,11 @@ def _flat(item: Any) -> list[Any]:
 
 
 def _resets_cost_a_step(env: Any) -> bool:
-    """Whether a row of a Gymnasium vector env spends a step on each reset."""
+    """Whether each row of a Gymnasium vector env spends a step on its reset."""
     mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
     return getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")
 
 
-# Steps of Gymnasium give (observation, reward, terminated, truncated, info).
+# Gymnasium's steps return (observation, reward, terminated, truncated, info).
 single_step = new_counter(1, (2, 3))
 vector_step = new_counter(1, (2, 3), resets_cost_a_step=_resets_cost_a_step)

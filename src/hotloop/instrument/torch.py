@@ -1,4 +1,4 @@
-"""PyTorch: forward passes told apart by gradient mode, backward, optimizer, transfers, data loading."""
+"""PyTorch: forward passes (acting or learning), backward, optimizer, transfers, data loading."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ clip_grad_norm = _profile("clip_grad_norm", "optimizer")
 transfer = _profile("transfer")
 checkpoint = _profile("checkpoint")
 data_load = _profile("data_load")
-READS = ("item", "tolist")  # `numpy` moves nothing: it is a view
-MOVES = ("cpu", "to", "cuda")  # nor do these, as long as there is only main memory
-_at_first_use: list[Callable[[], None]] = []  # what is to be done when the script first uses CUDA
+READS = ("item", "tolist")  # not `numpy`, which is only a view
+MOVES = ("cpu", "to", "cuda")  # move nothing as long as there is only main memory
+_at_first_use: list[Callable[[], None]] = []  # called when the script first uses CUDA
 
 
 def patch_torch(torch: ModuleType, into: Patches) -> None:
-    """`torch` itself, once all of it is imported."""
+    """`torch` itself, once it is completely imported."""
     if json.loads(os.environ.get("HOTLOOP_RUN") or "{}").get("modules"):
         into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
     forward = (policy_forward, learner_forward, policy_value, optimizer_step)
@@ -75,7 +75,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
 
 
 def _wrap_moves(torch: ModuleType, into: Patches, inside: tuple[Any, ...]) -> None:
-    """Record moves of tensors from the moment on when there is somewhere to move them."""
+    """Record moves of tensors once there is an accelerator to move them to."""
 
     def wrap() -> None:
         into.apply(
@@ -92,16 +92,16 @@ def _wrap_moves(torch: ModuleType, into: Patches, inside: tuple[Any, ...]) -> No
 
 
 def patch_data(module: ModuleType, into: Patches) -> None:
-    """`torch.utils.data.dataloader`: the time a loop waits for its next batch."""
+    """`torch.utils.data.dataloader`: waiting for the next batch."""
     into.apply(
         [Patch(module._BaseDataLoaderIter, "__next__", lambda f: data_load.wrap(f, skip_inside=(data_load,)))]
     )
 
 
 def patch_cuda(cuda: ModuleType, into: Patches) -> None:
-    """`torch.cuda`: its work is timed from the moment on when the script itself first uses it.
+    """`torch.cuda`: device work is timed once the script itself has used it.
 
-    Asking earlier whether there is a device would begin a context that breaks a later fork.
+    Asking for a device earlier would create a context, which breaks a later fork.
     """
     if cuda.is_initialized():
         default.attach_device(new_device())
@@ -124,7 +124,7 @@ new_device = TorchDevice
 
 
 def patch_compiler(module: ModuleType, into: Patches) -> None:
-    """`torch._dynamo.eval_frame`: whatever compiles makes one of these first."""
+    """`torch._dynamo.eval_frame`: everything that compiles first creates an OptimizeContext."""
     contexts: Any = module.OptimizeContext
 
     def watched(f: Any) -> Any:
@@ -138,7 +138,7 @@ def patch_compiler(module: ModuleType, into: Patches) -> None:
 
 
 def _each_module(call: Any) -> Any:
-    """Every module's call under its class's name, below the outermost."""
+    """Record each module's call under the name of its class, below the outermost one."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _profile(type(self).__name__):
@@ -152,10 +152,10 @@ def _count_update(optimizer: Any, result: Any) -> None:
 
 
 class _OptimizerSteps(Patch):
-    """Every optimizer's `step`: torch itself wraps it when the first one of a class is made.
+    """The `step` of every optimizer, which torch itself wraps when the first instance of a class is created.
 
-    Put in late, it also wraps the classes torch has wrapped before, and the `step` that a learning-rate
-    scheduler has put on an optimizer itself, which calls the function that was there then.
+    When applied late, also wraps the classes that torch has already wrapped, and the `step` that a
+    learning-rate scheduler has set on an optimizer instance, since that calls the earlier function.
     """
 
     def __init__(self, base: type):
@@ -176,7 +176,7 @@ class _OptimizerSteps(Patch):
             yield cls
 
     def apply(self) -> None:
-        """Also wrap what torch and its schedulers have wrapped before."""
+        """Also wrap what torch and its schedulers have already wrapped."""
         super().apply()
         late = False
         for cls in self._classes():
@@ -193,22 +193,22 @@ class _OptimizerSteps(Patch):
                 patch.apply()
 
     def undo(self) -> bool:
-        """Put back the factory and what it has wrapped meanwhile; for torch a step stays wrapped by it."""
+        """Restore the factory and the steps wrapped since; torch's own wrapping stays."""
         for patch in self._optimizers:
-            with contextlib.suppress(ReferenceError):  # that optimizer is gone
+            with contextlib.suppress(ReferenceError):  # that optimizer no longer exists
                 patch.undo()
         self._optimizers.clear()
         for cls in self._classes():
             step: Any = vars(cls).get("step")
             if getattr(step, _OURS, False):
                 plain = step.__wrapped__
-                setattr(plain, _HOOKED, True)  # torch says so on what it finds on the class: on ours
+                setattr(plain, _HOOKED, True)  # torch has set its mark on ours instead
                 cls.step = plain  # type: ignore[attr-defined]
         return super().undo()
 
 
 _OURS = "_hotloop_step"
-_HOOKED = "hooked"  # torch's own mark on a step it has wrapped
+_HOOKED = "hooked"  # torch's mark on a step it has wrapped
 
 
 def _recorded_step(hooked: Any) -> Any:

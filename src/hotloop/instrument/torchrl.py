@@ -1,8 +1,8 @@
 """TorchRL and tensordict: envs, collectors, step_mdp, replay, value estimators, losses, tensordict work.
 
-Work on tensordicts is the library's own and gets the category `framework`, wherever it happens but in
-a replay buffer, whose work it is. Networks are modules on tensordicts: inside a loss or a value
-estimator they belong to the learner, with or without gradients.
+Operations on tensordicts get the category `framework`, except in a replay buffer, where they count as replay.
+Networks are modules on tensordicts; inside a loss or a value estimator they belong to the learner, with or
+without gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any
 
 from hotloop.instrument import step_counting
 from hotloop.instrument.acting_or_learning import env_stepped
-from hotloop.instrument.method_patches import below, defines, once, silent, traceable
+from hotloop.instrument.method_patches import (
+    defines,
+    patch_below,
+    patch_outermost,
+    traceable,
+    without_counting,
+)
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.standard_library import ipc_wait
 from hotloop.instrument.torch import learner_forward, optimizer_step, policy_forward, policy_value
@@ -42,7 +48,7 @@ OPERATIONS = ("clone", "to", "select", "exclude", "update")
 
 
 def _plain_call() -> Callable[..., Any]:
-    """`Module.__call__` as torch has it, not as we have patched it."""
+    """Torch's own `Module.__call__`, not our patched one."""
     module = sys.modules["torch"].nn.Module
     call: Callable[..., Any] = getattr(module, "_wrapped_call_impl", module.__call__)
     return call
@@ -52,7 +58,7 @@ def _plain_call() -> Callable[..., Any]:
 
 
 def patch_tensordict(module: ModuleType, into: Patches) -> None:
-    """`tensordict`: copying, selecting, moving and stacking, outermost calls only."""
+    """`tensordict`: copying, selecting, moving and stacking; outermost calls only."""
     torch = sys.modules["torch"]
     aside = (tensordict_work, replay_push, replay_sample)
 
@@ -76,7 +82,7 @@ def patch_tensordict(module: ModuleType, into: Patches) -> None:
 
 
 class _Entry(Patch):
-    """One value of a table of functions, replaced and put back."""
+    """A patch of one entry of a table of functions."""
 
     def __init__(self, table: dict[Any, Any], key: Any, make: Callable[..., Any]):
         super().__init__(table, getattr(key, "__name__", repr(key)), make)
@@ -115,60 +121,65 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
 
 
 def patch_envs(module: ModuleType, into: Patches) -> None:
-    """`torchrl.envs.common`: every `EnvBase`, now and later."""
+    """`torchrl.envs.common`: every `EnvBase`, existing and future."""
     base = module.EnvBase
 
     def methods(cls: type) -> Iterable[Patch]:
         if defines(cls, "step"):
-            yield once(cls, "step", env_step, _count)
+            yield patch_outermost(cls, "step", env_step, _count)
         if defines(cls, "step_and_maybe_reset"):
             if cls is base:  # it calls `step`
                 shell = _profile("step_and_maybe_reset", "framework")
-                yield once(cls, "step_and_maybe_reset", shell)
+                yield patch_outermost(cls, "step_and_maybe_reset", shell)
             else:
-                yield below(cls, "step_and_maybe_reset", env_step, "environment", _count_first)
+                yield patch_below(cls, "step_and_maybe_reset", env_step, "environment", _count_first)
         if defines(cls, "reset"):
             yield Patch(cls, "reset", lambda f: env_reset.wrap(_forgetting(f), skip_inside=(env_reset,)))
         if defines(cls, "rollout"):
-            yield once(cls, "rollout", rollout)
-        if defines(cls, "_step"):  # in a worker of ParallelEnv it is called without `step`
-            yield below(cls, "_step", env_step, "environment")
+            yield patch_outermost(cls, "rollout", rollout)
+        if defines(cls, "_step"):  # workers of ParallelEnv call it without `step`
+            yield patch_below(cls, "_step", env_step, "environment")
         if defines(cls, "_reset"):
-            yield below(cls, "_reset", env_reset, "environment")
+            yield patch_below(cls, "_reset", env_reset, "environment")
         if defines(cls, "close"):
-            yield once(cls, "close", env_close)
+            yield patch_outermost(cls, "close", env_close)
 
     into.apply([follow_subclasses(base, lambda cls: map(traceable, methods(cls)), into)])
 
 
 def patch_env_utils(module: ModuleType, into: Patches) -> None:
-    """`torchrl.envs.utils`: the move from one step to the next; a check of an env is not training."""
+    """`torchrl.envs.utils`: moving on to the next step; checking an env is not training."""
     into.apply(
         [
-            traceable(once(module._StepMDP, "__call__", step_mdp)),
-            traceable(once(module, "step_mdp", step_mdp)),
-            once(module, "check_env_specs", env_setup),
+            traceable(patch_outermost(module._StepMDP, "__call__", step_mdp)),
+            traceable(patch_outermost(module, "step_mdp", step_mdp)),
+            patch_outermost(module, "check_env_specs", env_setup),
         ]
     )
 
 
 def patch_env_creator(module: ModuleType, into: Patches) -> None:
-    """`torchrl.envs.env_creator`: it makes an env, steps it once to see its data, and throws it away."""
-    into.apply([once(module.EnvCreator, "init_", env_setup), once(module, "get_env_metadata", env_setup)])
+    """`torchrl.envs.env_creator`: creates an env, steps it once to see its data, and discards it."""
+    into.apply(
+        [
+            patch_outermost(module.EnvCreator, "init_", env_setup),
+            patch_outermost(module, "get_env_metadata", env_setup),
+        ]
+    )
 
 
 def patch_batched_envs(module: ModuleType, into: Patches) -> None:
-    """`torchrl.envs.batched_envs`: waiting for workers; workers do not count the steps they make."""
-    into.apply([once(module.ParallelEnv, "_wait_for_workers", ipc_wait)])
+    """`torchrl.envs.batched_envs`: waiting for workers, which do not count their steps."""
+    into.apply([patch_outermost(module.ParallelEnv, "_wait_for_workers", ipc_wait)])
     for name in ("_run_worker_pipe_shared_mem", "_run_worker_pipe_direct"):
-        into.apply([Patch(module, name, silent)])
+        into.apply([Patch(module, name, without_counting)])
 
 
-_running: dict[int, list[Any]] = {}  # id of an env -> returns and lengths of its episodes so far
+_running: dict[int, list[Any]] = {}  # id of an env -> returns and lengths of its current episodes
 
 
 def _forgetting(reset: Callable[..., Any]) -> Callable[..., Any]:
-    """A reset of everything breaks episodes off; one of some rows (`_reset`) comes after their end."""
+    """A full reset abandons the current episodes; a reset of some rows (`_reset`) follows their end."""
 
     def run(self: Any, tensordict: Any = None, *args: Any, **kwargs: Any) -> Any:
         if tensordict is None or "_reset" not in tensordict.keys():  # noqa: SIM118
@@ -183,7 +194,7 @@ def _count_first(env: Any, result: Any) -> None:
 
 
 def _count(env: Any, result: Any) -> None:
-    """After the outermost step. Values on an accelerator are not looked at: that would wait for it."""
+    """Runs after the outermost step. Does not read values on an accelerator, since that would synchronise."""
     if not step_counting.enabled or evaluate.is_open() or env_setup.is_open():
         return
     env_stepped()
@@ -218,25 +229,25 @@ def _count(env: Any, result: Any) -> None:
 
 
 def patch_collectors(module: ModuleType, into: Patches) -> None:
-    """`torchrl.collectors`: every collector, now and later."""
+    """`torchrl.collectors`: every collector, existing and future."""
     base = getattr(module, "BaseCollector", None) or module.DataCollectorBase
 
     def methods(cls: type) -> Iterable[Patch]:
         if defines(cls, "rollout"):
-            yield once(cls, "rollout", collect_rollouts)
-        if defines(cls, "iterator"):  # a generator: each resumption is one call
+            yield patch_outermost(cls, "rollout", collect_rollouts)
+        if defines(cls, "iterator"):  # a generator: each resumption counts as a call
             shell = _profile(f"{cls.__name__}.iterator", "framework")
             yield Patch(cls, "iterator", functools.partial(_resumed, shell))
         if defines(cls, "update_policy_weights_"):
-            yield once(cls, "update_policy_weights_", weights_sync)
-        if defines(cls, "shutdown"):  # the end of worker processes is waited for here
-            yield once(cls, "shutdown", _profile("collector_close", "framework"))
+            yield patch_outermost(cls, "update_policy_weights_", weights_sync)
+        if defines(cls, "shutdown"):  # waits for worker processes to end
+            yield patch_outermost(cls, "shutdown", _profile("collector_close", "framework"))
 
     into.apply([follow_subclasses(base, methods, into)])
 
 
 def _resumed(region: Any, f: Callable[..., Any]) -> Callable[..., Any]:
-    """A generator function timed at each resumption, also when a decorator hides that it is one."""
+    """A generator function timed at each resumption, even if a decorator hides that it is one."""
 
     def iterator(*args: Any, **kwargs: Any) -> Any:
         yield from f(*args, **kwargs)
@@ -245,21 +256,21 @@ def _resumed(region: Any, f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def patch_replay(module: ModuleType, into: Patches) -> None:
-    """`torchrl.data.replay_buffers.replay_buffers`: every replay buffer, now and later."""
+    """`torchrl.data.replay_buffers.replay_buffers`: every replay buffer, existing and future."""
     regions = {"add": replay_push, "extend": replay_push, "sample": replay_sample}
 
     def methods(cls: type) -> Iterable[Patch]:
         for name, region in regions.items():
             if defines(cls, name):
-                yield below(cls, name, region, "replay")
+                yield patch_below(cls, name, region, "replay")
         if defines(cls, "update_tensordict_priority"):
-            yield once(cls, "update_tensordict_priority", _profile("update_priority", "replay"))
+            yield patch_outermost(cls, "update_tensordict_priority", _profile("update_priority", "replay"))
 
     into.apply([follow_subclasses(module.ReplayBuffer, lambda cls: map(traceable, methods(cls)), into)])
 
 
 def _as_modules(base: type, outer: Any, aside: tuple[Any, ...], into: Patches) -> None:
-    """Every class of modules derived from `base`: a call is `outer`, below it the class's name."""
+    """Record calls of every subclass of `base` as `outer`, and below it under the name of the class."""
     call = _plain_call()
 
     def methods(cls: type) -> Iterable[Patch]:
@@ -272,10 +283,10 @@ def _as_modules(base: type, outer: Any, aside: tuple[Any, ...], into: Patches) -
 
 
 def patch_values(module: ModuleType, into: Patches) -> None:
-    """`torchrl.objectives.value.advantages`: GAE and its like; inside a loss they are part of it."""
+    """`torchrl.objectives.value.advantages`: GAE and other estimators; inside a loss they are part of it."""
     _as_modules(module.ValueEstimatorBase, advantage, (advantage, loss), into)
 
 
 def patch_losses(module: ModuleType, into: Patches) -> None:
-    """`torchrl.objectives.common`: every loss module, now and later."""
+    """`torchrl.objectives.common`: every loss module, existing and future."""
     _as_modules(module.LossModule, loss, (loss,), into)

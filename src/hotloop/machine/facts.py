@@ -1,4 +1,4 @@
-"""What this computer is and what it really grants us."""
+"""Facts about this computer: what it has, and how much of it this process may use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LIBRARIES = (
 )
 
 
-def facts() -> dict[str, Any]:
-    """Everything a reader of a capture may want to know about the machine."""
+def machine_facts() -> dict[str, Any]:
+    """What a reader of a capture wants to know about the machine."""
     return {
         "host": platform.node(),
         "system": platform.platform(),
@@ -37,14 +37,14 @@ def facts() -> dict[str, Any]:
 
 
 def cores_granted(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Cores this process may use: its affinity, cut by the cgroup's quota."""
+    """Cores this process may use: those in its affinity, limited by the quota of its cgroup."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cores(cgroup)
     return float(affinity) if quota is None else min(float(affinity), quota)
 
 
 def cgroup_cores(cgroup: Path) -> float | None:
-    """Cores' worth of time the cgroup allows; None without a limit."""
+    """CPU time the cgroup allows, in cores; None without a limit."""
     two = _words(cgroup / "cpu.max")
     if len(two) == 2 and two[0] != "max":
         return int(two[0]) / int(two[1])
@@ -55,7 +55,7 @@ def cgroup_cores(cgroup: Path) -> float | None:
 
 
 def memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory this process may use: what is installed, cut by the cgroup's limit."""
+    """Memory this process may use: what is installed, or less if its cgroup has a limit."""
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -68,8 +68,8 @@ def memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def cpu_name() -> str:
-    """The processor's model name."""
-    try:
+    """Model name of the processor."""
+    try:  # psutil does not know it
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
             for line in info:
                 if line.startswith("model name"):
@@ -80,8 +80,8 @@ def cpu_name() -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that matter, where installed."""
-    from importlib import metadata
+    """Versions of the installed libraries that affect a run."""
+    from importlib import metadata  # slow to load, and only needed when a recording begins
 
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -93,7 +93,7 @@ def library_versions() -> dict[str, str]:
 
 
 def git_hash(folder: Path) -> str | None:
-    """Commit checked out in `folder` or above it, read from git's files; None outside a checkout."""
+    """Commit checked out in `folder` or a parent, read from git's files; None outside a checkout."""
     for place in (folder, *folder.parents):
         git = place / ".git"
         try:

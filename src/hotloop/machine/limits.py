@@ -1,7 +1,7 @@
-"""The best this computer can do, measured once and remembered: copying, matrix products, wake-ups, steps.
+"""The best this computer can do, measured once and cached: copies, matrix products, wake-ups, env steps.
 
-Each measurement takes some tens of milliseconds and keeps the best of several tries: a limit is
-what nothing can beat, so noise may only make it too slow, and more tries only make it truer.
+Each measurement takes some tens of milliseconds and keeps the best of several attempts: noise can only make a
+limit look worse than it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from hotloop._util.files import write_atomically
 from hotloop.machine.facts import cores_granted, cpu_name
 
-VERSION = 1  # of the way these are measured; older figures are measured again
+VERSION = 1  # of the measurements; limits of an older version are measured again
 NAMES = (
     "copy_bytes_per_s",
     "copy_large_bytes_per_s",
@@ -27,8 +27,8 @@ NAMES = (
     "wakeup_ns",
     "empty_step_ns",
 )
-BUDGET_S = 0.03  # for each measurement, set-up apart
-_SMALL_BYTES = (16 << 10, 128 << 10, 1 << 20)  # where copies are fastest differs from CPU to CPU
+BUDGET_S = 0.03  # for each measurement, without its set-up
+_SMALL_BYTES = (16 << 10, 128 << 10, 1 << 20)  # the fastest size differs from CPU to CPU
 _LARGE_BYTES = 48 << 20
 _MATRIX_SIZES = (256, 768)
 
@@ -36,9 +36,9 @@ Clock = Callable[[], int]
 
 
 def limits(*, refresh: bool = False, file: Path | None = None) -> dict[str, float]:
-    """This computer's limits, from the cache when it holds them for this CPU and these versions.
+    """Limits of this computer by `NAMES`, cached for this CPU and these versions.
 
-    Keys are `NAMES`. A cache that cannot be read or written is no error: they are measured again.
+    They are measured again with `refresh`, and when the cache cannot be read or written.
     """
     file = file or cache_file()
     remembered = _read(file)
@@ -52,22 +52,22 @@ def limits(*, refresh: bool = False, file: Path | None = None) -> dict[str, floa
     return remembered[key]
 
 
-def known() -> dict[str, float] | None:
-    """This computer's limits if they were measured before; takes no time."""
+def cached_limits() -> dict[str, float] | None:
+    """Limits of this computer if they have been measured before; never measures."""
     return _read(cache_file()).get(machine_key())
 
 
 def cache_file() -> Path:
     """`$XDG_CACHE_HOME/hotloop/limits.json`, by default below ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules: a relative path is to be ignored.
+    # The XDG specification says to ignore a relative path.
     folder = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return folder / "hotloop" / "limits.json"
 
 
 def machine_key() -> str:
-    """What the figures depend on: processor, cores granted, thread settings, versions."""
-    from importlib import metadata
+    """What the limits depend on: processor, cores granted, thread settings, versions."""
+    from importlib import metadata  # slow to load, and only needed when a recording begins
 
     threads = ",".join(
         f"{k}={os.environ[k]}" for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if k in os.environ
@@ -84,7 +84,7 @@ def machine_key() -> str:
 
 
 def _read(file: Path) -> dict[str, dict[str, float]]:
-    """Entries of the cache that are whole; an empty dict for a missing or broken file."""
+    """The valid entries of the cache; {} for a missing or broken file."""
     try:
         data: Any = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -101,7 +101,7 @@ def _is_whole(entry: Any) -> bool:
 
 
 def measure(clock: Clock = time.perf_counter_ns) -> dict[str, float]:
-    """Measure every limit now; about a fifth of a second."""
+    """Measure every limit; takes about a fifth of a second."""
     return {
         "copy_bytes_per_s": max(copy_bytes_per_s(size, clock) for size in _SMALL_BYTES),
         "copy_large_bytes_per_s": copy_bytes_per_s(_LARGE_BYTES, clock),
@@ -112,7 +112,7 @@ def measure(clock: Clock = time.perf_counter_ns) -> dict[str, float]:
 
 
 def best_ns(once: Callable[[], object], clock: Clock, budget_s: float = BUDGET_S) -> int:
-    """Shortest of as many runs of `once` as fit into the budget, at least three."""
+    """Shortest of as many runs of `once` as fit into the budget, and at least three."""
     best, stop, runs = 1 << 62, clock() + int(budget_s * 1e9), 0
     while runs < 3 or clock() < stop:
         start = clock()
@@ -123,11 +123,11 @@ def best_ns(once: Callable[[], object], clock: Clock, budget_s: float = BUDGET_S
 
 
 def copy_bytes_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
-    """Bytes copied in a second, in blocks of `size` (each byte read once and written once)."""
-    import numpy as np
+    """Bytes copied per second, in blocks of `size` (each byte read once and written once)."""
+    import numpy as np  # recording must not load numpy before the script does
 
     source, target = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
-    repeat = max((1 << 20) // size, 1)  # so that the clock's own cost does not show
+    repeat = max((1 << 20) // size, 1)  # makes the cost of the clock negligible
 
     def copy() -> None:
         for _ in range(repeat):
@@ -137,8 +137,8 @@ def copy_bytes_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
 
 
 def matmul_flops_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
-    """Floating point operations in a second of a float32 product of two [size, size] matrices."""
-    import numpy as np
+    """Floating point operations per second in a float32 product of two [size, size] matrices."""
+    import numpy as np  # as above
 
     rng = np.random.default_rng(0)
     a, b = (rng.random((size, size), dtype=np.float32) for _ in range(2))
@@ -147,7 +147,7 @@ def matmul_flops_per_s(size: int, clock: Clock = time.perf_counter_ns) -> float:
 
 
 def wakeup_ns(trips: int = 100, clock: Clock = time.perf_counter_ns) -> float:
-    """Round trip between two threads that each sleep until the other writes into its pipe."""
+    """Round trip between two threads, each of which sleeps until the other writes to its pipe."""
     ping_out, ping_in = os.pipe()
     pong_out, pong_in = os.pipe()
 
@@ -171,7 +171,7 @@ def wakeup_ns(trips: int = 100, clock: Clock = time.perf_counter_ns) -> float:
 
 
 class _EmptyEnv:
-    """An environment that does nothing: what is left is the loop and the call."""
+    """An environment that does nothing, so that only the loop and the call are timed."""
 
     observation = 0
 
@@ -180,7 +180,7 @@ class _EmptyEnv:
 
 
 def empty_step_ns(steps: int = 2000, clock: Clock = time.perf_counter_ns) -> float:
-    """One turn of a Python loop that steps an environment which does nothing."""
+    """One iteration of a Python loop that steps an environment which does nothing."""
     env = _EmptyEnv()
 
     def loop() -> None:

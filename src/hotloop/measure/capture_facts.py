@@ -1,4 +1,4 @@
-"""What is known when a recording begins: the contents of a new capture.json."""
+"""The contents of a new capture.json: what is known when a recording begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_facts(
     config: dict[str, Any] | None = None,
     seeds: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Facts about the run and the machine; the end and the exit status are not known yet."""
+    """Facts about the run and the machine; end and exit status are not known yet."""
     return {
         "format_version": FORMAT_VERSION,
         "hotloop_version": HOTLOOP_VERSION,
@@ -35,8 +35,8 @@ def new_facts(
         "ended_at_ns": None,
         "exit_status": None,
         "pid": os.getpid(),
-        "machine": facts.facts(),
-        "limits": limits.known(),
+        "machine": facts.machine_facts(),
+        "limits": limits.cached_limits(),
         "versions": facts.library_versions(),
         "git_hash": facts.git_hash(Path.cwd()),
         "clock": "injected" if injected_clock else "monotonic",
@@ -47,7 +47,7 @@ def new_facts(
 
 
 def device_facts(name: str | None) -> dict[str, Any]:
-    """Which device is timed, and how; None where none is."""
+    """Which device is timed and how; None where none is."""
     return {
         "device": name,
         "device_policy": "events, queried, never synchronised" if name is not None else None,

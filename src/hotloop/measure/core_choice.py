@@ -51,16 +51,16 @@ def region_cost_ns(name: CoreName) -> float:
     recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
     region = recorder.profile("calibration")
     rounds = 1000 if module is compiled else 200
-    best = float("inf")
+    empty_ns, full_ns = [], []
     for _ in range(7):
         start = time.perf_counter_ns()
         for _ in range(rounds):
             pass
-        empty = time.perf_counter_ns() - start
+        empty_ns.append(time.perf_counter_ns() - start)
         start = time.perf_counter_ns()
         for _ in range(rounds):
             with region:
                 pass
-        best = min(best, (time.perf_counter_ns() - start - empty) / rounds)
+        full_ns.append(time.perf_counter_ns() - start)
     recorder.stop()
-    return max(best, 0.0)
+    return max(min(full_ns) - min(empty_ns), 0) / rounds

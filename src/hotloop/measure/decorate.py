@@ -1,7 +1,7 @@
 """`@profile_function`: regions around functions, methods, coroutines and generators.
 
-Coroutines and generators are timed at each resumption: what passes while they are suspended is
-somebody else's time. Every resumption therefore counts as one call.
+Coroutines and generators are timed at each resumption, since other code runs while they are suspended. Every
+resumption therefore counts as one call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from typing import Any
 
 
 def decorate(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function` so that its running time belongs to `region`."""
+    """Wrap `function` so that its running time is recorded in `region`.
+
+    Raises TypeError when it is not callable.
+    """
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorate(region, function.__func__))
     if not callable(function):
@@ -64,7 +67,7 @@ def decorate(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Resumed:
-    """Awaits something, with the region open whenever it runs."""
+    """Awaits an awaitable with the region open whenever it runs."""
 
     __slots__ = ("_inner", "_region")
 

@@ -1,7 +1,7 @@
-"""Time and memory of an accelerator, taken from its own events and never by waiting for it.
+"""Time and memory of an accelerator, from its own events and without ever synchronising.
 
-A region that runs work on a device records an event at its start and one at its end. Events are
-looked at later, when they have completed by themselves (`collect`), and go back to a pool.
+A region that launches device work records an event at its start and one at its end. Events that have
+completed are read later (`collect`) and returned to a pool.
 """
 
 from __future__ import annotations
@@ -10,75 +10,73 @@ import threading
 from collections import deque
 from typing import Any, Protocol
 
-MAX_PENDING = 4096  # regions whose events have not completed; beyond that the oldest are given up
+from hotloop._util.extras import require_extra
+
+MAX_PENDING = 4096  # regions whose events have not completed; beyond that the oldest are dropped
 
 
 class Device(Protocol):
-    """What a device must offer."""
+    """An accelerator whose work can be timed."""
 
     name: str
 
     def new_event(self) -> Any:
-        """An event that can be recorded, again and again."""
+        """An event that can be recorded any number of times."""
 
     def record(self, event: Any) -> None:
-        """Put the event into the device's queue of work."""
+        """Put the event into the queue of the device."""
 
     def is_done(self, event: Any) -> bool:
-        """Whether the device has passed the event. Must not wait."""
+        """Whether the device has reached the event. Must not block."""
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Device time between two events that are done."""
 
     def memory_bytes(self) -> int:
-        """Memory allocated on the device now."""
+        """Memory currently allocated on the device."""
 
 
 class TorchDevice:
     """A CUDA (or compatible) device of torch."""
 
     def __init__(self, name: str = "cuda"):
-        from hotloop._util.extras import require_extra
-
         torch = require_extra("torch", "rl")
         self.name = name
         self._device = torch.device(name)
         self._api = getattr(torch, self._device.type)  # torch.cuda, torch.xpu
 
     def new_event(self) -> Any:
-        """A timing event."""
         return self._api.Event(enable_timing=True)
 
     def record(self, event: Any) -> None:
-        """Record on the current stream."""
         event.record(self._api.current_stream(self._device))
 
     def is_done(self, event: Any) -> bool:
-        """Query, without waiting."""
         return bool(event.query())
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
-        """Device time between the two."""
         return int(start.elapsed_time(end) * 1e6)
 
     def memory_bytes(self) -> int:
-        """Memory allocated by torch on this device."""
         nested = getattr(self._api, "memory_stats_as_nested_dict", None)
         if nested is None:
             return int(self._api.memory_allocated(self._device))
-        # The flat form sorts a hundred figures first.
+        # memory_stats() would flatten and sort a hundred figures first.
         return int(nested(self._device)["allocated_bytes"]["all"]["current"])
 
 
 class DeviceTimer:
-    """Carries events from regions to nodes; one queue for each thread, so nothing is shared."""
+    """Credits device time and memory to nodes; each thread has its own queue of events."""
 
     def __init__(self, device: Device, credit: Any, outermost: bool = False):
-        """With `outermost`, device regions inside others are not timed: events and memory cost time."""
+        """`credit` is called with (node, device_ns or None, growth_bytes, peak_bytes).
+
+        With `outermost`, device regions inside others are not timed, since events and memory cost time.
+        """
         self.device = device
         self._outermost = outermost
-        self.given_up = 0  # regions whose events never completed in time
-        self._credit = credit  # (node, device_ns or None, growth_bytes, peak_bytes)
+        self.dropped = 0  # regions whose events did not complete in time
+        self._credit = credit
         self._local = threading.local()
 
     def _state(self) -> Any:
@@ -100,10 +98,10 @@ class DeviceTimer:
         state.open.append(None if inside else (self._event(state), self.device.memory_bytes()))
 
     def exit(self, node: Any) -> None:
-        """The innermost device region ends; its figures will go to `node`."""
+        """The innermost device region ends; its figures go to `node`."""
         state = self._state()
         if not state.open:
-            return  # begun before the device was attached
+            return  # entered before the device was attached
         begun = state.open.pop()
         if begun is None:
             return
@@ -115,10 +113,10 @@ class DeviceTimer:
             self.collect()
             if len(state.pending) > MAX_PENDING:
                 state.pending.popleft()
-                self.given_up += 1
+                self.dropped += 1
 
     def collect(self) -> None:
-        """Credit what has completed, in order, and stop at the first that has not."""
+        """Credit the events that have completed, in order, up to the first that has not."""
         state = self._state()
         while state.pending and self.device.is_done(state.pending[0][2]):
             node, start, end = state.pending.popleft()
@@ -127,5 +125,5 @@ class DeviceTimer:
 
     @property
     def pending(self) -> int:
-        """Regions of this thread still waiting for their events."""
+        """Number of regions of this thread whose events have not completed."""
         return len(self._state().pending)

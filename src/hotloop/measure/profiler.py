@@ -14,26 +14,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop._util.errors import CaptureError, HotloopError
-from hotloop.capture.folder import CAPTURE_VARIABLE
+from hotloop._util.files import create_exclusively
+from hotloop.capture.folder import CAPTURE_VARIABLE, update_facts
 from hotloop.measure import core_choice
+from hotloop.measure.capture_facts import device_facts, new_facts
 from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
+from hotloop.measure.device import Device, DeviceTimer
 from hotloop.measure.part import Part
 
 if TYPE_CHECKING:
     from hotloop.capture.model import Capture
     from hotloop.capture.stats import ProfilerStats
-    from hotloop.measure.device import Device
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class ProfilingWarning(UserWarning):
-    """Something is wrong with the recording; the program itself goes on."""
+    """Something is wrong with the recording; the program itself continues."""
 
 
 class Profiler:
-    """Records regions. `hotloop.profile` belongs to a default one; make your own to embed it."""
+    """Records regions. The functions of the package use a default one; create your own to embed it."""
 
     def __init__(self, *, clock: Callable[[], int] | None = None, core_name: core_choice.CoreName = "auto"):
         """`clock` returns nanoseconds; the default is the system's monotonic clock."""
@@ -43,7 +45,7 @@ class Profiler:
         self.profile = self.recorder.profile
         self.progress = self.recorder.progress
         self.folder: Path | None = None
-        self._part: Part | None = None  # kept after stop, to be read
+        self._part: Part | None = None  # still readable after stop
         self._owner_pid: int | None = None
         self._environment: str | None = None
         self._live_folder: Path | None = None
@@ -88,16 +90,18 @@ class Profiler:
         join: bool = False,
         live_folder: Path | None = None,
     ) -> Profiler:
-        """Begin to record, into `folder` or, without one, in memory.
+        """Start recording, into `folder` or, without one, in memory.
 
         `memory` samples resident memory, `timeline` keeps the last events of each thread for trace
-        export, `device` times work on an accelerator. `join` adds this process to a capture that
-        another process began. A folder that cannot be written costs a warning, not the run.
+        export, `device` times work on an accelerator, `config` and `seeds` are stored in the capture. `join`
+        adds this process to a capture that another process began. A folder that cannot be written leads to a
+        warning and a recording in memory. Raises HotloopError when the profiler is already recording, and
+        CaptureError when the folder already holds a capture.
         """
         if self.is_recording:
             raise HotloopError(
-                f"This profiler is recording already (into {self.folder or 'memory'}); "
-                "call stop() first, or use a Profiler of its own."
+                f"This profiler is already recording (into {self.folder or 'memory'}); "
+                "call stop() first, or create another Profiler."
             )
         self.folder = Path(folder).absolute() if folder is not None else None
         self._live_folder = live_folder
@@ -111,13 +115,11 @@ class Profiler:
         ):
             self._warn(
                 f"the compiled core is not available ({core_choice.why_not_compiled}); "
-                "the Python twin records, at a few microseconds a region"
+                "recording with the Python twin, at a few microseconds per region"
             )
         others = self.recorder.flags & ~RECORD_TIMELINE
         self.recorder.flags = others | RECORD_TIMELINE if timeline else others
         if device is not None:
-            from hotloop.measure.device import DeviceTimer
-
             self._device_timer = DeviceTimer(device, self.recorder.credit_device)
         self.recorder.device = self._device_timer
         self.recorder.start(self._open_part, sample_memory=memory, lazily=join)
@@ -128,22 +130,19 @@ class Profiler:
         return self
 
     def attach_device(self, device: Device) -> None:
-        """Time work on a device from now on, in the outermost regions that are device work.
+        """Time work on a device from now on, in the outermost regions that launch device work.
 
-        For programs whose device is known only when they first use it. One device is timed: the first.
+        For programs whose device is only known once they use it. Only the first device is timed.
         """
         if not self.is_recording or self._device_timer is not None:
             return
-        from hotloop.measure.capture_facts import device_facts
-        from hotloop.measure.device import DeviceTimer
-
         self._device_timer = DeviceTimer(device, self.recorder.credit_device, outermost=True)
         self.recorder.device = self._device_timer
         if self.folder is not None:
             self._update_facts(**device_facts(device.name))
 
     def stop(self, exit_status: str = "stopped") -> Path | None:
-        """End the recording; returns the capture folder."""
+        """Stop recording; returns the capture folder, or None when there is none."""
         self.recorder.resume()
         if not self.is_recording:
             return None
@@ -165,14 +164,14 @@ class Profiler:
         return self.folder
 
     def pause(self) -> None:
-        """Record nothing until `resume`, at the cost of a switched-off region; nothing is closed.
+        """Record nothing until `resume`; regions then cost as little as without a recording.
 
-        Call it between regions: one that is open now would not be seen to end.
+        Call it between regions: the end of one that is open now would be missed.
         """
         self.recorder.pause()
 
     def resume(self) -> None:
-        """Go on recording after `pause`; the time in between is unattributed."""
+        """Continue after `pause`; the time in between is unattributed."""
         self.recorder.resume()
 
     def __enter__(self) -> Profiler:
@@ -186,14 +185,14 @@ class Profiler:
         self.stop("finished" if failure is None else f"raised {failure.__name__}")
 
     def _open_part(self) -> Part:
-        """Called by the recorder at start and, in a forked child, at the first region."""
+        """Open the part; called by the recorder at start and, in a forked child, at the first region."""
         child = os.getpid() != self._owner_pid
         utilities = sys.modules.get("multiprocessing.util")
         if child:
             self.recorder.device = None  # a device's context does not survive a fork
         if child and utilities is not None:
-            # multiprocessing leaves children by os._exit: its finalizers run, atexit's do not.
-            # It forgets the ones made before its own start-up, as in a forkserver's child.
+            # Children of multiprocessing end with os._exit, which runs its finalizers but not those of
+            # atexit. It drops finalizers registered before its own start-up, as in a forkserver's child.
             _close_at_end(self)
             utilities.register_after_fork(self, _close_at_end)
         folder = self.folder / "parts" if self.folder is not None else None
@@ -205,14 +204,14 @@ class Profiler:
         while self._device_timer.pending and time.monotonic() < deadline:
             time.sleep(0.001)
             self._device_timer.collect()
-        lost = self._device_timer.pending + self._device_timer.given_up
+        lost = self._device_timer.pending + self._device_timer.dropped
         if lost:
             self._warn(f"{lost} device events had not completed at the end; their time is not counted")
 
     def _warn(self, text: str) -> None:
         try:
             warnings.warn(f"hotloop: {text}", ProfilingWarning, stacklevel=3)
-        except Warning as error:  # the user turned warnings into errors: profiling must not raise
+        except Warning as error:  # warnings are turned into errors, but profiling must not raise
             print(error, file=sys.stderr)
 
     # -- capture.json ----------------------------------------------------------------------------
@@ -224,16 +223,13 @@ class Profiler:
         config: dict[str, Any] | None,
         seeds: dict[str, int] | None,
     ) -> None:
-        from hotloop._util.files import create_exclusively
-        from hotloop.measure.capture_facts import new_facts
-
         assert self.folder is not None
         if join and (self.folder / "capture.json").exists():
-            self._owner_pid = -1  # whoever began it writes its end
+            self._owner_pid = -1  # the process that began the capture records its end
             return
         if (self.folder / "capture.json").exists():
             raise CaptureError(
-                f"{self.folder} holds a capture already; name another folder, or delete that one first."
+                f"{self.folder} already holds a capture; name another folder, or delete that one first."
             )
         facts = new_facts(
             core_name=self._core_name,
@@ -252,18 +248,17 @@ class Profiler:
             self.folder = None
 
     def _update_facts(self, **changes: Any) -> None:
-        from hotloop.capture.folder import update_facts
-
         assert self.folder is not None
         try:
             update_facts(self.folder, changes)
         except (OSError, ValueError) as error:
-            self._warn(f"cannot note the end of the run in {self.folder} ({error})")
+            self._warn(f"cannot update capture.json in {self.folder} ({error})")
 
     # -- reading while recording -----------------------------------------------------------------
 
     def capture(self) -> Capture:
         """What this process has recorded so far, read from its own memory."""
+        # Lazy: these load numpy, which must not happen before the script does it (see join_from_environment).
         from hotloop.capture.model import Capture
         from hotloop.capture.reader import parse_part
 
@@ -278,21 +273,24 @@ class Profiler:
         return Capture(self.folder, facts, (parse_part([s.memory for s in part.segments], part.total_bytes),))
 
     def stats(self, name: str | None = None) -> Any:
-        """Figures by operation so far: a dict, or with a name that operation's `ProfilerStats`."""
-        from hotloop.capture.stats import by_name
+        """`ProfilerStats` of every operation so far as a dict, or of the one with that name.
+
+        Raises KeyError for a name that was not recorded.
+        """
+        from hotloop.capture.stats import by_name  # lazy, as in capture()
 
         found: dict[str, ProfilerStats] = by_name(self.capture().tree)
         if name is None:
             return found
         if name not in found:
             known = ", ".join(sorted(found)) or "nothing"
-            raise KeyError(f"no operation {name!r} was recorded; there is {known}")
+            raise KeyError(f"no operation {name!r} was recorded; recorded: {known}")
         return found[name]
 
     def summarise_every(
         self, callback: Callable[[], None] | None, *, env_steps: int = 0, seconds: float = 0.0
     ) -> None:
-        """Call `callback` every so many env steps or seconds, from the thread that is working."""
+        """Call `callback` every `env_steps` or `seconds`, on the thread that does the work; None ends it."""
         self._summary = callback
         self._summary_steps = env_steps if callback else 0
         self._summary_interval_ns = round(seconds * 1e9) if callback else 0
@@ -313,7 +311,7 @@ class Profiler:
                 try:
                     self._summary()
                 except Exception as error:
-                    self._warn(f"the summary failed ({error!r}); training goes on without it")
+                    self._warn(f"the summary failed ({error!r}); training continues without it")
                     self.summarise_every(None)
 
 
@@ -332,10 +330,10 @@ default = Profiler()
 
 
 def join_from_environment() -> None:
-    """Record this process into the capture that HOTLOOP_CAPTURE names; never raises.
+    """Record this process into the capture named by HOTLOOP_CAPTURE; never raises.
 
-    Runs when hotloop is imported: it must not import numpy, whose threads a script may want to set
-    before it does so itself.
+    Runs when hotloop is imported, so it must not import numpy: a script may want to set the number of its
+    threads before it does so itself.
     """
     if default.is_recording:
         return

@@ -13,7 +13,7 @@ from hotloop._util.files import write_atomically
 from hotloop.analysis.comparison import Metric
 from hotloop.analysis.counters import CounterChange, Counters, changes, steady_counters
 from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
-from hotloop.machine.facts import facts
+from hotloop.machine.facts import machine_facts
 from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit
 from hotloop.workflows.compare_captures import RecordedRuns, gather_runs
 
@@ -46,7 +46,7 @@ def write_baseline(place: str, file: Path) -> int:
         "schema_version": VERSION,
         "hotloop_version": HOTLOOP_VERSION,
         "command": list(recorded.command),
-        "machine": facts(),
+        "machine": machine_facts(),
         "counters": counters.values,
         "unsteady": list(counters.unsteady),
         "times_s": _times(recorded),
@@ -71,7 +71,7 @@ def compare_with_baseline(place: str, file: Path, tolerance: float, with_time: b
             "the baseline was timed earlier, so its times can only be compared on the same quiet machine; "
             "for a reliable verdict use --rev-a and --rev-b"
         )
-        if data["machine"].get("cpu") != facts()["cpu"]:
+        if data["machine"].get("cpu") != machine_facts()["cpu"]:
             warnings.append(f"the baseline was measured on another CPU: {data['machine'].get('cpu')}")
     return BaselineComparison(
         file=str(file),

@@ -31,7 +31,7 @@ from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
 from hotloop.lab.process import Job, Outcome, failure_of
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
-from hotloop.machine.facts import facts, library_versions
+from hotloop.machine.facts import library_versions, machine_facts
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.probes import Host, end, held_back
 from hotloop.workflows.run import startup_environment
@@ -120,7 +120,7 @@ def begin(plan: Plan, folder: Path | None, name: str) -> Series:
         "hotloop_version": HOTLOOP_VERSION,
         "started_s": time.time(),
         "working_folder": str(Path.cwd()),
-        "machine": facts(),
+        "machine": machine_facts(),
         "versions": library_versions(),
     }
     return store.create(folder or new_folder(name), plan, about)
@@ -131,7 +131,7 @@ def resume(folder: Path | None, budget_s: float | None = None) -> Series:
     if folder is None:
         raise HotloopError("--resume needs the folder of the series; name it with --series DIR.")
     found = store.read(folder)
-    then, now = found.facts.get("machine", {}), facts()
+    then, now = found.facts.get("machine", {}), machine_facts()
     if any(then.get(key) != now[key] for key in ("cpu", "cores_present")):
         raise HotloopError(
             f"{folder} was started on another machine ({then.get('cpu')}, {then.get('cores_present')} cores) "

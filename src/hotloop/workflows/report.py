@@ -17,7 +17,7 @@ from hotloop.analysis.region_tree import walk
 from hotloop.capture.folder import latest_capture, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
-from hotloop.machine.facts import facts as machine_facts
+from hotloop.machine.facts import machine_facts
 from hotloop.machine.limits import limits
 from hotloop.workflows.rules import load_advice
 from hotloop.workflows.settings import load_settings

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
-from hotloop.machine.facts import facts
+from hotloop.machine.facts import machine_facts
 from hotloop.tuning.search import Searched
 from hotloop.tuning.space import Settings
 
@@ -20,7 +20,7 @@ def write_search(place: Path, target: str, searched: Searched) -> None:
         "schema_version": 1,
         "kind": "hotloop tuning",
         "target": target,
-        "machine": facts(),
+        "machine": machine_facts(),
         **search_json(searched),
     }
     try:
