@@ -244,11 +244,9 @@ def ppo_loss(
     unclipped = -batch.advantages * ratio
     clipped = -batch.advantages * ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     policy = torch.maximum(unclipped, clipped).mean()
-    errors = (values - batch.returns).square()
     if clip_range_vf is not None:
-        near = batch.values + (values - batch.values).clamp(-clip_range_vf, clip_range_vf)
-        errors = torch.maximum(errors, (near - batch.returns).square())
-    value = errors.mean()
+        values = batch.values + (values - batch.values).clamp(-clip_range_vf, clip_range_vf)
+    value = (values - batch.returns).square().mean()
     entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
     total = policy + vf_coef * value - ent_coef * entropy
     with torch.no_grad():
@@ -272,8 +270,8 @@ def normalize(advantages: Tensor) -> Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
-def loss_settings(config: PPOConfig) -> dict[str, Any]:
-    """The keyword arguments of `ppo_loss` in a config."""
+def loss_settings(config: Any) -> dict[str, Any]:
+    """The keyword arguments of `ppo_loss` in a config of PPO or recurrent PPO."""
     return {name: getattr(config, name) for name in ("clip_range", "clip_range_vf", "vf_coef", "ent_coef")}
 
 

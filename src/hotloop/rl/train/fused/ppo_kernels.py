@@ -250,7 +250,7 @@ def critic_gradients(
     table, count = learner.critic, rows.size
     last = table.shape[0] - 1
     out, columns = table[last, HIDDEN], table[last, COLUMNS]
-    reach, slope_share = settings[CLIP_RANGE_VF], settings[VF_COEF] / count
+    clip, share = settings[CLIP_RANGE_VF], settings[VF_COEF] / count
     total = 0.0
     for start in range(0, count, CHUNK):
         stop = min(start + CHUNK, count)
@@ -259,14 +259,12 @@ def critic_gradients(
         for i in range(stop - start):
             sample, at = rows[start + i], out + i * columns
             value, target = float(learner.hidden[at]), float(batch.returns[sample])
-            loss, slope = (value - target) ** 2, 2.0 * (value - target)
             old = float(batch.values[sample])
-            if reach > 0.0 and abs(value - old) > reach:
-                near = old + (reach if value > old else -reach)
-                if (near - target) ** 2 > loss:
-                    loss, slope = (near - target) ** 2, 0.0
-            learner.deltas[at] = np.float32(slope * slope_share)
-            total += loss
+            slope = 2.0 * (value - target)
+            if clip > 0.0 and abs(value - old) > clip:
+                value, slope = old + (clip if value > old else -clip), 0.0
+            learner.deltas[at] = np.float32(slope * share)
+            total += (value - target) ** 2
         layers.backward(
             table, learner.packed_transposed, learner.inputs, 0, learner.hidden, learner.deltas, stop - start,
             learner.packed_grads,
