@@ -40,9 +40,9 @@ def symbolic(config: Ricochet, boards: int) -> Solved:
 
 
 def from_pictures(config: Ricochet, boards: int, layers: int) -> Solved:
-    settings = dataclasses.replace(recurrent_settings(config), layers=layers)
-    policy = recurrent_ppo.train(settings, make_envs(config), quiet=True).policy
-    return play(remembering(policy), config, boards)
+    settings = dataclasses.replace(recurrent_settings(config, quiet=True), layers=layers)
+    network = recurrent_ppo.train(settings, make_envs(config)).network
+    return play(remembering(network), config, boards)
 
 
 def test_boards_of_one_or_two_moves_are_solved_in_few_steps() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder, ConvLSTMLayer
-from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_policy
+from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_network
 
 PICTURE = (3, 128, 128)
 
@@ -28,7 +28,7 @@ def test_other_boards_give_other_features_from_the_first_step_on(
 ) -> None:
     """With small first weights and a bright background, features of two boards differed by 0.3 % of their
     size: too little to learn from."""
-    policy = make_policy(RecurrentPPOConfig(encoder=encoder, channels=16, seed=seed), PICTURE, 16)
+    policy = make_network(RecurrentPPOConfig(encoder=encoder, channels=16, seed=seed), PICTURE, 16)
     starts = torch.ones(1, 64, dtype=torch.bool)
     features = policy.encoder(boards(64)[None], policy.initial_state(64), starts)[0][0]
     assert features.std(dim=0).mean() > 0.3 * features.abs().mean()
@@ -36,7 +36,7 @@ def test_other_boards_give_other_features_from_the_first_step_on(
 
 @pytest.mark.parametrize("encoder", ["convlstm", "conv"])
 def test_every_weight_is_reached_by_the_gradient(encoder: Literal["convlstm", "conv"]) -> None:
-    policy = make_policy(RecurrentPPOConfig(encoder=encoder, channels=8, layers=2), PICTURE, 16)
+    policy = make_network(RecurrentPPOConfig(encoder=encoder, channels=8, layers=2), PICTURE, 16)
     starts = torch.zeros(2, 8, dtype=torch.bool)
     logits, values, _ = policy(boards(16).view(2, 8, *PICTURE), policy.initial_state(8), starts)
     (logits.square().sum() + values.sum()).backward()
@@ -47,7 +47,7 @@ def test_every_weight_is_reached_by_the_gradient(encoder: Literal["convlstm", "c
 @torch.no_grad()
 @pytest.mark.parametrize("encoder", ["convlstm", "conv"])
 def test_the_background_makes_no_difference(encoder: Literal["convlstm", "conv"]) -> None:
-    policy = make_policy(RecurrentPPOConfig(encoder=encoder, channels=8), PICTURE, 4)
+    policy = make_network(RecurrentPPOConfig(encoder=encoder, channels=8), PICTURE, 4)
     dark = boards(2)[None] // 2
     starts = torch.ones(1, 2, dtype=torch.bool)
     found = [policy(picture, policy.initial_state(2), starts)[1] for picture in (dark, dark + 40)]
@@ -56,7 +56,7 @@ def test_the_background_makes_no_difference(encoder: Literal["convlstm", "conv"]
 
 @torch.no_grad()
 def test_bytes_and_numbers_from_0_to_1_are_the_same_picture() -> None:
-    policy = make_policy(RecurrentPPOConfig(channels=8), PICTURE, 4)
+    policy = make_network(RecurrentPPOConfig(channels=8), PICTURE, 4)
     seen, starts = boards(2)[None], torch.ones(1, 2, dtype=torch.bool)
     found = [policy(picture, policy.initial_state(2), starts)[1] for picture in (seen, seen.float() / 255)]
     torch.testing.assert_close(*found)

@@ -13,7 +13,7 @@ import pytest
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
-from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_policy
+from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_network
 from hotloop.rl.workloads import ricochet_play
 from hotloop.rl.workloads.ricochet import Ricochet
 from hotloop.rl.workloads.ricochet_play import MOST_AT_ONCE, Solved, at_random, play, remembering
@@ -64,7 +64,7 @@ def test_the_sentence_counts_by_moves() -> None:
 
 def test_a_policy_with_memory_plays_pictures() -> None:
     config = Ricochet(board_size=7, robots=1, episode_steps=3)
-    policy = make_policy(RecurrentPPOConfig(channels=4, features=8, layers=1), (3, 128, 128), 4)
+    policy = make_network(RecurrentPPOConfig(channels=4, features=8, layers=1), (3, 128, 128), 4)
     seen = play(remembering(policy), config, 6)
     assert sum(seen.boards.values()) == 6 and seen == play(remembering(policy), config, 6)
 

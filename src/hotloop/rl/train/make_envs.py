@@ -107,6 +107,11 @@ class RolloutState:
         """Whether an episode's end and the next reset happen in one step."""
         return bool(self.autoreset == AutoresetMode.SAME_STEP)
 
+    @property
+    def can_restore(self) -> bool:
+        """Whether the state of the envs is part of a checkpoint."""
+        return isinstance(self.envs, BatchedEnv)
+
     def count_step(self, rewards: NDArray[Any], ended: NDArray[np.bool_]) -> int:
         """Add one vector step to the running episodes; returns the env steps taken, resets not counted."""
         stepped = ~self.only_reset

@@ -118,37 +118,38 @@ def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outc
     return _with_ppo(config, note, quiet)
 
 
-def recurrent_settings(config: Ricochet) -> Any:
+def recurrent_settings(config: Ricochet, quiet: bool = False) -> Any:
     """The settings of our PPO for pictures."""
     from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig
 
     return RecurrentPPOConfig(
-        total_steps=config.timesteps,
+        total_timesteps=config.timesteps,
         seed=config.seed,
         encoder="convlstm" if config.convlstm else "conv",
         channels=config.channels,
-        steps=config.rollout_steps,
-        epochs=config.epochs,
-        groups=min(4, config.envs),
+        n_steps=config.rollout_steps,
+        n_epochs=config.epochs,
+        num_minibatches=min(4, config.envs),
         learning_rate=config.learning_rate,
-        discount=config.discount,
-        entropy_weight=config.entropy_weight,
+        gamma=config.discount,
+        ent_coef=config.entropy_weight,
         compile=config.compile,
         threads=config.threads,
         checkpoint=config.checkpoint,
         resume=config.resume,
+        quiet=quiet,
     )
 
 
 def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
     from hotloop.rl.train.recurrent_ppo import train
 
-    done = train(recurrent_settings(config), warm(make_envs(config)), quiet=quiet, note=note)
+    done = train(recurrent_settings(config, quiet), warm(make_envs(config)), note=note)
     remarks: list[str] = []
     if config.evaluation_boards and done.stopped_by is None:
         from hotloop.rl.workloads.ricochet_play import remembering
 
-        remarks += _played(config, remembering(done.policy))
+        remarks += _played(config, remembering(done.network))
     if config.compile:
         remarks.append("the network was compiled: only its outer regions were recorded")
     if config.rendering == "compiled":

@@ -1,4 +1,4 @@
-"""Dense networks: an actor and a critic with trunks of their own, as PPO on small observations uses them."""
+"""Dense networks: separate actor and critic, as PPO uses them on small observations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 def mlp(sizes: Sequence[int], activation: str = "tanh", *, last_gain: float = 1.0) -> nn.Sequential:
     """Linear layers of these sizes with the activation between them.
 
-    Weights are orthogonal with gain sqrt(2), those of the last layer with `last_gain`; biases are zero.
-    Drawn from torch's global generator.
+    Weights are orthogonal with gain sqrt(2), in the last layer with `last_gain`, from torch's global RNG;
+    biases are zero.
     """
     if activation not in ACTIVATIONS:
-        raise HotloopError(f"activation={activation!r} is not known; use one of {', '.join(ACTIVATIONS)}.")
+        raise HotloopError(f"activation={activation!r} is unknown; use {' or '.join(ACTIVATIONS)}.")
     parts: list[nn.Module] = []
     for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         last = layer == len(sizes) - 2
@@ -33,13 +33,13 @@ def mlp(sizes: Sequence[int], activation: str = "tanh", *, last_gain: float = 1.
 
 
 class ActorCritic(nn.Module):
-    """Logits and values from observations [batch, ...], each by a dense network of its own."""
+    """Logits and values of observations [batch, ...]; actor and critic share no weights."""
 
     def __init__(
-        self, observation: int, actions: int, hidden: Sequence[int] = (64, 64), activation: str = "tanh"
+        self, observation: int, actions: int, net_arch: Sequence[int] = (64, 64), activation: str = "tanh"
     ):
         super().__init__()
-        self.sizes = (observation, *hidden)
+        self.sizes = (observation, *net_arch)
         self.actions = actions
         self.activation = activation
         self.actor = mlp((*self.sizes, actions), activation, last_gain=0.01)
@@ -51,11 +51,11 @@ class ActorCritic(nn.Module):
         return self.actor(flat), self.critic(flat).squeeze(1)
 
     def logits(self, observations: Tensor) -> Tensor:
-        """Logits [batch, actions] alone: what acting needs."""
+        """Logits [batch, actions] only, for acting."""
         found: Tensor = self.actor(observations.flatten(1).to(torch.float32))
         return found
 
     def values(self, observations: Tensor) -> Tensor:
-        """Values [batch] alone."""
+        """Values [batch] only."""
         found: Tensor = self.critic(observations.flatten(1).to(torch.float32)).squeeze(1)
         return found
