@@ -267,6 +267,12 @@ def test_cycles_are_found() -> None:
 # -- what parts may not do -----------------------------------------------------------------------
 
 
+def test_only_the_command_line_imports_tyro() -> None:
+    for module, file in modules().items():
+        if part_of(module) != "cli" and module != "hotloop.analyzer":
+            assert "import tyro" not in file.read_text(), f"{module} imports tyro"
+
+
 def test_analysis_opens_no_files_and_reads_no_clock() -> None:
     forbidden = {"time", "os", "subprocess", "matplotlib", "plotly", "torch", "open"}
     for file in (PACKAGE / "analysis").rglob("*.py"):

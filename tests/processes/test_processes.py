@@ -244,7 +244,7 @@ def test_start_in_a_run_that_is_recorded_already_changes_nothing(core: str, tmp_
         core,
         HOTLOOP_CAPTURE=str(tmp_path / "capture"),
     )
-    assert "changes nothing: this run is recorded into" in said
+    assert "is ignored: this run is already recorded into" in said
     assert str(tmp_path / "capture") in said.splitlines()[0]
     assert calls(hotloop.load(tmp_path / "capture"), "a") == 1
     assert not Path("elsewhere").exists()

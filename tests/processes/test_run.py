@@ -114,15 +114,15 @@ def test_pytest_is_recorded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "Name the script to run"),
-        (["tinny.py"], "There is no script 'tinny.py'; did you mean 'tiny.py'?"),
-        (["--", "no-such-command"], "no command 'no-such-command'"),
+        ([], "No script to run"),
+        (["tinny.py"], "The script 'tinny.py' does not exist; did you mean 'tiny.py'?"),
+        (["--", "no-such-command"], "'no-such-command' is neither a script nor a command"),
         (["--", sys.executable, "-I", "tiny.py", "3"], "-I ignores PYTHONPATH"),
-        (["--", sys.executable, "-sE", "tiny.py", "3"], "Run it without: hotloop run tiny.py 3"),
+        (["--", sys.executable, "-sE", "tiny.py", "3"], "run it without: hotloop run tiny.py 3"),
         (["--", sys.executable, "-S", "tiny.py", "3"], "-S skips sitecustomize"),
         (["--", "./isolated", "3"], "its first line is #!"),
         (["--capture", "tiny.py", "tiny.py", "3"], "cannot be written"),
-        (["--capture", "full", "tiny.py", "3"], "holds a capture already"),
+        (["--capture", "full", "tiny.py", "3"], "already has a capture"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_sentence(folder: Path, words: list[str], says: str) -> None:
@@ -167,8 +167,8 @@ def test_a_script_that_came_no_further_than_its_arguments_gets_one_line(folder: 
     *theirs, ours = done.stderr.splitlines()
     assert theirs[-1].startswith("wrong.py: error: the following arguments are required")
     assert ours == (
-        "hotloop: the script ended with exit code 2 before it did anything hotloop knows; "
-        "what there is: hotloop report cap"
+        "hotloop: the script ended with exit code 2 before it did anything that hotloop records; "
+        "for what there is: hotloop report cap"
     )
     assert hotloop.load(folder / "cap").facts["exit_status"] == "exit code 2"
 

@@ -85,7 +85,7 @@ def test_an_interpreter_without_hotloop_runs_the_script_and_says_so(tmp_path: Pa
     assert done.returncode == 1
     first, last = done.stderr.splitlines()
     assert first.startswith("hotloop: ") and first.endswith(" is not recorded: No module named 'hotloop'")
-    assert last.startswith("hotloop: nothing was recorded: no Python that this command started reached cap")
+    assert last.startswith("hotloop: nothing was recorded into cap")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_detailed_says_when_the_script_has_a_profiler_of_its_own(tmp_path: Path)
     assert done.returncode == 0 and "499500" in done.stdout, done.stderr
     found, missing = sorted(done.stderr.splitlines())
     assert found == f"functions by time, with callers and callees: {Path('cap/detailed.txt')}"
-    assert missing.startswith("hotloop: --torch-profile left no torch-trace.json: ")
+    assert missing.startswith("hotloop: --torch-profile wrote no torch-trace.json: ")
     text = (tmp_path / "cap/detailed.txt").read_text()
     assert text.startswith("The script set a profiler of its own") == (sys.version_info < (3, 12))
 

@@ -170,7 +170,7 @@ def test_the_functions_of_both_modes_are_written(
     (tmp_path / "profile_training_turbo_on.txt").write_text("mine")
     capsys.readouterr()
     assert main([*words, "--turbo"]) == 2
-    assert "no report of ours" in capsys.readouterr().err
+    assert "was not written by hotloop" in capsys.readouterr().err
     assert (tmp_path / "profile_training_turbo_on.txt").read_text() == "mine"
 
 
@@ -188,7 +188,7 @@ def test_a_command_line_for_the_lab_says_every_setting() -> None:
         (["--trainer", "sb3", "--checkpoint", "a"], "keeps no checkpoints"),
         (["--batches", "-1"], "leave nothing to do"),
         (["--breakdown", "--no-profiling"], "nothing to break down"),
-        (["--compare", "--checkpoint", "a"], "trains afresh"),
+        (["--compare", "--checkpoint", "a"], "trains from scratch"),
         (["--compare", "--budget", "soon"], "--budget"),
     ],
 )

@@ -127,12 +127,12 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nosuch"], "there is no workload 'nosuch'; there is ricochet"),
+        (["nosuch"], "'nosuch' is not a workload; use one of ricochet"),
         (["ricochet", "--envs", "0"], "must be at least 1"),
         (["ricochet", "--board-size", "3"], "7 to 16"),
         (["ricochet", "--no-profiling", "--enable-profiling"], "no report to write"),
         (["ricochet", "--profiling-report", "nowhere/a.json"], "there is no folder"),
-        (["ricochet", "--profiling-report", "mine.json"], "no report of ours"),
+        (["ricochet", "--profiling-report", "mine.json"], "was not written by hotloop"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(

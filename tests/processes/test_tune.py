@@ -137,7 +137,7 @@ def _cwd(pid: str) -> Path | None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("tune", "nothing"), "there is no workload"),
+        (("tune", "nothing"), "is not a workload"),
         (("tune", "petri", "--also", "lr"), "--also lr is not known"),
         (("tune", "petri", "--show"), "was not tuned on this machine"),
         (("tune", "petri", "--budget", "1s"), "--budget is 1 s, too short"),

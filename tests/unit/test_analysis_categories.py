@@ -118,9 +118,9 @@ def test_settings_come_from_the_nearest_file(tmp_path: Path) -> None:
         ('categories = {x = "enviroment"}', "'enviroment'; choose one of environment"),
         ('categories = {x = "hotloop"}', "'hotloop'; choose one of"),
         ('categories = {"" = "loss"}', "empty"),
-        ("colour = 1", "no setting 'colour'"),
+        ("colour = 1", "unknown setting 'colour'"),
         ("tool = {hotloop = 3}", "must be a table"),
-        ("tool = 3", "no setting 'tool'"),
+        ("tool = 3", "unknown setting 'tool'"),
     ],
 )
 def test_a_bad_settings_file_is_one_clear_sentence(tmp_path: Path, text: str, complaint: str) -> None:

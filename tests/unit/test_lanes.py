@@ -40,15 +40,15 @@ def test_lanes_get_the_idlest_cores_evenly_and_whole_physical_cores() -> None:
 @pytest.mark.parametrize(
     ("jobs", "room", "says"),
     [
-        (2, busy_room({0: 0.0}), "needs 2 free cores; this process is granted 1; run fewer"),
-        (2, busy_room({0: 0.9, 1: 0.8}), "granted 2, and other programs keep 1.7 cores busy"),
+        (2, busy_room({0: 0.0}), "needs 2 free cores; this process may use 1; use fewer jobs"),
+        (2, busy_room({0: 0.9, 1: 0.8}), "may use 2, and other programs use 1.7 of them"),
         (
             3,
             busy_room(dict.fromkeys(range(8), 0.0), quota=2.5),
-            "needs 3 free cores; this process is granted 2.5",
+            "needs 3 free cores; this process may use 2.5",
         ),
-        (2, AvailableCores((), None, {}), "needs a system that can give a process cores of its own"),
-        (0, busy_room({0: 0.0}), "--jobs is 0; it must be a whole number from 1."),
+        (2, AvailableCores((), None, {}), "needs a system that can pin processes to cores"),
+        (0, busy_room({0: 0.0}), "--jobs is 0; it must be at least 1."),
     ],
 )
 def test_without_free_cores_there_is_one_sentence(jobs: int, room: AvailableCores, says: str) -> None:

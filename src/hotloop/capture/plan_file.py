@@ -25,13 +25,13 @@ from hotloop.capture.plan import (
 
 
 def read_plan(file: Path) -> Plan:
-    """The plan in a TOML file; raises HotloopError, one sentence that names the key."""
+    """Read a plan from a TOML file; raises HotloopError with the name of the invalid key."""
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise HotloopError(f"The plan {file} cannot be read ({error.strerror}); check its name.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HotloopError(f"The plan {file} is not valid TOML ({error}); correct it.") from None
+        raise HotloopError(f"The plan {file} is not valid TOML ({error}); fix it.") from None
     try:
         return plan_from_data(data) if "variants" in data else plan_from_table(data)
     except HotloopError as error:
@@ -39,7 +39,7 @@ def read_plan(file: Path) -> Plan:
 
 
 def plan_to_data(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data for JSON; `plan_from_data` reads it again."""
+    """The plan as plain data for JSON; the inverse of `plan_from_data`."""
     data: dict[str, Any] = {f.name: getattr(plan, f.name) for f in fields(plan)}
     data["variants"] = [
         {f.name: getattr(v, f.name) for f in fields(v)}
@@ -54,7 +54,6 @@ def plan_to_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_data(data: Any) -> Plan:
-    """A plan from what `plan_to_data` gave."""
     table = _Table(data, "the plan")
     variants = []
     for number, entry in enumerate(table.tables("variants")):
@@ -64,9 +63,9 @@ def plan_from_data(data: Any) -> Plan:
 
 
 def plan_from_table(data: Any) -> Plan:
-    """A plan from what its author wrote: a base command, suspects, sweeps, a scale check.
+    """A plan as its author writes it: a base command, suspects, sweeps, a scale check.
 
-    Keys: docs/lab.md. Raises HotloopError, one sentence that names the key.
+    docs/lab.md lists the keys. Raises HotloopError with the name of the invalid key.
     """
     table = _Table(data, "the plan")
     variables, command = table.command("command")
@@ -131,7 +130,7 @@ def _variant(
     command = command or base
     return Variant(
         name=name,
-        # What `plan_to_data` wrote holds the overrides already; what a person wrote is put together here.
+        # In data from `plan_to_data` the overrides are already applied.
         command=apply_overrides(command, overrides) if base else command,
         overrides=overrides,
         environment=tuple((dict(inherited) | dict(variables) | dict(entry.variables("environment"))).items()),
@@ -167,7 +166,7 @@ def _sweep(entry: _Table, base: Variant) -> list[Variant]:
 
 @dataclass
 class _Table:
-    """A table of a plan that is read key by key; what is left at the end is a mistake."""
+    """A TOML table that is read key by key; a key left over at the end is an error."""
 
     data: Any
     what: str
@@ -189,7 +188,9 @@ class _Table:
     def done(self) -> None:
         if self.left:
             key = next(iter(self.left))
-            raise HotloopError(f"{self.what} has no key {key!r}; there is {', '.join(sorted(self.known))}.")
+            raise HotloopError(
+                f"{self.what} has an unknown key {key!r}; known: {', '.join(sorted(self.known))}."
+            )
 
     def text(self, key: str, default: str) -> str:
         value = self.take(key, default)
@@ -198,7 +199,6 @@ class _Table:
         return value
 
     def command(self, key: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-        """Variables and words."""
         if isinstance(self.left.get(key), str):
             return split_command(self.take(key), f"{key} of {self.what}")
         return (), self.words(key)

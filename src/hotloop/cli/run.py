@@ -1,4 +1,4 @@
-"""`hotloop run`: record a training script, unmodified, and explain it."""
+"""`hotloop run`: records an unmodified training script and explains it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hotloop._util.units import size
 from hotloop.cli.report import note, print_text
 from hotloop.report.to_json import findings_json
 from hotloop.workflows.report import check_target, report_on, write_report
-from hotloop.workflows.run import Ran, did_nothing, run_recorded
+from hotloop.workflows.run import ScriptRun, did_nothing, run_recorded
 
 TAKES_COMMAND = True
 SCRIPT_FAILED, NOTHING_RECORDED, INTERRUPTED = 5, 1, 130
-# Options that add a file to the capture: the file, and what is in it.
+# Options that add a file to the capture: the file and what it contains.
 EXTRAS = {
     "torch_profile": ("torch-trace.json", "torch's own trace, for ui.perfetto.dev"),
     "detailed": ("detailed.txt", "functions by time, with callers and callees"),
@@ -29,7 +29,7 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """Record a training script nobody edited, with all processes it starts, and explain it.
+    """Record an unmodified training script and all processes it starts, and explain it.
 
     hotloop run train.py --its arguments
     hotloop run -m package.train
@@ -37,19 +37,19 @@ class Arguments:
     """
 
     capture: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the recording goes; hotloop-runs/<time>-<script> when not given."""
+    """Folder for the recording. Default: hotloop-runs/<time>-<script>."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
-    """Also write the report to a file; its extension chooses the format (see hotloop report)."""
+    """Also write the report to this file; the extension selects the format (see hotloop report)."""
     modules: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """A region for every torch module, not only the outermost (costs more)."""
+    """Add a region for every torch module, not only the outermost (costs more)."""
     torch_profile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Add torch's own profiler for two seconds of training; its trace lies in the capture."""
+    """Run torch's own profiler for two seconds of training; the trace goes into the capture."""
     detailed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Add cProfile: the top 50 functions with callers and callees, in detailed.txt (slows the run)."""
+    """Run cProfile: the top 50 functions with callers and callees, in detailed.txt (slows down the run)."""
     timeline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Keep the last events of each thread, for hotloop report -o trace.json."""
+    """Record the last events of each thread, for hotloop report -o trace.json."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print all findings and how the script ended as one JSON object; the script's stdout goes to stderr."""
+    """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
@@ -57,11 +57,11 @@ _WITH_VALUE = ("--capture", "--output", "-o")
 
 
 def command_starts(words: list[str]) -> int | None:
-    """Where the script's own words begin: at the first that is no option of ours, or after `--`."""
+    """Index of the first word of the script's command; None if it follows `--`."""
     at = 0
     while at < len(words):
         if words[at] == "--":
-            return None  # the general rule
+            return None
         if words[at] == "-m" or not words[at].startswith("-"):
             return at
         at += 2 if words[at] in _WITH_VALUE else 1
@@ -69,7 +69,6 @@ def command_starts(words: list[str]) -> int | None:
 
 
 def run(arguments: Arguments) -> int:
-    """Run, then explain; the exit code says how the script ended."""
     if arguments.output is not None:
         check_target(arguments.output, force=False)
     options = {
@@ -87,42 +86,42 @@ def run(arguments: Arguments) -> int:
         print(json.dumps(findings_json(result.findings) | more))
     if not result.capture.processes:
         note(
-            f"hotloop: nothing was recorded: no Python that this command started reached {ran.folder}; "
+            f"hotloop: nothing was recorded into {ran.folder}: the command started no Python program; "
             f"try: hotloop run {shlex.join(ran.command[1:])}"
         )
         return SCRIPT_FAILED if ran.exit_code else NOTHING_RECORDED
-    in_vain = bool(ran.exit_code) and not ran.interrupted and did_nothing(result.capture)
-    if not arguments.json and not in_vain:
+    did_no_work = bool(ran.exit_code) and not ran.interrupted and did_nothing(result.capture)
+    if not arguments.json and not did_no_work:
         sys.stdout.flush()
         print()
         print_text(dataclasses.replace(result, name=shlex.quote(str(ran.folder))))
     if arguments.output is not None:
         note(f"wrote {arguments.output} ({size(write_report(result, arguments.output))})")
-    tell_files(files)
-    if in_vain:
+    print_files(files)
+    if did_no_work:
         note(
-            f"hotloop: the script {ran.told_ending} before it did anything hotloop knows; "
-            f"what there is: hotloop report {shlex.quote(str(ran.folder))}"
+            f"hotloop: the script {ran.ending_as_predicate} before it did anything that hotloop records; "
+            f"for what there is: hotloop report {shlex.quote(str(ran.folder))}"
         )
     elif ran.exit_code:
-        note(f"hotloop: the script {ran.told_ending}; what it did until then is in {ran.folder}")
+        note(f"hotloop: the script {ran.ending_as_predicate}; everything up to then is in {ran.folder}")
     return exit_code(ran)
 
 
-def tell_files(files: dict[str, Path]) -> None:
-    """Where the files are that were asked for beside the recording, by option; or that they are missing."""
+def print_files(files: dict[str, Path]) -> None:
+    """Print where the requested extra files are, by option, or that they are missing."""
     for name, file in files.items():
         if file.exists():
             note(f"{EXTRAS[name][1]}: {file}")
         else:
             option = "--" + name.replace("_", "-")
             note(
-                f"hotloop: {option} left no {file.name}: the script was killed, or ended before any training"
+                f"hotloop: {option} wrote no {file.name}: the script was killed, or ended before any training"
             )
 
 
-def exit_code(ran: Ran) -> int:
-    """0, or 5 when the script failed, or 130 when it was interrupted."""
+def exit_code(ran: ScriptRun) -> int:
+    """0, 5 if the script failed, or 130 if it was interrupted."""
     if ran.interrupted:
         return INTERRUPTED
     return SCRIPT_FAILED if ran.exit_code else 0

@@ -30,13 +30,14 @@ from hotloop.workflows.train import (
     check_config,
     check_export,
     config_class,
-    request_class,
     save_export,
     train,
 )
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 INTERRUPTED = 130
+# workload -> module with `Request` and `run`: what else it can do besides training
+REQUESTS: dict[str, Any] = {"petri": train_petri, "mario": train_mario}
 DEFAULT_REPORT = Path("profiling_report.json")
 
 
@@ -94,10 +95,10 @@ def read(words: list[str]) -> Arguments | None:
         ),
         ("profiling", Annotated[Profiling, tyro.conf.arg(name="")], dataclasses.field(default=Profiling())),
     ]
-    request = request_class(name)
-    if request is not None:
-        beside: Any = Annotated[request, tyro.conf.arg(name="")]
-        fields.append(("request", beside, dataclasses.field(default=request())))
+    if name in REQUESTS:
+        request: Any = REQUESTS[name].Request
+        flags: Any = Annotated[request, tyro.conf.arg(name=""), tyro.conf.FlagCreatePairsOff]
+        fields.append(("request", flags, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     given: Any = tyro.cli(both, args=words[1:], prog=f"hotloop train {name}", description=kind.__doc__)
     return Arguments(name, given.config, given.profiling, getattr(given, "request", None), chosen)
@@ -122,8 +123,8 @@ def run(arguments: Arguments) -> int:
     """Train, then explain; Ctrl-C ends the training, keeps its checkpoint and still explains."""
     wish = arguments.profiling
     if arguments.request is not None and arguments.request.wanted:
-        asked = train_mario.run if arguments.workload == "mario" else train_petri.run
-        return asked(arguments.config, arguments.request, wish)
+        code: int = REQUESTS[arguments.workload].run(arguments.config, arguments.request, wish)
+        return code
     report = wish.profiling_report or (DEFAULT_REPORT if wish.enable_profiling else None)
     if report is not None and wish.no_profiling:
         raise HotloopError(

@@ -10,7 +10,8 @@ from hotloop._util.errors import HotloopError
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.pipeline import benchmark_json, benchmark_text
 from hotloop.workflows.experiments import Progress, exit_code_of
-from hotloop.workflows.train_mario import Request, benchmark
+from hotloop.workflows.train_mario import Request as Request
+from hotloop.workflows.train_mario import benchmark
 
 
 class Wish(Protocol):

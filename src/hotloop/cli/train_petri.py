@@ -24,7 +24,7 @@ from hotloop.workflows.train_petri import (
     OFF,
     ON,
     Request,
-    VariantComparison,
+    TurboComparison,
     breakdown_of,
     compare_turbo,
     with_batches,
@@ -80,16 +80,16 @@ def _breakdown(config: Any, wish: Wish) -> None:
 
 def _compare(config: Any, request: Request, wish: Wish) -> int:
     found = compare_turbo(config, request, Progress())
-    done = found.done
+    result = found.result
     if wish.json:
-        data = comparison_json(done.series, done.comparison)
+        data = comparison_json(result.series, result.comparison)
         more = ("off", "on", "explanation", "impacts", "recommendations")
         print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
     else:
         print(_text(found, request.breakdown, _other_learner(config)))
-    note(done.outcome.summary)
-    note(f"next: hotloop report {shlex.quote(str(done.series.path))}")
-    return exit_code_of(done.outcome)
+    note(result.outcome.summary)
+    note(f"next: hotloop report {shlex.quote(str(result.series.path))}")
+    return exit_code_of(result.outcome)
 
 
 def _other_learner(config: Any) -> str:
@@ -101,9 +101,9 @@ def _other_learner(config: Any) -> str:
     return ""
 
 
-def _text(found: VariantComparison, breakdown: bool, last: str) -> str:
+def _text(found: TurboComparison, breakdown: bool, last: str) -> str:
     pen = pen_for_stdout()
-    parts = [comparison_text(found.done.series, found.done.comparison, pen)]
+    parts = [comparison_text(found.result.series, found.result.comparison, pen)]
     parts.append(explanation_text(found.explanation, pen))
     if breakdown:
         sides = ((OFF, found.off), (ON, found.on))

@@ -1,1 +1,1 @@
-"""Plans -> series: one fresh process for each run, never two at once, saved after each."""
+"""Runs plans: a fresh process for each run, interleaved, each run saved as soon as it ends."""

@@ -1,4 +1,4 @@
-"""Runs one command in a fresh process group: wall and CPU time, exit code, the end of its stderr."""
+"""Runs a command in a fresh process group; measures wall and CPU time and keeps the end of stderr."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import IO
 
 TAIL_BYTES = 4000
-GRACE_S = 3.0  # between asking a program to end and ending it
+GRACE_S = 3.0  # between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to start."""
+    """A command to run."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
     folder: Path  # working folder
     timeout_s: float | None = None
-    cores: tuple[int, ...] = ()  # the only ones it may use; (): those of the lab
+    cores: tuple[int, ...] = ()  # the only cores it may use; (): all that the lab may use
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. Times are of the whole process, its start included."""
+    """Result of a job. Times are of the whole process, including its start-up."""
 
     wall_s: float
     cpu_s: float | None = None
@@ -41,9 +41,9 @@ class Outcome:
 
 
 def run(job: Job) -> Outcome:
-    """Start the job and wait for it; what it leaves running in its group is ended before we return.
+    """Start the job and wait for it; kills whatever it leaves running in its process group.
 
-    On KeyboardInterrupt the job is ended and the interrupt goes on. May be called from several threads.
+    A KeyboardInterrupt ends the job and is raised again. May be called from several threads.
     """
     with tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
@@ -86,14 +86,14 @@ _running: set[subprocess.Popen[bytes]] = set()
 
 
 def end_running(insist: bool) -> None:
-    """Ask every job that runs in some thread to end; with `insist` it is not asked."""
+    """Send SIGTERM to all running jobs of all threads; SIGKILL with `insist`."""
     for process in tuple(_running):
         _signal(process, signal.SIGKILL if insist else signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def _only(cores: tuple[int, ...]) -> Iterator[None]:
-    """What this thread starts meanwhile may use these cores alone: a process inherits them from it."""
+    """Processes that this thread starts meanwhile inherit its affinity: only these cores."""
     if not cores:
         yield
         return
@@ -106,14 +106,14 @@ def _only(cores: tuple[int, ...]) -> Iterator[None]:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, float]:
-    """Exit code, and the CPU time of the process and of the children it waited for."""
+    """Exit code, and CPU time of the process and of the children it waited for."""
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime
 
 
 def failure_of(code: int) -> str:
-    """What an exit code says; "" for 0."""
+    """The exit code in words; "" for 0."""
     if code >= 0:
         return f"exit code {code}" if code else ""
     try:
@@ -124,9 +124,9 @@ def failure_of(code: int) -> str:
 
 @contextlib.contextmanager
 def _limited(process: subprocess.Popen[bytes], timeout_s: float | None) -> Iterator[threading.Event]:
-    """Ends the process at the time-out, and says so in the event.
+    """Kill the process at the timeout; the event tells whether that happened.
 
-    A timer beside a plain wait: `wait(timeout)` polls, which would round the wall time to 50 ms.
+    Uses a timer next to a plain wait because `wait(timeout)` polls, which would round the wall time to 50 ms.
     """
     fired = threading.Event()
     if timeout_s is None:
@@ -148,7 +148,7 @@ def _limited(process: subprocess.Popen[bytes], timeout_s: float | None) -> Itera
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask, wait a little, insist."""
+    """SIGTERM, then SIGKILL after a grace period."""
     _signal(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)

@@ -1,4 +1,4 @@
-"""`hotloop.start`, `stop` and `summary`: the default profiler, with summaries people can read."""
+"""`hotloop.start`, `hotloop.stop` and `hotloop.summary`: the default profiler, with readable summaries."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ def start(
     config: dict[str, Any] | None = None,
     seeds: dict[str, int] | None = None,
 ) -> Path | None:
-    """Begin to record this process and its children; returns the capture folder.
+    """Start recording this process and its children; returns the capture folder.
 
-    Without a folder the capture goes to `hotloop-runs/<time>-<script>`. With `summary_every_steps`
-    or `summary_every_s` a table is written to `summary_to` (a stream or a function, stderr by
-    default) while training goes on. `device` is "cuda", "xpu" or an object with the methods of
-    `hotloop.measure.device.Device`.
+    The default folder is `hotloop-runs/<time>-<script>`. With `summary_every_steps` (env steps) or
+    `summary_every_s`, a table is written to `summary_to` (a stream or a function, default stderr) during
+    training. `device` is "cuda", "xpu" or an object with the methods of `hotloop.measure.device.Device`.
     """
     if default.is_recording and os.environ.get(CAPTURE_VARIABLE):
-        wish = f"start({str(folder)!r})" if folder is not None else "start()"
+        call = f"start({str(folder)!r})" if folder is not None else "start()"
         print(
-            f"hotloop: {wish} changes nothing: this run is recorded into {default.folder} already",
+            f"hotloop: {call} is ignored: this run is already recorded into {default.folder}",
             file=sys.stderr,
         )
         return default.folder
@@ -52,12 +51,12 @@ def start(
 
 
 def stop() -> Path | None:
-    """End the recording that `start` began; returns the capture folder."""
+    """Stop the recording; returns the capture folder."""
     return default.stop()
 
 
 def summary() -> str:
-    """A table of what this process has recorded so far, one line for each operation."""
+    """A table of what this process has recorded so far, one line per region."""
     capture = default.capture()
     return summary_table(list(default.stats().values()), capture.progress)
 

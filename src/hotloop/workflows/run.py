@@ -1,4 +1,4 @@
-"""`hotloop run`: start a script nobody edited, record it and all it starts, whatever its end."""
+"""`hotloop run`: runs an unmodified script and records it and every process it starts, however it ends."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BLINDING_FLAGS = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "sk
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How the script ended."""
+class ScriptRun:
+    """How a script ended, and where its capture is."""
 
     folder: Path
     command: tuple[str, ...]
@@ -42,26 +42,28 @@ class Ran:
 
     @property
     def ending(self) -> str:
-        """In words, for people and for capture.json."""
+        """How it ended, as shown to users and written to capture.json."""
         if self.exit_code >= 0:
             return "finished" if self.exit_code == 0 else f"exit code {self.exit_code}"
         return f"ended by {signal.Signals(-self.exit_code).name}"
 
     @property
-    def told_ending(self) -> str:
-        """The same as the end of a sentence about the script."""
+    def ending_as_predicate(self) -> str:
+        """The same for a sentence that begins with "the script"."""
         return f"ended with {self.ending}" if self.exit_code > 0 else f"was {self.ending}"
 
 
-def run_recorded(words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool) -> Ran:
-    """Run the command to its end, recording it; with `quiet` its stdout goes to stderr."""
+def run_recorded(
+    words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool
+) -> ScriptRun:
+    """Run a command and record it; with `quiet` its stdout goes to stderr."""
     command = normal_command(words)
     target = folder or new_folder(name_of(command))
     begin_capture(target, command)
     environment = recording_environment(target, options=options)
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     interrupted = wait_for(child)
-    ran = Ran(target, tuple(command), child.returncode, interrupted)
+    ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, ValueError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     return ran
@@ -90,26 +92,29 @@ def startup_environment(
 
 
 def did_nothing(capture: Capture) -> bool:
-    """Whether a script came no further than its imports: a wrong argument, a file that is not there."""
+    """Whether a script got no further than its imports, such as with a wrong argument or a missing file."""
     names = {node.name for thread in capture.threads for node in thread.root.children}
     return all(name in MINOR or name.startswith(GAPS) for name in names)
 
 
 def begin_capture(folder: Path, command: list[str]) -> None:
-    """Make the capture folder that the script's processes will join."""
+    """Create the capture folder that the processes of the script will join."""
     if (folder / "capture.json").exists():
-        raise CaptureError(
-            f"{folder} holds a capture already; name another folder, or delete that one first."
-        )
+        raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         create_exclusively(folder / "capture.json", json.dumps(new_facts(command=command), indent=2))
     except OSError as error:
-        raise CaptureError(f"{folder} cannot be written ({error.strerror}); choose another place.") from error
+        raise CaptureError(
+            f"{folder} cannot be written ({error.strerror}); choose another folder."
+        ) from error
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> bool:
-    """Wait for the child's end. Ctrl-C reaches it by itself; SIGTERM is passed on; a third one kills."""
+    """Wait for the child; returns whether it was interrupted.
+
+    The terminal sends Ctrl-C to the child as well; SIGTERM is passed on; the third signal kills it.
+    """
     asked = 0
 
     def pass_on(number: int, frame: object) -> None:
@@ -127,7 +132,7 @@ def wait_for(child: subprocess.Popen[bytes]) -> bool:
 
 @contextlib.contextmanager
 def handling(signals: tuple[signal.Signals, ...], handler: Any) -> Iterator[None]:
-    """Handle signals for a while; outside the main thread that is not ours to do."""
+    """Handle signals for a while; does nothing outside of the main thread."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
     except ValueError:
@@ -144,20 +149,20 @@ def handling(signals: tuple[signal.Signals, ...], handler: Any) -> Iterator[None
 
 
 def normal_command(words: tuple[str, ...]) -> list[str]:
-    """`train.py ...`, `-m module ...` or a whole command line as something that can be started."""
+    """The command to start, from `train.py ...`, `-m module ...` or a whole command line."""
     if not words:
-        raise HotloopError("Name the script to run, as in: hotloop run train.py --its arguments")
+        raise HotloopError("No script to run; name one, as in: hotloop run train.py --its arguments")
     first = words[0]
     if first == "-m" or first.endswith(".py"):
         if first.endswith(".py") and not Path(first).is_file():
-            raise HotloopError(f"There is no script {first!r}{_did_you_mean(first)}.")
+            raise HotloopError(f"The script {first!r} does not exist{_did_you_mean(first)}.")
         return [sys.executable, *words]
     program = shutil.which(first)
     if program is None:
         if Path(first).is_file():
             return [sys.executable, *words]
         raise HotloopError(
-            f"There is no script and no command {first!r}{_did_you_mean(first)}; "
+            f"{first!r} is neither a script nor a command{_did_you_mean(first)}; "
             "name a .py file, -m and a module, or a command on PATH."
         )
     refuse_blind_python([first, *words[1:]], program)
@@ -165,7 +170,7 @@ def normal_command(words: tuple[str, ...]) -> list[str]:
 
 
 def refuse_blind_python(command: list[str], program: str) -> None:
-    """A Python started with -I, -E or -S never sees our start-up hook: say so, and what works."""
+    """Raise HotloopError for a Python started with -I, -E or -S, which never loads our start-up hook."""
     if Path(program).name.startswith("python"):
         flags, script = _python_flags(command[1:])
         where, instead = " ".join([command[0], *flags]), script
@@ -180,13 +185,13 @@ def refuse_blind_python(command: list[str], program: str) -> None:
         blind = "" if flag.startswith("--") else next((c for c in flag[1:] if c in BLINDING_FLAGS), "")
         if blind:
             raise HotloopError(
-                f"{where} cannot be recorded: -{blind} {BLINDING_FLAGS[blind]}, where the recording begins. "
-                f"Run it without: hotloop run {shlex.join(instead)}"
+                f"{where} cannot be recorded: -{blind} {BLINDING_FLAGS[blind]}, which starts the recording; "
+                f"run it without: hotloop run {shlex.join(instead)}"
             )
 
 
 def _python_flags(words: list[str]) -> tuple[list[str], list[str]]:
-    """The interpreter's own flags, and the rest from the script, -m or -c on."""
+    """The flags of the interpreter, and the rest, beginning with the script, -m or -c."""
     flags: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
@@ -216,7 +221,7 @@ def _did_you_mean(name: str) -> str:
 
 
 def name_of(command: list[str]) -> str:
-    """A short name for the capture folder: the script's or module's."""
+    """A short name for the capture folder: that of the script or module."""
     for at, word in enumerate(command[1:], 1):
         if word == "-m" and at + 1 < len(command):
             return command[at + 1]

@@ -1,4 +1,4 @@
-"""`hotloop doctor --selfcheck`: record a short run whose figures are known and see whether they come out."""
+"""`hotloop doctor --selfcheck`: records a short run with known figures and checks that they come out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_OWN_COST_NS = 20_000  # the Python twin on a slow machine
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold, and the figure that says whether it does."""
+    """Something that must hold, and the measured figure."""
 
     what: str
     passed: bool
@@ -32,7 +32,7 @@ class Check:
 
 
 def selfcheck() -> tuple[Check, ...]:
-    """Record, read back, judge; takes about a second and leaves nothing behind."""
+    """Run all checks; takes about a second and leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="hotloop-selfcheck-") as temporary:
         folder = Path(temporary) / "capture"
         before_ns = time.monotonic_ns()
@@ -62,7 +62,7 @@ def _record(folder: Path) -> None:
 
 
 def _work(profiler: Profiler) -> None:
-    """Regions with known counts: an outer one, an inner one many times."""
+    """Regions with known counts: an outer one with many inner ones."""
     outer, inner = profiler.profile("env_step"), profiler.profile("env_rgb_rendering")
     for _ in range(TURNS):
         with outer:
@@ -92,7 +92,7 @@ def _counts(capture: Capture) -> Check:
 def _adds_up(capture: Capture) -> Check:
     gaps = [abs(_summed_ns(thread) - thread.wall_ns) / max(thread.wall_ns, 1) for thread in capture.threads]
     return Check(
-        "own times and unattributed time add up to each thread's time",
+        "exclusive times and unattributed time add up to the time of each thread",
         max(gaps) < 1e-9,
         f"largest gap {percent(max(gaps))}",
     )
@@ -112,25 +112,25 @@ def _fits_into(capture: Capture, wall_ns: int) -> Check:
     busy_ns = TURNS * WORK_NS
     passed = busy_ns <= by_name(capture.tree)["env_step"].total_ns / 2 <= recorded_ns <= wall_ns
     figure = f"{duration(busy_ns)} of work within {duration(recorded_ns)} recorded within {duration(wall_ns)}"
-    return Check("recorded time lies between the work done and the clock on the wall", passed, figure)
+    return Check("recorded time lies between the work done and the wall time", passed, figure)
 
 
 def _nesting(capture: Capture) -> Check:
     outer = [node for node in capture.tree.children if node.name == "env_step"]
     passed = len(outer) == 1 and [child.name for child in outer[0].children] == ["env_rgb_rendering"]
     return Check(
-        "regions nest as they ran", passed, "env_step > env_rgb_rendering" if passed else "they do not"
+        "regions are nested as they ran", passed, "env_step > env_rgb_rendering" if passed else "they are not"
     )
 
 
 def _own_cost(capture: Capture) -> Check:
     cost_ns = capture.region_cost_ns
     passed = cost_ns is not None and cost_ns < MOST_OWN_COST_NS
-    return Check("a region costs little", passed, duration(cost_ns))
+    return Check("a region is cheap", passed, duration(cost_ns))
 
 
 def _survives_kill(folder: Path) -> Check:
-    """A process killed in the middle of a region leaves a capture that can be read."""
+    """A process killed inside a region leaves a readable capture."""
     context = multiprocessing.get_context("fork")
     ready_read, ready_write = os.pipe()
     child = context.Process(target=_wait_to_be_killed, args=(folder, ready_write))
@@ -142,7 +142,7 @@ def _survives_kill(folder: Path) -> Check:
     os.close(ready_write)
     stats = by_name(load(folder).tree)
     passed = "env_step" in stats and stats["env_step"].total_ns > 0
-    figure = f"{duration(stats['env_step'].total_ns)} of the open region" if passed else "nothing was found"
+    figure = f"{duration(stats['env_step'].total_ns)} of the open region" if passed else "nothing"
     return Check("a killed process leaves its recording", passed, figure)
 
 
@@ -151,7 +151,9 @@ def _wait_to_be_killed(folder: Path, ready: int) -> None:
     profiler.start(folder)
     with profiler.profile("env_step"):
         _spin(30_000_000)
-        with profiler.profile("env_rgb_rendering"):  # an event of its own: no need to wait for the heartbeat
+        with profiler.profile(
+            "env_rgb_rendering"
+        ):  # an event, so that there is no need to wait for the heartbeat
             pass
         os.write(ready, b"!")
         time.sleep(60)

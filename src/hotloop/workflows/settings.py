@@ -1,4 +1,4 @@
-"""What a project says about itself in `[tool.hotloop]` of pyproject.toml, or in hotloop.toml."""
+"""Settings of a project, from `[tool.hotloop]` in pyproject.toml or from hotloop.toml."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _KEYS = ("categories",)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a project; the defaults when it has none."""
+    """Settings of a project."""
 
     category_patterns: tuple[tuple[str, str], ...] = ()  # (prefix or glob of region names, category)
-    file: Path | None = None  # where they were read
+    file: Path | None = None  # where they come from; None: defaults
 
 
 def load_settings(folder: Path | None = None) -> Settings:
-    """Settings for `folder` (default: the current one): the nearest file here or above wins.
+    """Settings for `folder` (default: the current one), from the nearest file in it or above it.
 
-    In one folder hotloop.toml wins over pyproject.toml. Raises HotloopError for a bad file.
+    In the same folder hotloop.toml takes precedence over pyproject.toml. Raises HotloopError
+    for an invalid file.
     """
     start = (folder or Path.cwd()).resolve()
     for place in (start, *start.parents):
@@ -45,7 +46,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HotloopError(f"{file} cannot be read ({error}); correct it or move it away.") from error
+        raise HotloopError(f"{file} cannot be read ({error}); fix it or move it away.") from error
 
 
 def _tools(table: dict[str, Any]) -> dict[str, Any]:
@@ -58,13 +59,15 @@ def _settings(table: Any, file: Path) -> Settings:
         raise HotloopError(f"{file}: [tool.hotloop] is {table!r}; it must be a table of settings.")
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
-        raise HotloopError(f"{file}: there is no setting {unknown[0]!r}; there is {', '.join(_KEYS)}.")
+        raise HotloopError(f"{file}: unknown setting {unknown[0]!r}; known: {', '.join(_KEYS)}.")
     rules = table.get("categories", {})
     if not isinstance(rules, dict):
         raise HotloopError(f'{file}: categories is {rules!r}; write it as {{"my_env_*" = "environment"}}.')
     for pattern, category in rules.items():
         if not pattern:
-            raise HotloopError(f"{file}: a pattern in categories is empty; it would fit every region.")
+            raise HotloopError(
+                f"{file}: categories has an empty pattern, which would match every region; remove it."
+            )
         if category not in _CHOICES:
             raise HotloopError(
                 f"{file}: the category of {pattern!r} is {category!r}; choose one of {', '.join(_CHOICES)}."

@@ -1,4 +1,4 @@
-"""`hotloop train WORKLOAD`: run a reference pipeline under the profiler."""
+"""`hotloop train WORKLOAD`: trains a reference pipeline under the profiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.workloads.outcome import Outcome
 from hotloop.workflows.record import start, stop
 
-# name -> class of its settings in hotloop/rl/workloads/<name>.py, beside `run(config, note, quiet)`
+# workload -> class of its settings in hotloop/rl/workloads/<workload>.py, which also has `run` and `check`
 WORKLOADS = {
     "ricochet": "Ricochet",
     "petri": "Petri",
@@ -31,14 +31,12 @@ WORKLOADS = {
     "mario": "Mario",
     "imitate": "Imitate",
 }
-# name -> module of ours with the class `Request`: what else the workload can find out
-REQUESTS = {"petri": "hotloop.workflows.train_petri", "mario": "hotloop.workflows.train_mario"}
 NOTE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How a training is recorded."""
+    """How a training run is recorded."""
 
     capture: Path | None = None
     profiling: bool = True
@@ -48,42 +46,34 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training that ended, and where its recording lies."""
+    """Result of a training run and the folder of its capture."""
 
     outcome: Outcome
-    folder: Path | None
+    folder: Path | None  # None: it was not recorded
 
 
 def config_class(name: str) -> type[Any]:
     """The settings of a workload."""
     if name not in WORKLOADS:
-        raise HotloopError(f"there is no workload {name!r}; there is {', '.join(WORKLOADS)}.")
+        raise HotloopError(f"{name!r} is not a workload; use one of {', '.join(WORKLOADS)}.")
     require_extra("torch", "rl")
     found: type[Any] = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), WORKLOADS[name])
     return found
 
 
-def request_class(name: str) -> type[Any] | None:
-    """What can be asked about a workload's training beside training itself; None for nothing."""
-    if name not in REQUESTS:
-        return None
-    found: type[Any] = importlib.import_module(REQUESTS[name]).Request
-    return found
-
-
 def check_config(name: str, config: Any) -> None:
-    """Raise HotloopError for settings that cannot be, before anything is planned or compiled."""
+    """Raise HotloopError for invalid settings, before anything is planned or compiled."""
     importlib.import_module(f"hotloop.rl.workloads.{name}").check(config)
 
 
 def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> Trained:
-    """Run the workload; its capture is complete however it ends."""
+    """Run the workload; its capture is complete no matter how it ends."""
     workload = importlib.import_module(f"hotloop.rl.workloads.{name}")
     workload.check(config)
     if not recording.profiling:
         return Trained(workload.run(config, None, quiet), None)
     if hasattr(workload, "prepare"):
-        workload.prepare(config)  # what happens once on a machine is no part of the training
+        workload.prepare(config)  # compilation happens once on a machine and is not part of the training
     wanted = recording.capture or new_folder(f"train-{name}")
     plain = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     made = start(
@@ -105,34 +95,34 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
 
 
 def check_export(file: Path) -> None:
-    """Say before a long training what would stop its report from being written at the end."""
+    """Raise HotloopError before a long training run if its report cannot be written at the end."""
     if not file.absolute().parent.is_dir():
         raise HotloopError(
-            f"there is no folder {file.absolute().parent} for {file.name}; make it, or choose another."
+            f"{file} cannot be written: the folder {file.absolute().parent} does not exist; create it."
         )
     if file.exists():
         try:
             from_json(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, HotloopError):
             raise HotloopError(
-                f"{file} exists and is no report of ours; choose another name, or move it."
+                f"{file} exists and was not written by hotloop; choose another name, or move it."
             ) from None
 
 
 def save_export(capture: Capture, file: Path) -> None:
-    """The whole capture as one JSON file; an older report of the same name is replaced."""
+    """Write the whole capture as one JSON file; replaces an older report."""
     try:
         save_json(capture, file)
     except OSError as error:
         raise HotloopError(
-            f"{file} cannot be written ({error.strerror}); the capture is whole, export it with: "
+            f"{file} cannot be written ({error.strerror}); the capture is complete, export it with: "
             f"hotloop report {capture.path} -o NAME.capture.json"
         ) from error
 
 
 @contextmanager
 def _libraries_wrapped(wanted: bool) -> Iterator[None]:
-    """While another library trains, its calls are recorded as `hotloop run` records them."""
+    """While another library trains, record its calls as `hotloop run` does."""
     if not wanted or libraries.current is not None:
         yield
         return
@@ -146,7 +136,7 @@ def _libraries_wrapped(wanted: bool) -> Iterator[None]:
 
 
 def _bottleneck_note() -> Callable[[], str]:
-    """The words for the progress line: what took most of the last seconds."""
+    """A function that returns the current bottleneck for the progress line."""
     meter: Meter | None = None
     due_s, words = 0.0, ""
 

@@ -7,9 +7,7 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
@@ -35,25 +33,24 @@ EPOCH_STEPS = 4096
 LEARNING_STARTS = 512
 EPSILON = 0.1  # the same throughout, so that the collectors ask the network in both
 LEAST_TIMEOUT_S = 900.0
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
 class Request:
     """What to find out about the pipeline."""
 
-    benchmark: Flag = False
+    benchmark: bool = False
     """Train with both variants in turn, in fresh processes, at equal updates for each transition, and
     compare them; writes a JSON and a PNG file."""
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "15m"
+    budget: str = "15m"
     """With --benchmark: time for all runs together."""
     pairs: int = 8
     """With --benchmark: most pairs of runs; 5 at least for an interval."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    series: Path | None = None
     """With --benchmark: where the runs are kept; hotloop-runs/<time>-mario-benchmark when not given."""
-    benchmark_json: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("mario_benchmark.json")
+    benchmark_json: Path = Path("mario_benchmark.json")
     """With --benchmark: the figures of all runs."""
-    benchmark_png: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("mario_benchmark.png")
+    benchmark_png: Path = Path("mario_benchmark.png")
     """With --benchmark: the picture."""
 
     @property

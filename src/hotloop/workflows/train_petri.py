@@ -1,4 +1,4 @@
-"""What `hotloop train petri` can say beside a report: a batch by its parts, and turbo on against off."""
+"""`hotloop train petri --breakdown | --compare | --detailed`: a batch by its parts, turbo on against off."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
@@ -44,55 +41,54 @@ BATCHES = 5
 OFF, ON = "turbo off", "turbo on"
 REPORTS = {True: Path("profile_training_turbo_on.txt"), False: Path("profile_training_turbo_off.txt")}
 TOP = 50
-# With fewer than 8 pairs no word can be given for ten parts together.
+# Fewer than 8 pairs cannot decide ten parts at once.
 PAIRS = tuple(look for look in LOOKS if look >= 8)
-LEAST_TIMEOUT_S = 600.0  # the first pair is run to its end, however small the budget
+MIN_TIMEOUT_S = 600.0  # the first pair always runs to its end, however small the budget
 _TITLE = "hotloop: functions of training batches"
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to find out about the training."""
+    """What to do besides training."""
 
-    breakdown: Flag = False
+    breakdown: bool = False
     """Show the parts of a training batch: collection, advantage, loss and so on."""
-    compare: Flag = False
-    """Train with turbo on and off in turn, in fresh processes, and say what turbo gains."""
-    detailed: Flag = False
-    """Write profile_training_turbo_on.txt or _off.txt, with --compare both: cProfile's top 50 functions."""
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
+    compare: bool = False
+    """Train with turbo on and off in turn, in fresh processes, and show the speed-up."""
+    detailed: bool = False
+    """Write the top 50 functions of cProfile to profile_training_turbo_on.txt or _off.txt, both with
+    --compare."""
+    budget: str = "10m"
     """With --compare: time for all runs together."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """With --compare: where the runs are kept; hotloop-runs/<time>-petri-turbo when not given."""
+    series: Path | None = None
+    """With --compare: folder for the runs. Default: hotloop-runs/<time>-petri-turbo."""
 
     @property
     def wanted(self) -> bool:
-        """Whether anything beside training was asked for."""
         return self.breakdown or self.compare or self.detailed
 
 
 @dataclass(frozen=True)
-class VariantComparison:
-    """Turbo on against off, with all that is said about it."""
+class TurboComparison:
+    """Turbo on against off: the verdict and where the gain comes from."""
 
-    done: ExperimentResult
-    off: BatchBreakdown | None  # of the middle run of a side
+    result: ExperimentResult
+    off: BatchBreakdown | None  # of the median run
     on: BatchBreakdown | None
     explanation: Explanation
     impacts: tuple[Impact, ...]  # with turbo on
-    recommendations: tuple[Recommendation, ...]  # of the rules, about regions of a batch
+    recommendations: tuple[Recommendation, ...]  # about regions of a batch
 
 
 def with_batches(config: Petri) -> Petri:
-    """The config with a number of batches to measure."""
+    """The config with a limited number of batches."""
     chosen = config if config.batches else replace(config, batches=BATCHES)
     check(chosen)
     return chosen
 
 
 def breakdown_of(folder: Path) -> BatchBreakdown:
-    """The breakdown of a recorded training."""
+    """The breakdown of a recorded training run; raises HotloopError if it is too short."""
     found = batch_breakdown(load(folder))
     if found is None:
         raise HotloopError(
@@ -104,12 +100,12 @@ def breakdown_of(folder: Path) -> BatchBreakdown:
 # ---- turbo on against off
 
 
-def compare_turbo(config: Petri, request: Request, progress: Progress) -> VariantComparison:
-    """Fresh processes in turn, by the lab; the time compared is that of a batch after warm-up."""
+def compare_turbo(config: Petri, request: Request, progress: Progress) -> TurboComparison:
+    """Compare turbo on and off in fresh processes; compares the time of a batch after warm-up."""
     if config.checkpoint is not None or config.resume:
-        raise HotloopError("--compare trains afresh in every run; leave out --checkpoint and --resume.")
+        raise HotloopError("--compare trains from scratch in every run; remove --checkpoint and --resume.")
     config = with_batches(config)
-    if config.learner == "auto":  # measured anew in each process, it could differ from run to run
+    if config.learner == "auto":  # auto could choose differently from run to run
         config = replace(config, learner="fused")
     budget_s = parse_seconds(request.budget, "--budget")
     plan = Plan(
@@ -118,19 +114,19 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> Varian
         seeds=tuple(range(config.seed, config.seed + LOOKS[-1])),
         budget_s=budget_s,
         looks=PAIRS,
-        timeout_s=max(budget_s, LEAST_TIMEOUT_S),
+        timeout_s=max(budget_s, MIN_TIMEOUT_S),
     )
     series = begin(plan, request.series, "petri-turbo")
-    done = run_experiment(series, progress, read_figures=lambda folder: measured_batches(folder, config))
-    runs = done.series.of(ON)
-    row = done.comparison.compared[0]
-    return VariantComparison(
-        done,
-        _typical(done.series, OFF),
-        _typical(done.series, ON),
+    result = run_experiment(series, progress, read_figures=lambda folder: measured_batches(folder, config))
+    runs = result.series.of(ON)
+    row = result.comparison.compared[0]
+    return TurboComparison(
+        result,
+        _typical(result.series, OFF),
+        _typical(result.series, ON),
         explain_gain(row.components, row.verdict, "turbo"),
         impacts([run.figures.components_s for run in runs if run.figures.components_s]),
-        _rules(done.series),
+        _batch_recommendations(result.series),
     )
 
 
@@ -139,7 +135,7 @@ def _variant(config: Petri, turbo: bool) -> Variant:
 
 
 def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
-    """The command line that trains so; the seed is the pair's."""
+    """The command line of a variant; {seed} stands for the seed of the pair."""
     words = [sys.executable, "-m", "hotloop", "train", "petri", "--no-profiling", "--seed", "{seed}"]
     words.append("--turbo" if turbo else "--no-turbo")
     for field in dataclasses.fields(Petri):
@@ -150,7 +146,7 @@ def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
 
 
 def measured_batches(folder: Path, config: Petri) -> Figures:
-    """What a run did, its times taken from its training batches: seconds per env step, by part."""
+    """Figures of a run with times taken from its training batches: seconds per env step, by part."""
     capture = load(folder)
     found, known = batch_breakdown(capture), run_figures(capture)
     if found is None:
@@ -166,7 +162,7 @@ def measured_batches(folder: Path, config: Petri) -> Figures:
 
 
 def _typical(series: Series, variant: str) -> BatchBreakdown | None:
-    """The breakdown of the run whose batches were nearest the median of its side."""
+    """The breakdown of the median run of a variant."""
     runs = [run for run in series.of(variant) if run.figures.s_per_env_step]
     if not runs:
         return None
@@ -175,10 +171,10 @@ def _typical(series: Series, variant: str) -> BatchBreakdown | None:
     return None if folder is None else batch_breakdown(load(folder))
 
 
-def _rules(series: Series) -> tuple[Recommendation, ...]:
-    """What the rules say about the last run with turbo, as far as it is about the batches.
+def _batch_recommendations(series: Series) -> tuple[Recommendation, ...]:
+    """Recommendations for the last run with turbo that are about the batches.
 
-    A region that takes most of its time outside them, such as a reset that compiles, is left out.
+    Regions that spend most of their time elsewhere, such as a reset that compiles, are left out.
     """
     runs = series.of(ON)
     folder = series.capture_folder(runs[-1]) if runs else None
@@ -201,7 +197,7 @@ def _rules(series: Series) -> tuple[Recommendation, ...]:
 
 
 def write_functions(config: Petri, both: bool, say: Callable[[str], None]) -> str:
-    """Train under cProfile, one batch to warm up left out, and write the reports; returns the difference."""
+    """Train under cProfile, without the warm-up batch, and write the reports; returns the difference."""
     modes = (True, False) if both else (config.turbo,)
     for turbo in modes:
         _check_ours(REPORTS[turbo])
@@ -227,7 +223,7 @@ def functions_report(stats: pstats.Stats, config: Petri, turbo: bool) -> str:
     """Top 50 by cumulative time with calls and time per call, then callers and callees of each."""
     text = io.StringIO()
     text.write(f"{_TITLE}, {ON if turbo else OFF}, trainer {config.trainer}\n")
-    text.write("cProfile slows calls down: compare within this file, not with a clock.\n")
+    text.write("cProfile slows down calls: compare times within this file only.\n")
     stats.stream = text  # type: ignore[attr-defined]
     stats.sort_stats("cumulative")
     stats.print_stats(TOP)
@@ -237,9 +233,11 @@ def functions_report(stats: pstats.Stats, config: Petri, turbo: bool) -> str:
 
 
 def _check_ours(file: Path) -> None:
-    """Refuse to replace a file that is no report of ours."""
+    """Raise HotloopError rather than replace a file that hotloop did not write."""
     if file.exists() and not (file.is_file() and _first_words(file).startswith(_TITLE)):
-        raise HotloopError(f"{file} exists and is no report of ours; move it, or run in another folder.")
+        raise HotloopError(
+            f"{file} exists and was not written by hotloop; move it, or run in another folder."
+        )
 
 
 def _first_words(file: Path) -> str:

@@ -27,7 +27,7 @@ from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.report.trial import LeftOut, Patch, TrialReport
 from hotloop.workflows.insertion_point import find_insertion_point, script_of
 from hotloop.workflows.run import (
-    Ran,
+    ScriptRun,
     begin_capture,
     name_of,
     normal_command,
@@ -59,7 +59,7 @@ class TrialSettings:
 class TrialResult:
     """How the script ended, and the verdicts."""
 
-    ran: Ran
+    ran: ScriptRun
     report: TrialReport
     reported: bool  # the report was passed on while the script was still running
     stopped: bool  # we ended the script
@@ -99,7 +99,7 @@ def run_trial(
     interrupted = wait_for(child)
     over.set()
     watching.join()
-    ran = Ran(target, tuple(command), child.returncode, interrupted)
+    ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, ValueError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     reported = judge.finished

@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
@@ -27,7 +25,6 @@ from hotloop.rl.workloads.stages import StageReport, report_lines
 
 Stage = Literal["demos", "bc", "rl"]
 STAGES: tuple[Stage, ...] = ("demos", "bc", "rl")
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 # Hyper-parameters, the same for both trainers. The noise is that whose entropy the temperature aims at
 # (-1 for each action), so the clone begins where the temperature would bring it.
@@ -51,7 +48,7 @@ class Imitate:
 
     stage: Literal["all", "demos", "bc", "rl"] = "all"
     """All three stages, or one of them, with what the others left in the folder."""
-    folder: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("imitate")
+    folder: Path = Path("imitate")
     """Where demonstrations, clone and agent are kept."""
     episodes: int = 50
     """Laps that the expert demonstrates."""
@@ -84,13 +81,13 @@ class Imitate:
     """Units of a hidden layer of actor and critics."""
     n_layer: int = 2
     """Hidden layers."""
-    speedup: Flag = False
+    speedup: bool = False
     """First measure each stage at small size with one and more workers (or envs, or ways of loading)."""
     seed: int = 0
     """Same seed, same settings: same demonstrations, clone and agent, whatever the number of workers."""
     resume: bool = False
     """Each stage goes on from what it left in the folder, to the same numbers; without it, it begins anew."""
-    metrics: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    metrics: Path | None = None
     """Folder for TensorBoard, with our trainers."""
 
     @property

@@ -15,9 +15,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from hotloop._util.errors import HotloopError
 from hotloop.machine.facts import cores_granted
@@ -138,20 +136,20 @@ class Mario:
     """Of the platformer's levels."""
     max_episode_steps: int | None = None
     """Truncate episodes after so many steps."""
-    world: Annotated[str, tyro.conf.arg(metavar="W-S")] = "1-1"
+    world: str = "1-1"
     """World and stage, with env mario."""
     start_method: Literal["spawn", "fork", "forkserver"] = "spawn"
     """How collectors are started."""
-    hang_timeout: Annotated[float, tyro.conf.arg(metavar="S")] = 60.0
+    hang_timeout: float = 60.0
     """Start a collector anew when nothing was heard of it for so many seconds."""
-    play: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    play: int = 0
     """Games of the platformer that are played after training, by the agent and by chance, to tell how far
     each comes."""
     seed: int = 0
     """Decides weights, samples and the collectors' seeds."""
-    metrics: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    metrics: Path | None = None
     """Folder for TensorBoard."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    checkpoint: Path | None = None
     """Where to keep the agent; also written on Ctrl-C."""
     resume: bool = False
     """Go on from the checkpoint."""

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 
 from hotloop import profile
@@ -70,11 +69,11 @@ class Petri:
     """Of our trainer: loss, gradient and Adam in one kernel, or one by one in torch."""
     seed: int = 0
     """Same seed, same settings: same agent."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    checkpoint: Path | None = None
     """Where to keep the agent, with our trainer; also written on Ctrl-C."""
     resume: bool = False
     """Go on from the checkpoint."""
-    metrics: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    metrics: Path | None = None
     """Folder for TensorBoard, with our trainer."""
 
 

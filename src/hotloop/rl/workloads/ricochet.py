@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
@@ -66,7 +64,7 @@ class Ricochet:
     """Boards never seen in training to play after it; 0 for none."""
     seed: int = 0
     """Same seed, same settings: same agent."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    checkpoint: Path | None = None
     """Where to keep the agent; also written on Ctrl-C."""
     resume: bool = False
     """Go on from the checkpoint."""

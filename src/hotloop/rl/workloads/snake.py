@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
@@ -109,16 +107,16 @@ class Snake:
     """Transitions that the replay keeps."""
     learning_rate: float = 1e-3
     """Of Adam."""
-    learning_check: Annotated[int, tyro.conf.arg(metavar="STEPS")] = 0
+    learning_check: int = 0
     """First train the fast twin of these settings for so many env steps and let it play; the report's return
     is then that of its games, so that learning can be compared after a run too short to learn. 0: not."""
     seed: int = 0
     """Same seed, same settings: same agent."""
-    log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    log: Path | None = None
     """Where logging writes, a JSON line for each step; nowhere lasting when not given."""
-    metrics: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    metrics: Path | None = None
     """Folder for TensorBoard."""
-    checkpoint: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    checkpoint: Path | None = None
     """Where to keep the agent; also written on Ctrl-C."""
     resume: bool = False
     """Go on from the checkpoint."""
