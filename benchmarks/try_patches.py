@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds
+from hotloop.analysis.trial import BASELINE, Part, Rounds, SequentialTrial
 from hotloop.machine.facts import cpu_name
 
 SCRIPTS = {
@@ -103,7 +103,7 @@ def dealt(rows: Sequence[Row], length: int, change: float, chance: random.Random
             rounds.append(row | {"nothing_1": (seconds * (1 + change), done)})
         weight = last["all_updates"] / last["all_steps"] if kind == "updates" else 1.0
         parts.append(Part(tuple(rounds), weight))
-    return Rounds("cycles" if len(parts) == 1 else "phases", "env step", tuple(parts))
+    return Rounds("cycles" if len(parts) == 1 else "phases", "env_step", tuple(parts))
 
 
 def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str]:
@@ -114,9 +114,9 @@ def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str
             found = wrong = 0
             for number in range(times):
                 chance = random.Random(f"{length}/{change}/{number}")
-                looking = Looking([f"nothing_{number}" for number in range(1, PATCHES + 1)])
-                looking.look(dealt(segments[number % len(segments)], length, change, chance), final=True)
-                words = {row.name: row.verdict.word for row in looking.verdicts}
+                trial = SequentialTrial([f"nothing_{number}" for number in range(1, PATCHES + 1)])
+                trial.update(dealt(segments[number % len(segments)], length, change, chance), final=True)
+                words = {row.name: row.verdict.word for row in trial.verdicts}
                 found += words["nothing_1"] == "faster" and change < 0
                 rest = [word for name, word in words.items() if name != "nothing_1" or not change]
                 wrong += any(word in ("faster", "slower") for word in rest)

@@ -118,7 +118,7 @@ def live(minutes: float, coins: random.Random) -> tuple[dict[float, Tally], list
         tallies[difference].said.append(from_verdict(decision.verdict))
         number += 1
         left = max(end - time.monotonic(), 0)
-        says = f"{difference:4.0%} planted: {decision.verdict.says} ({len(pairs)} pairs)"
+        says = f"{difference:4.0%} planted: {decision.verdict.summary} ({len(pairs)} pairs)"
         print(f"{number:4d}  {says:<60} {left:4.0f} s left", file=sys.stderr, flush=True)
     return tallies, rates
 
@@ -240,7 +240,7 @@ def print_simulated(repeats: int) -> None:
                         break
                 verdicts.append(decision.verdict)
             words = [v.word for v in verdicts]
-            shares = [words.count(w) / repeats for w in ("slower", "faster", "no difference", "undecided")]
+            shares = [words.count(w) / repeats for w in ("slower", "faster", "no_difference", "undecided")]
             tally = Tally(1 + change, [from_verdict(v) for v in verdicts])
             cells = [name, f"{change:.0%}".replace("%", " %"), *(percent(s) for s in shares)]
             cells += [percent(tally.covered()), f"{np.mean([v.pairs for v in verdicts]):.1f}"]

@@ -204,15 +204,15 @@ BOTTLENECKS = (
     bottleneck("log", "logging", "train.py:131", 0.06, (0.05, 0.08, 0.0), 2.6, 4_704, None),
 )
 
-RUN = "HOTLOOP_CAPTURE=hotloop-runs/after python train.py --envs 256 --episodes 5000"
+RUN = "HOTLOOP_CAPTURE=hotloop-runs/after python train.py --n-envs 256 --episodes 5000"
 
 RECOMMENDATIONS = (
     Recommendation(
-        rule="replay-item-by-item",
+        name="replay_item_by_item",
         title="Push each step's transitions into replay as one batch",
         evidence=(
-            "replay_push runs 256 times for each step of the 256 envs and takes 47.3 us a call.",
-            "It is 28.5 % of the training thread's time; copying the same bytes at once takes 1.4 s in all.",
+            "replay_push runs 256 times per step of the 256 envs, 47.3 us per call.",
+            "It takes 28.5 % of the training thread's time; copying the same bytes at once would take 1.4 s.",
         ),
         advice="Write all 256 transitions with one slice assignment into preallocated arrays.",
         gain=Estimate(1.38, 1.34, 1.42),
@@ -227,10 +227,10 @@ RECOMMENDATIONS = (
         prove_command=f"make the change, then record again: {RUN}",
     ),
     Recommendation(
-        rule="too-many-updates",
-        title="Train less often: 4 updates for each vectorised step",
-        evidence=("18,816 updates for 4,704 vectorised steps take 45.8 % of the time.",),
-        advice="Try one update for each vectorised step and watch the learning curve.",
+        name="too_many_updates",
+        title="Train less often (now 4 updates per vector step)",
+        evidence=("18,816 updates for 4,704 vector steps take 45.8 % of the time.",),
+        advice="Try one update per vector step and watch the learning curve.",
         gain=Estimate(1.52, 1.41, 1.63),
         tier="high",
         effort="minutes",
@@ -243,10 +243,10 @@ RECOMMENDATIONS = (
         prove_command=f"{RUN} --train-steps 1",
     ),
     Recommendation(
-        rule="oversubscribed-threads",
+        name="oversubscribed_threads",
         title="Use one BLAS thread in each process",
-        evidence=("2 processes x 8 BLAS threads share 2 cores really granted.",),
-        advice="Small networks gain nothing from more threads; they wait for each other.",
+        evidence=("2 processes x 8 BLAS threads share the 2 cores granted.",),
+        advice="Small networks do not benefit from more threads; the threads wait for each other.",
         gain=None,
         tier="medium",
         effort="minutes",
@@ -259,12 +259,12 @@ RECOMMENDATIONS = (
         prove_command=f"OMP_NUM_THREADS=1 {RUN}",
     ),
     Recommendation(
-        rule="logging-too-often",
+        name="logging_too_often",
         title="Logging every step costs 1.3 %",
         evidence=("log takes 2.6 s of 200 s.",),
         advice="Leave it.",
         gain=Estimate(1.012, 1.011, 1.013),
-        tier="not worth optimising",
+        tier="not_worth_optimising",
         effort="minutes",
         safety="safe",
         provable_by="hand",
@@ -282,17 +282,17 @@ GROWTH = Growth(
     late_ns=64.2e6,
     excess=3.0,
     factors=(
-        GrowthFactor("steps per episode", 1.875, False),
-        GrowthFactor("calls per step", 1.0, False),
-        GrowthFactor("cost per call", 1.6, True),
+        GrowthFactor("steps_per_episode", 1.875, False),
+        GrowthFactor("calls_per_step", 1.0, False),
+        GrowthFactor("cost_per_call", 1.6, True),
     ),
     regions=(
         RegionGrowth("replay_push", Estimate(0.41, 0.36, 0.47), 1e-9, True, 24.1e3, 71.8e3),
         RegionGrowth("env_flood_fill", Estimate(0.12, 0.08, 0.16), 0.002, False, 11.0e3, 13.4e3),
         RegionGrowth("backward", Estimate(0.0, -0.02, 0.02), 0.71, False, 2.05e6, 2.05e6),
     ),
-    says="Episodes got 1.88 times longer, which is learning; each call got 1.60 times slower, "
-    "which is a defect: replay_push.",
+    summary="Late in the run, an episode took 3.00x the time of an early one: episodes got longer (1.88x), "
+    "which is learning; a defect: calls of replay_push got slower.",
 )
 
 UTILISATION = (
@@ -304,12 +304,12 @@ UTILISATION = (
 )
 
 ROOFLINE = (
-    RooflineRow("replay_push", "copy bandwidth", 57.0e9, 1.4e9, 40.7),
-    RooflineRow("backward", "matrix product", 38.6e9, 29.7e9, 1.3),
+    RooflineRow("replay_push", "copy_bandwidth", 57.0e9, 1.4e9, 40.7),
+    RooflineRow("backward", "matrix_product", 38.6e9, 29.7e9, 1.3),
 )
 
-WAITS = "The training thread waits 1.6 % of its time, the others 81.9 %: the learner is the limit."
-OVERSUBSCRIBED = "2 processes x 8 compute threads on 2 cores granted: 8.0 times more threads than cores."
+WAITS = "The other threads wait for your training thread, 81.9 % of the time; it waits 1.6 % of the time."
+OVERSUBSCRIBED = "2 processes x 8 compute threads on 2 cores: 8.0 threads per core."
 
 
 def time_series(points: int = 24) -> dict[str, tuple[float, ...]]:
@@ -333,9 +333,9 @@ def time_series(points: int = 24) -> dict[str, tuple[float, ...]]:
 def rich() -> Findings:
     """A run with something to say in every section of the report."""
     return Findings(
-        headline="Replay takes 35.6 % of the training thread, most of it pushing transitions one by one; "
-        "pushing whole batches should make training 1.38 times as fast.",
-        command=("python", "train.py", "--envs", "256", "--episodes", "5000"),
+        headline="replay takes 35.6 % of your training thread's time, mostly to push transitions one by one; "
+        "pushing whole batches would speed up training 1.38x [1.34, 1.42].",
+        command=("python", "train.py", "--n-envs", "256", "--episodes", "5000"),
         wall_ns=ns(200.6),
         env_steps=ENV_STEPS,
         updates=18_816,
@@ -343,8 +343,8 @@ def rich() -> Findings:
         env_steps_per_s=6_003.1,
         updates_per_s=93.8,
         mean_return=12.42,
-        basis="the breakdown: shares of the wall time of train.py (pid 4211) MainThread, which drives "
-        "training; regions and bottlenecks: shares of the time of all 3 threads added up",
+        basis="the breakdown shows shares of the wall time of train.py (pid 4211) MainThread, which drives "
+        "training; regions and bottlenecks show shares of the time of all 3 threads added up",
         breakdown=breakdown("train.py (pid 4211) MainThread", LOOP_S, LOOP),
         all_threads=breakdown("all 3 threads", ALL_S, everything()),
         bottlenecks=BOTTLENECKS,
@@ -370,7 +370,7 @@ def rich() -> Findings:
             "GPU time and memory: no accelerator was in use.",
             "Idle time of evaluate (pid 4230): its CPU time was not recorded.",
         ),
-        warnings=("evaluate (pid 4230) ended without closing its recording; its last 0.3 s may be missing.",),
+        warnings=("evaluate (pid 4230) died before closing its recording; its figures end there.",),
         waits=Waits("train.py (pid 4211) MainThread", 0.016, 0.819, WAITS),
         oversubscription=Oversubscription(2, 8, "cores present", 2.0, 8.0, 0.97, OVERSUBSCRIBED),
     )
@@ -452,7 +452,9 @@ def hostile() -> Findings:
             for r in good.recommendations
         ),
         growth=dataclasses.replace(
-            GROWTH, says=control, regions=tuple(dataclasses.replace(r, name=script) for r in GROWTH.regions)
+            GROWTH,
+            summary=control,
+            regions=tuple(dataclasses.replace(r, name=script) for r in GROWTH.regions),
         ),
         utilisation=tuple(
             dataclasses.replace(u, process=image, thread=control, stuck_in=script, stuck_for_ns=ns(3))

@@ -91,7 +91,7 @@ def test_long_lists_say_what_was_left_out() -> None:
 def test_a_command_too_long_for_a_line_can_still_be_copied() -> None:
     command = ("python", "train.py", *(f"--flag-{i}=value" for i in range(12)))
     text = terminal(dataclasses.replace(golden.rich(), command=command), 60, False, True)
-    shown = text[text.index("  python train.py") : text.index(" wall,")]
+    shown = text[text.index("  python train.py") : text.index(" wall time,")]
     shown = shown[: shown.rindex("\n")]
     assert shown.replace("\\\n", " ").split() == list(command)
 
@@ -107,7 +107,7 @@ def test_any_name_leaves_the_report_in_one_piece(name: str) -> None:
         utilisation=tuple(dataclasses.replace(u, process=name, thread=name) for u in found.utilisation),
         growth=dataclasses.replace(
             golden.GROWTH,
-            says=name,
+            summary=name,
             regions=tuple(dataclasses.replace(r, name=name) for r in golden.GROWTH.regions),
         ),
     )

@@ -25,21 +25,21 @@ SCRIPTS = Path(__file__).parent / "scripts"
 SOURCE = Path(__file__).parents[2] / "src"
 
 DEFECTS = {  # script -> the rule that must come out first, the region it must name
-    "store_each": ("replay-item-by-item", "memory_store"),
-    "eager_learner": ("too-many-updates", "fit"),
-    "list_memory": ("growing-cost", "draw"),
-    "chatty": ("logging-too-often", "journal"),
-    "how_good": ("evaluation-too-often", "how_good"),
-    "painted": ("rendering-in-python", "paint_board"),
+    "store_each": ("replay_item_by_item", "memory_store"),
+    "eager_learner": ("too_many_updates", "fit"),
+    "list_memory": ("growing_cost", "draw"),
+    "chatty": ("logging_too_often", "journal"),
+    "how_good": ("evaluation_too_often", "how_good"),
+    "painted": ("rendering_in_python", "paint_board"),
     "shrunk": ("resizing", "shrink"),
-    "tensors_each": ("transfers-one-by-one", "to_tensor"),
-    "ask_each": ("policy-one-by-one", "decide"),
-    "lonely_env": ("too-few-envs", "choose_move"),
-    "handed_over": ("env-workers-cost-more-than-work", "hand_over"),
-    "small_data": ("loader-workers-on-small-data", "next_batch"),
-    "slow_resets": ("costly-resets", "restart"),
-    "pick_samples": ("batch-item-by-item", "pick"),
-    "many_objects": ("garbage-collection-pauses", None),  # any region may be hit
+    "tensors_each": ("transfers_one_by_one", "to_tensor"),
+    "ask_each": ("policy_one_by_one", "decide"),
+    "lonely_env": ("too_few_envs", "choose_move"),
+    "handed_over": ("env_workers_cost_more_than_work", "hand_over"),
+    "small_data": ("loader_workers_on_small_data", "next_batch"),
+    "slow_resets": ("costly_resets", "restart"),
+    "pick_samples": ("batch_item_by_item", "pick"),
+    "many_objects": ("garbage_collection_pauses", None),  # any region may be hit
 }
 CLEAN = ("clean_vector", "clean_rollouts")
 RECORDINGS = 3
@@ -75,7 +75,7 @@ def recommendations(
 
 
 def serious(found: tuple[Recommendation, ...]) -> list[str]:
-    return [one.rule for one in found if one.tier in ("high", "medium")]
+    return [one.name for one in found if one.tier in ("high", "medium")]
 
 
 def test_every_script_is_in_the_tables() -> None:
@@ -88,7 +88,7 @@ def test_the_planted_defect_comes_out_first(script: str, tmp_path: Path) -> None
     found = recommendations(script, tmp_path, lambda found: serious(found)[:1] == [rule])
     assert serious(found)[:1] == [rule]
     first = found[0]
-    assert first.rule == rule and first.gain is not None
+    assert first.name == rule and first.gain is not None
     assert region in (None, first.region)
     assert first.site.startswith(str(SCRIPTS / f"{script}.py"))
 

@@ -115,7 +115,7 @@ def test_a_planted_difference_is_found_and_named(project: Path) -> None:
     assert marked == [r.variant == "B" for r in series.runs]
 
     exists = hotloop("compare", "s/runs/0000/capture", "s/runs/0001/capture", "--json")
-    assert json.loads(exists.stdout)["metric"] == "env step"
+    assert json.loads(exists.stdout)["metric"] == "env_step"
     assert "not run in turn" in exists.stderr
 
 
@@ -128,7 +128,7 @@ def test_a_against_itself_gives_no_verdict_and_everything_after_the_dashes_is_th
     )  # fmt: skip
     data = json.loads(done.stdout)
     verdict = data["compared"][0]["verdict"]
-    assert verdict["word"] in ("no difference", "undecided")
+    assert verdict["word"] in ("no_difference", "undecided")
     assert data["compared"][0]["work"] == []
     assert {r["variant"] for r in data["runs"]} == {"A", "B"}
     assert read(project / "s").plan.baseline.command[-4:] == ("--steps", "20", "--step-ms", "1")

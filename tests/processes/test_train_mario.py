@@ -342,7 +342,7 @@ def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
     assert "experience, steps/s" in done.stdout and "Too few pairs" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     data = json.loads((tmp_path / "mario_benchmark.json").read_text())
-    assert data["kind"] == "hotloop mario benchmark" and len(data["pairs"]) == 1
+    assert data["kind"] == "hotloop-pipeline-benchmark" and len(data["pairs"]) == 1
     pair = data["pairs"][0]
     assert pair["original"]["lock_wait_s"] > 0 and pair["fast"]["lock_wait_s"] == 0
     assert (tmp_path / "mario_benchmark.png").read_bytes().startswith(b"\x89PNG")

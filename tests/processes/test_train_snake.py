@@ -202,7 +202,7 @@ def test_the_shipped_plan_can_be_run_as_written() -> None:
         words = fill_command(variant.command, seed=0, size=plan.size)
         assert words[1:4] == ["-m", "hotloop", "train"] and read(words[4:]) is not None, variant.name
     control = plan.variant("control: flood off")
-    assert control.command == plan.baseline.command  # so its verdict must be "no difference"
+    assert control.command == plan.baseline.command  # so its verdict must be no_difference
     switches = {
         name for variant in plan.variants for name in (o.partition("=")[0] for o in variant.overrides)
     }

@@ -116,7 +116,7 @@ def test_the_script_ends_as_it_would_have_and_json_has_it_all(folder: Path) -> N
     assert done.returncode == 0, done.stderr
     assert plain.stdout.strip() in done.stderr  # same numbers to the last digit
     found = json.loads(done.stdout)
-    assert found["kind"] == "hotloop try" and found["script"] == {"exit_code": 0, "ending": "finished"}
+    assert found["kind"] == "hotloop-trial" and found["script"] == {"exit_code": 0, "ending": "finished"}
     assert [patch["name"] for patch in found["patches"]] == ["gc"]
     assert (Path(folder) / found["capture"] / "capture.json").exists()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analysis.explain import measured
+from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Findings
 from hotloop.analysis.growth import Stretch, WorkWindows, decompose, forecast, growth, log_mean
 from hotloop.analysis.windows import Spans
@@ -54,18 +54,18 @@ def stretch(units: float, steps: float, *regions: tuple[float, float]) -> Stretc
 def test_each_factor_alone_takes_all_of_the_excess() -> None:
     early = stretch(10, 100, (1000.0, 100.0), (500.0, 50.0))
     longer = decompose(early, stretch(10, 300, (3000.0, 300.0), (1500.0, 150.0)))
-    assert longer == pytest.approx({"steps per episode": 3.0, "calls per step": 1.0, "cost per call": 1.0})
+    assert longer == pytest.approx({"steps_per_episode": 3.0, "calls_per_step": 1.0, "cost_per_call": 1.0})
     more = decompose(early, stretch(10, 100, (3000.0, 300.0), (1500.0, 150.0)))
-    assert more == pytest.approx({"steps per episode": 1.0, "calls per step": 3.0, "cost per call": 1.0})
+    assert more == pytest.approx({"steps_per_episode": 1.0, "calls_per_step": 3.0, "cost_per_call": 1.0})
     slower = decompose(early, stretch(10, 100, (3000.0, 100.0), (1500.0, 50.0)))
-    assert slower == pytest.approx({"steps per episode": 1.0, "calls per step": 1.0, "cost per call": 3.0})
+    assert slower == pytest.approx({"steps_per_episode": 1.0, "calls_per_step": 1.0, "cost_per_call": 3.0})
 
 
 def test_a_region_that_appears_later_counts_as_more_calls() -> None:
     found = decompose(
         stretch(10, 100, (1000.0, 100.0), (0.0, 0.0)), stretch(10, 100, (1000.0, 100.0), (1000.0, 10.0))
     )
-    assert found == pytest.approx({"steps per episode": 1.0, "calls per step": 2.0, "cost per call": 1.0})
+    assert found == pytest.approx({"steps_per_episode": 1.0, "calls_per_step": 2.0, "cost_per_call": 1.0})
 
 
 def test_the_limit_for_no_time_is_what_a_very_small_time_tends_to() -> None:
@@ -84,7 +84,7 @@ def test_logarithmic_mean() -> None:
 
 def grown(regions: dict[str, Spec], **options: Any) -> Findings:
     progress: dict[str, Any] = {"env_steps": 20_000, "episodes": 400, "windows": 60}
-    return measured(make_capture(regions, **progress | options))
+    return explain_without_advice(make_capture(regions, **progress | options))
 
 
 @pytest.mark.parametrize("exponent", [0.4, 0.8, 1.5])
@@ -97,7 +97,7 @@ def test_a_planted_exponent_is_recovered_and_flagged(exponent: float) -> None:
     assert first.exponent.low <= exponent <= first.exponent.high
     assert first.late_ns > first.early_ns
     assert not second.flagged and second.exponent.value == pytest.approx(0, abs=0.05)
-    assert "store got slower" in found.says
+    assert "store got slower" in found.summary
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -107,34 +107,34 @@ def test_a_flat_run_is_not_flagged(seed: int, noise: float) -> None:
     found = grown(regions, seed=seed, noise=noise).growth
     assert found is not None
     assert not any(r.flagged for r in found.regions)
-    assert "defect" not in found.says
+    assert "defect" not in found.summary
 
 
 def test_longer_episodes_are_learning_not_a_defect() -> None:
     found = grown({"env_step": Spec(20_000, 20_000)}, length_growth=1.0).growth
     assert found is not None and found.per == "episode"
     by_name = {f.factor: f for f in found.factors}
-    (longer,) = {f.ratio for f in found.factors if f.factor == "steps per episode"}
+    (longer,) = {f.ratio for f in found.factors if f.factor == "steps_per_episode"}
     assert longer > 2
-    assert by_name["cost per call"].ratio == pytest.approx(1, abs=0.1)
+    assert by_name["cost_per_call"].ratio == pytest.approx(1, abs=0.1)
     assert [f.is_defect for f in found.factors] == [False, False, False]
     assert math.prod(f.ratio for f in found.factors) == pytest.approx(found.excess, rel=1e-9)
     assert found.excess == pytest.approx(found.late_ns / found.early_ns)
-    assert "which is learning" in found.says and not any(r.flagged for r in found.regions)
+    assert "which is learning" in found.summary and not any(r.flagged for r in found.regions)
 
 
 def test_learning_is_said_before_the_defect() -> None:
     says = grown(
         {"store": Spec(20_000, 20_000, growth=1.0), "updates": Spec(20_000, 1000, calls_growth=1.0)},
         length_growth=1.0,
-    ).growth.says
+    ).growth.summary
     assert says.index("learning") < says.index("setting") < says.index("defect")
 
 
 def test_without_enough_episodes_time_is_taken_per_env_step() -> None:
     found = grown({"store": Spec(20_000, 20_000, growth=1.0)}, episodes=3).growth
-    assert found is not None and found.per == "env step"
-    assert [f.factor for f in found.factors] == ["calls per step", "cost per call"]
+    assert found is not None and found.per == "env_step"
+    assert [f.factor for f in found.factors] == ["calls_per_step", "cost_per_call"]
     assert math.prod(f.ratio for f in found.factors) == pytest.approx(found.excess, rel=1e-9)
 
 
@@ -172,7 +172,7 @@ def test_the_forecast_holds_the_true_time_left(exponent: float) -> None:
 
 def test_no_forecast_for_a_goal_reached_or_too_few_windows() -> None:
     assert forecast(work_windows(0.5), 6000, 6000)[1].startswith(
-        "forecast: the goal of 6000 env steps is reached"
+        "forecast: the goal of 6,000 env steps is reached"
     )
     found, reason = forecast(work_windows(0.5, windows=6), 12_000, 6000)
     assert found is None and "fewer than 8 windows" in reason
@@ -191,8 +191,8 @@ def test_a_factor_common_to_all_regions_comes_out_as_itself() -> None:
     early = Stretch(units=100.0, env_steps=steps, calls=calls, own_ns=calls * [10.0, 50.0, 900.0])
     late = Stretch(units=25.0, env_steps=steps, calls=calls, own_ns=calls * [10.0, 150.0, 900.0])
     ratios = decompose(early, late)
-    assert ratios["steps per episode"] == pytest.approx(4.0, rel=1e-12)
-    assert ratios["calls per step"] == pytest.approx(1.0, rel=1e-12)
+    assert ratios["steps_per_episode"] == pytest.approx(4.0, rel=1e-12)
+    assert ratios["calls_per_step"] == pytest.approx(1.0, rel=1e-12)
     excess = (late.own_ns.sum() / 25.0) / (early.own_ns.sum() / 100.0)
     assert math.prod(ratios.values()) == pytest.approx(excess, rel=1e-12)
 
@@ -201,7 +201,7 @@ def test_regions_that_all_slow_down_alike_tell_of_the_machine() -> None:
     names = ["env_step", "act", "loss", "store", "render"]
     together = grown({name: Spec(20_000, 20_000, growth=0.4) for name in names}).growth
     assert together is not None and not any(region.flagged for region in together.regions)
-    assert "rather the machine than the code" in together.says
+    assert "more likely the machine than your code" in together.summary
     alone = grown({name: Spec(20_000, 20_000, growth=0.4 * (name == "store")) for name in names}).growth
     assert alone is not None
     assert [region.name for region in alone.regions if region.flagged] == ["store"]

@@ -13,9 +13,10 @@ from scipy import stats
 
 from hotloop.analysis.bottleneck import Operation, bottlenecks, operations, score, score_terms
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.robust import inflation_by_neighbours, theil_sen
+from hotloop.analysis.findings import Estimate
+from hotloop.analysis.theil_sen import theil_sen, variance_inflation
 from hotloop.analysis.tree import flatten
-from hotloop.analysis.whatif import amdahl, block_counts, gains, predicted_gain, shares_by_name, widened
+from hotloop.analysis.whatif import amdahl, block_counts, gains, shares_by_name, widened
 from hotloop.analysis.windows import UNATTRIBUTED, Spans, spans_by_category, spans_by_name
 from hotloop.capture.model import Capture
 from hotloop.testing.captures import Spec, ThreadSpec, make_capture
@@ -78,7 +79,12 @@ def test_no_gain_without_eight_windows_or_without_time() -> None:
     assert gains(spans(own, span, "x"), {"x": 0.0}, [["x"], ["absent"]], 0.5) == [None, None]
 
 
-def test_predicted_gain_adds_up_several_regions() -> None:
+def predicted_gain(capture: Capture, names: list[str], saved_fraction: float) -> Estimate | None:
+    flat, found = flat_and_spans(capture)
+    return gains(found, shares_by_name(flat), [names], saved_fraction)[0]
+
+
+def test_a_gain_adds_up_several_regions() -> None:
     capture = make_capture(
         {"a": Spec(1000, 300), "b": Spec(1000, 200), "c": Spec(1000, 500)},
         unattributed=0.0,
@@ -88,7 +94,6 @@ def test_predicted_gain_adds_up_several_regions() -> None:
     assert found is not None
     assert found.value == pytest.approx(2.0) and found.low <= 2.0 <= found.high
     assert found.high < 2.3
-    assert predicted_gain(Capture(None, {}, ()), ["a"], 0.5) is None
 
 
 def test_widened_reaches_down_to_no_gain() -> None:
@@ -233,9 +238,9 @@ def test_neighbours_that_are_alike_widen_the_interval_and_a_curve_does_not() -> 
     alike = np.zeros(96)
     for i in range(1, 96):
         alike[i] = 0.8 * alike[i - 1] + 0.6 * alone[i]
-    assert inflation_by_neighbours(x, alone) < 2
-    assert inflation_by_neighbours(x, alike) > 3
-    assert inflation_by_neighbours(x, 3 * x**2 + 0.01 * alone) < 2
+    assert variance_inflation(x, alone) < 2
+    assert variance_inflation(x, alike) > 3
+    assert variance_inflation(x, 3 * x**2 + 0.01 * alone) < 2
     plain, wide = theil_sen(x, alike), theil_sen(x, alike, inflation=5.0)
     assert plain is not None and wide is not None
     assert wide.low < plain.low and wide.high > plain.high

@@ -38,7 +38,7 @@ def test_all_outputs_from_an_export(folder: Path, tmp_path: Path, capsys: pytest
     assert "slow_part" in text.read_text() and "\x1b" not in text.read_text()
     assert chart.read_bytes().startswith(b"\x89PNG")
     data = json.loads(detailed.read_text())
-    assert data["schema_version"] == 1 and data["env_steps"] == 300
+    assert data["schema_version"] == 2 and data["env_steps"] == 300
     assert capsys.readouterr().out == f"wrote {text}\nwrote {chart}\nwrote {detailed}\n"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.counters import changes, counters_of, steady_counters
 from hotloop.analysis.load_snapshot import run_load
 from hotloop.analysis.profiled_functions import function_changes, function_times
+from hotloop.analysis.work_counters import counter_changes, counters_of, steady_counters
 from hotloop.capture.series import Run
 from hotloop.machine.load_snapshot import load_snapshot
 from hotloop.testing.captures import Spec, make_capture
@@ -30,14 +30,14 @@ def test_the_same_work_differs_by_exactly_nothing_however_long_it_took() -> None
         for ns in (1e4, 9e6)
     )
     assert quick == {"env steps": 100.0, "calls of env_step": 100.0, "bytes moved by env_step": 300.0}
-    assert changes(steady_counters([quick]), steady_counters([slow])) == ()
+    assert counter_changes(steady_counters([quick]), steady_counters([slow])) == ()
 
 
 def test_counters_that_change_or_come_or_go_are_found_and_unsteady_ones_are_left_out() -> None:
     before = steady_counters([{"a": 1.0, "b": 2.0, "shaky": 1.0}, {"a": 1.0, "b": 2.0, "shaky": 2.0}])
     after = steady_counters([{"a": 3.0, "c": 1.0, "shaky": 9.0}])
     assert before.unsteady == ("shaky",)
-    found = {c.name: (c.before, c.after, c.change) for c in changes(before, after)}
+    found = {c.name: (c.before, c.after, c.change) for c in counter_changes(before, after)}
     assert found == {"a": (1.0, 3.0, 2.0), "b": (2.0, None, None), "c": (None, 1.0, None)}
 
 

@@ -12,8 +12,8 @@ from hotloop.analysis.diff import diff
 from hotloop.capture.export import save_json
 from hotloop.capture.model import Capture
 from hotloop.cli import diff as verb
-from hotloop.report.diff import diff_json, diff_text
 from hotloop.report.safe_text import columns
+from hotloop.report.side_by_side import diff_json, diff_text
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 
@@ -27,7 +27,7 @@ def run(step_ns: float = 20_000, updates: int = 100, env_steps: int = 1000, **mo
 
 def test_rows_are_own_time_per_env_step() -> None:
     found = diff(run(), run(step_ns=30_000))
-    assert found.per == "env step"
+    assert found.per == "env_step"
     row = found.rows[0]
     assert row.path == ("collect", "env_step")
     assert (row.a_per, row.b_per) == (20_000.0, 30_000.0)
@@ -58,7 +58,7 @@ def test_without_env_steps_on_both_sides_shares_of_the_wall_are_shown() -> None:
 
 def test_different_work_is_said_before_any_time() -> None:
     found = diff(run(), run(updates=80))
-    assert [w.counter for w in found.work] == ["updates", "updates per env step"]
+    assert [w.counter for w in found.work] == ["updates", "updates_per_env_step"]
     assert [w.ratio for w in found.work] == pytest.approx([0.8, 0.8])
     text = diff_text(found)
     assert text.index("did different work") < text.index("own time per env step")
@@ -73,7 +73,7 @@ def test_the_same_work_is_said_too() -> None:
 
 def test_no_counters_at_all_means_the_work_is_unknown() -> None:
     x = make_capture({"x": Spec(3, 1e6)})
-    assert "nothing here shows whether they did the same work" in " ".join(diff_text(diff(x, x)).split())
+    assert "no telling whether they did the same work" in " ".join(diff_text(diff(x, x)).split())
 
 
 def test_it_names_what_decides_and_judges_nothing() -> None:
@@ -86,9 +86,9 @@ def test_it_names_what_decides_and_judges_nothing() -> None:
 def test_other_machines_and_versions_are_named() -> None:
     other = run(facts={"machine": {"cpu": "fast CPU"}, "versions": {"numpy": "2.1.0"}}, alive=True)
     assert diff(run(), other).setup == (
-        "The CPU differs: made-up CPU against fast CPU.",
-        "The version of numpy differs: 2.0.0 against 2.1.0.",
-        "B is still running: its figures are those so far.",
+        "The CPU differs: made-up CPU in A, fast CPU in B.",
+        "The version of numpy differs: 2.0.0 in A, 2.1.0 in B.",
+        "B is still running; its figures cover the run so far.",
     )
 
 
@@ -119,7 +119,7 @@ def test_the_verb_reads_exports_and_prints_both_forms(
     assert "did different work" in capsys.readouterr().out
     assert verb.run(verb.Arguments(one, other, json=True)) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["schema_version"] == 1 and data["kind"] == "hotloop diff"
+    assert data["schema_version"] == 2 and data["kind"] == "hotloop-diff"
     assert data == json.loads(json.dumps(diff_json(diff(run(), run(updates=50), (files[0], files[1])))))
 
 
@@ -128,22 +128,22 @@ A  runs/a
 B  b.json
 
 Both runs report the same work.
-One run each proves nothing: two runs of the same program differ too, and from
-one run each the noise is unknown.
+One run each proves nothing: two runs of the same program differ as well, and a
+single run does not show by how much.
 
 run                                              A           B
 wall time                                  63.7 ms     74.2 ms
 env steps                                    1,000       1,000
 updates                                        100         100
 env steps/s                                 15,702      13,475
-wall per env step                          63.7 us     74.2 us
+wall time per env step                     63.7 us     74.2 us
 
 own time per env step                            A           B       B - A B / A
-collect > env_step                         20.0 us     30.0 us    +10.0 us  1.50
-(unattributed)                             3.18 us     3.71 us     +526 ns  1.17
-collect                                     500 ns      500 ns        0 ns  1.00
-learn                                      40.0 us     40.0 us        0 ns  1.00
+collect > env_step                         20.0 us     30.0 us    +10.0 us 1.50x
+(unattributed)                             3.18 us     3.71 us     +526 ns 1.17x
+collect                                     500 ns      500 ns        0 ns 1.00x
+learn                                      40.0 us     40.0 us        0 ns 1.00x
 
-What decides: run both several times in alternation (A B, B A, ...), each run in
-a fresh process with the same seed for both of a pair, and look at the ratios of
-the pairs."""
+For a verdict use hotloop compare: it runs both several times in alternation (A
+B, B A, ...), each run in a fresh process and both runs of a pair with the same
+seed."""

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hotloop._util.errors import CaptureError
-from hotloop.analysis.combine import best_combination
-from hotloop.analysis.comparison import compare_series, decide_series, pairs_of
+from hotloop.analysis.comparison import best_combination, compare_series, decide_series, pairs_of
 from hotloop.analysis.verdict import BlockDecision
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
@@ -276,7 +275,7 @@ def test_a_scale_check_runs_every_size_and_resumes_with_those_missing(tmp_path: 
     ended = more.run(read(tmp_path / "series"))
     assert ended.ended == "scaled" and len(more.jobs) == 2
     assert Counter(r.size for r in ended.series.runs) == {10: 2, 20: 2, 40: 2}
-    from hotloop.analysis.sizes import scaling_of
+    from hotloop.analysis.scaling import scaling_of
 
     found = scaling_of(ended.series)
     assert found is not None and found.exponent is not None and abs(found.exponent.value - 1) < 1e-9
@@ -292,10 +291,10 @@ def test_time_per_env_step_is_compared_where_runs_recorded_it(tmp_path: Path) ->
     fake = FakeLab(twice, Figures(env_steps=100, updates=10, s_per_env_step=0.01, s_per_update=0.1))
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
     found = compare_series(ended.series)
-    assert found.metric == "env step"
+    assert found.metric == "env_step"
     # Processes differ by a factor of two, env steps do not: that is the verdict.
-    assert found.compared[0].verdict.word in ("no difference", "undecided")
-    assert dict(found.compared[0].more)["whole process"].word == "slower"
+    assert found.compared[0].verdict.word in ("no_difference", "undecided")
+    assert dict(found.compared[0].more)["whole_process"].word == "slower"
     assert found.compared[0].work == ()
 
 

@@ -155,10 +155,10 @@ def test_a_rebuilt_trace_says_so_and_is_one_mean_iteration() -> None:
     assert data["otherData"]["rebuilt"] is True and data["otherData"]["iteration"] == "update"
     events = {e["name"]: e for e in data["traceEvents"] if e["ph"] == "X" and e["pid"] == 4000}
     assert "one typical update (rebuilt)" in events
-    step = events["env_step ×4"]  # 100 calls, 25 updates
+    step = events["env_step 4x"]  # 100 calls, 25 updates
     assert step["dur"] == pytest.approx(4 * 20.0)
     assert step["args"] == {"rebuilt": True, "calls_per_iteration": 4.0, "mean_ns": 20_000.0}
-    assert events["learn ×1"]["ts"] == pytest.approx(events["collect ×0.4"]["dur"])
+    assert events["learn 1x"]["ts"] == pytest.approx(events["collect 0.4x"]["dur"])
 
 
 @pytest.mark.parametrize(

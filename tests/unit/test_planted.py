@@ -27,14 +27,14 @@ def test_there_are_enough_of_them() -> None:
 def test_a_planted_defect_is_the_first_recommendation(defect: Callable[[], Planted]) -> None:
     capture, rule = defect()
     first = explain(capture).recommendations[0]
-    assert first.rule == rule
+    assert first.name == rule
     assert first.tier in ("high", "medium")
 
 
 @pytest.mark.parametrize("healthy", CLEAN, ids=lambda c: c.__name__)
 def test_a_healthy_run_is_left_alone(healthy: Callable[[], Capture]) -> None:
     found = explain(healthy()).recommendations
-    assert [one.rule for one in found if one.tier in ("high", "medium")] == []
+    assert [one.name for one in found if one.tier in ("high", "medium")] == []
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda d: d.__name__)
@@ -61,7 +61,7 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
     capture, rule = defect()
     kinds = {region.path: region.category for region in explain(capture).regions}
     renamed = rename(capture, kinds)
-    found = [one.rule for one in explain(renamed).recommendations] or ["nothing"]
+    found = [one.name for one in explain(renamed).recommendations] or ["nothing"]
     assert found[0] in WITHOUT_A_NAME.get(rule, {rule})
 
 
@@ -69,11 +69,11 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 # some drawing or the env's own work; a reset and a lock cannot be told from steps and other waits, nor
 # what was thrown away from what was handed over.
 WITHOUT_A_NAME = {
-    "replay-item-by-item": {"replay-item-by-item", "per-item-calls"},
-    "resizing": {"resizing", "rendering-in-python", "envs-one-after-another"},
-    "costly-resets": {"leave-alone"},
-    "lock-wait": {"nothing"},
-    "experience-dropped": {"nothing"},
+    "replay_item_by_item": {"replay_item_by_item", "per_item_calls"},
+    "resizing": {"resizing", "rendering_in_python", "envs_one_after_another"},
+    "costly_resets": {"leave_alone"},
+    "lock_wait": {"nothing"},
+    "experience_dropped": {"nothing"},
 }
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from hotloop.analysis.diff import WorkDifference
-from hotloop.analysis.ranking import VariantFacts, compare_returns, rank, work_differences
+from hotloop.analysis.ranking import VariantFacts, compare_returns, rank
 from hotloop.analysis.verdict import VariantVerdict, judge
+from hotloop.analysis.work_counters import WorkDifference, work_differences
 
 
 def returns(shift: float, n: int = 12, spread: float = 1.0, seed: int = 0) -> list[tuple[float, float]]:
@@ -20,11 +20,11 @@ def returns(shift: float, n: int = 12, spread: float = 1.0, seed: int = 0) -> li
 
 
 @pytest.mark.parametrize(
-    "shift, spread, word", [(-20, 1, "worse"), (20, 1, "better"), (0, 1, "not worse"), (0, 60, "undecided")]
+    "shift, spread, word", [(-20, 1, "worse"), (20, 1, "better"), (0, 1, "not_worse"), (0, 60, "undecided")]
 )
 def test_returns_are_compared_with_an_interval(shift: float, spread: float, word: str) -> None:
     found = compare_returns(returns(shift, spread=spread))
-    assert found.word == word and found.says.startswith(f"{word}: ")
+    assert found.word == word and found.summary.startswith(f"{word.replace('_', ' ')}: ")
     assert found.difference is not None and found.difference.low <= shift <= found.difference.high
     assert found.tolerance == pytest.approx(0.1 * 100, rel=0.2)
 
@@ -36,8 +36,8 @@ def test_negative_returns_are_compared_too() -> None:
 
 def test_few_returns_give_no_interval() -> None:
     found = compare_returns(returns(-50, n=4))
-    assert (found.word, found.difference) == ("undecided", None) and "5 are needed" in found.says
-    assert compare_returns([]).says == "no returns to compare"
+    assert (found.word, found.difference) == ("undecided", None) and "of the 5 pairs needed" in found.summary
+    assert compare_returns([]).summary == "no returns to compare"
     assert compare_returns([(math.nan, 1.0)]).pairs == 0
     assert compare_returns(returns(-200, n=5)).word == "worse"
 
@@ -76,15 +76,15 @@ def test_the_table_has_clear_gains_first_and_the_combination_apart() -> None:
     found = rank(variants, "base", 12, {"best": VariantFacts("faster", "safe", ())}, combination="both")
     assert [row.name for row in found.rows] == ["best", "good", "wild", "same", "slower"]
     assert found.combination is not None and found.combination.name == "both"
-    assert found.says.startswith("The largest gain is best: faster by 30")
-    assert "1 more gains" in found.says and "together (both): faster by 40" in found.says
-    assert "1 is undecided" in found.says
+    assert found.summary.startswith("The largest gain is best: faster by 30")
+    assert "1 more is faster" in found.summary and "combined (both): faster by 40" in found.summary
+    assert "1 is undecided" in found.summary
     assert found.rows[0].expected == "faster" and found.rows[0].work == () and found.rows[1].work is None
     assert found.noise_floor == max(v.verdict.noise_floor or 0 for v in variants)
 
 
 def test_without_a_gain_the_table_says_so() -> None:
-    assert rank([variant("same", 1.0, 0.001)], "base", 12).says == (
-        "No suspect is clearly faster than the baseline."
+    assert rank([variant("same", 1.0, 0.001)], "base", 12).summary == (
+        "No variant is clearly faster than the baseline."
     )
     assert rank([], "base", 0).noise_floor is None

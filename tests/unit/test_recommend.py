@@ -13,20 +13,20 @@ import pytest
 from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.advice.recommendation import tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
-from hotloop.analysis.explain import explain, measured
+from hotloop.analysis.explain import explain, explain_without_advice
 from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.analysis.recommend import AdviceWarning, recommend, worth
 from hotloop.capture.model import Capture
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 from hotloop.testing.planted import collect, learn
-from hotloop.workflows.rules import load_advice
+from hotloop.workflows.report import load_advice
 
 US, MS = 1e3, 1e6
 
 
-def advice(rule: str = "mine", **changes: Any) -> Recommendation:
+def advice(name: str = "mine", **changes: Any) -> Recommendation:
     made = Recommendation(
-        rule=rule,
+        name=name,
         title="t",
         evidence=("1",),
         advice="a",
@@ -49,13 +49,13 @@ def some_capture(**changes: Any) -> Capture:
 
 
 def look(capture: Capture) -> RunView:
-    run = view_run(capture, measured(capture))
+    run = view_run(capture, explain_without_advice(capture))
     assert run is not None
     return run
 
 
 def rules_of(capture: Capture) -> list[str]:
-    return [one.rule for one in explain(capture).recommendations]
+    return [one.name for one in explain(capture).recommendations]
 
 
 # -- order and tiers -----------------------------------------------------------------------------
@@ -66,23 +66,23 @@ def test_best_first_by_gain_confidence_and_effort() -> None:
     unsure = advice("unsure", gain=Estimate(2.0, 1.01, 4.0))
     long = advice("long", gain=Estimate(2.0, 1.9, 2.1), effort="days")
     small = advice("small", gain=Estimate(1.1, 1.09, 1.11))
-    never = advice("never", gain=Estimate(1.01, 1.0, 1.02), tier="not worth optimising")
+    never = advice("never", gain=Estimate(1.01, 1.0, 1.02), tier="not_worth_optimising")
     unknown = advice("unknown", gain=None, tier="medium")
     given = [never, small, unsure, unknown, long, large]
     capture = some_capture()
-    found = recommend(capture, measured(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
-    assert [one.rule for one in found] == ["large", "long", "small", "unsure", "unknown", "never"]
+    found = recommend(capture, explain_without_advice(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
+    assert [one.name for one in found] == ["large", "long", "small", "unsure", "unknown", "never"]
     assert worth(large) > worth(long) > worth(unknown) > 0
 
 
 def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:
     capture = some_capture()
     given = [
-        advice("a", tier="not worth optimising", gain=Estimate(3, 2, 4)),
+        advice("a", tier="not_worth_optimising", gain=Estimate(3, 2, 4)),
         advice("b", gain=None, tier="low"),
     ]
-    found = recommend(capture, measured(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
-    assert [one.rule for one in found] == ["b", "a"]
+    found = recommend(capture, explain_without_advice(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
+    assert [one.name for one in found] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:
         (Estimate(1.5, 1.0, 3.0), "low"),  # it may be nothing
         (Estimate(1.1, 1.08, 1.12), "medium"),
         (Estimate(1.05, 1.04, 1.06), "low"),
-        (Estimate(1.01, 1.0, 1.02), "not worth optimising"),
+        (Estimate(1.01, 1.0, 1.02), "not_worth_optimising"),
     ],
 )
 def test_tiers(gain: Estimate, tier: str) -> None:
@@ -103,7 +103,7 @@ def test_tiers(gain: Estimate, tier: str) -> None:
 def test_what_is_not_worth_optimising_is_said_aloud() -> None:
     loop = {**collect(1000), "tidy_up": Spec(1000, 2 * US), **learn(100)}
     last = explain(make_capture(loop, env_steps=8000, updates=100)).recommendations[-1]
-    assert last.tier == "not worth optimising" and "`tidy_up`" in last.title
+    assert last.tier == "not_worth_optimising" and "`tidy_up`" in last.title
     assert last.gain is not None and last.gain.high < 1.02
 
 
@@ -112,8 +112,8 @@ def test_what_is_not_worth_optimising_is_said_aloud() -> None:
 
 def test_a_list_of_rules_takes_the_place_of_ours() -> None:
     capture = some_capture()
-    assert [one.rule for one in explain(capture, rules=[lambda run: advice()]).recommendations] == ["mine"]
-    assert explain(capture, rules=[]).recommendations == ()
+    assert [one.name for one in explain(capture, advice=[lambda run: advice()]).recommendations] == ["mine"]
+    assert explain(capture, advice=[]).recommendations == ()
 
 
 def broken(run: RunView) -> Recommendation | None:
@@ -121,24 +121,24 @@ def broken(run: RunView) -> Recommendation | None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "says"),
+    ("function", "says"),
     [
         (broken, r"broken failed \(ZeroDivisionError\('oh'\)\)"),
         (lambda run: "speed up!", "returned str"),
-        (lambda run: advice(tier="great"), "tier 'great' is none of high, medium"),
-        (lambda run: advice(effort="weeks"), "effort 'weeks' is none of minutes"),
+        (lambda run: advice(tier="great"), "tier 'great' is not one of high, medium"),
+        (lambda run: advice(effort="weeks"), "effort 'weeks' is not one of minutes"),
         (lambda run: advice(gain=Estimate(2.0, 1.1, 1.2)), "outside its own interval"),
     ],
 )
-def test_a_broken_rule_costs_a_warning_and_the_others_are_asked(rule: Any, says: str) -> None:
+def test_a_broken_advice_function_costs_a_warning_and_the_others_are_asked(function: Any, says: str) -> None:
     capture = some_capture()
     with pytest.warns(AdviceWarning, match=says):
-        found = recommend(capture, measured(capture), [rule, lambda run: advice()])
-    assert [one.rule for one in found] == ["mine"]
+        found = recommend(capture, explain_without_advice(capture), [function, lambda run: advice()])
+    assert [one.name for one in found] == ["mine"]
 
 
 def offered(value: str, name: str = "other") -> metadata.EntryPoint:
-    return metadata.EntryPoint(name=name, value=value, group="hotloop.rules")
+    return metadata.EntryPoint(name=name, value=value, group="hotloop.advice")
 
 
 def test_rules_of_installed_packages_are_added() -> None:
@@ -171,7 +171,7 @@ def test_no_gain_without_an_interval() -> None:
     push = {"replay_push": Spec(64 * 1000, 12 * US)}
     few = make_capture({**collect(1000), **push}, env_steps=64 * 1000, windows=5)
     first = explain(few).recommendations[0]
-    assert first.rule == "replay-item-by-item" and first.gain is None
+    assert first.name == "replay_item_by_item" and first.gain is None
     assert "The gain cannot be predicted from this capture." in first.evidence
 
 
@@ -238,7 +238,7 @@ def test_ten_thousand_regions_take_seconds_not_minutes() -> None:
     parts = {f"part{i}": Spec(100 + i, 1e4) for i in range(100)}
     loop = {"learn": Spec(100, 1e6, {f"group{i}": Spec(100, 1e4, parts) for i in range(100)})}
     capture = make_capture(loop, env_steps=100, updates=100)
-    findings = measured(capture)
+    findings = explain_without_advice(capture)
     start = time.monotonic()  # the real clock: anything quadratic takes a minute here, all else a second
     recommend(capture, findings)
     assert time.monotonic() - start < 10
@@ -249,22 +249,22 @@ def test_ten_thousand_regions_take_seconds_not_minutes() -> None:
 
 def test_one_push_for_one_env_is_no_defect() -> None:
     loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
-    assert "replay-item-by-item" not in rules_of(make_capture(loop, env_steps=1000, updates=200))
+    assert "replay_item_by_item" not in rules_of(make_capture(loop, env_steps=1000, updates=200))
 
 
 def test_one_push_for_all_envs_is_no_defect() -> None:
     loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
-    assert "replay-item-by-item" not in rules_of(make_capture(loop, env_steps=64_000, updates=200))
+    assert "replay_item_by_item" not in rules_of(make_capture(loop, env_steps=64_000, updates=200))
 
 
 def test_many_minibatches_after_a_rollout_are_no_defect() -> None:
     loop = {**collect(300), "advantage": Spec(3, MS), **learn(960)}
-    assert "too-many-updates" not in rules_of(make_capture(loop, env_steps=64 * 300, updates=960))
+    assert "too_many_updates" not in rules_of(make_capture(loop, env_steps=64 * 300, updates=960))
 
 
 def test_steps_of_a_rollout_are_not_a_batch_taken_item_by_item() -> None:
     loop = {**collect(6400), "note": Spec(6400, 300 * US), "advantage": Spec(10, MS), **learn(100)}
-    assert "batch-item-by-item" not in rules_of(make_capture(loop, env_steps=6400, updates=100))
+    assert "batch_item_by_item" not in rules_of(make_capture(loop, env_steps=6400, updates=100))
 
 
 def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
@@ -272,20 +272,20 @@ def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
     processes = [ProcessSpec([worker]) for _ in range(4)]
     loop = {"act": Spec(1000, 100 * US), "ipc_wait": Spec(1000, 2.2 * MS)}
     found = rules_of(make_capture(loop, env_steps=4000, processes=processes))
-    assert "env-workers-cost-more-than-work" not in found
+    assert "env_workers_cost_more_than_work" not in found
 
 
 def test_pauses_while_another_program_has_the_core_are_not_the_collectors() -> None:
     loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
     on_cpu, off_cpu = (make_capture(loop, env_steps=3000, cpu=cpu) for cpu in (1.0, 0.4))
-    assert "garbage-collection-pauses" in rules_of(on_cpu)
-    assert "garbage-collection-pauses" not in rules_of(off_cpu)
+    assert "garbage_collection_pauses" in rules_of(on_cpu)
+    assert "garbage_collection_pauses" not in rules_of(off_cpu)
 
 
 def test_a_busy_machine_does_not_hide_the_collectors_share_of_the_cpu() -> None:
     loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
     busy = explain(make_capture(loop, env_steps=3000, cpu=0.7)).recommendations
-    gain = next(one.gain for one in busy if one.rule == "garbage-collection-pauses")
+    gain = next(one.gain for one in busy if one.name == "garbage_collection_pauses")
     # 50 % of wall time is pauses, 30 % without a core: at least 20 of the 70 % on a core, half of it saved.
     assert gain is not None and gain.low == pytest.approx(1 / (1 - 0.5 * 20 / 70), rel=0.03)
 
@@ -294,24 +294,24 @@ def test_rare_pauses_do_not_make_a_cheap_policy_call_costly() -> None:
     cheap = {"choose": Spec(3000, 10 * US, pauses=(30, 20 * MS)), "world": Spec(3000, 100 * US)}
     costly = {"choose": Spec(3000, 200 * US), "world": Spec(3000, 100 * US)}
     assert look(make_capture(cheap, env_steps=3000)).rows[0].mean_ns > 200 * US
-    assert "too-few-envs" not in rules_of(make_capture(cheap, env_steps=3000))
-    assert "too-few-envs" in rules_of(make_capture(costly, env_steps=3000))
+    assert "too_few_envs" not in rules_of(make_capture(cheap, env_steps=3000))
+    assert "too_few_envs" in rules_of(make_capture(costly, env_steps=3000))
 
 
 def test_slow_calls_everywhere_are_not_workers_being_started() -> None:
     slow = {"next_batch": Spec(300, MS, pauses=(20, 40 * MS))}
     alike = {"imitate": Spec(300, MS, pauses=(20, 40 * MS))}
     alone = make_capture({**slow, "imitate": Spec(300, MS)}, updates=300)
-    assert "loader-workers-on-small-data" in rules_of(alone)
-    assert "loader-workers-on-small-data" not in rules_of(make_capture({**slow, **alike}, updates=300))
+    assert "loader_workers_on_small_data" in rules_of(alone)
+    assert "loader_workers_on_small_data" not in rules_of(make_capture({**slow, **alike}, updates=300))
 
 
 def test_memory_that_levels_off_fits() -> None:
     facts = {"config": {"total_timesteps": 800_000}}
     full = make_capture(collect(2000), env_steps=16_000, rss=(2 << 30, 2 << 30), facts=facts)
     grows = make_capture(collect(2000), env_steps=16_000, rss=(1 << 28, 2 << 30), facts=facts)
-    assert "memory-will-not-fit" not in rules_of(full)
-    assert "memory-will-not-fit" in rules_of(grows)
+    assert "memory_will_not_fit" not in rules_of(full)
+    assert "memory_will_not_fit" in rules_of(grows)
 
 
 def test_one_thread_each_is_no_oversubscription() -> None:
@@ -320,38 +320,38 @@ def test_one_thread_each_is_no_oversubscription() -> None:
     for limit, expected in (({"OMP_NUM_THREADS": "1"}, False), ({}, True)):
         facts = {"machine": {"threads_env": limit}}
         capture = make_capture(learn(700), updates=700, processes=processes, facts=facts, cpu=0.6)
-        assert ("thread-oversubscription" in rules_of(capture)) == expected
+        assert ("thread_oversubscription" in rules_of(capture)) == expected
 
 
 def test_learning_makes_episodes_longer_and_nothing_grows() -> None:
     capture = make_capture(collect(4000), env_steps=32_000, episodes=300, length_growth=1.0)
-    assert "growing-cost" not in rules_of(capture)
+    assert "growing_cost" not in rules_of(capture)
 
 
 # -- what is said without a gain -----------------------------------------------------------------
 
 
 def test_mostly_unnamed_time_is_said() -> None:
-    found = {one.rule: one for one in explain(some_capture(unattributed=0.6)).recommendations}
-    assert found["mostly-unnamed"].tier == "low" and "60.0 %" in found["mostly-unnamed"].title
-    assert "mostly-unnamed" not in rules_of(some_capture())
+    found = {one.name: one for one in explain(some_capture(unattributed=0.6)).recommendations}
+    assert found["mostly_unnamed"].tier == "low" and "60.0 %" in found["mostly_unnamed"].title
+    assert "mostly_unnamed" not in rules_of(some_capture())
 
 
 def test_regions_that_cost_more_than_they_show_are_said() -> None:
     loop = {**collect(1000), "tick": Spec(400_000, 1.5 * US, site="env.py:3")}
     found = {
-        one.rule: one for one in explain(make_capture(loop, facts={"region_cost_ns": 300.0})).recommendations
+        one.name: one for one in explain(make_capture(loop, facts={"region_cost_ns": 300.0})).recommendations
     }
-    assert found["costly-regions"].region == "tick" and found["costly-regions"].gain is None
-    assert "costly-regions" not in rules_of(make_capture(loop, facts={"region_cost_ns": 5.0}))
+    assert found["costly_regions"].region == "tick" and found["costly_regions"].gain is None
+    assert "costly_regions" not in rules_of(make_capture(loop, facts={"region_cost_ns": 5.0}))
 
 
 def test_one_thread_is_worth_a_try_for_small_networks_without_a_limit() -> None:
     torch = {"versions": {"torch": "2.5.0"}}
-    assert "try-one-thread" in rules_of(some_capture(facts=torch))
+    assert "try_one_thread" in rules_of(some_capture(facts=torch))
     limited = {**torch, "machine": {"threads_env": {"OMP_NUM_THREADS": "1"}}}
-    assert "try-one-thread" not in rules_of(some_capture(facts=limited))
-    assert "try-one-thread" not in rules_of(some_capture())
+    assert "try_one_thread" not in rules_of(some_capture(facts=limited))
+    assert "try_one_thread" not in rules_of(some_capture())
 
 
 # -- testing it today ----------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_an_environment_variable_can_be_tried_as_printed(tmp_path: Any) -> None:
     capture = make_capture(
         learn(700), updates=700, processes=[ProcessSpec([worker])] * 8, facts=facts, cpu=0.6
     )
-    found = next(one for one in explain(capture).recommendations if one.rule == "thread-oversubscription")
+    found = next(one for one in explain(capture).recommendations if one.name == "thread_oversubscription")
     assert found.provable_by == "environment"
     assert found.plan["variants"][1]["environment"] == {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(

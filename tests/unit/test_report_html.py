@@ -114,7 +114,7 @@ def test_the_rich_page_has_every_section() -> None:
 def test_a_card_for_each_recommendation_worth_it() -> None:
     cards = page("rich").all("article")
     assert len(cards) == 3
-    assert "1.38×" in cards[0][1]
+    assert "1.38x" in cards[0][1]
     assert "predicted [1.34, 1.42]" in cards[0][1]
     assert "Gain unknown until tested" in cards[2][1]
     assert "Not worth optimising" in source("rich")

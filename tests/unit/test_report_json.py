@@ -16,7 +16,7 @@ def test_every_field_is_there_and_survives_json() -> None:
     data = findings_json(golden.rich())
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert set(data) == {"kind", "schema_version", *(f.name for f in dataclasses.fields(Findings))}
-    assert data["schema_version"] == SCHEMA_VERSION == 1
+    assert data["schema_version"] == SCHEMA_VERSION == 2
 
 
 def test_numbers_are_the_findings_numbers() -> None:

@@ -40,7 +40,7 @@ def test_json_is_all_of_stdout_and_the_note_goes_to_stderr(
     assert main.main(["report", capture, "--json"]) == 0
     printed = capsys.readouterr()
     data = json.loads(printed.out)
-    assert data["schema_version"] == 1
+    assert data["schema_version"] == 2
     assert data["headline"] == report_on(capture).findings.headline
     assert printed.err == "next: hotloop report run.json -o report.html\n"
 
@@ -48,7 +48,7 @@ def test_json_is_all_of_stdout_and_the_note_goes_to_stderr(
 BEGINNINGS = {
     "report.html": b"<!doctype html>",
     "report.txt": b"",
-    "report.json": b'{\n "kind": "hotloop findings"',
+    "report.json": b'{\n "kind": "hotloop-report"',
     "chart.png": b"\x89PNG",
     "card.svg": b"<svg",
     "trace.json": b'{"traceEvents"',

@@ -62,7 +62,7 @@ def test_several_variants_are_ranked(tmp_path: Path) -> None:
     report = series_report(str(folder))
     assert report.table is not None
     assert [row.name for row in report.table.rows] == ["slow", "slower"]
-    assert "Suspects" in text(report)
+    assert "Variants" in text(report)
 
 
 @pytest.mark.parametrize("names", [("A", "B"), ("<script>", "b&c", "d")])
@@ -77,7 +77,7 @@ def test_the_page_needs_nothing_from_outside_and_foreign_names_do_no_harm(
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page
     assert page.count("<script") == 4  # data, charts, plotly's empty place, ours
     assert "http://" not in page and "https://" not in page and "src=" not in page
-    for title in ("Verdicts", "Components", "Runs in order", "The machine meanwhile", "Reproduce"):
+    for title in ("Verdicts", "Components", "Runs in order", "Machine load during the runs", "Reproduce"):
         assert title in page
     assert page.count("<circle") >= 6
     with pytest.raises(HotloopError, match="exists"):
@@ -91,14 +91,14 @@ def test_the_data_has_every_run(tmp_path: Path) -> None:
     folder = made(tmp_path / "s", ("A", "B"), 5)
     write_series_report(series_report(str(folder)), tmp_path / "s.json")
     data = json.loads((tmp_path / "s.json").read_text())
-    assert data["schema_version"] == 1 and len(data["runs"]) == 11
+    assert data["schema_version"] == 2 and len(data["runs"]) == 11
     assert data["runs"][-1]["value_s"] is None
     assert data["compared"][0]["verdict"]["word"] == "slower"
 
 
 def recommendation(**more: Any) -> Recommendation:
     known = Recommendation(
-        rule="one-thread",
+        name="one-thread",
         title='Use "one" thread',
         evidence=(),
         advice="",
@@ -120,8 +120,8 @@ def test_a_plan_for_a_capture_can_be_read_and_has_its_suspects(tmp_path: Path) -
     file = tmp_path / "plan.toml"
     given = (
         recommendation(),
-        recommendation(rule="flag", provable_by="flag", plan={}, gain=None),
-        recommendation(rule="hand", provable_by="hand", plan={}),
+        recommendation(name="flag", provable_by="flag", plan={}, gain=None),
+        recommendation(name="hand", provable_by="hand", plan={}),
     )
     command = with_seed(["python", "a b.py", "--seed", "3", "seed=4", "--lr", "5"])
     written, suspects = plan_text(command, file, given)

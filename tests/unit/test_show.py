@@ -55,7 +55,7 @@ def test_the_tree_at_80_columns(capture: Path) -> None:
 def test_show_prints_the_tree_and_the_next_command(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(capture)]) == 0
     out, err = capsys.readouterr()
-    assert "130 ms of wall time, 1 process, 1 thread, 80 env steps" in out
+    assert "130 ms wall time, 1 process, 1 thread, 80 env steps" in out
     assert EXPECTED.splitlines()[1] in out
     assert out.splitlines()[-1].startswith("next: hotloop ")
     assert err == ""
@@ -64,7 +64,7 @@ def test_show_prints_the_tree_and_the_next_command(capture: Path, capsys: pytest
 def test_show_json_has_the_tree(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(capture), "--json", "--by", "thread"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["schema_version"] == 1
+    assert data["schema_version"] == 2
     (train,) = data["tree"]["children"]
     assert (train["name"], train["calls"], train["total_ns"]) == ("train", 1, 120_000_000)
     (step,) = train["children"]

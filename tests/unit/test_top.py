@@ -19,13 +19,13 @@ import pytest
 from rich.console import Console
 
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.live import Live, live, read
+from hotloop.analysis.live import LiveStatus, live_status, take_reading
 from hotloop.capture.export import save_json
 from hotloop.capture.model import Capture
 from hotloop.cli import top as verb
 from hotloop.report.top import ending, top_lines, top_view
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
-from hotloop.workflows import top as workflow
+from hotloop.workflows import read_captures as workflow
 
 S = 10**9
 
@@ -41,13 +41,13 @@ def now_real_ns(capture: Capture) -> int:
     return process.start_real_ns + process.end_ns - process.start_ns
 
 
-def between(before: Capture, after: Capture, span_s: float = 1.0) -> Live:
-    first = read(before, 0, now_real_ns(before))
-    return live(read(after, round(span_s * S), now_real_ns(after), first), first)
+def between(before: Capture, after: Capture, span_s: float = 1.0) -> LiveStatus:
+    first = take_reading(before, 0, now_real_ns(before))
+    return live_status(take_reading(after, round(span_s * S), now_real_ns(after), first), first)
 
 
-def look(capture: Capture, silent_s: float = 0.0) -> Live:
-    return live(read(capture, 0, now_real_ns(capture) + round(silent_s * S)))
+def look(capture: Capture, silent_s: float = 0.0) -> LiveStatus:
+    return live_status(take_reading(capture, 0, now_real_ns(capture) + round(silent_s * S)))
 
 
 # -- rates and shares ----------------------------------------------------------------------------
@@ -121,22 +121,24 @@ def test_a_stopped_process_is_silent_and_a_killed_one_died() -> None:
     capture = running(100)
     assert look(capture).processes[0].state == "running"
     assert look(capture, silent_s=60).processes[0].state == "silent"
-    assert "no sign of life" in top_lines(look(capture, silent_s=60))
+    assert "no heartbeat" in top_lines(look(capture, silent_s=60))
     killed = replace(capture, processes=(replace(capture.processes[0], alive=False),))
     found = look(killed, silent_s=60)
     assert found.processes[0].state == "died" and found.all_ended
-    assert "1 of 1 died without closing their recording: train.py (pid 4000)" in ending(found)
+    assert "1 of 1 died before closing their recording: train.py (pid 4000)" in ending(found)
 
 
 # -- the loop over looks -------------------------------------------------------------------------
 
 
-def frames(monkeypatch: pytest.MonkeyPatch, captures: list[Capture], looks: int | None = None) -> list[Live]:
+def frames(
+    monkeypatch: pytest.MonkeyPatch, captures: list[Capture], looks: int | None = None
+) -> list[LiveStatus]:
     left = iter(captures)
     clock = iter(range(0, 1000 * S, S))
     monkeypatch.setattr(workflow, "open_capture", lambda path: next(left))
     return list(
-        workflow.watch(
+        workflow.watch_capture(
             "somewhere", 1.0, looks, sleep=lambda s: None, clock=lambda: next(clock), real_clock=lambda: 0
         )
     )
@@ -205,7 +207,7 @@ def test_json_is_one_object_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert verb.run(verb.Arguments(str(file), json=True)) == 0
     (line,) = capsys.readouterr().out.splitlines()
     data = json.loads(line)
-    assert data["schema_version"] == 1 and data["env_steps"] == 100 and data["processes"][0]["pid"] == 4000
+    assert data["schema_version"] == 2 and data["env_steps"] == 100 and data["processes"][0]["pid"] == 4000
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds, combination, patch_set_name, rounds_of
+from hotloop.analysis.trial import (
+    BASELINE,
+    Part,
+    Rounds,
+    SequentialTrial,
+    combination,
+    patch_set_name,
+    rounds_of,
+)
 from hotloop.instrument.trial import Orders, Trial
 from hotloop.instrument.trial_patch import TrialPatch
 from hotloop.report.trial import trial_json, trial_text
@@ -111,7 +119,7 @@ def test_quick_cycles_are_cut_as_wholes() -> None:
         assert row["seconds"] == pytest.approx(cycles * (0.018 if row["patches"] else 0.028))
         assert row["seconds"] >= 0.2
     rounds = rounds_of(script.rows)
-    assert rounds.how == "cycles" and rounds.unit == "env step"
+    assert rounds.how == "cycles" and rounds.unit == "env_step"
     assert rounds.pairs("x") == [pytest.approx((0.028 / 32, 0.018 / 32))] * rounds.count("x")  # type: ignore[comparison-overlap]
 
 
@@ -222,7 +230,7 @@ def noisy(chance: random.Random, seconds: float) -> Callable[[], float]:
 def made_up(times: Sequence[dict[str, float]]) -> Rounds:
     """Rounds of one part from times per step, by patch set."""
     rounds = tuple({name: (time_s, 1) for name, time_s in row.items()} for row in times)
-    return Rounds("steps", "env step", (Part(rounds, 1.0),))
+    return Rounds("steps", "env_step", (Part(rounds, 1.0),))
 
 
 def drifting(chance: random.Random, variants: int, rounds: int) -> list[list[float]]:
@@ -245,9 +253,9 @@ def test_equal_patches_are_hardly_ever_called_faster_or_slower() -> None:
     for seed in range(60):
         chance = random.Random(seed)
         times = [dict(zip([BASELINE, *names], row, strict=True)) for row in drifting(chance, 4, 130)]
-        looking = Looking(names)
-        looking.look(made_up(times), final=True)
-        wrong += any(row.verdict.word in ("faster", "slower") for row in looking.verdicts)
+        trial = SequentialTrial(names)
+        trial.update(made_up(times), final=True)
+        wrong += any(row.verdict.word in ("faster", "slower") for row in trial.verdicts)
     assert wrong <= 7  # at most 5 % are expected: 3
 
 
@@ -257,15 +265,15 @@ def test_what_is_settled_keeps_its_verdict() -> None:
         {BASELINE: 1.0 * chance.lognormvariate(0, 0.02), "x": 0.5 * chance.lognormvariate(0, 0.02)}
         for _ in range(8)
     ]
-    looking = Looking(["x"])
-    looking.look(made_up(times))
-    early = looking.verdicts
-    assert looking.settled == ("x",) and looking.all_settled and early[0].verdict.word == "faster"
-    looking.look(made_up([*times, *({BASELINE: 1.0, "x": 2.0} for _ in range(30))]), final=True)
-    assert looking.verdicts == early  # segments after it was settled are not used
+    trial = SequentialTrial(["x"])
+    trial.update(made_up(times))
+    early = trial.verdicts
+    assert trial.settled == ("x",) and trial.all_settled and early[0].verdict.word == "faster"
+    trial.update(made_up([*times, *({BASELINE: 1.0, "x": 2.0} for _ in range(30))]), final=True)
+    assert trial.verdicts == early  # segments after it was settled are not used
     # Even when its rounds can no longer be put together, as when a phase that was small becomes large.
-    looking.look(Rounds("phases", "env step", (Part((), 1.0),)), final=True)
-    assert looking.verdicts == early
+    trial.update(Rounds("phases", "env_step", (Part((), 1.0),)), final=True)
+    assert trial.verdicts == early
 
 
 def test_looking_often_is_the_same_as_looking_once() -> None:
@@ -274,17 +282,17 @@ def test_looking_often_is_the_same_as_looking_once() -> None:
         {BASELINE: chance.lognormvariate(0, 0.1), "x": 0.93 * chance.lognormvariate(0, 0.1), "y": 1.0}
         for _ in range(100)
     ]
-    often, once = Looking(["x", "y"]), Looking(["x", "y"])
+    often, once = SequentialTrial(["x", "y"]), SequentialTrial(["x", "y"])
     for count in range(101):
-        often.look(made_up(times[:count]))
-    once.look(made_up(times))
+        often.update(made_up(times[:count]))
+    once.update(made_up(times))
     assert often.verdicts == once.verdicts and often.settled == once.settled
 
 
 def test_many_rounds_are_added_up_to_few_pairs_and_all_of_a_longer_part_is_used() -> None:
     steps = [{BASELINE: (1.0 + at, 10), "x": (2.0 + at, 10)} for at in range(200)]
     updates = [{BASELINE: (3.0, 1), "x": (6.0, 1)} for _ in range(100)]
-    rounds = Rounds("phases", "env step", (Part(tuple(steps), 1.0), Part(tuple(updates), 0.5)))
+    rounds = Rounds("phases", "env_step", (Part(tuple(steps), 1.0), Part(tuple(updates), 0.5)))
     assert rounds.count("x") == 100 and rounds.count("other") == 0 and rounds.pairs("other") == []
     pairs = rounds.pairs("x")
     assert len(pairs) == 50  # two rounds of updates and four of steps in each
@@ -316,11 +324,11 @@ def test_the_report_names_what_helps_and_the_line(tmp_path: Path) -> None:
     report = judged(script, tmp_path).report()
     good, idle = report.patches
     assert (good.name, good.verdict.word) == ("good", "faster")
-    assert idle.name == "idle" and idle.verdict.word in ("no difference", "undecided")
+    assert idle.name == "idle" and idle.verdict.word in ("no_difference", "undecided")
     assert [(o.name) for o in report.left_out] == ["log"]
     text = trial_text(report)
-    assert f"good: {good.verdict.says}; add this after the imports of the script:" in text
-    assert "      good()" in text and "Best combination: good alone." in text and "noise floor" in text
+    assert f"good: {good.verdict.summary}; add this after the imports of the script:" in text
+    assert "      good()" in text and "Best combination: good alone." in text and "Noise floor" in text
     assert trial_json(report)["patches"][0]["verdict"]["word"] == "faster"
     assert json.dumps(trial_json(report))
 
@@ -381,20 +389,20 @@ def test_no_difference_has_to_hold_for_the_sums_too() -> None:
         {BASELINE: 1.0 + chance.gauss(0, 0.002) + (at % 10 == 0), "x": 1.0 + chance.gauss(0, 0.002)}
         for at in range(40)
     ]
-    looking = Looking(["x"])
-    looking.look(made_up(times), final=True)
-    verdict = looking.verdicts[0].verdict
-    assert verdict.word == "undecided" and "not in a few" in verdict.says and not looking.settled
+    trial = SequentialTrial(["x"])
+    trial.update(made_up(times), final=True)
+    verdict = trial.verdicts[0].verdict
+    assert verdict.word == "undecided" and "not in a few" in verdict.summary and not trial.settled
 
 
 def test_conflicting_patches_are_not_combined() -> None:
     times = [
         {BASELINE: 1 + i / 100, "x": 0.5 + i / 200, "y": 0.6 + i / 300, "z": 0.7 + i / 200} for i in range(16)
     ]
-    looking = Looking(["x", "y", "z"])
-    looking.look(made_up(times), final=True)
-    assert combination(looking.verdicts, {"y": ["x"], "x": ["y"]}) == ("x", "z")
-    assert combination(looking.verdicts, {}) == ("x", "y", "z")
+    trial = SequentialTrial(["x", "y", "z"])
+    trial.update(made_up(times), final=True)
+    assert combination(trial.verdicts, {"y": ["x"], "x": ["y"]}) == ("x", "z")
+    assert combination(trial.verdicts, {}) == ("x", "y", "z")
 
 
 def test_what_is_kept_is_on_in_all_arms_and_workers_are_shown_it() -> None:
@@ -421,7 +429,9 @@ def test_what_is_faster_is_kept_for_the_rest(tmp_path: Path) -> None:
     assert orders == {"patch_sets": [["y"]], "kept": ["x"]} and not judge.finished
     judge.update(final=True)
     assert judge.report().kept == ("x",)
-    assert "x stayed on: what was still undecided then was" in " ".join(trial_text(judge.report()).split())
+    assert "x stayed on once found to be faster; patches still undecided by then" in " ".join(
+        trial_text(judge.report()).split()
+    )
 
 
 SOURCE = '''"""Trains."""

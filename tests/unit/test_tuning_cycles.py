@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from hotloop import Profiler
-from hotloop.analysis.cycles import RunProgress, progress_so_far, run_figures_over_cycles
-from hotloop.analysis.steady_state import run_figures
+from hotloop.analysis.steady_state import RunProgress, progress_so_far, run_figures, run_figures_over_cycles
 from hotloop.testing.fakes import FakeClock
 from hotloop.workflows.probes import Patience, held_back
 

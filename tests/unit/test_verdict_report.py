@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.findings import Estimate, GrowthFactor
 from hotloop.analysis.ranking import LearningVerdict, RankedRow, RankedTable
 from hotloop.analysis.scaling import RegionScaling, Scaling
 from hotloop.analysis.verdict import ComponentVerdict, Decision, Verdict
+from hotloop.analysis.work_counters import WorkDifference
 from hotloop.report.pen import Pen
 from hotloop.report.safe_text import columns
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.verdict import (
     progress_line,
-    ranked_json,
     ranked_markdown,
     ranked_text,
-    verdict_json,
     verdict_markdown,
     verdict_text,
 )
@@ -33,24 +31,24 @@ FASTER = Verdict(
     speed_up=Estimate(1.0428, 1.0204, 1.0661),
     tolerance=0.03,
     level=0.0122,
-    method="signed rank",
+    method="signed_rank",
     more_pairs=None,
     noise_sd=0.021,
     noise_floor=0.025,
-    says="faster by 4.1 % [2.0, 6.2]",
+    summary="faster by 4.1 % [2.0, 6.2]",
 )
 SAME = replace(
     FASTER,
-    word="no difference",
+    word="no_difference",
     change=Estimate(-0.004, -0.013, 0.006),
-    says="no difference >= 3 %",
+    summary="no difference >= 3 %",
 )
 UNDECIDED = replace(
     FASTER,
     word="undecided",
     change=Estimate(-0.02, -0.061, 0.023),
     more_pairs=14,
-    says="undecided, about 14 more pairs",
+    summary="undecided, about 14 more pairs",
 )
 NOTHING = replace(
     UNDECIDED,
@@ -60,7 +58,7 @@ NOTHING = replace(
     method="none",
     more_pairs=2,
     noise_floor=None,
-    says="undecided, about 2 more pairs",
+    summary="undecided, about 2 more pairs",
 )
 PARTS = (
     ComponentVerdict("learn", FASTER, 0.614),
@@ -80,11 +78,11 @@ def test_the_whole_verdict_at_80_columns() -> None:
     )
     assert text == (
         "--turbo is faster by 4.1 % [2.0, 6.2] than A (1.04x [1.02, 1.07] the speed)\n"
-        "  12 pairs; percent of time; the interval is exact (signed ranks) and holds in\n"
-        "  95 %.\n"
+        "  Based on 12 pairs; exact 95 % interval of the change in time (signed-rank\n"
+        "  test).\n"
         "  CPU time: B and A: no difference >= 3 % (time -0.4 % [-1.3, 0.6])\n"
-        "  noise floor: 2.5 % is the smallest difference these pairs would find four\n"
-        "  times out of five (pairs scatter by 2.1 %).\n"
+        "  Noise floor: 2.5 % is the smallest difference this many pairs would detect 4\n"
+        "  times out of 5 (standard deviation of a pair: 2.1 %).\n"
         "  B did 12 % fewer updates.\n"
         "  machine: load 1.20, CPU pressure 14 %, steal 0.3 %\n"
         "\n"
@@ -98,13 +96,13 @@ def test_the_whole_verdict_at_80_columns() -> None:
 def test_undecided_says_what_would_decide() -> None:
     text = verdict_text(UNDECIDED)
     assert text.startswith("B against A: undecided, about 14 more pairs (time -2.0 % [-6.1, 2.3])\n")
-    assert "no interval yet" in verdict_text(NOTHING) and "noise floor: not known yet." in verdict_text(
+    assert "no interval yet" in verdict_text(NOTHING) and "Noise floor: not known yet." in verdict_text(
         NOTHING
     )
 
 
 @pytest.mark.parametrize("verdict", [FASTER, SAME, UNDECIDED, NOTHING])
-@pytest.mark.parametrize("method", ["signed rank", "all apart", "rank sum", "none"])
+@pytest.mark.parametrize("method", ["signed_rank", "complete_separation", "rank_sum", "none"])
 def test_a_pipe_gets_ascii_that_fits_and_never_the_forbidden_words(verdict: Verdict, method: Any) -> None:
     hostile = "тест\x1b[31m|" * 20
     found = replace(verdict, method=method)
@@ -121,10 +119,10 @@ def test_colour_only_with_a_pen_that_has_it() -> None:
 
 
 def test_the_progress_line() -> None:
-    going = Decision(True, UNDECIDED, "next look at 16 pairs", 16)
-    assert progress_line(going) == "12 pairs: time -2.0 % [-6.1, 2.3]; next look at 16 pairs"
-    assert progress_line(Decision(True, replace(NOTHING, pairs=1), "next look at 5 pairs", 5)) == (
-        "1 pair: no interval yet; next look at 5 pairs"
+    going = Decision(True, UNDECIDED, "judged next at 16 pairs", 16)
+    assert progress_line(going) == "12 pairs: time -2.0 % [-6.1, 2.3]; judged next at 16 pairs"
+    assert progress_line(Decision(True, replace(NOTHING, pairs=1), "judged next at 5 pairs", 5)) == (
+        "1 pair: no interval yet; judged next at 5 pairs"
     )
 
 
@@ -149,26 +147,27 @@ TABLE = RankedTable(
     combination=None,
     noise_floor=0.025,
     tolerance=0.03,
-    says="The largest gain is train-every-4: faster by 4.1 % [2.0, 6.2]; 1 is undecided.",
+    summary="The largest gain is train-every-4: faster by 4.1 % [2.0, 6.2]; 1 is undecided.",
 )
 
 
 def test_the_ranked_table_at_80_columns() -> None:
     assert ranked_text(TABLE, machine_load="load 1.20") == (
-        "Suspects                                                 against base, 12 blocks\n" + "-" * 80 + "\n"
+        "Variants                                                 against base, 12 blocks\n" + "-" * 80 + "\n"
         "  The largest gain is train-every-4: faster by 4.1 % [2.0, 6.2]; 1 is undecided.\n"
         "\n"
-        "  suspect                        time               verdict     work  learning\n"
+        "  variant                        time               verdict     work  learning\n"
         "  train-every-4   -4.1 % [-6.2, -2.0]                faster  differs     worse\n"
         "  flood-fill-off   -0.4 % [-1.3, 0.6]  no difference >= 3 %     same         -\n"
         "  envs=256                          -    undecided, ~2 more        -         -\n"
         "  train-every-4: expected faster, fewer updates.\n"
-        "  train-every-4: updates 4,000 in the baseline, 1,000 here.\n"
+        "  train-every-4: updates: 4,000 in the baseline, 1,000 here.\n"
         "  train-every-4: returns worse: -12 [-20, -4].\n"
         "  flood-fill-off: expected no difference.\n"
         "  envs=256: 9 of 12 runs failed.\n"
         "\n"
-        "  Noise floor: 2.5 % at worst. All `faster` and `slower` hold together (Holm).\n"
+        "  Noise floor: 2.5 % at worst. All `faster` and `slower` verdicts hold together\n"
+        "  (Holm).\n"
         "  machine: load 1.20"
     )
 
@@ -188,9 +187,9 @@ def test_markdown_for_a_pull_request() -> None:
         "| whole | 100 % | -4.1 % [-6.2, -2.0] | faster |\n"
         "| learn | 61.4 % | -4.1 % [-6.2, -2.0] | faster |\n"
         "\n"
-        "- 12 pairs; percent of time; the interval is exact (signed ranks) and holds in 95 %.\n"
-        "- noise floor: 2.5 % is the smallest difference these pairs would find four times out of five "
-        "(pairs scatter by 2.1 %).\n"
+        "- Based on 12 pairs; exact 95 % interval of the change in time (signed-rank test).\n"
+        "- Noise floor: 2.5 % is the smallest difference this many pairs would detect 4 times out of 5 "
+        "(standard deviation of a pair: 2.1 %).\n"
         "- Work is the same.\n"
     )
 
@@ -202,16 +201,6 @@ def test_hostile_names_cannot_break_a_markdown_table() -> None:
     assert len(rows) == 3 and "<script" not in text.replace("\\<", "")
     bare = rows[2].replace("\\\\", "").replace("\\|", "")
     assert bare.count("|") == 7
-
-
-def test_json_has_a_version_and_survives_a_round_trip() -> None:
-    found = verdict_json(FASTER, cpu=None, components=PARTS, notes=("x",), machine_load={"load": 1.2})
-    again = json.loads(json.dumps(found, allow_nan=False))
-    assert again["schema_version"] == 1 and again["kind"] == "hotloop verdict"
-    assert again["verdict"]["change"] == {"value": -0.041, "low": -0.062, "high": -0.02}
-    assert again["components"][2]["verdict"]["change"] is None and again["cpu"] is None
-    table = json.loads(json.dumps(ranked_json(TABLE), allow_nan=False))
-    assert table["rows"][0]["work"][0]["counter"] == "updates" and table["kind"] == "hotloop ranked"
 
 
 SCALING = Scaling(
@@ -230,8 +219,8 @@ SCALING = Scaling(
         RegionScaling("push", Estimate(2.0, 1.95, 2.05), 0.4, 6.4, 4.8, True),
         RegionScaling("", None, 0.6, 2.4, 0.0, False),
     ),
-    factors=(GrowthFactor("steps per episode", 1.0, False), GrowthFactor("cost per call", 2.4, True)),
-    says="Time ~ n^1.62 [1.55, 1.70].",
+    factors=(GrowthFactor("steps_per_episode", 1.0, False), GrowthFactor("cost_per_call", 2.4, True)),
+    summary="Time ~ n^1.62 [1.55, 1.70].",
     not_measured=("start-up: it is part of the times",),
 )
 
@@ -240,16 +229,16 @@ def test_scaling_at_80_columns() -> None:
     assert scaling_text(SCALING) == (
         "Scaling                                               12 runs, n = 100, 200, 400\n" + "-" * 80 + "\n"
         "  Time ~ n^1.62 [1.55, 1.70].\n"
-        "  between the two largest sizes: n^1.80 [1.70, 1.90].\n"
+        "  Between the two largest sizes: n^1.80 [1.70, 1.90].\n"
         "\n"
-        "  own time     n = 100  n = 400  over linear           exponent\n"
-        "  push          400 ms   6.40 s       4.80 s  2.00 [1.95, 2.05]  bends\n"
-        "  (no region)   600 ms   2.40 s         0 ns                  -\n"
+        "  own time     n = 100  n = 400  excess           exponent\n"
+        "  push          400 ms   6.40 s  4.80 s  2.00 [1.95, 2.05]  bends\n"
+        "  (no region)   600 ms   2.40 s    0 ns                  -\n"
         "\n"
-        "  Actual over expected is the product of:\n"
+        "  Actual / linear is the product of:\n"
         "  env steps per n        1.00x  learning or a setting\n"
         "  cost per call          2.40x  defect\n"
         "\n"
-        "  not measured: start-up: it is part of the times"
+        "  Not measured: start-up: it is part of the times."
     )
     assert json.loads(json.dumps(scaling_json(SCALING), allow_nan=False))["bender"] == "push"

@@ -9,7 +9,7 @@ import pytest
 from scipy import signal, stats
 
 from hotloop.analysis.stopping_rule import RUNS, SEGMENTS, Schedule, noise_floor
-from hotloop.analysis.trial import BASELINE, Looking, Part, Rounds
+from hotloop.analysis.trial import BASELINE, Part, Rounds, SequentialTrial
 from hotloop.analysis.verdict import Verdict, decide, decide_blocks, judge
 from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, Noise, log_times, paired_times
 
@@ -75,12 +75,12 @@ def test_large_differences_are_found_early_and_covered(machine: str, change: flo
 
 @pytest.mark.parametrize("machine", ["quiet", "noisy"])
 def test_a_difference_at_the_tolerance_is_rarely_called_none(machine: str) -> None:
-    assert compare_often(MACHINES[machine], 0.03, repeats=600).share("no difference") <= 0.06
+    assert compare_often(MACHINES[machine], 0.03, repeats=600).share("no_difference") <= 0.06
 
 
 def test_on_a_quiet_machine_no_difference_is_said_soon() -> None:
     found = compare_often(QUIET, 0.0, repeats=400)
-    assert found.share("no difference") >= 0.94
+    assert found.share("no_difference") >= 0.94
     assert np.mean([v.pairs for v in found.verdicts]) <= 20
 
 
@@ -170,8 +170,8 @@ def test_of_eight_patches_that_do_nothing_hardly_one_is_given_a_word(machine: st
             arms = rng.permutation([BASELINE, *names]).tolist()
             times = dict(zip(arms, row.tolist(), strict=True))
             rows.append({arm: (t * (1 + change * (arm == "faster")), 1) for arm, t in times.items()})
-        looking = Looking(names)
-        looking.look(Rounds("cycles", "env step", (Part(tuple(rows), 1.0),)), final=True)
-        words = {row.name: row.verdict.word for row in looking.verdicts}
+        trial = SequentialTrial(names)
+        trial.update(Rounds("cycles", "env_step", (Part(tuple(rows), 1.0),)), final=True)
+        words = {row.name: row.verdict.word for row in trial.verdicts}
         false += any(words[name] in ("faster", "slower") for name in names if name != "faster")
     assert false / repeats <= 0.06

@@ -1,7 +1,7 @@
-"""Where a training batch's time goes, and what a gain in one of its parts means for the whole.
+"""Where the time of a training batch goes, and what a gain in one part means for the whole.
 
-Reads the region `training_batch` of a capture: everything a loop does for one batch, start-up and warm-up
-left out. Collection is the region of the collector itself, never what the other parts leave over.
+Reads the region `training_batch` of a capture: everything a loop does for one batch, without start-up and
+warm-up. Collection is the region of the collector itself, never the remainder.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hotloop.analysis.whatif import amdahl
 from hotloop.capture.model import Capture, Node
 
 BATCH = "training_batch"
-COLLECTION = "data collection"
-ENV_STEP, ENV_RESET, POLICY = "env step", "env reset", "policy forward"
-FRAMEWORK, TENSORDICT, STORING = "framework", "tensordict work", "storing"
-ADVANTAGE, REPLAY, LOSS, BACKWARD, OPTIMIZER = "advantage", "replay buffer", "loss", "backward", "optimizer"
-ONE_KERNEL, OTHER, UNATTRIBUTED, HOTLOOP = "learning, one kernel", "other", "unattributed", "hotloop"
-ROLLOUT_KERNEL = "rollout, one kernel"
+COLLECTION = "data_collection"
+ENV_STEP, ENV_RESET, POLICY = "env_step", "env_reset", "policy_forward"
+FRAMEWORK, TENSORDICT, STORING = "framework", "tensordict", "storing"
+ADVANTAGE, REPLAY, LOSS, BACKWARD, OPTIMIZER = "advantage", "replay_buffer", "loss", "backward", "optimizer"
+ONE_KERNEL, OTHER, UNATTRIBUTED, HOTLOOP = "fused_update", "other", "unattributed", "hotloop"
+ROLLOUT_KERNEL = "fused_rollout"
 
-OTHER_COLLECTED = "other in collection"
+OTHER_COLLECTED = "other_collection"
 COLLECTED = (ENV_STEP, POLICY, TENSORDICT, FRAMEWORK, ENV_RESET, STORING, ROLLOUT_KERNEL, OTHER_COLLECTED)
 ORDER = (ADVANTAGE, REPLAY, LOSS, BACKWARD, OPTIMIZER, ONE_KERNEL, OTHER, UNATTRIBUTED, HOTLOOP)
-SMALLEST_SHARE = 0.005  # parts below get no line of advice
+SMALLEST_SHARE = 0.005  # smaller parts are not mentioned
 
 _LEARNING = {
     "advantage": ADVANTAGE,
@@ -45,33 +45,33 @@ _COLLECTING = {"policy": POLICY, "replay": STORING, "framework": FRAMEWORK, "tra
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the breakdown, times of all batches together."""
+    """One line of the breakdown, over all batches."""
 
     name: str
     own_ns: int  # net of our own cost
     share: float  # of the batches' wall time
-    inner: tuple[Part, ...] = ()  # what it consists of; its own_ns is their sum
+    inner: tuple[Part, ...] = ()  # its parts; own_ns is their sum
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBreakdown:
-    """Where the time of the measured batches went; the shares of `parts` add up to 1."""
+    """Where the time of the measured batches went; shares of `parts` add up to 1."""
 
     batches: int
     wall_ns: int
     mean_ns: float
     min_ns: int | None
     max_ns: int | None
-    parts: tuple[Part, ...]  # collection first, then in the order of training
+    parts: tuple[Part, ...]  # collection first, then in training order
 
     def flat(self) -> dict[str, int]:
-        """Nanoseconds by name, collection given by what it consists of."""
+        """Nanoseconds by name, with collection split into its parts."""
         return {part.name: part.own_ns for top in self.parts for part in (top.inner or (top,))}
 
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """What it would mean to make a part twice as fast; intervals reach over all runs."""
+    """What making a part twice as fast would gain; intervals span all runs."""
 
     name: str
     share: Estimate
@@ -81,19 +81,19 @@ class Impact:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A gain of the whole, predicted from the parts that changed, against what was measured."""
+    """The gain predicted from the parts that changed, against the measured one."""
 
-    parts: tuple[str, ...]  # that became faster or slower
-    share: float | None  # of A's time that they took together
+    parts: tuple[str, ...]  # parts that became faster or slower
+    share: float | None  # their share of A's time
     predicted: Estimate | None  # speed-up of the whole by Amdahl's law; None: no part changed
     measured: Estimate | None  # None: too few pairs for an interval
     at_most: float | None  # speed-up of the whole if those parts took no time at all
-    says: tuple[str, ...]
-    certain: bool = True  # whether the parts' changes hold together, not only each by itself
+    sentences: tuple[str, ...]
+    certain: bool = True  # whether the changes of the parts hold together, not only one at a time
 
 
 def batch_breakdown(capture: Capture) -> BatchBreakdown | None:
-    """The breakdown of a capture's measured batches; None when it has none."""
+    """The breakdown of the measured batches of a capture; None if it has none."""
     driver = driving_thread(capture)
     found = [] if driver is None else batch_nodes(driver[1].root)
     if not found:
@@ -116,7 +116,7 @@ def batch_breakdown(capture: Capture) -> BatchBreakdown | None:
 
 
 def batch_nodes(root: Node) -> list[Node]:
-    """The measured batches in a tree, wherever they were opened."""
+    """The measured batches in a tree, at any depth."""
     found, todo = [], list(root.children)
     while todo:
         node = todo.pop()
@@ -128,7 +128,7 @@ def batch_nodes(root: Node) -> list[Node]:
 
 
 def _sums(flat: FlatTree) -> dict[str, int]:
-    """Own time of every part, in nanoseconds."""
+    """Own time of every part in nanoseconds."""
     simulated = any(node.name == "env_simulation" for node in flat.nodes)
     names: list[str] = []
     sums: dict[str, int] = {}
@@ -147,9 +147,9 @@ def _sums(flat: FlatTree) -> dict[str, int]:
 
 
 def _part(name: str, kind: str, above: str, simulated: bool) -> str:
-    """The part a region belongs to, inside a region of part `above` ("" directly in the batch).
+    """The part of a region inside a region of part `above` ("" directly in the batch).
 
-    Where the simulator has a region of its own (`simulated`), what a library does around it is the
+    If the simulator has a region of its own (`simulated`), what a library does around it counts as the
     library's work, not the environment's.
     """
     if kind == "hotloop":
@@ -174,17 +174,17 @@ def _part(name: str, kind: str, above: str, simulated: bool) -> str:
 
 
 def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change: str) -> Explanation:
-    """Why the whole gained as much as it did: Amdahl's law on the parts that changed.
+    """Where the gain comes from: Amdahl's law on the parts that changed.
 
-    Those are the parts with a word, which hold together; where no part has one, those whose interval by
-    itself excludes no change, and the text says so.
+    These are the parts with a verdict, which hold together; if there are none, the parts whose own interval
+    excludes no change, and the text says so.
     """
     rows = _changed(components, lambda verdict: verdict.word in ("faster", "slower"))
     certain = bool(rows)
     if not certain:
         rows = _changed(components, _by_itself)
     if not rows:
-        said = f"No part changed beyond the noise with {change}, so there is no gain to explain."
+        said = f"No part clearly changed with {change}, so there is no gain to explain."
         return Explanation((), None, None, whole.speed_up, None, (said,))
     together = sum(share for _, share, _ in rows)
     ends = [
@@ -196,23 +196,23 @@ def explain_gain(components: Sequence[ComponentVerdict], whole: Verdict, change:
     faster = [row for row in rows if row[2].value > 1]
     reach = sum(share for _, share, _ in faster)
     at_most = amdahl(reach, 1.0) if 0 < reach < 1 else None
-    says = [] if certain else ["There are too few pairs to be sure of all parts together; each by itself:"]
-    says += [
-        f"{name} took {_percent(share)} of the time and became {_times(by)} as fast with {change}."
+    sentences = [] if certain else ["Too few pairs to be sure of all parts together; each on its own:"]
+    sentences += [
+        f"{_words(name)} took {_percent(share)} of the time and is {_times(by)} as fast with {change}."
         for name, share, by in rows
     ]
-    says.append(_against(predicted, whole.speed_up))
+    sentences.append(_against(predicted, whole.speed_up))
     if at_most is not None:
-        names = " and ".join(name for name, _, _ in faster)
-        says.append(f"Had {names} taken no time at all, the same law would give {at_most:.2f}x: the limit.")
+        names = " and ".join(_words(name) for name, _, _ in faster)
+        sentences.append(f"Even if {names} took no time at all, the whole would be {at_most:.2f}x as fast.")
     changed = tuple(name for name, _, _ in rows)
-    return Explanation(changed, together, predicted, whole.speed_up, at_most, tuple(says), certain)
+    return Explanation(changed, together, predicted, whole.speed_up, at_most, tuple(sentences), certain)
 
 
 def _changed(
     components: Sequence[ComponentVerdict], has: Callable[[Verdict], bool]
 ) -> list[tuple[str, float, Estimate]]:
-    """Name, share of A and speed-up of the parts whose verdict `has` it."""
+    """Name, share of A and speed-up of the parts whose verdict fulfils `has`."""
     rows = []
     for part in components:
         share, speed_up = part.share_of_a, part.verdict.speed_up
@@ -226,19 +226,19 @@ def _by_itself(verdict: Verdict) -> bool:
 
 
 def _against(predicted: Estimate, measured: Estimate | None) -> str:
-    law = f"By Amdahl's law that makes the whole {_times(predicted)} as fast"
+    law = f"Amdahl's law predicts {_times(predicted)} for the whole"
     if measured is None:
-        return f"{law}; the whole was measured too few times to say."
+        return f"{law}; there are too few runs to check that."
     got = f"measured: {_times(measured)}"
     if measured.low > predicted.high:
-        return f"{law}; {got}, which is more: parts too small or too noisy to name changed too."
+        return f"{law}; {got}, which is more: other parts, too small or too noisy to name, changed as well."
     if measured.high < predicted.low:
-        return f"{law}; {got}, which is less: parts too small or too noisy to name changed too."
+        return f"{law}; {got}, which is less: other parts, too small or too noisy to name, changed as well."
     return f"{law}; {got}, which agrees."
 
 
 def impacts(runs: Sequence[Mapping[str, float]]) -> tuple[Impact, ...]:
-    """What to work on, largest part first; `runs` hold seconds by part. Intervals reach over the runs."""
+    """What to optimise, largest part first; `runs` hold seconds by part, and intervals span the runs."""
     if not runs:
         return ()
     found = []
@@ -250,6 +250,10 @@ def impacts(runs: Sequence[Mapping[str, float]]) -> tuple[Impact, ...]:
         gain = Estimate(*(amdahl(value, 0.5) for value in (share.value, share.low, share.high)))
         found.append(Impact(name, share, gain, tier_of(gain)))
     return tuple(sorted(found, key=lambda one: -one.share.value))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _times(speed: Estimate) -> str:

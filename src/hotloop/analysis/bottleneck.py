@@ -1,4 +1,4 @@
-"""Which region to look at first: the weighted score, and beside it what twice as fast would gain."""
+"""Which region to look at first: a weighted score, and the gain if the region were twice as fast."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hotloop.analysis.tree import FlatTree
 from hotloop.analysis.windows import Spans
 
 WEIGHTS = {"own_time": 0.40, "time_per_call": 0.30, "cpu_memory_growth": 0.15, "device_memory": 0.15}
-MOST = 50  # names with most own time that are scored
-TWICE_AS_FAST = 0.5  # the part of the time saved
+MOST = 50  # score only the names with most own time
+TWICE_AS_FAST = 0.5  # fraction of the time that this saves
 
 
 @dataclass(slots=True)
 class Operation:
-    """Every place where a name occurs, added up; own time is net of our own cost."""
+    """All regions of one name added up; own time is net of our own cost."""
 
     name: str
     own_ns: int = 0
@@ -25,16 +25,16 @@ class Operation:
     device_peak_bytes: int | None = None
     site: str = ""
     category: str = ""
-    most_ns: int = -1  # own time of the place that gave site and category
+    most_ns: int = -1  # own time of the region that site and category come from
 
     @property
     def per_call_ns(self) -> float:
-        """Own time for a call; a call still open counts as one."""
+        """Own time per call; without a completed call, that of the open one."""
         return self.own_ns / max(self.calls, 1)
 
 
 def operations(flat: FlatTree) -> dict[str, Operation]:
-    """Figures by name. Category and site are those of the place with most own time."""
+    """Figures by name; category and site are those of the region with most own time."""
     found: dict[str, Operation] = {}
     for node, kind, own_ns in zip(flat.nodes, flat.categories, flat.own_ns, strict=True):
         if kind == "hotloop":
@@ -56,10 +56,10 @@ def operations(flat: FlatTree) -> dict[str, Operation]:
 def bottlenecks(
     flat: FlatTree, driver: FlatTree, spans: Spans, *, others_may_hold_it_up: bool = False
 ) -> tuple[Bottleneck, ...]:
-    """The names with most own time in all threads (`flat`), best first: by gain, then by score.
+    """The names with most own time in all threads (`flat`), sorted by gain, then by score.
 
-    `driver` and `spans` are those of the thread that drives training; a name it does not have has
-    no gain. With `others_may_hold_it_up` the gain of anything but a wait reaches down to none.
+    `driver` and `spans` belong to the thread that drives training; names it does not have get no gain. With
+    `others_may_hold_it_up`, intervals of all gains but those of waits reach down to no gain.
     """
     by_name = operations(flat)
     scored = sorted(by_name.values(), key=lambda o: (-o.own_ns, o.name))[:MOST]
@@ -117,6 +117,6 @@ def score_terms(one: Operation, largest: dict[str, float]) -> dict[str, float]:
 
 
 def score(terms: dict[str, float]) -> float:
-    """Weighted mean of the terms at hand: the weights of missing ones are spread over the rest."""
+    """Weighted mean of the measured terms; the weights of missing ones are spread over the rest."""
     weight = sum(WEIGHTS[term] for term in terms)
     return min(sum(WEIGHTS[term] * value for term, value in terms.items()) / weight, 1.0) if weight else 0.0

@@ -1,4 +1,4 @@
-"""Which kind of work a region is: its explicit argument, else its own name, else its parent's kind."""
+"""The category of a region: its explicit argument, else its name, else its parent's category."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ CATEGORIES = (
 
 CategoryPatterns = Sequence[tuple[str, str]]  # (prefix or glob, category)
 
-# Words in names of people's own choosing; the first line with a word of the name decides, so
-# that "policy_loss" is loss, "eval_env" evaluation and "queue_wait" waiting.
+# Words in names that users choose. The first line that has a word of the name wins, so that "policy_loss"
+# is loss, "eval_env" is evaluation and "queue_wait" is wait.
 WORDS: tuple[tuple[str, str], ...] = (
     ("wait", "wait waiting waits acquire sleep idle barrier recv receive synchronize"),
     ("evaluation", "eval evaluate evaluation validate validation"),
@@ -58,7 +58,7 @@ WORDS: tuple[tuple[str, str], ...] = (
 )
 WHOLE_NAMES = {"step": "environment", "reset": "environment", "steps": "environment"}
 
-# A part of a network runs both while collecting and while learning: what is around it decides.
+# A part of a network runs while collecting and while learning: the enclosing region decides.
 _NETWORK = {"model", "policy"}
 
 _PREFIXES = tuple((n[:-1], kind) for n, kind in FIXED_NAMES.items() if n.endswith("*"))
@@ -68,27 +68,27 @@ _PIECES = re.compile(r"[hd]2[hd]|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @dataclass(frozen=True)
 class Resolver:
-    """Gives regions their categories; remembers names, since few names make up many nodes."""
+    """Assigns categories to regions; caches names, since few names make up many nodes."""
 
-    rules: tuple[tuple[str, str], ...] = ()
+    patterns: tuple[tuple[str, str], ...] = ()
     _seen: dict[str, tuple[str, bool]] = field(default_factory=dict, repr=False, compare=False)
 
     def category(self, explicit: str, name: str, parent: str) -> str:
-        """Category of a region below a region of category `parent` ("" at the top)."""
+        """Category of a region inside one of category `parent` ("" at the top)."""
         if explicit:
             return explicit
         found = self._seen.get(name)
         if found is None:
-            found = self._seen[name] = category_of_name(name, self.rules)
+            found = self._seen[name] = category_of_name(name, self.patterns)
         kind, follows_parent = found
         if follows_parent and parent in _NETWORK:
             return parent
         return kind or parent or "other"
 
     def walk(self, root: Node) -> Iterator[tuple[Node, str, int, int]]:
-        """Every node below the root, parents first: node, category, its number and its parent's.
+        """Every node below the root, parents first: node, category, its number and its parent's number.
 
-        Numbers count from 1 in the order given; the root is 0.
+        Nodes are numbered from 1 in that order; the root is 0.
         """
         todo: list[tuple[Node, str, int]] = [(child, "", 0) for child in reversed(root.children)]
         number = 0
@@ -100,9 +100,9 @@ class Resolver:
             todo += [(child, kind, number) for child in reversed(node.children)]
 
 
-def category_of_name(name: str, rules: CategoryPatterns = ()) -> tuple[str, bool]:
-    """Category a name stands for, "" for none; and whether a surrounding policy or model overrules it."""
-    for pattern, kind in rules:
+def category_of_name(name: str, patterns: CategoryPatterns = ()) -> tuple[str, bool]:
+    """Category of a name, "" for none; and whether an enclosing policy or model overrides it."""
+    for pattern, kind in patterns:
         if matches(name, pattern):
             return kind, False
     return _by_its_words(name)
@@ -110,7 +110,7 @@ def category_of_name(name: str, rules: CategoryPatterns = ()) -> tuple[str, bool
 
 @lru_cache(maxsize=1 << 16)
 def _by_its_words(name: str) -> tuple[str, bool]:
-    """The built-in rules: fixed names, then prefixes, then words."""
+    """The built-in patterns: fixed names, then prefixes, then words."""
     lower = name.lower()
     kind = FIXED_NAMES.get(lower, "") or WHOLE_NAMES.get(lower, "")
     if kind:
@@ -118,7 +118,7 @@ def _by_its_words(name: str) -> tuple[str, bool]:
     for prefix, kind in _PREFIXES:
         if lower.startswith(prefix):
             return kind, kind in _NETWORK
-    # `SnakeEnv.step_wait`, `replay-sample`, `env_step/rgb` all fall into words.
+    # Splits `SnakeEnv.step_wait`, `replay-sample` and `env_step/rgb` into words.
     found = [_WORD_OF[w] for w in (p.lower() for p in _PIECES.findall(name)) if w in _WORD_OF]
     if not found:
         return "", False
@@ -127,17 +127,16 @@ def _by_its_words(name: str) -> tuple[str, bool]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name begins with a prefix or fits a glob (with *, ? or [)."""
+    """Whether a name starts with a prefix, or matches a glob (with *, ? or [)."""
     if any(c in pattern for c in "*?["):
         return fnmatchcase(name, pattern)
     return name.startswith(pattern)
 
 
 def resolved(root: Node, resolver: Resolver) -> Node:
-    """The tree again with every node's category filled in; the tree given stays as it was.
+    """A copy of the tree with every node's category filled in.
 
-    Siblings that become alike (one with an explicit category, one with the same from its name)
-    are added up.
+    Siblings that become equal (one with an explicit category, one with the same from its name) are merged.
     """
     top = Node(root.name, root.category, root.site)
     top.absorb(root)
@@ -157,7 +156,7 @@ def resolved(root: Node, resolver: Resolver) -> Node:
 
 
 def has_twins(root: Node) -> bool:
-    """Whether two siblings anywhere share a name, so that `resolved` may have something to add up."""
+    """Whether any two siblings share a name, so that `resolved` may have something to merge."""
     todo = [root]
     while todo:
         children = todo.pop().children

@@ -1,7 +1,6 @@
-"""A series as pairs: which runs belong together, what is compared, and every verdict on it.
+"""From a series of runs to a comparison of variants: pairs runs, checks their work, collects verdicts.
 
-The statistics are in verdict.py; here runs are put side by side, their work is checked, and the
-answers are gathered for people.
+The statistics are in verdict.py.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.load_snapshot import MachineLoad, machine_load_of
 from hotloop.analysis.ranking import (
     LearningVerdict,
@@ -20,7 +18,6 @@ from hotloop.analysis.ranking import (
     VariantFacts,
     compare_returns,
     rank,
-    work_differences,
 )
 from hotloop.analysis.stopping_rule import RUNS, Schedule
 from hotloop.analysis.verdict import (
@@ -33,13 +30,19 @@ from hotloop.analysis.verdict import (
     judge,
     judge_components,
 )
-from hotloop.capture.plan import Plan, Variant
+from hotloop.analysis.work_counters import WorkDifference, work_differences
+from hotloop.capture.plan import Plan, Variant, apply_overrides
 from hotloop.capture.series import Run, Series
 
-Metric = Literal["env step", "update", "run"]
+Metric = Literal["env_step", "update", "run"]
 
-SMALLEST_PART = 0.005  # share of A or of B below which a component gets no verdict
-COUNTERS = ("env_steps", "updates", "episodes", "mean_length")
+SMALLEST_PART = 0.005  # components with a smaller share of A and of B get no verdict
+COUNTERS = {  # name in a finding -> field of `Figures`
+    "env_steps": "env_steps",
+    "updates": "updates",
+    "episodes": "episodes",
+    "mean_episode_length": "mean_length",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,9 @@ class VariantComparison:
     variant: Variant
     verdict: Verdict
     pairs: int
-    median_a_s: float | None  # of the metric
+    median_a_s: float | None  # median of the metric
     median_b_s: float | None
-    more: tuple[tuple[str, Verdict], ...]  # other metrics: "per update", "CPU time"
+    more: tuple[tuple[str, Verdict], ...]  # verdicts on other metrics: "time_per_update", ...
     components: tuple[ComponentVerdict, ...]
     work: tuple[WorkDifference, ...] | None  # counters that differ; None: nothing was counted
     learning: LearningVerdict | None  # None: no returns were reported
@@ -60,7 +63,7 @@ class VariantComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that can be said about a series of pairs or blocks."""
+    """All verdicts on a series: each variant against the baseline."""
 
     metric: Metric
     baseline: Variant
@@ -74,28 +77,28 @@ class Comparison:
 
 
 def metric_of(series: Series) -> Metric:
-    """Time per env step where every run recorded it, else per update, else of the whole process."""
+    """Time per env step if every run recorded it, else time per update, else of the whole process."""
     runs = [run for run in series.runs if run.ok and not run.scale]
     if runs and all(run.figures.s_per_env_step for run in runs):
-        return "env step"
+        return "env_step"
     return "update" if runs and all(run.figures.s_per_update for run in runs) else "run"
 
 
 def value_s(run: Run, metric: Metric) -> float:
-    """What is compared, in seconds."""
-    found = {"env step": run.figures.s_per_env_step, "update": run.figures.s_per_update, "run": run.wall_s}
+    """The run's value of the metric, in seconds."""
+    found = {"env_step": run.figures.s_per_env_step, "update": run.figures.s_per_update, "run": run.wall_s}
     return found[metric] or run.wall_s
 
 
 def schedule_of(plan: Plan) -> Schedule:
-    """Looks of a plan with a level that keeps all of them together below 5 % errors."""
+    """The plan's looks, at a level that keeps the error rate of all looks together below 5 %."""
     if len(plan.looks) > 1 and set(plan.looks) <= set(RUNS.looks):
         return Schedule(plan.looks, RUNS.level)
     return Schedule(plan.looks, 0.05 / len(plan.looks))
 
 
 def decide_series(series: Series, final: bool = False) -> BlockDecision:
-    """What the lab asks after each block: go on, or stop; and which variants need no more runs."""
+    """Whether to run another block, and which variants need no more runs; called after each block."""
     metric = metric_of(series)
     names = [v.name for v in series.plan.variants[1:]]
     runs = {name: pairs_of(series, name) for name in names}
@@ -111,7 +114,7 @@ def decide_series(series: Series, final: bool = False) -> BlockDecision:
 
 
 def compare_series(series: Series, final: bool = True) -> Comparison:
-    """All verdicts on a series; with `final` the runs are judged as they are, none will follow."""
+    """All verdicts on a series; `final` means that no more runs will follow."""
     decision = decide_series(series, final)
     metric = metric_of(series)
     level = schedule_of(series.plan).level
@@ -134,7 +137,7 @@ def compare_series(series: Series, final: bool = True) -> Comparison:
 
 
 def pairs_of(series: Series, variant: str) -> list[tuple[Run, Run]]:
-    """(baseline, variant) of every block in which both ended as they should, in order."""
+    """(baseline, variant) runs of every block in which both succeeded, in order."""
     a = {(run.block, run.group): run for run in series.of(series.plan.baseline.name)}
     b = {(run.block, run.group): run for run in series.of(variant)}
     return [(a[at], b[at]) for at in sorted(a.keys() & b.keys())]
@@ -143,7 +146,7 @@ def pairs_of(series: Series, variant: str) -> list[tuple[Run, Run]]:
 def compare_runs(
     pairs: Sequence[tuple[Run, Run]], metric: Metric, tolerance: float, level: float
 ) -> tuple[tuple[tuple[str, Verdict], ...], tuple[ComponentVerdict, ...]]:
-    """Verdicts beside the main one: other metrics, and the components."""
+    """Verdicts on other metrics, and on the components."""
     other = {name: _values(pairs, of) for name, of in _other_metrics(metric).items()}
     known = {name: values for name, values in other.items() if values}
     more = tuple((name, judge(v, tolerance=tolerance, level=level)) for name, v in known.items())
@@ -156,7 +159,7 @@ def work_of(runs: Sequence[tuple[Run, Run]]) -> tuple[WorkDifference, ...] | Non
 
 
 def learning_of(runs: Sequence[tuple[Run, Run]]) -> LearningVerdict | None:
-    """Whether learning was hurt; the runs of a pair share a seed. None without returns."""
+    """Whether the variant learns worse, from returns of pairs with the same seed; None without returns."""
     values = _values(runs, lambda run: run.figures.mean_return, zero=True)
     return compare_returns(values) if values else None
 
@@ -182,14 +185,14 @@ def _compared(
 
 def _other_metrics(metric: Metric) -> dict[str, Callable[[Run], float | None]]:
     def cpu(run: Run) -> float | None:
-        work = {"env step": run.figures.env_steps, "update": run.figures.updates, "run": 1}[metric]
+        work = {"env_step": run.figures.env_steps, "update": run.figures.updates, "run": 1}[metric]
         return run.cpu_s / work if run.cpu_s and work else None
 
-    found: dict[str, Callable[[Run], float | None]] = {f"CPU time per {metric}": cpu}
-    if metric == "env step":
-        found["time per update"] = lambda run: run.figures.s_per_update
+    found: dict[str, Callable[[Run], float | None]] = {f"cpu_time_per_{metric}": cpu}
+    if metric == "env_step":
+        found["time_per_update"] = lambda run: run.figures.s_per_update
     if metric != "run":
-        found["whole process"] = lambda run: run.wall_s
+        found["whole_process"] = lambda run: run.wall_s
     return found
 
 
@@ -213,14 +216,14 @@ def _components(
 
 
 def _counted(run: Run) -> dict[str, float]:
-    found = {name: getattr(run.figures, name) for name in COUNTERS}
-    return {name.replace("_", " "): float(value) for name, value in found.items() if value is not None}
+    found = {name: getattr(run.figures, field) for name, field in COUNTERS.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _values(
     pairs: Sequence[tuple[Run, Run]], of: Callable[[Run], float | None], zero: bool = False
 ) -> list[tuple[float, float]]:
-    """A figure of both runs, in the pairs in which both have it; without `zero`, above 0."""
+    """A figure of both runs, for the pairs in which both have it (and, without `zero`, it is positive)."""
     found = []
     for a, b in pairs:
         x, y = of(a), of(b)
@@ -234,21 +237,68 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def rank_comparison(found: Comparison, combination: VariantComparison | None = None) -> RankedTable:
-    """The variants by what they gain, with what the plan expected of each.
+    """The variants by measured gain, with what the plan expected of each.
 
-    `combination` is what was found, in runs of its own, for several of them together.
+    `combination` is the comparison of several variants together, which were measured in runs of their own.
     """
     compared = [*found.compared, *([combination] if combination else [])]
     rows = [VariantVerdict(row.variant.name, row.verdict) for row in compared]
-    beside = {
+    facts = {
         row.variant.name: VariantFacts(
             row.variant.expected, row.variant.safety, row.work, row.learning, _failures(row.failures)
         )
         for row in compared
     }
     together = combination.variant.name if combination else None
-    return rank(rows, found.baseline.name, found.blocks, beside, together)
+    return rank(rows, found.baseline.name, found.blocks, facts, together)
 
 
 def _failures(number: int) -> str:
     return f"{number} {'run' if number == 1 else 'runs'} failed." if number else ""
+
+
+def best_combination(comparison: Comparison) -> Variant | None:
+    """All variants that are clearly faster, combined into one; None for fewer than two.
+
+    Where two change the same setting, the faster one wins. Only overrides and environment variables of the
+    base command can be combined. Variants that did different work or learned worse are left out: they are
+    faster at something else.
+    """
+    base = comparison.baseline
+    faster = [row for row in comparison.compared if row.verdict.word == "faster" and _fits(row, base)]
+    faster.sort(key=lambda row: row.verdict.change.value if row.verdict.change else 0.0)
+    chosen: list[Variant] = []
+    touched: set[str] = set()
+    for row in faster:
+        settings = _settings(row.variant, base)
+        if not settings & touched:
+            chosen.append(row.variant)
+            touched |= settings
+    if len(chosen) < 2:
+        return None
+    overrides = tuple(word for v in chosen for word in v.overrides)
+    variables = dict(base.environment)
+    for variant in chosen:
+        variables |= dict(variant.environment)
+    return Variant(
+        name=" + ".join(v.name for v in chosen),
+        command=apply_overrides(base.command, overrides),
+        overrides=overrides,
+        environment=tuple(variables.items()),
+        expected="at most the product of the single gains",
+        safety="semantic" if any(v.safety == "semantic" for v in chosen) else "safe",
+    )
+
+
+def _settings(variant: Variant, base: Variant) -> set[str]:
+    """The settings a variant changes, so that no two in a combination change the same one."""
+    keys = {word.partition("=")[0].strip("-").replace("_", "-") for word in variant.overrides}
+    known = dict(base.environment)
+    return keys | {f"${name}" for name, value in variant.environment if known.get(name) != value}
+
+
+def _fits(row: VariantComparison, base: Variant) -> bool:
+    variant = row.variant
+    hurt = row.learning is not None and row.learning.word == "worse"
+    of_base = variant.command == apply_overrides(base.command, variant.overrides)
+    return of_base and variant.revision == base.revision and not row.work and not hurt

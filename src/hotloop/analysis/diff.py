@@ -1,7 +1,7 @@
-"""Two captures side by side, region by region. It describes two runs; it does not judge them.
+"""Two captures side by side, region by region: describes two runs, does not judge them.
 
-One run each cannot tell a real difference from noise, so nothing here says faster or slower: rows
-carry both figures and their ratio, and the result says what would decide.
+One run each cannot tell a real difference from noise, so nothing here says faster or slower. Rows carry both
+figures and their ratio, and the result says how to get a verdict.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hotloop.analysis.work_counters import WorkDifference
 from hotloop.capture.model import Capture, Node
 
-Per = Literal["env step", "wall"]
+Per = Literal["env_step", "wall"]
 
 CAUTION = (
-    "One run each proves nothing: two runs of the same program differ too, and from one run each "
-    "the noise is unknown."
+    "One run each proves nothing: two runs of the same program differ as well, and a single run does not "
+    "show by how much."
 )
-DECIDES = (
-    "What decides: run both several times in alternation (A B, B A, ...), each run in a fresh process "
-    "with the same seed for both of a pair, and look at the ratios of the pairs."
+HOW_TO_DECIDE = (
+    "For a verdict use hotloop compare: it runs both several times in alternation (A B, B A, ...), each "
+    "run in a fresh process and both runs of a pair with the same seed."
 )
-UNATTRIBUTED = "(unattributed)"  # the name of the root's row: thread time in no region
-_VERSION_LIMIT = 8  # differing library versions that are named
+UNATTRIBUTED = "(unattributed)"  # the root's row: thread time in no region
+_VERSION_LIMIT = 8  # differing library versions to list
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,8 @@ class DiffSide:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkDifference:
-    """A work counter that differs between the two runs."""
-
-    counter: str
-    a: float
-    b: float
-    ratio: float | None  # b / a; None when a is 0
-
-
-@dataclass(frozen=True, slots=True)
 class DiffRow:
-    """A region (one path, all threads added up) in both runs; None: it does not occur in that run."""
+    """A region (one path, all threads added up) in both runs; None where a run does not have it."""
 
     path: tuple[str, ...]
     name: str
@@ -63,38 +54,38 @@ class DiffRow:
     b_own_ns: int | None
     a_total_ns: int | None
     b_total_ns: int | None
-    a_per: float | None  # own ns per env step, or share of the wall (see Difference.per)
+    a_per: float | None  # own ns per env step, or share of the wall time (see CaptureDiff.per)
     b_per: float | None
-    change: float  # b_per - a_per, a missing region counted as none
+    change: float  # b_per - a_per; a missing region counts as 0
     ratio: float | None  # b_per / a_per; None when one of them is missing or a's is 0
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """All there is to say about two captures without running anything."""
+class CaptureDiff:
+    """All that can be said about two captures without running anything."""
 
-    per: Per  # unit of a_per and b_per: ns per env step, or thread time as a share of the wall
+    per: Per  # unit of a_per and b_per: ns per env step, or thread time as a share of the wall time
     a: DiffSide
     b: DiffSide
     work: tuple[WorkDifference, ...]  # empty when both did the same work
     setup: tuple[str, ...]  # sentences: what else differs (machine, versions, unfinished runs)
     rows: tuple[DiffRow, ...]  # largest change first
     caution: str
-    decides: str
+    how_to_decide: str
 
 
-def diff(a: Capture, b: Capture, labels: tuple[str, str] = ("A", "B")) -> Difference:
-    """Set two captures side by side, per env step when both have env steps, else per wall."""
+def diff(a: Capture, b: Capture, labels: tuple[str, str] = ("A", "B")) -> CaptureDiff:
+    """Compare two captures per env step when both counted env steps, else as shares of the wall time."""
     sides = _side(a, labels[0]), _side(b, labels[1])
-    per: Per = "env step" if sides[0].env_steps and sides[1].env_steps else "wall"
-    unit_a, unit_b = (s.env_steps if per == "env step" else s.wall_ns for s in sides)
+    per: Per = "env_step" if sides[0].env_steps and sides[1].env_steps else "wall"
+    unit_a, unit_b = (s.env_steps if per == "env_step" else s.wall_ns for s in sides)
     regions_a, regions_b = _regions(a.tree), _regions(b.tree)
     rows = [
         _row(path, regions_a.get(path), regions_b.get(path), unit_a, unit_b)
         for path in dict.fromkeys([*regions_a, *regions_b])
     ]
     rows.sort(key=lambda row: -abs(row.change))
-    return Difference(per, *sides, _work(*sides), _setup(a, b), tuple(rows), CAUTION, DECIDES)
+    return CaptureDiff(per, *sides, _work(*sides), _setup(a, b), tuple(rows), CAUTION, HOW_TO_DECIDE)
 
 
 def _side(capture: Capture, label: str) -> DiffSide:
@@ -114,7 +105,7 @@ def _side(capture: Capture, label: str) -> DiffSide:
 
 
 def _regions(root: Node) -> dict[tuple[str, ...], Node]:
-    """Figures by path; paths that differ in category alone are added up."""
+    """Figures by path; paths that differ only in category are added up."""
     found: dict[tuple[str, ...], Node] = {}
     todo: list[tuple[tuple[str, ...], Node]] = [((), root)]
     while todo:
@@ -149,11 +140,11 @@ def _row(path: tuple[str, ...], a: Node | None, b: Node | None, unit_a: int, uni
 
 def _work(a: DiffSide, b: DiffSide) -> tuple[WorkDifference, ...]:
     counters: list[tuple[str, float | None, float | None]] = [
-        ("env steps", a.env_steps, b.env_steps),
+        ("env_steps", a.env_steps, b.env_steps),
         ("updates", a.updates, b.updates),
-        ("updates per env step", _ratio(a.updates, a.env_steps), _ratio(b.updates, b.env_steps)),
+        ("updates_per_env_step", _ratio(a.updates, a.env_steps), _ratio(b.updates, b.env_steps)),
         ("episodes", a.episodes, b.episodes),
-        ("mean episode length", a.mean_episode_length, b.mean_episode_length),
+        ("mean_episode_length", a.mean_episode_length, b.mean_episode_length),
     ]
     return tuple(
         WorkDifference(name, one, two, two / one if one else None)
@@ -167,23 +158,23 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def _setup(a: Capture, b: Capture) -> tuple[str, ...]:
-    said = []
-    for key, words in (
+    sentences = []
+    for key, what in (
         ("host", "The host"),
         ("cpu", "The CPU"),
         ("cores_granted", "The number of cores granted"),
     ):
-        said += _differs(words, a.machine.get(key), b.machine.get(key))
+        sentences += _differs(what, a.machine.get(key), b.machine.get(key))
     versions_a, versions_b = (dict(c.facts.get("versions", {})) for c in (a, b))
     names = [n for n in versions_a if n in versions_b and versions_a[n] != versions_b[n]]
     for name in names[:_VERSION_LIMIT]:
-        said += _differs(f"The version of {name}", versions_a[name], versions_b[name])
-    said += _differs("The recorder", a.facts.get("core"), b.facts.get("core"))
+        sentences += _differs(f"The version of {name}", versions_a[name], versions_b[name])
+    sentences += _differs("The recorder", a.facts.get("core"), b.facts.get("core"))
     for label, capture in (("A", a), ("B", b)):
         if any(process.alive for process in capture.processes):
-            said.append(f"{label} is still running: its figures are those so far.")
-    return tuple(said)
+            sentences.append(f"{label} is still running; its figures cover the run so far.")
+    return tuple(sentences)
 
 
 def _differs(what: str, a: Any, b: Any) -> list[str]:
-    return [f"{what} differs: {a} against {b}."] if a is not None and b is not None and a != b else []
+    return [f"{what} differs: {a} in A, {b} in B."] if a is not None and b is not None and a != b else []

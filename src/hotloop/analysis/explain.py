@@ -1,16 +1,16 @@
-"""From a capture to everything that can be said about it: puts the parts of analysis together."""
+"""From a capture to its findings: puts the parts of analysis together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hotloop._util import units
 from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Waits
+from hotloop.analysis.recommend import AdviceFunction, recommend
 from hotloop.analysis.roofline import roofline
 from hotloop.analysis.tree import (
     FlatTree,
@@ -26,13 +26,10 @@ from hotloop.analysis.whatif import LEAST_WINDOWS, shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
 
-if TYPE_CHECKING:
-    from hotloop.analysis.recommend import AdviceFunction
-
 
 @dataclass(frozen=True)
-class Driver:
-    """The thread that drives training, laid out for the questions asked about it."""
+class DrivingThread:
+    """The thread that drives training, prepared for analysis."""
 
     process: Process
     thread: Thread
@@ -46,21 +43,21 @@ def explain(
     *,
     category_patterns: CategoryPatterns = (),
     goal_env_steps: int | None = None,
-    rules: Sequence[AdviceFunction] | None = None,
+    advice: Sequence[AdviceFunction] | None = None,
 ) -> Findings:
-    """Everything that can be said about one capture.
+    """All findings about one capture.
 
-    `category_patterns` are (prefix or glob, category) pairs that come before our own; with
-    `goal_env_steps` the time left until then is forecast; `rules` are the recommendation rules,
-    the built-in ones when None.
+    `category_patterns` are (prefix or glob, category) pairs that take precedence over the built-in ones.
+    `goal_env_steps` asks for a forecast of the time left until then. `advice` are the functions that make
+    recommendations (None: the built-in ones).
     """
-    from hotloop.analysis.recommend import recommend
+    found = explain_without_advice(
+        capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps
+    )
+    return replace(found, recommendations=recommend(capture, found, advice))
 
-    found = measured(capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps)
-    return replace(found, recommendations=recommend(capture, found, rules))
 
-
-def measured(
+def explain_without_advice(
     capture: Capture, *, category_patterns: CategoryPatterns = (), goal_env_steps: int | None = None
 ) -> Findings:
     """`explain` without recommendations."""
@@ -115,14 +112,14 @@ def measured(
 
 
 def _lines(capture: Capture) -> tuple[LineShare, ...]:
-    """Lines seen outside all regions, most seen first."""
+    """Lines sampled outside all regions, most frequent first."""
     seen = capture.facts.get("lines") or {}
     samples, counts = seen.get("samples", 0), seen.get("lines", {})
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LineShare(site, count / samples) for site, count in ranked if samples)
 
 
-def _driver(capture: Capture, resolver: Resolver) -> Driver | None:
+def _driver(capture: Capture, resolver: Resolver) -> DrivingThread | None:
     found = driving_thread(capture)
     if found is None:
         return None
@@ -132,7 +129,7 @@ def _driver(capture: Capture, resolver: Resolver) -> Driver | None:
         work_done(capture, process, thread, spans.end_ns, counter) for counter in ("env_steps", "episodes")
     )
     flat = flatten(thread.root, resolver, capture.region_cost_ns)
-    return Driver(process, thread, flat, spans, growing.WorkWindows(spans, env_steps, episodes))
+    return DrivingThread(process, thread, flat, spans, growing.WorkWindows(spans, env_steps, episodes))
 
 
 def _basis(capture: Capture, own: Breakdown) -> str:
@@ -140,12 +137,12 @@ def _basis(capture: Capture, own: Breakdown) -> str:
     if count == 1:
         return f"shares of the wall time of {own.label}"
     return (
-        f"the breakdown: shares of the wall time of {own.label}, which drives training; "
-        f"regions and bottlenecks: shares of the time of all {count} threads added up"
+        f"the breakdown shows shares of the wall time of {own.label}, which drives training; "
+        f"regions and bottlenecks show shares of the time of all {count} threads added up"
     )
 
 
-# -- the one sentence ----------------------------------------------------------------------------
+# -- the headline --------------------------------------------------------------------------------
 
 
 def headline(
@@ -157,13 +154,13 @@ def headline(
 ) -> str:
     """What limits training, in one sentence."""
     if not own.wall_ns:
-        return "Nothing was measured: the recorded threads have no time."
+        return "Nothing was measured: the recorded threads took no time."
     sentence = _main_point(own, shares_by_name(driver), ranked, waiting)
     defects = [r for r in grown.regions if r.flagged] if grown else []
     if grown and defects and grown.excess > 1 + NOTABLE:
         first = defects[0]
-        slower = f"x{first.late_ns / first.early_ns:.1f} so far"
-        sentence += f", and each call of {first.name} gets slower as the run goes on ({slower})"
+        slower = f"{first.late_ns / first.early_ns:.1f}x so far"
+        sentence += f", and calls of {first.name} get slower as the run goes on ({slower})"
     return sentence + "."
 
 
@@ -173,30 +170,30 @@ def _main_point(
     top = own.categories[0]
     if top.category == "unattributed":
         return (
-            f"{units.percent(top.share)} of the training thread's time is in no region: "
+            f"{units.percent(top.share)} of your training thread's time is in no region: "
             "wrap more of the loop in hotloop.profile(...) to see where it goes"
         )
     if top.category == "hotloop":
         return (
-            f"{units.percent(top.share)} of the training thread's time is hotloop's own cost: "
-            "its regions are too short to be measured one by one, so wrap larger pieces"
+            f"{units.percent(top.share)} of your training thread's time is the cost of hotloop itself: "
+            "its regions are too short to measure, so wrap larger pieces"
         )
     if waiting is not None and top.category == "wait" and waiting.others_share is not None:
-        return waiting.says.removesuffix(".")
+        return waiting.summary.removesuffix(".")
     here = [b for b in ranked if b.name in shares]
     if not here:
-        return f"{units.percent(top.share)} of the training thread's time is {top.category}"
+        return f"{units.percent(top.share)} of your training thread's time is {top.category}"
     best = here[0]
     takes = f"{best.name} ({best.category}) takes {units.percent(shares[best.name])}"
-    if shares[best.name] < top.share / 2:  # many small regions of one kind: the kind is the news
+    if shares[best.name] < top.share / 2:  # many small regions of one category
         takes = f"{top.category} takes {units.percent(top.share)}"
-    takes += " of the training thread's time"
+    takes += " of your training thread's time"
     gain = best.gain_if_twice_as_fast
     if gain is None:
         return takes
     return (
-        f"{takes}; with {best.name} twice as fast, training would run "
-        f"{gain.value:.2f}x as fast [{gain.low:.2f}, {gain.high:.2f}]"
+        f"{takes}; making {best.name} twice as fast would speed up training "
+        f"{gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}]"
     )
 
 
@@ -204,26 +201,26 @@ def _main_point(
 
 
 def _unknown(
-    capture: Capture, driver: Driver, everything: FlatTree, waiting: Waits | None, held_up: bool
+    capture: Capture, driver: DrivingThread, everything: FlatTree, waiting: Waits | None, held_up: bool
 ) -> list[str]:
     """Sentences for `not_measured`."""
     reasons = []
     if capture.region_cost_ns is None:
-        reasons.append("our own cost: the cost of one region was not calibrated for this capture")
+        reasons.append("cost of hotloop itself: the cost of a region was not calibrated for this capture")
     if not capture.progress.env_steps:
         reasons.append("env steps per second: no env steps were reported (hotloop.progress(env_steps=...))")
     if not capture.progress.updates:
         reasons.append("updates per second: no updates were reported (hotloop.progress(updates=...))")
     if len(driver.spans) < LEAST_WINDOWS:
         reasons.append(
-            f"gains: {len(driver.spans)} windows were recorded in the driving thread, "
-            f"{LEAST_WINDOWS} are needed for an interval, and no gain is given without one"
+            f"gains: the driving thread recorded {len(driver.spans)} windows, and an interval needs "
+            f"{LEAST_WINDOWS}; record a longer run"
         )
     if held_up and waiting is not None:
         reasons.append(
-            f"gains of regions that are not waits: {waiting.driver} waits "
-            f"{units.percent(waiting.driver_share)} of its time for others, which may swallow them, "
-            "so their intervals reach down to no gain"
+            f"gains of regions that are not waits: {waiting.driver} waits for others "
+            f"{units.percent(waiting.driver_share)} of its time, and time saved may only turn into more "
+            "waiting, so their intervals reach down to no gain"
         )
     if all(n.rss_growth_bytes is None for n in everything.nodes):
         reasons.append("memory growth of regions: memory was not sampled")
@@ -232,10 +229,10 @@ def _unknown(
     without_cpu = sum(t.cpu_ns is None for t in capture.threads)
     if without_cpu:
         reasons.append(
-            f"CPU time of {without_cpu} of {len(capture.threads)} threads: not read before they ended"
+            f"CPU time of {without_cpu} of {len(capture.threads)} threads: they ended before it was read"
         )
     if everything.nodes and not driver.flat.nodes:
-        reasons.append("the driving thread has no regions: its time is unattributed")
+        reasons.append("regions of the driving thread: it entered none, so its time is unattributed")
     return reasons
 
 
@@ -245,16 +242,17 @@ def _warnings(capture: Capture) -> list[str]:
         label = f"{process.label or 'process'} (pid {process.pid})"
         found += [f"{label}: {warning}" for warning in process.warnings]
         if not process.closed and not process.alive:
-            found.append(f"{label} died before it could end its recording; its figures reach up to then")
+            found.append(f"{label} died before closing its recording; its figures end there")
         for thread in process.threads:
             if thread.uncertain:
-                found.append(f"{thread_label(process, thread)}: read in the middle of an update")
+                label = thread_label(process, thread)
+                found.append(f"{label}: read in the middle of an update, so its latest event may be off")
     python = sum(p.core == "python" for p in capture.processes)
     if python:
-        found.append(f"{python} of {len(capture.processes)} processes recorded without the compiled core")
+        found.append(f"{python} of {len(capture.processes)} processes recorded with the slower Python core")
     names = sorted({n.name for n in _out_of_order(capture)})
     if names:
-        found.append(f"closed out of order, so their times are doubtful: {', '.join(names[:5])}")
+        found.append(f"regions closed out of order, so their times are doubtful: {', '.join(names[:5])}")
     return found
 
 
@@ -273,7 +271,7 @@ def _versions(capture: Capture) -> dict[str, str]:
 
 
 def _nothing(capture: Capture) -> Findings:
-    """Findings of a capture in which no thread has recorded anything."""
+    """Findings of a capture without any recorded thread."""
     empty = Breakdown("no thread", 0, (), 0, None)
     return Findings(
         headline="Nothing was recorded: no thread of this run entered a region.",

@@ -1,6 +1,6 @@
-"""What analysis gives to report: frozen results, each number with its unit in its name.
+"""What analysis passes to report: frozen results, each number with its unit in its name.
 
-None means "not measured" or "cannot be known from this capture"; the reason stands in
+None means "not measured" or "cannot be known from this capture", with the reason in
 `Findings.not_measured`. A gain is always an `Estimate` with an interval, or None.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Tier = Literal["high", "medium", "low", "not worth optimising"]
-Safety = Literal["safe", "semantic"]  # same results, or may change learning
+Tier = Literal["high", "medium", "low", "not_worth_optimising"]
+Safety = Literal["safe", "semantic"]  # gives the same results; may change learning
 Effort = Literal["minutes", "hours", "days"]
-ProvableBy = Literal["environment", "patch", "flag", "hand"]
+ProvableBy = Literal["environment", "patch", "flag", "hand"]  # how the change can be made for a test
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class CategoryShare:
-    """Own time of all regions of a category; `unattributed` and `hotloop` are categories too."""
+    """Own time of all regions of a category; `unattributed` and `hotloop` count as categories."""
 
     category: str
     own_ns: int
@@ -36,18 +36,18 @@ class CategoryShare:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where the time of one thread, or of several added up, went. The shares add up to 1."""
+    """Where the time of one or more threads went; the shares add up to 1."""
 
-    label: str  # which thread(s), for people
+    label: str  # names the thread(s)
     wall_ns: int
-    categories: tuple[CategoryShare, ...]  # most time first; "unattributed", "hotloop" included
+    categories: tuple[CategoryShare, ...]  # most time first, including "unattributed" and "hotloop"
     unattributed_ns: int
-    hotloop_ns: int | None  # our own cost, calls x calibrated cost; None when not calibrated
+    hotloop_ns: int | None  # our own cost: calls x calibrated cost; None: not calibrated
 
 
 @dataclass(frozen=True, slots=True)
 class RegionFinding:
-    """One row of the table of all regions (a name at one path, merged over threads)."""
+    """One row of the table of all regions: one path, merged over threads."""
 
     path: tuple[str, ...]
     name: str
@@ -76,56 +76,56 @@ class RegionFinding:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """A region (by name) with its weighted score, and what matters more: the gain if twice as fast."""
+    """A region name with its weighted score and, more important, the gain if it were twice as fast."""
 
     name: str
     category: str
     site: str
     score: float  # 0..1
-    score_terms: dict[str, float]  # term -> its scaled value 0..1; terms not measured are absent
+    score_terms: dict[str, float]  # term -> value scaled to 0..1; terms that were not measured are absent
     own_ns: int
     share: float
     calls: int
-    gain_if_twice_as_fast: Estimate | None  # speed-up factor of the whole, e.g. 1.23
+    gain_if_twice_as_fast: Estimate | None  # speed-up of the whole run, e.g. 1.23
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthFactor:
-    """One factor of "k times worse than linear"."""
+    """One factor of a slow-down."""
 
-    factor: Literal["steps per episode", "calls per step", "cost per call"]
-    ratio: float  # late / early, contribution to the excess
-    is_defect: bool  # cost per call, when a region grows beyond the noise
+    factor: Literal["steps_per_episode", "calls_per_step", "cost_per_call"]
+    ratio: float  # late / early: its contribution to the excess
+    is_defect: bool  # true for cost_per_call if a region clearly gets slower
 
 
 @dataclass(frozen=True, slots=True)
 class RegionGrowth:
-    """How the cost of one call of a region grew with the work done."""
+    """How the cost of a call of one region grew with the work done."""
 
     name: str
     exponent: Estimate  # cost per call ~ work ** exponent
     kendall_p: float
     flagged: bool  # interval above 0.15 and p < 0.001
-    early_ns: float  # cost per call, early and late stretch
-    late_ns: float
+    early_ns: float  # cost per call in the early stretch
+    late_ns: float  # cost per call in the late stretch
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Time per episode (or per step), an early against a late stretch of the same run."""
+    """Time per episode (or env step) in an early and in a late stretch of the run."""
 
-    per: Literal["episode", "env step"]
+    per: Literal["episode", "env_step"]
     early_ns: float
     late_ns: float
-    excess: float  # late / early; the product of the factors' ratios to 1e-9
+    excess: float  # late / early; equals the product of the factors' ratios to 1e-9
     factors: tuple[GrowthFactor, ...]
     regions: tuple[RegionGrowth, ...]  # worst first
-    says: str  # one sentence: what is learning, then what is a defect
+    summary: str  # one sentence: what is due to learning, then what is a defect
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a running job will be done, if its growth goes on."""
+    """Time left of a running job, if the trend continues."""
 
     goal_env_steps: int
     done_env_steps: int
@@ -139,71 +139,71 @@ class ThreadUse:
     process: str  # label and pid
     thread: str
     wall_ns: int
-    busy_ns: int  # in regions that are not waits
-    waiting_ns: int  # in regions of category wait
-    idle_ns: int | None  # unattributed minus CPU time, where CPU time is known
+    busy_ns: int  # in regions of any category but `wait`
+    waiting_ns: int  # in regions of category `wait`
+    idle_ns: int | None  # in no region and off the CPU; None: CPU time is unknown
     cpu_ns: int | None
-    stuck_in: str | None  # innermost open region, of a thread that is or was inside one
+    stuck_in: str | None  # innermost region that was open when the capture was read
     stuck_for_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Who waits for whom: waiting as a share of thread time."""
+    """Who waits for whom."""
 
     driver: str  # the thread that drives training
-    driver_share: float  # of its wall time that it waits
-    others_share: float | None  # the same for the other threads together; None when there are none
-    says: str
+    driver_share: float  # share of its wall time spent waiting
+    others_share: float | None  # the same for all other threads together; None: there are none
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
 class Oversubscription:
-    """More compute threads than cores, or not."""
+    """Compute threads against cores."""
 
-    processes: int  # that did work at the same time
-    threads_each: int  # compute (BLAS, OpenMP) threads of each
-    threads_from: str  # "OMP_NUM_THREADS" or what else gave that number
+    processes: int  # that ran at the same time
+    threads_each: int  # compute threads (BLAS, OpenMP) of each process
+    threads_from: str  # where that number comes from, such as "OMP_NUM_THREADS"
     cores_granted: float
     factor: float  # processes x threads_each / cores_granted
-    cpu_share_of_busy: float | None  # CPU time / busy time of the recorded threads; below 1: held up
-    says: str
+    cpu_share_of_busy: float | None  # CPU time / busy time; below 1: threads had no core all the time
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineRow:
-    """A phase against the best this machine could do."""
+    """A region against the best this machine could do."""
 
     name: str
-    limit: str  # "copy bandwidth", "matrix product", ...
-    measured_ns: float
+    limit: str  # "copy_bandwidth", "matrix_product", ...
+    measured_ns: float  # per call
     limit_ns: float
     ratio: float  # measured / limit, >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Advice that can be tested."""
+    """Advice with its evidence, predicted gain and a way to test it."""
 
-    rule: str  # the rule's name, stable, e.g. "replay-item-by-item"
+    name: str  # stable, the name of the advice function, e.g. "replay_item_by_item"
     title: str
     evidence: tuple[str, ...]  # sentences with the numbers found in this capture
     advice: str
-    gain: Estimate | None  # predicted speed-up factor of the whole
+    gain: Estimate | None  # predicted speed-up of the whole run
     tier: Tier
     effort: Effort
     safety: Safety
     provable_by: ProvableBy
     how_to_change: str  # the variable, flag or edit
-    site: str  # file:line in the user's code, "" when unknown
-    region: str  # the region it speaks of
-    plan: dict[str, Any]  # the Plan that would prove it, as plain data
-    prove_command: str  # what to type to test it
+    site: str  # file:line in the user's code, "" for unknown
+    region: str  # the region it is about, "" for the whole run
+    plan: dict[str, Any]  # the plan of an experiment that would prove it, as plain data
+    prove_command: str  # the command that tests it
 
 
 @dataclass(frozen=True, slots=True)
 class LineShare:
-    """A line of the user's code seen while no region was open, by the low-rate sampler."""
+    """A line of the user's code that the sampler saw while no region was open."""
 
     site: str  # file:line
     share: float  # of all samples of the main threads, 0..1
@@ -222,9 +222,9 @@ class Findings:
     env_steps_per_s: float | None
     updates_per_s: float | None
     mean_return: float | None
-    basis: str  # what the shares are shares of, in words
+    basis: str  # what shares refer to, in words
     breakdown: Breakdown  # of the thread that drives training
-    all_threads: Breakdown  # thread time of everything
+    all_threads: Breakdown  # all threads added up
     bottlenecks: tuple[Bottleneck, ...]  # best first
     recommendations: tuple[Recommendation, ...]  # best first
     growth: Growth | None
@@ -232,13 +232,11 @@ class Findings:
     utilisation: tuple[ThreadUse, ...]
     roofline: tuple[RooflineRow, ...]
     regions: tuple[RegionFinding, ...]  # most own time first
-    time_series: dict[
-        str, tuple[float, ...]
-    ]  # over time: "time_s", "env_steps_per_s", "share:<category>", "rss_bytes"
+    time_series: dict[str, tuple[float, ...]]  # "time_s", "env_steps_per_s", "share:<category>", "rss_bytes"
     machine: dict[str, Any]
     versions: dict[str, str]
-    not_measured: tuple[str, ...]  # what could not be measured, and why
+    not_measured: tuple[str, ...]  # "what: why it could not be measured"
     warnings: tuple[str, ...]
-    waits: Waits | None = None  # None when no region is a wait
-    oversubscription: Oversubscription | None = None  # None when the machine's cores are not known
-    lines: tuple[LineShare, ...] = ()  # most seen first; empty when lines were not sampled
+    waits: Waits | None = None  # None: no thread waited in a region
+    oversubscription: Oversubscription | None = None  # None: the number of cores is unknown
+    lines: tuple[LineShare, ...] = ()  # largest share first; empty if lines were not sampled

@@ -1,7 +1,7 @@
-"""What a running job did in the last seconds: two looks at its capture -> rates, shares, stuck threads.
+"""What a running job did in the last seconds: two readings of its capture -> rates, shares, stuck threads.
 
-A look is a `Reading`: the few sums that are needed later, so that nobody has to keep whole captures.
-The caller says when it looked; nothing here reads a clock.
+A reading keeps only the sums that the next one is compared with, so no whole capture is held in memory. The
+caller passes the time in; nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Literal
 
 from hotloop.capture.model import Capture, Node, OpenRegion, Process, Progress, Thread, merged
 
-STUCK_AFTER_NS = 10_000_000_000  # in one region, with nothing entered or left meanwhile
-STUCK_TIMES_LONGEST = 3.0  # and so many times longer than its longest completed call
-SILENT_AFTER_NS = 5_000_000_000  # without a heartbeat (they come several times a second)
+STUCK_AFTER_NS = 10_000_000_000  # in one region without entering or leaving any
+STUCK_TIMES_LONGEST = 3.0  # and this many times its longest completed call
+SILENT_AFTER_NS = 5_000_000_000  # without a heartbeat, which comes several times a second
 UNATTRIBUTED = "(unattributed)"
 
 State = Literal["running", "silent", "ended", "died"]
@@ -22,7 +22,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """One thread at one look."""
+    """One thread at one moment."""
 
     name: str
     calls: int  # completed calls of all its regions
@@ -30,26 +30,26 @@ class ThreadReading:
     open_for_ns: int  # since the innermost open region began
     innermost_is_leaf: bool  # nothing was ever recorded inside it
     longest_ns: int | None  # longest completed call of the innermost open region
-    still_since_ns: int  # first look that saw the thread as it is now
+    still_since_ns: int  # first reading that saw the thread in its present state
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One process at one look."""
+    """One process at one moment."""
 
     label: str
     pid: int
     state: State
     rss_bytes: int | None
     progress: Progress
-    own_ns: dict[str, int]  # by region name; with UNATTRIBUTED, its threads' wall time
+    own_ns: dict[str, int]  # by region name; including UNATTRIBUTED, the wall time of its threads
     calls: dict[str, int]
     threads: dict[tuple[int, int], ThreadReading]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A capture at one look."""
+class LiveReading:
+    """A capture at one moment."""
 
     at_ns: int  # the caller's monotonic clock
     run_ns: int  # length of the run so far
@@ -59,7 +59,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class LiveRegion:
-    """One region name over the span."""
+    """One region name, over the span."""
 
     name: str
     own_ns: int
@@ -69,7 +69,7 @@ class LiveRegion:
 
 @dataclass(frozen=True, slots=True)
 class LiveProcess:
-    """One process over the span."""
+    """One process, over the span."""
 
     label: str
     pid: int
@@ -78,13 +78,13 @@ class LiveProcess:
     updates_per_s: float | None
     busiest: str | None  # region with the most own time in the span
     busiest_share: float | None  # of the process's thread time
-    inside: str | None  # innermost region open at the look, of its first thread inside one
+    inside: str | None  # innermost open region of its first thread that is inside one
     rss_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A thread that has sat in one region for long."""
+    """A thread that has been in one region for too long."""
 
     process: str
     pid: int
@@ -94,12 +94,12 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """The job over the last seconds."""
+class LiveStatus:
+    """The whole job, over the last seconds."""
 
     run_ns: int  # length of the run so far
-    span_ns: int  # what the rates and shares are taken over
-    since_start: bool  # the span is the whole run: there was no earlier look
+    span_ns: int  # time that rates and shares are averaged over
+    since_start: bool  # the span is the whole run: there is no earlier reading
     env_steps: int  # so far
     updates: int
     episodes: int
@@ -115,25 +115,27 @@ class Live:
     exit_status: str | None
 
 
-def read(capture: Capture, at_ns: int, at_real_ns: int, previous: Reading | None = None) -> Reading:
-    """A look at `capture`, taken at `at_ns` (monotonic) and `at_real_ns` (real time)."""
+def take_reading(
+    capture: Capture, at_ns: int, at_real_ns: int, previous: LiveReading | None = None
+) -> LiveReading:
+    """Read `capture` at `at_ns` (monotonic clock) and `at_real_ns` (real time)."""
     before = previous.processes if previous else {}
     found = {}
     for process in capture.processes:
         key = (process.host, process.pid, process.start_real_ns)
         found[key] = _read_process(process, at_ns, at_real_ns, before.get(key))
-    return Reading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found)
+    return LiveReading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found)
 
 
-def live(after: Reading, before: Reading | None = None) -> Live:
-    """What happened between two looks; without an earlier one, since the start."""
+def live_status(after: LiveReading, before: LiveReading | None = None) -> LiveStatus:
+    """What happened between two readings; without an earlier one, since the start."""
     span_ns = after.at_ns - before.at_ns if before else after.run_ns
     earlier = before.processes if before else {}
     grown = {key: _growth(p, earlier.get(key)) for key, p in after.processes.items()}
     so_far = sum((p.progress for p in after.processes.values()), Progress())
     done = sum((g.progress for g in grown.values()), Progress())
     ended = [p.state in ("ended", "died") for p in after.processes.values()]
-    return Live(
+    return LiveStatus(
         run_ns=after.run_ns,
         span_ns=span_ns,
         since_start=before is None,
@@ -153,7 +155,7 @@ def live(after: Reading, before: Reading | None = None) -> Live:
     )
 
 
-# -- looking -------------------------------------------------------------------------------------
+# -- one reading ---------------------------------------------------------------------------------
 
 
 def _read_process(
@@ -189,7 +191,7 @@ def _state(process: Process, at_real_ns: int) -> State:
     if process.closed:
         return "ended"
     silent = at_real_ns - (process.start_real_ns + process.end_ns - process.start_ns) > SILENT_AFTER_NS
-    # On another host we cannot see whether the process lives; its heartbeat tells.
+    # On another host we cannot check whether the process is alive; its heartbeat tells.
     if process.alive:
         return "silent" if silent else "running"
     return "died" if silent else "running"
@@ -229,7 +231,7 @@ def _all_calls(root: Node) -> int:
     return calls
 
 
-# -- between two looks ---------------------------------------------------------------------------
+# -- between two readings ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ def _process(process: ProcessReading, growth: _Growth, span_ns: int) -> LiveProc
     )
 
 
-def _stuck(after: Reading) -> tuple[Stuck, ...]:
+def _stuck(after: LiveReading) -> tuple[Stuck, ...]:
     found = []
     for process in after.processes.values():
         if process.state not in ("running", "silent"):
@@ -303,7 +305,7 @@ def _stuck(after: Reading) -> tuple[Stuck, ...]:
 
 
 def _stuck_for_ns(thread: ThreadReading, at_ns: int) -> int:
-    """How long nothing was entered or left: exact inside a leaf, elsewhere at least as seen by the looks."""
+    """How long no region was entered or left: exact inside a leaf, elsewhere as far back as readings go."""
     if not thread.open:
         return 0
     return (

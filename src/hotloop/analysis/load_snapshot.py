@@ -1,6 +1,6 @@
-"""The machine badge of a series: how busy the computer was while the runs were made.
+"""How busy the machine was during each run of a series, from load snapshots taken before and after it.
 
-It is shown, never used to discard a run.
+Shown beside the results, never used to discard a run.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from statistics import median
 
 from hotloop.capture.series import Run
 
-Totals = Mapping[str, float]  # see machine/load_snapshot.py
+LoadSnapshot = Mapping[str, float]  # as taken by machine/load_snapshot.py
 
 
 @dataclass(frozen=True, slots=True)
 class RunLoad:
-    """One run's share of the trouble; None for what the system did not tell."""
+    """How busy the machine was during one run; None for what the system does not report."""
 
     load: float | None  # 1-minute load before the run
-    cpu_stall: float | None  # share of the run's time in which some task waited for a CPU
+    cpu_stall: float | None  # share of the time in which some task waited for a CPU (pressure stall)
     memory_stall: float | None
     io_stall: float | None
-    steal: float | None  # share of all CPU time taken by other guests of the same computer
-    throttled: float | None  # seconds our cgroup was held back, per second
+    steal: float | None  # share of CPU time taken by other virtual machines on the same host
+    throttled: float | None  # share of the time in which our cgroup was throttled
 
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """A figure over all runs."""
+    """One figure over all runs."""
 
     median: float
     max: float
@@ -37,7 +37,7 @@ class LoadLevel:
 
 @dataclass(frozen=True, slots=True)
 class MachineLoad:
-    """Each figure over all runs; None when unknown."""
+    """How busy the machine was over a whole series; None for unknown figures."""
 
     load: LoadLevel | None
     cpu_stall: LoadLevel | None
@@ -48,12 +48,12 @@ class MachineLoad:
 
 
 def run_load(run: Run) -> RunLoad:
-    """What one run had to bear, from the totals before and after it."""
+    """The load during one run."""
     return load_between(run.before, run.after)
 
 
-def load_between(before: Totals, after: Totals) -> RunLoad:
-    """What there was to bear between two readings of the totals."""
+def load_between(before: LoadSnapshot, after: LoadSnapshot) -> RunLoad:
+    """The load between two snapshots."""
     seconds = _gap(before, after, "at_s")
     return RunLoad(
         load=before.get("load_1min"),
@@ -66,12 +66,12 @@ def load_between(before: Totals, after: Totals) -> RunLoad:
 
 
 def machine_load_of(runs: Sequence[Run]) -> MachineLoad:
-    """The badge of several runs."""
+    """The load over several runs."""
     return _machine_load([run_load(run) for run in runs])
 
 
-def machine_load_over(readings: Sequence[Totals]) -> MachineLoad:
-    """The badge of one long run whose totals were read now and then."""
+def machine_load_over(readings: Sequence[LoadSnapshot]) -> MachineLoad:
+    """The load over one long run of which snapshots were taken at intervals."""
     return _machine_load([load_between(before, after) for before, after in itertools.pairwise(readings)])
 
 
@@ -83,7 +83,7 @@ def _machine_load(each: Sequence[RunLoad]) -> MachineLoad:
     return MachineLoad(**levels)
 
 
-def _gap(before: Totals, after: Totals, key: str) -> float | None:
+def _gap(before: LoadSnapshot, after: LoadSnapshot, key: str) -> float | None:
     first, last = before.get(key), after.get(key)
     return None if first is None or last is None else last - first
 

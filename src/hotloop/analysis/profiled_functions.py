@@ -1,11 +1,11 @@
-"""Function-level times of two profiles, one beside the other."""
+"""Function-level times of two cProfile runs, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Place = tuple[str, int, str]  # file, line, function
+Function = tuple[str, int, str]  # file, line, name
 Times = tuple[int, int, float, float, object]  # first calls, calls, own, cumulative, callers
 
 
@@ -16,12 +16,12 @@ class FunctionTime:
     name: str  # `file.py:name`; line numbers differ between revisions and are left out
     calls: int
     own_s: float
-    cumulative_s: float  # what it called included
+    cumulative_s: float  # including what it called
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """One function in both; 0 where it was not called."""
+    """One function in both profiles; 0 where it was not called."""
 
     name: str
     calls_a: int
@@ -31,12 +31,12 @@ class FunctionChange:
 
     @property
     def change_s(self) -> float:
-        """What B takes more."""
+        """Extra time in B."""
         return self.cumulative_b_s - self.cumulative_a_s
 
 
-def function_times(stats: Mapping[Place, Times]) -> list[FunctionTime]:
-    """The table of a `pstats.Stats`, functions of one name in one file added up, most cumulative first."""
+def function_times(stats: Mapping[Function, Times]) -> list[FunctionTime]:
+    """The table of a `pstats.Stats`, merged by file and name, most cumulative time first."""
     found: dict[str, FunctionTime] = {}
     for (file, _, function), (_, calls, own_s, cumulative_s, _) in stats.items():
         name = function if file == "~" else f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{function}"
@@ -48,7 +48,7 @@ def function_times(stats: Mapping[Place, Times]) -> list[FunctionTime]:
 
 
 def function_changes(a: list[FunctionTime], b: list[FunctionTime]) -> list[FunctionChange]:
-    """Functions of either, by how much their cumulative time changed, most first."""
+    """Functions of both profiles, largest change of cumulative time first."""
     left, right = {f.name: f for f in a}, {f.name: f for f in b}
     rows = []
     for name in dict.fromkeys([*left, *right]):

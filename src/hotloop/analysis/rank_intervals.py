@@ -1,39 +1,39 @@
-"""Exact rank intervals for a shift: paired (signed-rank), unpaired (rank-sum), and a slope over sizes.
+"""Exact rank intervals for a shift: paired (signed-rank) and unpaired (rank-sum).
 
-All three invert a rank test: its null distribution is counted, not approximated, and the ends of the
-interval are order statistics of the pairwise estimates. Ties and zeros need no rule of their own: the
-intervals are closed, so equal values can only make them cover more often than stated.
-scipy has the tests but not the intervals, and it takes a second to import; the tests hold these
-against scipy's and against full enumeration.
+Both invert a rank test: the null distribution is counted, not approximated, and the ends of the interval
+are order statistics of the pairwise estimates. Ties and zeros need no special treatment: the intervals are
+closed, so equal values can only make them cover more often than stated. scipy has the tests but not the
+intervals, and takes a second to import; the unit tests compare with scipy and with full enumeration.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_EXACT = 300  # pairs; above, the normal approximation, which there is wider by a few ranks of 45,150
+MOST_EXACT = 300  # pairs; beyond, the normal approximation, wider by a few of 45,150 ranks
 Floats = NDArray[np.float64]
 
 
 def walsh_averages(d: Floats) -> Floats:
-    """Means of all pairs of values, each with itself included, sorted: n (n + 1) / 2 of them."""
+    """Means of all n (n + 1) / 2 pairs of values, each value also paired with itself, sorted."""
     first, second = np.triu_indices(len(d))
     return np.sort((d[first] + d[second]) / 2)
 
 
 def hodges_lehmann(d: Floats) -> float:
-    """Median of the Walsh averages: the shift at which the signed ranks balance."""
+    """Median of the Walsh averages: the robust estimate of the centre."""
     return float(np.median(walsh_averages(d)))
 
 
 def signed_rank_interval(d: Floats, level: float) -> tuple[float, float] | None:
-    """Interval for the centre of symmetric differences that misses it with a chance of at most `level`.
+    """Interval for the centre of symmetric differences with error rate at most `level`.
 
-    None when there are too few differences for any interval at that level.
+    None when there are too few differences for that level.
     """
     rank = signed_rank_cut(len(d), level)
     if rank == 0:
@@ -44,7 +44,7 @@ def signed_rank_interval(d: Floats, level: float) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=4096)
 def signed_rank_cut(n: int, level: float) -> int:
-    """Largest k such that 2 P(W <= k - 1) <= level under "no difference"; 0 when there is none."""
+    """Largest k such that 2 P(W <= k - 1) <= level under the null hypothesis; 0 when there is none."""
     if n < 1:
         return 0
     if n > MOST_EXACT:
@@ -56,12 +56,12 @@ def signed_rank_cut(n: int, level: float) -> int:
 
 @lru_cache(maxsize=64)
 def signed_rank_distribution(n: int) -> Floats:
-    """P(W = w) for w = 0 .. n (n + 1) / 2: the sum of the ranks with a positive sign, by fair coins."""
+    """P(W = w) for w = 0 .. n (n + 1) / 2, W the sum of the ranks 1 .. n that a fair coin makes positive."""
     chance = np.zeros(n * (n + 1) // 2 + 1)
     chance[0] = 1.0
     top = 0
     for rank in range(1, n + 1):
-        # The rank's coin: half of what was stays, half moves up by the rank.
+        # Half of the probability stays, half moves up by this rank.
         moved = chance[: top + 1] / 2
         chance[: top + 1] /= 2
         chance[rank : top + rank + 1] += moved
@@ -71,7 +71,7 @@ def signed_rank_distribution(n: int) -> Floats:
 
 
 def rank_sum_interval(a: Floats, b: Floats, level: float) -> tuple[float, float] | None:
-    """Interval for the shift from a to b, not paired; None when there are too few values."""
+    """Interval for the shift from a to b, unpaired; None when there are too few values."""
     return _ends(differences(a, b), rank_sum_cut((len(a), len(b)), level))
 
 
@@ -84,8 +84,8 @@ def differences(a: Floats, b: Floats) -> Floats:
 def rank_sum_cut(sizes: tuple[int, ...], level: float) -> int:
     """Largest k such that 2 P(J <= k - 1) <= level; 0 when there is none.
 
-    J counts the pairs from different groups that stand in the groups' order, under "all orders alike":
-    Mann-Whitney's U for two groups, Jonckheere's statistic for more.
+    J counts the pairs of values from different groups that are in the groups' order, when all orders are
+    equally likely: Mann-Whitney's U for two groups, Jonckheere's statistic for more.
     """
     if min(sizes, default=0) < 1 or len(sizes) < 2:
         return 0
@@ -100,7 +100,7 @@ def rank_sum_cut(sizes: tuple[int, ...], level: float) -> int:
 
 @lru_cache(maxsize=64)
 def order_distribution(sizes: tuple[int, ...]) -> Floats:
-    """P(J = j), J as in `rank_sum_cut`: group after group joins those before it."""
+    """P(J = j), J as in `rank_sum_cut`: adds one group after the other."""
     chance = np.ones(1)
     before = sizes[0]
     for size in sizes[1:]:
@@ -110,7 +110,7 @@ def order_distribution(sizes: tuple[int, ...]) -> Floats:
 
 
 def _two_groups(m: int, n: int) -> Floats:
-    """P(U = u) of Mann-Whitney for groups of m and n: the Gaussian binomial, scaled to add up to 1."""
+    """P(U = u) of Mann-Whitney for groups of m and n: the Gaussian binomial, normalised."""
     chance = np.zeros(m * n + 1)
     chance[0] = 1.0
     for i in range(1, n + 1):
@@ -123,37 +123,16 @@ def _two_groups(m: int, n: int) -> Floats:
     return np.maximum(chance, 0.0)
 
 
-def slope_interval(x: Floats, y: Floats, level: float) -> tuple[float, float, float] | None:
-    """Theil-Sen slope of y on x with its exact interval, repeats at the same x allowed.
-
-    The slopes are those of all pairs of points at different x; the ends come from Jonckheere's
-    statistic: at the true slope the residuals stand in any order with the same chance. None with
-    fewer than two different x; the ends are infinite when there are too few points for `level`.
-    """
-    first, second = np.triu_indices(len(x), k=1)
-    apart = x[first] != x[second]
-    if not apart.any():
-        return None
-    first, second = first[apart], second[apart]
-    slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
-    sizes = tuple(int(c) for c in np.unique(x, return_counts=True)[1])
-    ends = _ends(slopes, rank_sum_cut(sizes, level))
-    low, high = ends if ends is not None else (-math.inf, math.inf)
-    return float(np.median(slopes)), low, high
-
-
 def _ends(ordered: Floats, rank: int) -> tuple[float, float] | None:
     return None if rank == 0 else (float(ordered[rank - 1]), float(ordered[-rank]))
 
 
 def _cut(chance: Floats, level: float) -> int:
-    # The slack is for the last digits of the sums, not for the level.
+    # The slack absorbs rounding of the sums.
     return int(np.searchsorted(2 * np.cumsum(chance), level * (1 + 1e-9), side="right"))
 
 
 @lru_cache(maxsize=64)
 def normal_quantile(p: float) -> float:
-    """The point a standard normal value stays below with chance p."""
-    from statistics import NormalDist
-
+    """Quantile of the standard normal distribution."""
     return NormalDist().inv_cdf(p)

@@ -1,4 +1,4 @@
-"""The end of an investigation: suspects ranked by what was measured, with work and learning checked."""
+"""The result of an investigation: variants ranked by measured gain, with their work and learning checked."""
 
 from __future__ import annotations
 
@@ -9,61 +9,60 @@ from typing import Literal
 
 import numpy as np
 
-from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
 from hotloop.analysis.stopping_rule import LEAST_PAIRS, robust_sd
 from hotloop.analysis.verdict import VariantVerdict, Verdict
+from hotloop.analysis.work_counters import WorkDifference
 
-RETURN_TOLERANCE = 0.10  # of the size of A's returns
-WORK_TOLERANCE = 0.01  # counters closer than this are the same work
+RETURN_TOLERANCE = 0.10  # relative to the size of A's returns
 
-LearningWord = Literal["worse", "better", "not worse", "undecided"]
-_ORDER = {"faster": 0, "undecided": 1, "no difference": 2, "slower": 3}
+LearningWord = Literal["worse", "better", "not_worse", "undecided"]
+_ORDER = {"faster": 0, "undecided": 1, "no_difference": 2, "slower": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class LearningVerdict:
-    """Returns of B against those of A, pairs with the same seed."""
+    """Returns of B against those of A, in pairs with the same seed."""
 
     word: LearningWord
     pairs: int
     difference: Estimate | None  # return of B - return of A; None: too few pairs for an interval
     a_median: float | None  # None: no returns
     b_median: float | None
-    tolerance: float  # in units of the return: a loss smaller than this does not count
-    says: str  # `not worse: 2.1 [-0.4, 4.6]`
+    tolerance: float  # in units of the return; a smaller loss does not count
+    summary: str  # `not worse: 2.1 [-0.4, 4.6]`
 
 
 @dataclass(frozen=True, slots=True)
 class RankedRow:
-    """One suspect of an investigation."""
+    """One variant of an investigation."""
 
     name: str
-    expected: str  # what the plan expected, in its own words; "" for nothing
+    expected: str  # what the plan says to expect, "" for nothing
     safety: str  # "safe", "semantic" or ""
     verdict: Verdict
     work: tuple[WorkDifference, ...] | None  # counters that differ; None: the runs counted nothing
     learning: LearningVerdict | None  # None: no returns were reported
-    note: str = ""  # for example why runs are missing
+    note: str = ""  # for example that runs failed
 
 
 @dataclass(frozen=True, slots=True)
 class RankedTable:
-    """All suspects, best first."""
+    """All variants, best first."""
 
     baseline: str
     blocks: int
     rows: tuple[RankedRow, ...]
-    combination: RankedRow | None  # the best combination that was tried
-    noise_floor: float | None  # the largest of the suspects' floors
+    combination: RankedRow | None  # several variants together, measured in runs of its own
+    noise_floor: float | None  # the largest of the variants' noise floors
     tolerance: float
-    says: str  # one sentence
+    summary: str  # one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class VariantFacts:
-    """What an investigation knows about a suspect beside its times."""
+    """What is known about a variant besides its times."""
 
     expected: str = ""
     safety: str = ""
@@ -75,9 +74,10 @@ class VariantFacts:
 def compare_returns(
     pairs: Sequence[tuple[float, float]], *, tolerance: float = RETURN_TOLERANCE, level: float = 0.05
 ) -> LearningVerdict:
-    """Whether B learns worse than A: returns of A and B with the same seed, as differences.
+    """Whether B learns worse than A, from the differences of their returns with the same seed.
 
-    `tolerance` is a fraction of the median size of A's returns (of their spread when that is 0).
+    `tolerance` is a fraction of the median absolute return of A (of the spread of its returns when that is
+    0).
     """
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]
@@ -88,11 +88,11 @@ def compare_returns(
     size = float(np.median(np.abs(a))) or robust_sd(a) or 0.0
     edge = tolerance * size
     ends = signed_rank_interval(b - a, level) if n >= LEAST_PAIRS else None
-    if ends is None and n >= LEAST_PAIRS:  # five pairs: as for times, all B on one side of all A
+    if ends is None and n >= LEAST_PAIRS:  # five pairs: complete separation, as for times
         ends = float(b.min() - a.max()), float(b.max() - a.min())
     medians = float(np.median(a)), float(np.median(b))
     if ends is None:
-        said = f"undecided: {n} {'pair' if n == 1 else 'pairs'}, {LEAST_PAIRS} are needed"
+        said = f"undecided: {n} of the {LEAST_PAIRS} pairs needed"
         return LearningVerdict("undecided", n, None, *medians, edge, said)
     found = Estimate(hodges_lehmann(b - a), *ends)
     word: LearningWord = "undecided"
@@ -101,44 +101,23 @@ def compare_returns(
     elif found.low > 0:
         word = "better"
     elif found.low >= -edge:
-        word = "not worse"
-    said = f"{word}: {found.value:+.3g} [{found.low:.3g}, {found.high:.3g}]"
+        word = "not_worse"
+    said = f"{word.replace('_', ' ')}: {found.value:+.3g} [{found.low:.3g}, {found.high:.3g}]"
     return LearningVerdict(word, n, found, *medians, edge, said)
-
-
-def work_differences(
-    runs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], tolerance: float = WORK_TOLERANCE
-) -> tuple[WorkDifference, ...] | None:
-    """Work counters that differ by more than `tolerance`: their medians over the pairs of runs.
-
-    Each pair is the counters of the run of A and of that of B, by name. None when nothing was counted
-    in any run, so that "the same work" is never said of work nobody counted.
-    """
-    names = dict.fromkeys(name for a, b in runs for name in (*a, *b))
-    found, counted = [], False
-    for name in names:
-        both = [(a[name], b[name]) for a, b in runs if name in a and name in b]
-        if not both or not any(one or two for one, two in both):
-            continue
-        counted = True
-        one, two = (float(np.median([pair[side] for pair in both])) for side in (0, 1))
-        if abs(two - one) > tolerance * max(abs(one), abs(two)):
-            found.append(WorkDifference(name, one, two, two / one if one else None))
-    return tuple(found) if counted else None
 
 
 def rank(
     variants: Sequence[VariantVerdict],
     baseline: str,
     blocks: int,
-    beside: Mapping[str, VariantFacts] | None = None,
+    facts: Mapping[str, VariantFacts] | None = None,
     combination: str | None = None,
 ) -> RankedTable:
-    """Suspects by measured gain: clear gains first, then undecided, no difference, slower.
+    """Sort variants: faster first (largest gain first), then undecided, no difference, slower.
 
-    `combination` is the name of the variant that combines others; it stands apart.
+    `combination` names the variant that combines others; it is listed separately.
     """
-    known = beside or {}
+    known = facts or {}
     rows = [_row(v, known.get(v.name, VariantFacts())) for v in variants]
     rows.sort(key=lambda row: (_ORDER[row.verdict.word], _change(row.verdict), row.name))
     combined = next((row for row in rows if row.name == combination), None)
@@ -146,18 +125,18 @@ def rank(
     floors = [v.verdict.noise_floor for v in variants if v.verdict.noise_floor is not None]
     tolerance = max((v.verdict.tolerance for v in variants), default=0.0)
     floor = max(floors, default=None)
-    return RankedTable(baseline, blocks, tuple(rows), combined, floor, tolerance, _says(rows, combined))
+    return RankedTable(baseline, blocks, tuple(rows), combined, floor, tolerance, _summary(rows, combined))
 
 
-def _row(variant: VariantVerdict, beside: VariantFacts) -> RankedRow:
+def _row(variant: VariantVerdict, facts: VariantFacts) -> RankedRow:
     return RankedRow(
         name=variant.name,
-        expected=beside.expected,
-        safety=beside.safety,
+        expected=facts.expected,
+        safety=facts.safety,
         verdict=variant.verdict,
-        work=beside.work,
-        learning=beside.learning,
-        note=beside.note,
+        work=facts.work,
+        learning=facts.learning,
+        note=facts.note,
     )
 
 
@@ -165,17 +144,17 @@ def _change(verdict: Verdict) -> float:
     return math.inf if verdict.change is None else verdict.change.value
 
 
-def _says(rows: list[RankedRow], combined: RankedRow | None) -> str:
-    clear = [row for row in rows if row.verdict.word == "faster"]
+def _summary(rows: list[RankedRow], combined: RankedRow | None) -> str:
+    faster = [row for row in rows if row.verdict.word == "faster"]
     undecided = sum(row.verdict.word == "undecided" for row in rows)
-    if clear:
-        said = f"The largest gain is {clear[0].name}: {clear[0].verdict.says}"
-        if len(clear) > 1:
-            said += f"; {len(clear) - 1} more {'gains' if len(clear) == 2 else 'gain'}"
+    if faster:
+        said = f"The largest gain is {faster[0].name}: {faster[0].verdict.summary}"
+        if len(faster) > 1:
+            said += f"; {len(faster) - 1} more {'is' if len(faster) == 2 else 'are'} faster"
     else:
-        said = "No suspect is clearly faster than the baseline"
+        said = "No variant is clearly faster than the baseline"
     if combined is not None:
-        said += f"; together ({combined.name}): {combined.verdict.says}"
+        said += f"; combined ({combined.name}): {combined.verdict.summary}"
     if undecided:
         said += f"; {undecided} {'is' if undecided == 1 else 'are'} undecided"
     return f"{said}."

@@ -1,4 +1,4 @@
-"""The tree of a capture as lines to read: for everything together, or for each process and thread."""
+"""The region trees of a capture, for `hotloop show`: everything merged, or one for each process or thread."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Grouping = Literal["all", "process", "thread"]
 
 @dataclass(frozen=True, slots=True)
 class RegionTree:
-    """One tree and what belongs to it."""
+    """The regions of one or more threads, merged into one tree."""
 
     label: str
     thread_count: int
-    wall_ns: int  # wall time of its threads added up: what the shares are shares of
+    wall_ns: int  # wall time of its threads added up; shares refer to this
     unattributed_ns: int
     hotloop_ns: float | None  # our own cost: completed calls x calibrated cost; None: not calibrated
     root: Node
-    open_now: tuple[str, ...]  # where threads were when the capture was read, innermost region
+    open_now: tuple[str, ...]  # innermost open region of each thread when the capture was read
 
     def share(self, ns: float) -> float | None:
         """A time as a fraction of the wall time of these threads."""
@@ -29,7 +29,7 @@ class RegionTree:
 
 
 def region_trees(capture: Capture, by: Grouping = "all") -> list[RegionTree]:
-    """The capture's trees, grouped."""
+    """One tree for the whole capture, or one for each process or thread."""
     groups: list[tuple[str, tuple[Thread, ...]]]
     if by == "all":
         groups = [("all processes and threads", capture.threads)]

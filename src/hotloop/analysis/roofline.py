@@ -1,4 +1,4 @@
-"""Speed of light: how far a region is from the best this machine could do, where that is known."""
+"""How far regions are from the best this machine could do, where that limit is known."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hotloop._util import units
 from hotloop.analysis.findings import RooflineRow
 from hotloop.analysis.tree import FlatTree
 
-LARGE_COPY_BYTES = 8 << 20  # a call that moves more than this cannot live in the caches
+LARGE_COPY_BYTES = 8 << 20  # a call that moves more does not fit into the caches
 MOST_ROWS = 30
 
 
 @dataclass(slots=True)
-class Phase:
-    """A name's figures over all its places; time while open, recursion counted once."""
+class RegionWork:
+    """All calls of one region name; recursion counted once."""
 
     name: str
     category: str
@@ -28,61 +28,63 @@ class Phase:
 
 
 def roofline(flat: FlatTree, limits: Mapping[str, Any] | None) -> tuple[tuple[RooflineRow, ...], list[str]]:
-    """Rows, most time first, and sentences for `not_measured`. A ratio below 1 is never given."""
-    phases = [p for p in _phases(flat) if p.calls and (_declares(p) or p.category in ("environment", "wait"))]
-    declared = [p for p in phases if _declares(p)]
+    """Rows, most time first, and sentences for `not_measured`. Ratios are never below 1."""
+    regions = [
+        p for p in _regions(flat) if p.calls and (_declares(p) or p.category in ("environment", "wait"))
+    ]
+    declared = [p for p in regions if _declares(p)]
     if not limits:
         if not declared:
             return (), []
-        return (), ["speed of light: the limits of this machine were not measured for this capture"]
+        return (), ["roofline: the limits of this machine were not measured for this capture"]
     rows: list[tuple[int, RooflineRow]] = []
     unsure: list[str] = []
-    for phase in sorted(phases, key=lambda p: -p.total_ns)[:MOST_ROWS]:
-        if phase.on_device and _declares(phase):
-            unsure.append(f"speed of light of {phase.name}: it ran on a device, the limits are of the CPU")
+    for region in sorted(regions, key=lambda r: -r.total_ns)[:MOST_ROWS]:
+        if region.on_device and _declares(region):
+            unsure.append(f"roofline of {region.name}: it ran on a device; limits are known for the CPU")
             continue
-        for what, limit_ns in _limits_of(phase, limits):
-            measured_ns = phase.total_ns / phase.calls
+        for what, limit_ns in _limits_of(region, limits):
+            measured_ns = region.total_ns / region.calls
             if measured_ns >= limit_ns:
                 rows.append(
                     (
-                        phase.total_ns,
-                        RooflineRow(phase.name, what, measured_ns, limit_ns, measured_ns / limit_ns),
+                        region.total_ns,
+                        RooflineRow(region.name, what, measured_ns, limit_ns, measured_ns / limit_ns),
                     )
                 )
-            elif what == "wake-up round trip":
+            elif what == "wakeup_round_trip":
                 unsure.append(
-                    f"speed of light of {phase.name}: {units.duration(measured_ns)} a call is less than a "
-                    f"wake-up ({units.duration(limit_ns)}), so it mostly did not have to wait"
+                    f"roofline of {region.name}: a call takes {units.duration(measured_ns)}, less than a "
+                    f"wake-up ({units.duration(limit_ns)}), so it rarely had to wait"
                 )
             else:
                 unsure.append(
-                    f"speed of light of {phase.name}: {units.duration(measured_ns)} a call is less than the "
-                    f"stated {what} limit of {units.duration(limit_ns)}, so that limit does not hold for it"
+                    f"roofline of {region.name}: a call takes {units.duration(measured_ns)}, less than the "
+                    f"{what.replace('_', ' ')} limit of {units.duration(limit_ns)}; the limit does not apply"
                 )
     return tuple(row for _, row in rows), unsure
 
 
-def _declares(phase: Phase) -> bool:
-    return phase.bytes_moved > 0 or phase.flops > 0
+def _declares(region: RegionWork) -> bool:
+    return region.bytes_moved > 0 or region.flops > 0
 
 
-def _limits_of(phase: Phase, limits: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Name and ns for one call of every limit that applies and is known."""
+def _limits_of(region: RegionWork, limits: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Every known limit that applies: its name, and ns per call."""
     found: list[tuple[str, float]] = []
-    each_bytes, each_flops = phase.bytes_moved / phase.calls, phase.flops / phase.calls
+    each_bytes, each_flops = region.bytes_moved / region.calls, region.flops / region.calls
     if each_bytes > 0:
         rate = _number(limits, "copy_bytes_per_s")
         if each_bytes >= LARGE_COPY_BYTES:
             rate = _number(limits, "copy_large_bytes_per_s") or rate
         if rate:
-            found.append(("copy bandwidth", each_bytes / rate * 1e9))
+            found.append(("copy_bandwidth", each_bytes / rate * 1e9))
     if each_flops > 0 and (rate := _number(limits, "matmul_flops_per_s")):
-        found.append(("matrix product", each_flops / rate * 1e9))
-    if phase.category == "environment" and (step_ns := _number(limits, "empty_step_ns")):
-        found.append(("empty step", step_ns))
-    if phase.category == "wait" and (wakeup_ns := _number(limits, "wakeup_ns")):
-        found.append(("wake-up round trip", wakeup_ns))
+        found.append(("matrix_product", each_flops / rate * 1e9))
+    if region.category == "environment" and (step_ns := _number(limits, "empty_step_ns")):
+        found.append(("empty_step", step_ns))
+    if region.category == "wait" and (wakeup_ns := _number(limits, "wakeup_ns")):
+        found.append(("wakeup_round_trip", wakeup_ns))
     return found
 
 
@@ -91,23 +93,23 @@ def _number(limits: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
 
-def _phases(flat: FlatTree) -> list[Phase]:
-    found: dict[str, Phase] = {}
+def _regions(flat: FlatTree) -> list[RegionWork]:
+    found: dict[str, RegionWork] = {}
     for row, (node, kind) in enumerate(zip(flat.nodes, flat.categories, strict=True)):
-        phase = found.get(node.name)
-        if phase is None:
-            phase = found[node.name] = Phase(node.name, kind)
+        region = found.get(node.name)
+        if region is None:
+            region = found[node.name] = RegionWork(node.name, kind)
         if _is_outermost(flat, row):
-            phase.total_ns += node.closed_ns
-        phase.calls += node.calls
-        phase.bytes_moved += node.bytes_moved
-        phase.flops += node.flops
-        phase.on_device |= node.device_ns is not None
+            region.total_ns += node.closed_ns
+        region.calls += node.calls
+        region.bytes_moved += node.bytes_moved
+        region.flops += node.flops
+        region.on_device |= node.device_ns is not None
     return list(found.values())
 
 
 def _is_outermost(flat: FlatTree, row: int) -> bool:
-    """Whether a row is not inside another one of its own name (recursion)."""
+    """Whether no enclosing region has the same name (recursion)."""
     name, above = flat.nodes[row].name, flat.parents[row]
     while above >= 0:
         if flat.nodes[above].name == name:

@@ -1,7 +1,7 @@
-"""How time grows with the size of the work, over runs of several sizes: time = a n^b.
+"""How time grows with the amount of work, from runs of several sizes: time = a n^b.
 
-Fitted for the whole and for each region, with exact intervals; the region that bends the curve is
-named; where env steps were counted, the excess over linear is taken apart as in `growth`.
+Fitted for the whole run and for each region, with exact intervals. Names the region that bends the curve and,
+where env steps were counted, splits the excess over linear growth into factors as `growth` does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration
 from hotloop.analysis.findings import Estimate, GrowthFactor
 from hotloop.analysis.growth import Stretch, decompose
-from hotloop.analysis.rank_intervals import differences, rank_sum_interval, slope_interval
+from hotloop.analysis.rank_intervals import differences, rank_sum_interval
+from hotloop.analysis.theil_sen import exact_theil_sen
+from hotloop.capture.series import Figures, Series
 
 LEVEL = 0.05
 TWICE = 2.0
-LEAST_SHARE = 0.05  # of the time at the largest size that a region's excess must reach to be named
+LEAST_SHARE = 0.05  # a region is named if its excess is at least this share of the time at the largest size
 
 Floats = NDArray[np.float64]
 
@@ -36,13 +38,13 @@ class RegionRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScaleRun:
-    """One run of a given size, start-up taken out where it is known."""
+    """One run of a given size, without its start-up where that is known."""
 
     size: float
     wall_s: float  # after start-up
-    regions: Mapping[str, RegionRun]  # own times by name; with "" for no region they add up to wall_s
+    regions: Mapping[str, RegionRun]  # by name, "" for time in no region; own times add up to wall_s
     env_steps: int | None = None  # None: not counted
-    startup_s: float | None = None  # what was taken out; None: not known, so it is still in wall_s
+    startup_s: float | None = None  # subtracted already; None: unknown, so wall_s includes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class RegionScaling:
     exponent: Estimate | None  # own time ~ n^b; None: too few runs for an interval, or runs without it
     small_s: float  # median own time at the smallest size
     large_s: float  # at the largest
-    excess_s: float  # large_s minus what linear growth from small_s would give
-    bends: bool  # grows faster than linear beyond doubt, and that costs 5 % of the time or more
+    excess_s: float  # large_s minus linear growth from small_s
+    bends: bool  # clearly grows faster than linear, at a cost of 5 % of the time or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +67,32 @@ class Scaling:
     runs: int
     exponent: Estimate | None  # None: too few runs for an interval
     coefficient_s: float | None  # a in time = a n^b, seconds
-    last_exponent: Estimate | None  # between the two largest sizes alone; None: fewer than 4 runs each
-    shapes: tuple[str, ...]  # of n, n log n, n^1.5, n^2, ...: those within the interval, nearest first
+    last_exponent: Estimate | None  # between the two largest sizes only; None: fewer than 4 runs each
+    shapes: tuple[str, ...]  # those of n, n log n, n^1.5, n^2, ... that fit the interval, best first
     expected_s: float  # at the largest size, linear from the smallest
     actual_s: float
     slow_down: Estimate | None  # actual / expected
-    within_twice: bool | None  # slow-down at most 2; None: the interval does not tell
-    bender: str | None  # the region with the largest excess among those that bend the curve
+    within_twice: bool | None  # slow-down at most 2x; None: the interval includes 2x
+    bender: str | None  # of the regions that bend the curve, the one with the largest excess
     regions: tuple[RegionScaling, ...]  # largest excess first
-    factors: tuple[GrowthFactor, ...]  # of actual / expected, from totals; empty without env steps
-    says: str
+    factors: tuple[GrowthFactor, ...]  # their product is actual / expected; empty without env steps
+    summary: str
     not_measured: tuple[str, ...]
 
 
 def scaling(runs: Sequence[ScaleRun]) -> Scaling:
-    """Fit and explain; at least two sizes are needed, and for an interval enough runs.
+    """Fit and explain runs of at least two sizes.
 
-    Enough: 5 sizes once, 3 sizes twice, or 2 sizes four times. Run them in random order: a machine
-    that drifts while the sizes go up looks like growth.
+    An interval needs 5 sizes once, 3 sizes twice or 2 sizes four times. Run them in random order: drift of
+    the machine while the sizes go up looks like growth.
     """
     sizes = sorted({run.size for run in runs})
     if len(sizes) < 2 or sizes[0] <= 0:
-        raise HotloopError(f"sizes are {sizes}; give two or more different ones, all above 0.")
+        raise HotloopError(
+            f"Cannot fit growth over the sizes {sizes}; use at least two different sizes, all above 0."
+        )
     if any(run.wall_s <= 0 for run in runs):
-        raise HotloopError("a run took no time after its start-up; use larger sizes.")
+        raise HotloopError("A run took no time after its start-up; use larger sizes.")
     x = np.log([run.size for run in runs])
     y = np.log([run.wall_s for run in runs])
     exponent = _slope(x, y)
@@ -99,8 +103,10 @@ def scaling(runs: Sequence[ScaleRun]) -> Scaling:
     expected_s = _median(small) * sizes[-1] / sizes[0]
     factors, why_not = _factors(small, large)
     reasons = [
-        "" if exponent else f"the exponent's interval: {len(runs)} runs of {len(sizes)} sizes are too few",
-        "" if all(run.startup_s is not None for run in runs) else "start-up: it is part of the times",
+        ""
+        if exponent
+        else f"the exponent: {len(runs)} runs of {len(sizes)} sizes are too few for an interval",
+        "" if all(run.startup_s is not None for run in runs) else "start-up: unknown, so times include it",
         why_not,
     ]
     found = Scaling(
@@ -117,14 +123,14 @@ def scaling(runs: Sequence[ScaleRun]) -> Scaling:
         bender=bender,
         regions=regions,
         factors=factors,
-        says="",
+        summary="",
         not_measured=tuple(reason for reason in reasons if reason),
     )
-    return replace(found, says=_sentence(found))
+    return replace(found, summary=_sentence(found))
 
 
 def shapes(log_sizes: Floats, exponent: Estimate | None) -> tuple[str, ...]:
-    """Which known shapes the interval allows over these sizes, nearest first."""
+    """The known shapes that the interval allows over these sizes, best fit first."""
     if exponent is None:
         return ()
     n = np.exp(log_sizes)
@@ -136,7 +142,7 @@ def shapes(log_sizes: Floats, exponent: Estimate | None) -> tuple[str, ...]:
         "n^2": 2 * log_sizes,
         "n^3": 3 * log_sizes,
     }
-    slopes = {name: slope_interval(log_sizes, y, LEVEL) for name, y in known.items()}
+    slopes = {name: exact_theil_sen(log_sizes, y, LEVEL) for name, y in known.items()}
     near = {name: abs(s[0] - exponent.value) for name, s in slopes.items() if s and _inside(s[0], exponent)}
     return tuple(sorted(near, key=lambda name: near[name]))
 
@@ -146,7 +152,7 @@ def _inside(value: float, found: Estimate) -> bool:
 
 
 def _slope(x: Floats, y: Floats) -> Estimate | None:
-    found = slope_interval(x, y, LEVEL)
+    found = exact_theil_sen(x, y, LEVEL)
     return Estimate(*found) if found is not None and math.isfinite(found[1]) else None
 
 
@@ -170,7 +176,7 @@ def _last(runs: Sequence[ScaleRun], sizes: Sequence[float]) -> Estimate | None:
 def _slow_down(
     small: Sequence[ScaleRun], large: Sequence[ScaleRun], exponent: Estimate | None
 ) -> Estimate | None:
-    """Of the largest size against linear from the smallest: from their runs, else from the fit."""
+    """Largest size against linear growth from the smallest: from their runs, else from the fit."""
     gap = math.log(large[0].size / small[0].size)
     below, top = _logs(small), _logs(large)
     ends = rank_sum_interval(below, top, LEVEL)
@@ -199,7 +205,7 @@ def _regions(
         small_s, large_s = (float(np.median([_own_s(r, name) for r in group])) for group in (small, large))
         exponent = _slope(x, np.log(own)) if (own > 0).all() else None
         excess_s = large_s - small_s * times_n
-        # Absent at the smallest size: no exponent, but all of its time is excess.
+        # Absent at the smallest size: no exponent, and all of its time is excess.
         new = not any(_own_s(r, name) for r in small) and all(_own_s(r, name) for r in large)
         steep = exponent.low > 1 if exponent else new
         found.append(RegionScaling(name, exponent, small_s, large_s, excess_s, steep and excess_s >= least_s))
@@ -211,14 +217,14 @@ def _own_s(run: ScaleRun, name: str) -> float:
 
 
 def _factors(small: Sequence[ScaleRun], large: Sequence[ScaleRun]) -> tuple[tuple[GrowthFactor, ...], str]:
-    """Steps per unit of n x calls per step x cost per call: their product is the excess of the totals."""
+    """Steps per n x calls per step x cost per call; the product is the excess of the totals."""
     if not all(run.env_steps for run in (*small, *large)):
         return (), "factors: no env steps were reported (hotloop.progress(env_steps=...))"
     names = list(dict.fromkeys(name for run in (*small, *large) for name in run.regions))
     if not names:
         return (), "factors: no regions were recorded"
     ratios = decompose(_stretch(small, names), _stretch(large, names))
-    return tuple(GrowthFactor(name, r, name == "cost per call") for name, r in ratios.items()), ""
+    return tuple(GrowthFactor(name, r, name == "cost_per_call") for name, r in ratios.items()), ""
 
 
 def _stretch(runs: Sequence[ScaleRun], names: Sequence[str]) -> Stretch:
@@ -233,15 +239,15 @@ def _stretch(runs: Sequence[ScaleRun], names: Sequence[str]) -> Stretch:
     )
 
 
-_WITHIN = {
-    True: "within 2x of expected",
-    False: "not within 2x of expected",
-    None: "within 2x of expected or not: undecided",
+_WITHIN_TWICE = {
+    True: "within 2x of linear",
+    False: "more than 2x of linear",
+    None: "2x of linear cannot be ruled out",
 }
 
 
 def _sentence(found: Scaling) -> str:
-    """Exponent, expected against actual, and who bends the curve."""
+    """Exponent, actual against expected, and the region that bends the curve."""
     b = found.exponent
     said = []
     if b is None:
@@ -250,20 +256,16 @@ def _sentence(found: Scaling) -> str:
         said.append(f"time ~ n^{b.value:.2f} [{b.low:.2f}, {b.high:.2f}]{_shape_words(found.shapes)}")
     large, small = (f"{size:,g}" for size in (found.sizes[-1], found.sizes[0]))
     expected, actual = (duration(1e9 * s) for s in (found.expected_s, found.actual_s))
-    said.append(f"n = {large} took {actual}, linear from n = {small} would be {expected}")
+    said.append(f"n = {large} took {actual}, linear growth from n = {small} would take {expected}")
     slow = found.slow_down
     if slow is not None:
-        within = {
-            True: "within 2x of expected",
-            False: "not within 2x of expected",
-            None: "2x is not ruled out",
-        }
-        said.append(f"x{slow.value:.2f} [{slow.low:.2f}, {slow.high:.2f}], {within[found.within_twice]}")
+        within = _WITHIN_TWICE[found.within_twice]
+        said.append(f"{slow.value:.2f}x [{slow.low:.2f}, {slow.high:.2f}], {within}")
     if found.bender is not None:
         name = f"the region {found.bender}" if found.bender else "time in no region"
         said.append(f"{name} bends the curve")
     elif b is not None and b.low > 1:
-        said.append("no single region can be named for it")
+        said.append("no single region explains it")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}."
 
@@ -271,4 +273,37 @@ def _sentence(found: Scaling) -> str:
 def _shape_words(shapes: tuple[str, ...]) -> str:
     if not shapes:
         return ""
-    return f", like {shapes[0]}" if len(shapes) == 1 else f" (cannot tell {' from '.join(shapes)})"
+    return f", like {shapes[0]}" if len(shapes) == 1 else f" (could be {' or '.join(shapes)})"
+
+
+# -- from a series to runs -----------------------------------------------------------------------
+
+
+def scaling_of(series: Series) -> Scaling | None:
+    """How time grows with size in the scale check of a series; None with fewer than two finished sizes."""
+    runs = scale_runs(series)
+    return scaling(runs) if len({run.size for run in runs}) > 1 else None
+
+
+def scale_runs(series: Series) -> list[ScaleRun]:
+    """Every finished run of the scale check.
+
+    If all of them recorded themselves, the time is that of the driving thread without its start-up; otherwise
+    that of the whole process.
+    """
+    runs = [run for run in series.runs if run.scale and run.ok and run.size is not None]
+    if all(run.figures.startup_s is not None and any(run.figures.regions_s.values()) for run in runs):
+        return [scale_run(float(run.size or 0), run.figures) for run in runs]
+    return [ScaleRun(float(run.size or 0), run.wall_s, {}) for run in runs]
+
+
+def scale_run(size: float, figures: Figures) -> ScaleRun:
+    """A run that recorded itself."""
+    own, calls = figures.regions_s, figures.region_calls
+    return ScaleRun(
+        size=size,
+        wall_s=sum(own.values()),
+        regions={name: RegionRun(calls.get(name, 0), seconds) for name, seconds in own.items()},
+        env_steps=figures.env_steps,
+        startup_s=figures.startup_s,
+    )

@@ -1,11 +1,13 @@
 """What one run of a series did and how fast: work counters, and times per unit of work after warm-up.
 
-Warm-up is cut off by a rule: windows before any work are start-up; then leading windows are dropped as
-long as their time per unit of work lies above the spread of the windows after them. Half of the
-windows with work are kept in any case.
+Warm-up is cut off: windows before any work are start-up; then leading windows are dropped while their time
+per unit of work is above the spread of the windows after them. At least half of the windows with work are
+kept.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +19,15 @@ from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.series import Figures
 from hotloop.capture.stats import by_name
 
-LEAST_WINDOWS = 8  # with fewer there is no spread to speak of, and nothing is cut off
-SPREADS = 3.0  # median absolute deviations, scaled to a standard deviation, that count as "within"
+LEAST_WINDOWS = 8  # fewer have no usable spread, so nothing is cut off
+WARM_UP_CYCLES = 1  # left out if enough others remain
+SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 
 Floats = NDArray[np.float64]
 
 
 def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
-    """The figures of one run."""
+    """Work counters and times of one run, from its capture."""
     driving = driving_thread(capture)
     if driving is None:
         return Figures()
@@ -54,10 +57,10 @@ def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
 def _after_startup(
     capture: Capture, process: Process, thread: Thread
 ) -> tuple[float | None, dict[str, float]]:
-    """Start-up in seconds, and own seconds of every region of the thread after it, "" for none.
+    """Start-up in seconds, and own seconds of every region of the thread after it ("" for no region).
 
-    Start-up ends with the last window before any work was done; without a count of work it is the time
-    in no region before the first window, which is taken when a region ends.
+    Start-up ends with the last window before any work was done. Without work counters it is the time in no
+    region before the first window, which is taken at the end of a region.
     """
     own_s = {name: stats.own_ns / 1e9 for name, stats in by_name(thread.root).items()}
     own_s[UNATTRIBUTED] = thread.unattributed_ns / 1e9
@@ -78,10 +81,10 @@ def _after_startup(
 
 
 def warm_up_windows(cost: Floats) -> int:
-    """How many leading windows to drop, given the time per unit of work in each (inf: none done).
+    """How many leading windows to drop, given the time per unit of work in each (inf: no work).
 
-    Those before any work are start-up. With few windows, the first with work goes, too: it holds the
-    end of the start-up.
+    Windows before any work are start-up. With few windows, the first one with work goes as well: it includes
+    the end of start-up.
     """
     worked = np.flatnonzero(np.isfinite(cost))
     if len(worked) < LEAST_WINDOWS:
@@ -98,7 +101,7 @@ def warm_up_windows(cost: Floats) -> int:
 def _timed(
     capture: Capture, process: Process, thread: Thread, spans: Spans
 ) -> tuple[float | None, float | None, float, dict[str, float]] | None:
-    """Seconds per env step, per update, of warm-up; seconds per env step by category."""
+    """Seconds per env step, per update and of warm-up; seconds per env step by category."""
     if not len(spans):
         return _whole(capture, thread)
     done = {
@@ -127,7 +130,7 @@ def _timed(
 
 
 def _last_with_work(done: dict[str, Floats]) -> int:
-    """The last window that counts. Without a count of updates it cannot be known which is idle."""
+    """The last window that counts; with only one counter, idle windows cannot be told apart."""
     total = next(iter(done.values()))
     if len(done) < 2:
         return len(total) - 1
@@ -142,9 +145,83 @@ def _between(cumulative: Floats, first: int, last: int) -> float:
 def _whole(
     capture: Capture, thread: Thread
 ) -> tuple[float | None, float | None, float, dict[str, float]] | None:
-    """A run too short for windows: the thread from its first to its last sign of life."""
+    """A run too short for windows: the thread's whole wall time."""
     seconds, done = thread.wall_ns / 1e9, capture.progress
     if not seconds:
         return None
     steps = seconds / done.env_steps if done.env_steps else None
     return steps, seconds / done.updates if done.updates else None, 0.0, {}
+
+
+# -- whole cycles of collecting and learning -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far a run has got."""
+
+    env_steps: int
+    updates: int
+    cycles: int  # whole cycles of collecting and learning that can be timed
+
+
+def progress_so_far(capture: Capture) -> RunProgress:
+    """Progress in a capture, which may belong to a running job."""
+    done = capture.progress
+    return RunProgress(done.env_steps, done.updates, max(len(_marks(capture)[0]) - 1, 0))
+
+
+def run_figures_over_cycles(
+    capture: Capture, resolver: Resolver | None = None, warm_up_updates: int = 0
+) -> Figures:
+    """`run_figures` with times over whole cycles of collecting and learning, if there are any.
+
+    A run that collects for seconds and then learns for seconds has, at most moments, done more of one than of
+    the other; from the first update of one round of learning to that of a later round it has done whole
+    cycles. Cycles before `warm_up_updates` are left out if enough others remain.
+    """
+    known = run_figures(capture, resolver)
+    marks, end_ns, done = _marks(capture)
+    if len(marks) < 2:
+        return known
+    early = int(np.count_nonzero(done["updates"][marks] < warm_up_updates))
+    warm_up = max(WARM_UP_CYCLES, early)
+    first = marks[warm_up] if len(marks) > warm_up + 1 else marks[max(len(marks) - 2, 0)]
+    last = marks[-1]
+    steps, updates = (float(done[name][last] - done[name][first]) for name in ("env_steps", "updates"))
+    seconds = float(end_ns[last] - end_ns[first]) / 1e9
+    driving = driving_thread(capture)
+    if driving is None or steps <= 0 or seconds <= 0:
+        return known
+    spans = spans_by_category(driving[1], resolver or Resolver())
+    own_s = spans.own_ns[first + 1 : last + 1].sum(axis=0) / 1e9
+    return replace(
+        known,
+        s_per_env_step=seconds / steps,
+        s_per_update=seconds / updates if updates > 0 else None,
+        components_s={name: float(s) / steps for name, s in zip(spans.names, own_s, strict=True) if s > 0},
+    )
+
+
+def _marks(capture: Capture) -> tuple[list[int], NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """The windows in which a round of learning began; the windows' ends; cumulative progress at them.
+
+    If most windows with updates also have env steps, collecting and learning alternate faster than windows
+    are taken, and every window with updates will do.
+    """
+    driving = driving_thread(capture)
+    none = np.zeros(0)
+    if driving is None:
+        return [], none, {}
+    process, thread = driving
+    end_ns = spans_by_category(thread, Resolver()).end_ns
+    if not len(end_ns):
+        return [], none, {}
+    done = {name: work_done(capture, process, thread, end_ns, name) for name in ("env_steps", "updates")}
+    collected, learned = (np.diff(done[name], prepend=0.0) > 0 for name in ("env_steps", "updates"))
+    if learned.any() and float(np.mean(collected[learned])) > 0.5:
+        began = learned
+    else:
+        began = learned & ~np.concatenate([[False], learned[:-1]])
+    marks = [int(window) for window in np.flatnonzero(began)]
+    return marks, end_ns, done

@@ -1,4 +1,4 @@
-"""The tree as flat rows: own time net of our cost, shares that add up, percentiles, who drives training."""
+"""Region trees as flat rows: own time net of our cost, shares, percentiles; finds the driving thread."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Thread, merged
 
 PERCENTILES = (0.50, 0.90, 0.99)
-_CHUNK = 4096  # histograms held as one matrix while percentiles are taken: 5 MB
+_CHUNK = 4096  # histograms in one matrix while percentiles are computed: 5 MB
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class FlatTree:
-    """One thread's tree, or several added up, as rows in the order parents first.
+    """The tree of one thread, or of several merged, as rows with parents first.
 
     own_ns is net of our own cost: sum(own_ns) + unattributed_ns + cost_ns == wall_ns, exactly.
     """
 
     wall_ns: int
     unattributed_ns: int
-    cost_ns: int  # our own cost that was taken out; 0 when it is not known
+    cost_ns: int  # our own cost, subtracted from own times; 0 if unknown
     cost_known: bool
     nodes: tuple[Node, ...]
     categories: tuple[str, ...]
@@ -36,7 +36,7 @@ class FlatTree:
     own_ns: tuple[int, ...]
 
     def paths(self) -> list[tuple[str, ...]]:
-        """Path of every row, outermost region first."""
+        """The path of every row, outermost region first."""
         found: list[tuple[str, ...]] = []
         for node, parent in zip(self.nodes, self.parents, strict=True):
             found.append((*found[parent], node.name) if parent >= 0 else (node.name,))
@@ -46,17 +46,16 @@ class FlatTree:
 def flatten(root: Node, resolver: Resolver, region_cost_ns: float | None) -> FlatTree:
     """Rows of a thread's tree (or of several merged ones) with categories and net own time.
 
-    How our own cost is taken out. The recorder reads the clock first, then does its bookkeeping:
-    what it does when a region opens falls into that region, what it does when it closes falls into
-    the region around it. So of `calls x cost` half is taken from the region's own time and half from
-    its parent's (from the unattributed time at the top). Where one of them has less than that, the
-    other pays; what neither can pay was not spent there and is not counted. Nothing is invented:
-    every nanosecond of the category `hotloop` was taken from another row.
+    How our own cost is subtracted: the recorder reads the clock first and then does its bookkeeping, so the
+    cost of opening a region falls into that region and the cost of closing it into the enclosing one. Half of
+    `calls x cost` is therefore taken from the region's own time and half from its parent's (at the top, from
+    unattributed time). If one of them has less than that, the other pays; what neither can pay was not spent
+    there and is not counted. So every nanosecond of the category `hotloop` comes out of another row.
     """
     nodes: list[Node] = []
     kinds: list[str] = []
     parents: list[int] = []
-    left = [0]  # what is left of the own time; [0] is the thread's unattributed time
+    left = [0]  # remaining own time by row + 1; [0] is the thread's unattributed time
     for node, kind, _, parent in resolver.walk(root):
         nodes.append(node)
         kinds.append(kind)
@@ -87,9 +86,9 @@ def flatten(root: Node, resolver: Resolver, region_cost_ns: float | None) -> Fla
 
 
 def merged_tree(captures: Sequence[Capture], resolver: Resolver) -> Node:
-    """All threads of all processes of several captures as one tree, for `flatten`.
+    """All threads of several captures merged into one tree, for `flatten`.
 
-    Each place occurs once: where two siblings have one name, categories are resolved first.
+    If two siblings share a name, categories are resolved first, so that each path and category occurs once.
     """
     one = len(captures) == 1
     tree = captures[0].tree if one else merged([t for c in captures for t in c.threads])
@@ -97,7 +96,7 @@ def merged_tree(captures: Sequence[Capture], resolver: Resolver) -> Node:
 
 
 def breakdown(flat: FlatTree, label: str) -> Breakdown:
-    """Own time by category; `unattributed` always has a row, `hotloop` when its cost is known."""
+    """Own time by category; `unattributed` always has a row, `hotloop` if its cost is known."""
     own: dict[str, int] = {"unattributed": flat.unattributed_ns}
     calls: dict[str, int] = {"unattributed": 0}
     if flat.cost_known:
@@ -120,7 +119,7 @@ def breakdown(flat: FlatTree, label: str) -> Breakdown:
 
 
 def region_findings(flat: FlatTree, env_steps: int) -> tuple[RegionFinding, ...]:
-    """The table of all regions, most own time first; total_ns stays as recorded, our cost included."""
+    """The table of all regions, most own time first; total_ns is as recorded, including our cost."""
     quantiles = percentiles_ns(flat.nodes, PERCENTILES)
     wall = flat.wall_ns
     rows = []
@@ -191,11 +190,10 @@ def _percentile(counts: Floats, cumulative: Floats, least: Floats, most: Floats,
 
 
 def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
-    """The thread that drives training: most of the env steps and updates, else most wall time.
+    """The thread that drives training: most env steps and updates, else most wall time.
 
-    Its shares of all env steps and of all updates are added, so that a learner that makes every
-    update comes before one of many collectors; at a tie updates count first. Threads folded
-    together (many short ones) are chosen only when there is nothing else.
+    Its shares of all env steps and all updates are added, so that a learner that makes every update wins over
+    one of many collectors; updates break ties. Folded threads (many short ones merged) are a last resort.
     """
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs

@@ -1,8 +1,8 @@
-"""Verdicts on patches that were switched on and off inside a running script.
+"""Verdicts on patches that `hotloop try` switched on and off inside a running script.
 
-The rows come from `hotloop try`: segments under an arm (a set of patches, none for the baseline), each
-of one kind: whole cycles of collecting and learning, or only steps, or only updates. A round is one
-segment of every arm, close together in time; a patch is compared with the baseline of the same round.
+The script writes segments: stretches of training under one set of patches (none for the baseline), each of
+one kind: whole cycles of collecting and learning, only env steps, or only updates. A round is one segment
+of every patch set, close together in time; a patch set is compared with the baseline of the same round.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 from hotloop.analysis.stopping_rule import PATCHES, Schedule
 from hotloop.analysis.verdict import TOLERANCE, Pairs, VariantVerdict, Verdict, holm, judge
 
-BASELINE = "as it is"
-SMALL_SHARE = 0.1  # of the time: a phase below it is taken as the same for all patches
-MOST_UNITS = 64  # more rounds are put together, so that what happens in few segments is in most units
+BASELINE = "unpatched"
+SMALL_SHARE = 0.1  # a phase with less of the time is assumed to take the same time under all patches
+MOST_PAIRS = 64  # more rounds are merged, so that rare events are part of most pairs
 Row = Mapping[str, Any]
-Round = Mapping[str, tuple[float, int]]  # seconds and work done, by arm
+Round = Mapping[str, tuple[float, int]]  # (seconds, work done) by patch set
 How = Literal["cycles", "phases", "steps", "updates", "nothing"]
 _KINDS = ("cycles", "steps", "updates")
 
@@ -29,35 +29,35 @@ class Part:
     """Segments of one kind."""
 
     rounds: tuple[Round, ...]
-    weight: float  # units of its work in a unit of the whole: updates per env step
+    weight: float  # units of this work per unit of the whole, such as updates per env step
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Segments put together to rounds."""
+    """Segments grouped into rounds."""
 
-    how: How  # how they were cut
-    unit: str  # what the times are per: "env step" or "update"
+    how: How  # how training was cut into segments
+    unit: str  # times are per "env_step" or per "update"
     parts: tuple[Part, ...]
-    same_s: float = 0.0  # per unit: time taken as the same for all arms
-    same_share: float | None = None  # of all time; only with phases
+    same_s: float = 0.0  # time per unit that is assumed to be the same for all patch sets
+    same_share: float | None = None  # its share of all time; only with phases
 
     def count(self, name: str) -> int:
-        """Rounds of an arm; where there are two parts, of the one with fewer."""
+        """Rounds of a patch set; with two parts, of the part that has fewer."""
         return min((len(_both(part, name)) for part in self.parts), default=0)
 
     def pairs(self, name: str, count: int | None = None) -> Pairs:
-        """Times per unit of the baseline and of the arm, from its first `count` rounds.
+        """(baseline, patch set) times per unit, from its first `count` rounds.
 
-        Of a part with more rounds than another as much is taken as belongs to those. Rounds are added
-        up to at most `MOST_UNITS` pairs.
+        A part with more rounds than another contributes the rounds of the same stretch of time. Rounds are
+        merged into at most `MOST_PAIRS` pairs.
         """
         whole = self.count(name)
         count = whole if count is None else min(count, whole)
         if not count:
             return []
         size = 1
-        while count > MOST_UNITS * size:
+        while count > MOST_PAIRS * size:
             size *= 2
         units = count // size
         sums = [(self.same_s, self.same_s)] * units
@@ -67,8 +67,8 @@ class Rounds:
             for unit in range(units):
                 group = rounds[used * unit // units : used * (unit + 1) // units]
                 a, b = (
-                    part.weight * sum(row[arm][0] for row in group) / sum(row[arm][1] for row in group)
-                    for arm in (BASELINE, name)
+                    part.weight * sum(row[side][0] for row in group) / sum(row[side][1] for row in group)
+                    for side in (BASELINE, name)
                 )
                 sums[unit] = (sums[unit][0] + a, sums[unit][1] + b)
         return sums
@@ -84,31 +84,31 @@ def patch_set_name(names: Sequence[str]) -> str:
 
 
 def rounds_of(rows: Sequence[Row]) -> Rounds:
-    """The rounds in what the script wrote.
+    """The rounds in the rows that the script wrote.
 
-    Where collecting and learning were cut apart, the time of an arm is time per step + updates per step
-    x time per update + the time between them, taken as the same for all arms.
+    Where collecting and learning were measured separately, the time of a patch set is time per step + updates
+    per step x time per update + the time between them, which is assumed to be the same for all patch sets.
     """
     segments = [row for row in rows if row.get("seconds") and (row["env_steps"] or row["updates"])]
     if not segments:
-        return Rounds("nothing", "env step", ())
+        return Rounds("nothing", "env_step", ())
     spent = {kind: sum(r["seconds"] for r in segments if r["kind"] == kind) for kind in _KINDS}
     if spent["cycles"] >= spent["steps"] + spent["updates"]:
-        return Rounds("cycles", "env step", (Part(_of_kind(segments, "cycles", "env_steps"), 1.0),))
+        return Rounds("cycles", "env_step", (Part(_of_kind(segments, "cycles", "env_steps"), 1.0),))
     last = segments[-1]
     collecting = _of_kind(segments, "steps", "env_steps")
     learning = _of_kind(segments, "updates", "updates")
     if not last["all_updates"]:
-        return Rounds("steps", "env step", (Part(collecting, 1.0),))
+        return Rounds("steps", "env_step", (Part(collecting, 1.0),))
     if not last["all_steps"]:
         return Rounds("updates", "update", (Part(learning, 1.0),))
     return _joined(collecting, learning, last)
 
 
 def _joined(collecting: tuple[Round, ...], learning: tuple[Round, ...], last: Row) -> Rounds:
-    """Collecting and learning, which were cut apart, as times per env step.
+    """Collecting and learning, measured separately, as times per env step.
 
-    A phase with less than a tenth of the time has few segments; it is then taken as the same for all.
+    A phase with less than a tenth of the time has few segments; it is assumed to be the same for all.
     """
     steps, same_s = last["all_steps"], last["between_s"]
     steps_s, updates_s = last["steps_s"], last["updates_s"]
@@ -122,7 +122,7 @@ def _joined(collecting: tuple[Round, ...], learning: tuple[Round, ...], last: Ro
         same_s += updates_s
     else:
         parts.append(Part(learning, last["all_updates"] / steps))
-    return Rounds("phases", "env step", tuple(parts), same_s / steps, same_s / total_s)
+    return Rounds("phases", "env_step", tuple(parts), same_s / steps, same_s / total_s)
 
 
 def _of_kind(segments: Sequence[Row], kind: str, work: str) -> tuple[Round, ...]:
@@ -133,10 +133,11 @@ def _of_kind(segments: Sequence[Row], kind: str, work: str) -> tuple[Round, ...]
     return tuple(found[block] for block in sorted(found))
 
 
-class Looking:
-    """Verdicts on arms as their rounds come: each look is taken once, and what it settles stays.
+class SequentialTrial:
+    """Verdicts on patch sets as their rounds come in.
 
-    Holm over all arms; an arm that is settled keeps the pairs it was settled with.
+    Each look of the schedule is taken once, and a verdict reached there stands. Holm over all patch sets; a
+    settled one keeps the pairs it was settled with.
     """
 
     def __init__(
@@ -150,27 +151,27 @@ class Looking:
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Arms that need no more segments, in the order in which they were settled."""
+        """Patch sets that need no more segments, in the order they were settled."""
         return tuple(self._settled)
 
     @property
     def verdicts(self) -> tuple[VariantVerdict, ...]:
-        """What can be said as of the last look."""
+        """Verdicts as of the last look."""
         return tuple(VariantVerdict(name, verdict) for name, verdict in self._last.items())
 
     @property
     def all_settled(self) -> bool:
-        """Whether no arm needs more segments; so it is without arms."""
+        """Whether no patch set needs more segments (true without any)."""
         return set(self._last) == set(self._settled)
 
     def leave_out(self, names: Sequence[str]) -> None:
-        """Arms that turned out to be of no use."""
+        """Drop patch sets that turned out to have no effect in this script."""
         for name in names:
             for kept in (self._pairs, self._looked, self._settled, self._last):
                 kept.pop(name, None)
 
-    def look(self, rounds: Rounds, final: bool = False) -> None:
-        """Take the looks that are due; `final` says that no more rounds will come."""
+    def update(self, rounds: Rounds, final: bool = False) -> None:
+        """Take the looks that are due; `final` means that no more rounds will come."""
         counts = {name: rounds.count(name) for name in self._last if name not in self._settled}
         for due in self._schedule.looks:
             coming = [name for name, count in counts.items() if count >= due > self._looked[name]]
@@ -192,26 +193,26 @@ class Looking:
 
 
 def _unless_sums_differ(verdict: Verdict, pairs: Pairs) -> Verdict:
-    """ "No difference" also has to hold for all the time added up: few long pauses hide in a median."""
-    if verdict.word == "no difference":
+    """Demand that "no difference" also holds for the summed times: a median hides rare long pauses."""
+    if verdict.word == "no_difference":
         ratio = math.fsum(b for _, b in pairs) / math.fsum(a for a, _ in pairs)
         if not abs(math.log(ratio)) < math.log1p(verdict.tolerance):
-            says = "undecided: alike in most rounds, not in a few"
-            return replace(verdict, word="undecided", says=says)
+            summary = "undecided: equal in most rounds, but not in a few"
+            return replace(verdict, word="undecided", summary=summary)
     return verdict
 
 
 def _settles(verdict: Verdict) -> bool:
-    """ "No difference" from the few pairs that all lie apart is not enough."""
-    if verdict.word == "no difference":
-        return verdict.method == "signed rank"
+    """Whether the verdict may stand; "no difference" needs a signed-rank interval."""
+    if verdict.word == "no_difference":
+        return verdict.method == "signed_rank"
     return verdict.word != "undecided"
 
 
 def combination(
     verdicts: Sequence[VariantVerdict], conflicts: Mapping[str, Sequence[str]]
 ) -> tuple[str, ...]:
-    """All patches that were faster, the better one of any two that do not go together."""
+    """All patches that were faster; of two that conflict, the better one."""
     clear = [row for row in verdicts if row.verdict.word == "faster" and row.verdict.change is not None]
     clear.sort(key=lambda row: row.verdict.change.value if row.verdict.change else 0.0)
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""Who works, who waits, who is stuck; and whether there are more compute threads than cores."""
+"""Which threads work and which wait, and whether there are more compute threads than cores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hotloop.analysis.findings import Oversubscription, ThreadUse, Waits
 from hotloop.analysis.tree import thread_label
 from hotloop.capture.model import Capture, Process, Thread
 
-NOTABLE = 0.05  # a smaller share of waiting is not worth a word
-_LEAST_OVERLAP = 0.2  # of the longest process's life, to count as running at the same time
+NOTABLE = 0.05  # smaller shares of waiting are not mentioned
+_LEAST_OVERLAP = 0.2  # processes that live for less of the longest one's life are ignored
 
 
 def utilisation(capture: Capture, resolver: Resolver) -> tuple[ThreadUse, ...]:
-    """Busy, waiting and idle time of every thread, in the order of the capture."""
+    """Busy, waiting and idle time of every thread, in capture order."""
     return tuple(thread_use(p, t, resolver) for p in capture.processes for t in p.threads)
 
 
@@ -29,8 +29,8 @@ def thread_use(process: Process, thread: Thread, resolver: Resolver) -> ThreadUs
             busy_ns += node.own_ns
     idle_ns = None
     if thread.cpu_ns is not None:
-        # CPU time is known for the whole thread only. What its regions cannot have used was used
-        # outside of them; the rest of the unattributed time it was idle.
+        # CPU time is only known for the thread as a whole. What its regions cannot have used was used outside
+        # of them; for the rest of the unattributed time the thread was idle.
         outside_ns = max(thread.cpu_ns - busy_ns, 0)
         idle_ns = max(thread.wall_ns - busy_ns - waiting_ns - outside_ns, 0)
     inner = thread.open[-1] if thread.open else None
@@ -48,7 +48,7 @@ def thread_use(process: Process, thread: Thread, resolver: Resolver) -> ThreadUs
 
 
 def waits(uses: tuple[ThreadUse, ...], driver: tuple[Process, Thread], at: int) -> Waits | None:
-    """Who waits for whom; `at` is the driving thread's place in `uses`. None with no waiting at all."""
+    """Who waits for whom; `at` is the index of the driving thread in `uses`. None if no thread waits."""
     mine, others = uses[at], [u for i, u in enumerate(uses) if i != at]
     if not mine.wall_ns or not any(u.waiting_ns for u in uses):
         return None
@@ -57,46 +57,48 @@ def waits(uses: tuple[ThreadUse, ...], driver: tuple[Process, Thread], at: int) 
     others_share = sum(u.waiting_ns for u in others) / others_ns if others_ns else None
     label = thread_label(*driver)
     if others_share is None:
-        says = f"{label} waits {units.percent(driver_share)} of its time; no other thread was recorded."
+        summary = f"{label} waits {units.percent(driver_share)} of the time; no other thread was recorded."
     else:
-        says = _who(_role(driver[1]), driver_share, others_share)
-    return Waits(label, driver_share, others_share, says)
+        summary = _who(_role(driver[1]), driver_share, others_share)
+    return Waits(label, driver_share, others_share, summary)
 
 
 def _role(thread: Thread) -> tuple[str, str]:
-    """What to call the driving thread and the others."""
+    """Names for the driving thread and for the others."""
     done = thread.progress
     if done.updates and not done.env_steps:
-        return "the learner", "the environment workers"
-    return "the training thread", "the other threads"
+        return "the learner", "the env workers"
+    return "your training thread", "the other threads"
 
 
 def _who(names: tuple[str, str], driver_share: float, others_share: float) -> str:
     driver, others = names
     shares = f"{driver} waits {units.percent(driver_share)}, {others} wait {units.percent(others_share)}"
     if max(driver_share, others_share) < NOTABLE:
-        says = f"nobody waits much: {shares} of their time"
+        summary = f"no thread waits much: {shares} of the time"
     elif min(driver_share, others_share) >= NOTABLE and (
         max(driver_share, others_share) < 2 * min(driver_share, others_share)
     ):
-        says = f"they take turns instead of working side by side: {shares} of their time"
+        summary = f"they take turns instead of running in parallel: {shares} of the time"
     elif driver_share > others_share:
-        says = f"{driver} waits for {others}: {shares} of their time"
+        summary = f"{driver} waits for {others}: {shares} of the time"
     else:
-        says = f"{others} wait for {driver}: {shares} of their time"
-    return says[0].upper() + says[1:] + "."
+        summary = f"{others} wait for {driver}: {shares} of the time"
+    return summary[0].upper() + summary[1:] + "."
 
 
 def others_may_hold_up(found: Waits | None) -> bool:
-    """Whether the driving thread waits for others that hardly wait: then its own work may be off the
-    critical path, and making it faster may only make it wait longer."""
+    """Whether the driving thread waits for others that hardly wait.
+
+    Its own work may then be off the critical path, and making it faster may only make it wait longer.
+    """
     if found is None or found.others_share is None:
         return False
     return found.driver_share >= NOTABLE and found.others_share < max(found.driver_share / 2, NOTABLE)
 
 
 def oversubscription(capture: Capture, uses: tuple[ThreadUse, ...]) -> Oversubscription | None:
-    """Processes x compute threads against the cores granted; None when those are not known."""
+    """Processes x compute threads against the cores granted; None if those are unknown."""
     machine = capture.machine
     cores = machine.get("cores_granted")
     if not isinstance(cores, (int, float)) or cores <= 0 or not capture.processes:
@@ -109,10 +111,10 @@ def oversubscription(capture: Capture, uses: tuple[ThreadUse, ...]) -> Oversubsc
     busy_ns = sum(u.busy_ns for u in uses if u.cpu_ns is not None)
     cpu_ns = sum(min(u.cpu_ns, u.busy_ns) for u in uses if u.cpu_ns is not None)
     many = "processes" if processes > 1 else "process"
-    says = f"{processes} {many} x {each} compute threads on {cores:g} cores"
+    summary = f"{processes} {many} x {each} compute threads on {cores:g} cores"
     if factor > 1:
-        says += (
-            f": {factor:.1f} threads for each core; OMP_NUM_THREADS=1 in the worker processes removes that"
+        summary += (
+            f": {factor:.1f} threads per core; set OMP_NUM_THREADS=1 in the worker processes to avoid that"
         )
     return Oversubscription(
         processes=processes,
@@ -121,12 +123,12 @@ def oversubscription(capture: Capture, uses: tuple[ThreadUse, ...]) -> Oversubsc
         cores_granted=float(cores),
         factor=factor,
         cpu_share_of_busy=cpu_ns / busy_ns if busy_ns else None,
-        says=says + ".",
+        summary=summary + ".",
     )
 
 
 def threads_each(machine: dict[str, Any]) -> tuple[int | None, str]:
-    """Compute threads a process starts by default, and what says so."""
+    """Compute threads that a process starts by default, and where that number comes from."""
     given = machine.get("threads_env") or {}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         text = str(given.get(name, "")).split(",")[0]
@@ -134,16 +136,16 @@ def threads_each(machine: dict[str, Any]) -> tuple[int | None, str]:
             return int(text), name
     present = machine.get("cores_present")
     if isinstance(present, int) and present > 0:
-        return present, "no limit is set, so libraries take every core they see"
+        return present, "no limit is set, so libraries use every core they see"
     return None, ""
 
 
 def processes_at_once(capture: Capture) -> int:
-    """Most processes alive at the same moment, short-lived ones (under a fifth of the longest) left out."""
+    """The largest number of processes alive at once, without those under a fifth of the longest life."""
     lives = [(p.start_real_ns, p.start_real_ns + max(p.end_ns - p.start_ns, 1)) for p in capture.processes]
     longest = max(end - start for start, end in lives)
     lives = [life for life in lives if life[1] - life[0] >= _LEAST_OVERLAP * longest]
-    # Ends sort before starts of the same moment: one after the other is not at once.
+    # At the same moment, ends sort before starts: back to back is not at once.
     moments = sorted([(start, 1) for start, _ in lives] + [(end, -1) for _, end in lives])
     now = most = 0
     for _, change in moments:

@@ -1,7 +1,7 @@
-"""Verdicts on paired runs: faster, slower, no difference, or undecided and what would decide it.
+"""Verdicts on paired runs: faster, slower, no difference, or undecided.
 
-The lab hands in pairs (time per unit of work of A and of B, the two runs of a pair side by side in
-time, their order by coin flip) and asks `decide` after each: go on, or stop with this verdict.
+The lab runs pairs (A and B next to each other in time, in random order), passes their times per unit of
+work to `decide` after each pair, and continues or stops with the verdict.
 """
 
 from __future__ import annotations
@@ -31,47 +31,54 @@ from hotloop.analysis.stopping_rule import (
     robust_sd,
 )
 
-TOLERANCE = 0.03  # differences smaller than this need not be told apart
+TOO_NOISY = 10  # more than this many times the pairs the budget paid for: no use asking for more
+TOLERANCE = 0.03  # smaller differences do not matter
 
-Word = Literal["faster", "slower", "no difference", "undecided"]
-# How the interval was made: exact signed ranks of the pairs; with 5 to 7 pairs (or at a strict level)
-# from the smallest to the largest ratio of any B to any A; exact rank sum of runs that are not paired.
-Method = Literal["signed rank", "all apart", "rank sum", "none"]
+Word = Literal["faster", "slower", "no_difference", "undecided"]
+# How the interval was computed. signed_rank: exact signed-rank test of the pairs. complete_separation: with
+# 5 to 7 pairs (or at a strict level), from the smallest to the largest ratio of any B to any A. rank_sum:
+# exact rank-sum test of runs that are not paired.
+Method = Literal["signed_rank", "complete_separation", "rank_sum", "none"]
 Gate = Literal["passed", "regression", "undecided"]
-Pairs = Sequence[tuple[float, float]]  # (time of A, time of B), in the order they were run
+Pairs = Sequence[tuple[float, float]]  # (time of A, time of B), in run order
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What can be said about B against A from the pairs so far."""
+    """B against A, judged by the pairs so far."""
 
-    word: Word  # of B: "faster" takes less time than A
+    word: Word  # "faster": B takes less time than A
     pairs: int
     change: Estimate | None  # time of B / time of A - 1: -0.04 is 4 % less time; None: no interval yet
     speed_up: Estimate | None  # time of A / time of B
     tolerance: float
-    level: float  # chance, at most, that the interval misses at this look; 5 % over all looks
+    level: float  # error rate of the interval at this look; all looks together stay below 5 %
     method: Method
-    more_pairs: int | None  # about how many more would decide; only when undecided
+    more_pairs: int | None  # about how many more pairs would decide; only when undecided
     noise_sd: float | None  # robust sd of the pairs' log ratios
-    noise_floor: float | None  # the smallest difference these pairs would find in 80 %, as a fraction
-    says: str  # `faster by 4.1 % [2.0, 6.2]`
+    noise_floor: float | None  # smallest difference this many pairs detect with 80 % power, as a fraction
+    summary: str  # `faster by 4.1 % [2.0, 6.2]`
+
+    @property
+    def too_noisy(self) -> bool:
+        """Whether a verdict would take far more pairs than the budget pays for."""
+        return self.word == "undecided" and _too_many(self.more_pairs, self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the lab does next, and what can be said now."""
+    """Whether to run more pairs, and the verdict so far."""
 
     go_on: bool
     verdict: Verdict
     reason: str
-    next_look: int | None  # pairs at the next look; None when there is none
+    next_look: int | None  # number of pairs at the next look; None after the last one
 
 
 @dataclass(frozen=True, slots=True)
 class VariantVerdict:
-    """One of several variants against the shared baseline; the words hold for all together (Holm)."""
+    """One of several variants against the shared baseline; the verdicts hold together (Holm)."""
 
     name: str
     verdict: Verdict
@@ -79,18 +86,18 @@ class VariantVerdict:
 
 @dataclass(frozen=True, slots=True)
 class BlockDecision:
-    """What the lab does next with k variants: which still need blocks."""
+    """Whether to run more blocks of k variants, and which variants still need them."""
 
     go_on: bool
-    variants: tuple[VariantVerdict, ...]  # in the order they were given
+    variants: tuple[VariantVerdict, ...]  # in the order given
     settled: tuple[str, ...]  # names that need no more runs
     reason: str
-    next_look: int | None  # blocks at the next look
+    next_look: int | None  # number of blocks at the next look
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentVerdict:
-    """One region or phase, A against B; the words hold for all components together (Holm)."""
+    """One region or phase, A against B; the verdicts of all components hold together (Holm)."""
 
     name: str
     verdict: Verdict
@@ -100,23 +107,23 @@ class ComponentVerdict:
 def decide(
     pairs: Pairs, *, tolerance: float = TOLERANCE, schedule: Schedule = RUNS, final: bool = False
 ) -> Decision:
-    """Go on or stop, after each pair.
+    """Continue or stop; called after each pair.
 
-    Between looks the interval is given for the progress line, but no word is: it would be one look
-    too many. `final` says that no more pairs will come (budget used up, interrupted): then the pairs
-    are judged as they are, in place of the next look.
+    Between looks the interval is computed for the progress line, but there is no verdict: that would be an
+    extra look. `final` means that no more pairs will come (budget used up, interrupted); the pairs are then
+    judged as they are, instead of at the next look.
     """
     n = len(pairs)
     found = judge(pairs, tolerance=tolerance, level=schedule.level)
     coming = schedule.next_look(n)
     if final or coming is None:
-        why = f"{n} pairs, the last look" if coming is None else f"no more pairs after {n}"
-        return Decision(False, found, f"stopped: {why}", None)
+        why = f"after {n} pairs, the maximum" if coming is None else f"after {n} pairs"
+        return Decision(False, found, f"stopped {why}", None)
     if n not in schedule.looks:
-        return Decision(True, _withheld(found), f"next look at {coming} pairs", coming)
+        return Decision(True, _withheld(found), f"judged next at {coming} pairs", coming)
     if _settles(found):
         return Decision(False, found, f"decided at {n} pairs", coming)
-    return Decision(True, _withheld(found), f"undecided at {n} pairs, next look at {coming}", coming)
+    return Decision(True, _withheld(found), f"undecided at {n} pairs, judged next at {coming}", coming)
 
 
 def decide_blocks(
@@ -130,9 +137,9 @@ def decide_blocks(
 ) -> BlockDecision:
     """`decide` for k variants with one shared baseline, Holm over k.
 
-    A block is the time of each variant and of the baseline, by name. A run that failed is absent; a
-    settled variant may be left out of later blocks while the others go on. A variant without a single
-    run at a look is not waited for, but still counts in k.
+    A block holds the times of the baseline and the variants by name. Failed runs are absent, and settled
+    variants may be left out of later blocks. A variant without a single run at a look does not hold up the
+    others, but still counts in k.
     """
     blocks = [block for block in blocks if baseline in block]
     named = {name: [(b[baseline], b[name]) for b in blocks if name in b] for name in variants}
@@ -147,11 +154,11 @@ def decide_named(
     schedule: Schedule = RUNS,
     final: bool = False,
 ) -> BlockDecision:
-    """`decide_blocks` for the pairs of each variant, out of `n` blocks."""
+    """`decide_blocks` given the pairs of each variant out of `n` blocks."""
     variants, coming = tuple(named), schedule.next_look(n)
     found = holm(named, tolerance=tolerance, level=schedule.level)
     over = final or coming is None
-    # A variant left out since an earlier look was settled there.
+    # A variant left out of the latest blocks was settled at an earlier look.
     looked = {name for name in variants if over or n in schedule.looks or len(named[name]) in schedule.looks}
     settled = tuple(name for name in variants if name in looked and _settles(found[name]))
     rows = tuple(
@@ -160,17 +167,17 @@ def decide_named(
     )
     waiting = [name for name in variants if name not in settled and (named[name] or n < LEAST_PAIRS)]
     if over:
-        why = f"{n} blocks, the last look" if coming is None else f"no more blocks after {n}"
-        return BlockDecision(False, rows, settled, f"stopped: {why}", None)
+        why = f"after {n} blocks, the maximum" if coming is None else f"after {n} blocks"
+        return BlockDecision(False, rows, settled, f"stopped {why}", None)
     if not waiting:
         return BlockDecision(False, rows, settled, f"all decided at {n} blocks", coming)
     blocks_text = f"{n} {'block' if n == 1 else 'blocks'}"
-    said = f"{len(waiting)} of {len(variants)} undecided after {blocks_text}, next look at {coming}"
+    said = f"{len(waiting)} of {len(variants)} undecided after {blocks_text}, judged next at {coming}"
     return BlockDecision(True, rows, settled, said, coming)
 
 
 def judge(pairs: Pairs, *, tolerance: float = TOLERANCE, level: float = RUNS.level) -> Verdict:
-    """What the pairs say at one look of that level, whatever their number."""
+    """The verdict on any number of pairs, for one look at the given level."""
     a, b = _logs(pairs)
     return _verdict(len(a), _paired(a, b, level), robust_sd(b - a), tolerance, level)
 
@@ -178,10 +185,10 @@ def judge(pairs: Pairs, *, tolerance: float = TOLERANCE, level: float = RUNS.lev
 def judge_unpaired(
     a: Sequence[float], b: Sequence[float], *, tolerance: float = TOLERANCE, level: float = 0.05
 ) -> Verdict:
-    """A verdict on runs that were not made in pairs, from all ratios of a B to an A.
+    """A verdict on runs that were not paired, from the ratios of every B to every A.
 
-    It holds only if nothing but the variant changed between the runs of A and those of B: with all A
-    first and all B after, a machine that drifts makes it wrong about half of the time.
+    Valid only if nothing but the variant changed between the runs of A and B: with all of A first and then
+    all of B, drift of the machine makes it wrong about half of the time.
     """
     n = min(len(a), len(b))
     logs_a, logs_b = (_log(np.asarray(side, dtype=np.float64)) for side in (a, b))
@@ -190,7 +197,7 @@ def judge_unpaired(
     if n >= 2:
         ends = rank_sum_interval(logs_a, logs_b, level) if n >= 3 else None
         middle = float(np.median(differences(logs_a, logs_b)))
-        found = _Interval(middle, *ends, "rank sum") if ends else replace(_NONE, middle=middle)
+        found = _Interval(middle, *ends, "rank_sum") if ends else replace(_NONE, middle=middle)
         spreads = [robust_sd(side) or 0.0 for side in (logs_a, logs_b)]
         sd = math.hypot(*spreads)
     return _verdict(n, found, sd, tolerance, level)
@@ -199,11 +206,12 @@ def judge_unpaired(
 def holm(
     named: Mapping[str, Pairs], *, tolerance: float = TOLERANCE, level: float = RUNS.level
 ) -> dict[str, Verdict]:
-    """A verdict for each name such that all `faster` and `slower` hold together at `level`.
+    """A verdict for each name such that all `faster` and `slower` verdicts hold together at `level`.
 
-    Step down: with m names left, those whose interval at level / m excludes 0 are named, then the rest
-    is tried again. Each interval is that of its step, so by itself it holds at `level` or better. Where
-    the step's level needs more pairs than there are, the plain interval is given and no word.
+    Holm's step-down procedure: with m names left, those whose interval at level / m excludes 0 get their
+    verdict, then the rest is tested again. Each interval is that of its step, so on its own it holds at
+    `level` or better. Where the step's level needs more pairs than there are, the interval at `level` is
+    reported without a verdict.
     """
     left = list(named)
     done: dict[str, Verdict] = {}
@@ -226,10 +234,10 @@ def judge_components(
     tolerance: float = TOLERANCE,
     level: float = RUNS.level,
 ) -> tuple[ComponentVerdict, ...]:
-    """Verdicts on the parts of a comparison, largest share of A first, Holm over them.
+    """Verdicts on the parts of a comparison, largest share of A first, Holm over the parts.
 
-    `named` has each part's times in the same pairs as `whole`. Pairs in which a part took no time in A
-    or in B are left out of that part's verdict: a ratio with nothing cannot be taken.
+    `named` holds each part's times in the same pairs as `whole`. Pairs in which a part took no time in A or
+    in B are left out of that part's verdict: there is no ratio.
     """
     timed = {name: [p for p in pairs if p[0] > 0 and p[1] > 0] for name, pairs in named.items()}
     found = holm(timed, tolerance=tolerance, level=level)
@@ -241,10 +249,10 @@ def judge_components(
 
 
 def gate(verdict: Verdict, limit: float) -> Gate:
-    """`--fail-if slower:3%`: a regression is the word `slower` with an estimate that reaches the limit.
+    """`--fail-if slower:3%`: a regression is the verdict `slower` with an estimate at or above the limit.
 
-    `slower` by less than the limit passes, and so does any interval below the limit; an interval that
-    reaches it without the word, or no interval at all, is undecided.
+    `slower` by less than the limit passes, and so does any interval below the limit. An interval that reaches
+    the limit without that verdict, or no interval at all, is undecided.
     """
     if verdict.change is None:
         return "undecided"
@@ -255,7 +263,7 @@ def gate(verdict: Verdict, limit: float) -> Gate:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """Of ln(B / A)."""
+    """Interval of ln(B / A)."""
 
     middle: float
     low: float
@@ -273,18 +281,18 @@ def _paired(a: Floats, b: Floats, level: float) -> _Interval:
     middle = hodges_lehmann(d)
     ends = signed_rank_interval(d, level)
     if ends is not None:
-        return _Interval(middle, *ends, "signed rank")
-    # The signed ranks of n pairs cannot go below 2 / 2^n: 0.06 for five. That all B lie on one side of
-    # all A has the chance 2 / C(2n, n), 0.0079 for five, and less when the machine drifts from pair to
-    # pair. Shifting B until that no longer holds gives this interval. 2 %: 0.0079 against 1/128.
+        return _Interval(middle, *ends, "signed_rank")
+    # The signed-rank p value of n pairs is at least 2 / 2^n: 0.06 for five. All B on one side of all A has
+    # probability 2 / C(2n, n): 0.0079 for five, and less when the machine drifts from pair to pair.
+    # Shifting B until that no longer holds gives this interval. The 2 % slack covers 0.0079 against 1/128.
     if 2 / math.comb(2 * len(d), len(d)) <= level * 1.02:
-        return _Interval(middle, float(b.min() - a.max()), float(b.max() - a.min()), "all apart")
+        return _Interval(middle, float(b.min() - a.max()), float(b.max() - a.min()), "complete_separation")
     return replace(_NONE, middle=middle)
 
 
 def _verdict(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> Verdict:
     if not 0 < tolerance < 1:
-        raise HotloopError(f"tolerance is {tolerance:g}; it must lie between 0 and 1 (0.03 means 3 %).")
+        raise HotloopError(f"tolerance={tolerance:g} is not between 0 and 1; 0.03 means 3 %.")
     known = math.isfinite(found.low) and math.isfinite(found.high)
     word = _word(found, tolerance) if known else "undecided"
     more = _more_pairs(n, found, sd, tolerance, level) if word == "undecided" else None
@@ -300,7 +308,7 @@ def _verdict(n: int, found: _Interval, sd: float | None, tolerance: float, level
         more_pairs=more,
         noise_sd=sd,
         noise_floor=None if sd is None or n < LEAST_PAIRS else noise_floor(sd, n, level),
-        says=_says(word, change, tolerance, more),
+        summary=_summary(word, change, tolerance, n, more),
     )
 
 
@@ -310,16 +318,16 @@ def _word(found: _Interval, tolerance: float) -> Word:
         return "slower"
     if found.high < 0:
         return "faster"
-    return "no difference" if -edge < found.low and found.high < edge else "undecided"
+    return "no_difference" if -edge < found.low and found.high < edge else "undecided"
 
 
 def _more_pairs(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> int | None:
-    """n (1.2 (h / g)^2 - 1) from a signed-rank interval; before there is one, from the noise."""
+    """n (1.2 (h / g)^2 - 1) from a signed-rank interval; without one, from the noise."""
     if n < 2 or not math.isfinite(found.middle):
         return max(LEAST_PAIRS - n, 1)
     size, edge = abs(found.middle), math.log1p(tolerance)
     gap = max(size, edge - size)
-    if found.method == "signed rank":
+    if found.method == "signed_rank":
         half = (found.high - found.low) / 2
         return max(math.ceil(n * (1.2 * (half / gap) ** 2 - 1)), 1)
     return max(pairs_needed(sd or 0.0, gap, level) - n, 1)
@@ -330,24 +338,28 @@ def _estimate(found: _Interval, sign: float, less: float) -> Estimate:
     return Estimate(math.exp(sign * found.middle) + less, *ends)
 
 
-def _says(word: Word, change: Estimate | None, tolerance: float, more: int | None) -> str:
-    if change is None:
-        return f"undecided, about {more} more {'pair' if more == 1 else 'pairs'}"
-    if word == "faster":
+def _summary(word: Word, change: Estimate | None, tolerance: float, pairs: int, more: int | None) -> str:
+    if word == "faster" and change is not None:
         return f"faster by {interval_words(Estimate(-change.value, -change.high, -change.low))}"
-    if word == "slower":
+    if word == "slower" and change is not None:
         return f"slower by {interval_words(change)}"
-    if word == "no difference":
+    if word == "no_difference":
         return f"no difference >= {100 * tolerance:g} %"
+    if _too_many(more, pairs):
+        return "too noisy to tell with this budget"
     return f"undecided, about {more} more {'pair' if more == 1 else 'pairs'}"
 
 
+def _too_many(more: int | None, pairs: int) -> bool:
+    return more is not None and more > TOO_NOISY * max(pairs, LEAST_PAIRS)
+
+
 def interval_words(change: Estimate) -> str:
-    """`4.1 % [2.0, 6.2]`, with more digits where the interval is narrow or an end comes close to 0."""
+    """`4.1 % [2.0, 6.2]`, with more digits where the interval is narrow or ends close to 0."""
     wide = 100 * (change.high - change.low)
     digits = 0 if wide >= 20 else 1 if wide >= 0.2 else 2
     ends = [100 * abs(end) for end in (change.low, change.high)]
-    if change.low * change.high > 0:  # an interval that excludes 0 must not be shown with an end at 0
+    if change.low * change.high > 0:  # never show an interval that excludes 0 with an end at 0
         digits = next((d for d in range(digits, 4) if round(min(ends), d) > 0), 4)
     return f"{_plain(change.value, digits)} % [{_plain(change.low, digits)}, {_plain(change.high, digits)}]"
 
@@ -366,17 +378,17 @@ def _or_plain(strict: Verdict, pairs: Pairs, tolerance: float, level: float) -> 
 
 
 def _settles(verdict: Verdict) -> bool:
-    """Whether the lab may stop here: "no difference" from so few pairs is not enough to stop."""
-    if verdict.word == "no difference":
-        return verdict.method == "signed rank"
+    """Whether the lab may stop; "no difference" needs enough pairs for a signed-rank interval."""
+    if verdict.word == "no_difference":
+        return verdict.method == "signed_rank"
     return verdict.word != "undecided"
 
 
 def _withheld(verdict: Verdict) -> Verdict:
-    """The verdict between looks: the interval without a word."""
+    """The verdict between looks: the interval alone."""
     if verdict.word == "undecided":
         return verdict
-    return replace(verdict, word="undecided", says="undecided until the next look")
+    return replace(verdict, word="undecided", summary="undecided so far")
 
 
 def _logs(pairs: Pairs) -> tuple[Floats, Floats]:
@@ -387,5 +399,7 @@ def _logs(pairs: Pairs) -> tuple[Floats, Floats]:
 def _log(times: Floats) -> Floats:
     if not np.all(np.isfinite(times) & (times > 0)):
         wrong = times[~(np.isfinite(times) & (times > 0))][0]
-        raise HotloopError(f"a time is {wrong:g}; times must be above 0 and finite. Leave failed runs out.")
+        raise HotloopError(
+            f"A time of {wrong:g} cannot be compared; leave out failed runs: times must be positive."
+        )
     return np.asarray(np.log(times))

@@ -1,37 +1,34 @@
-"""What would a fix gain: Amdahl on own time of the thread that drives training, with an interval."""
+"""What a fix would gain: Amdahl's law on own time of the thread that drives training, with an interval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.tree import FlatTree, driving_thread, flatten
-from hotloop.analysis.windows import Spans, spans_by_name
-from hotloop.capture.model import Capture
+from hotloop.analysis.tree import FlatTree
+from hotloop.analysis.windows import Spans
 
-LEAST_WINDOWS = 8  # with fewer there is no interval, so no gain is given
+LEAST_WINDOWS = 8  # fewer give no interval, so no gain is reported
 REPLICATES = 1000
-SEED = 20240531  # the same capture gives the same interval
+SEED = 20240531  # so that the same capture gives the same interval
 
 Floats = NDArray[np.float64]
 
 
 def amdahl(share: float, saved_fraction: float) -> float:
-    """Speed-up of the whole when `saved_fraction` of a part with this share of the time is saved."""
+    """Speed-up of the whole when a part with this share of the time loses `saved_fraction` of it."""
     return 1.0 / (1.0 - saved_fraction * share)
 
 
 @lru_cache(maxsize=16)
 def block_counts(windows: int, replicates: int = REPLICATES, seed: int = SEED) -> Floats:
-    """How often each window is drawn in each replicate, [replicates, windows].
+    """Circular block bootstrap: how often each window is drawn in each replicate, [replicates, windows].
 
-    Blocks of about windows^(1/3) neighbours are drawn, round the end, so that the noise of
-    neighbouring windows, which is alike, stays together.
+    Blocks of about windows^(1/3) neighbours keep correlated noise together.
     """
     length = max(round(windows ** (1 / 3)), 1)
     blocks = -(-windows // length)
@@ -41,7 +38,7 @@ def block_counts(windows: int, replicates: int = REPLICATES, seed: int = SEED) -
     flat = drawn + windows * np.arange(replicates)[:, None]
     counts = np.bincount(flat.ravel(), minlength=windows * replicates)
     table = counts.reshape(replicates, windows).astype(np.float64)
-    table.setflags(write=False)  # it is remembered and handed out again
+    table.setflags(write=False)  # it is cached
     return table
 
 
@@ -50,8 +47,8 @@ def gains(
 ) -> list[Estimate | None]:
     """Speed-up of the whole for each group of names, if `saved_fraction` of its own time were saved.
 
-    `shares` are the names' shares of the thread's whole wall time, net of our own cost; the windows
-    only say how sure they are. None with fewer than 8 windows and for groups with no time.
+    `shares` are the names' shares of the thread's wall time, net of our own cost; the windows only give their
+    uncertainty. None with fewer than 8 windows and for groups without time.
     """
     if len(spans) < LEAST_WINDOWS:
         return [None] * len(groups)
@@ -64,7 +61,7 @@ def gains(
         own[:, number] = spans.own_ns[:, columns].sum(axis=1)
     counts = block_counts(len(spans))
     drawn = (counts @ own) / (counts @ spans.span_ns)[:, None]
-    # The windows hold our own cost too and end before the run does: bring them to the known share.
+    # Windows include our own cost and end before the run does: scale them to the known share.
     seen = own.sum(axis=0) / spans.span_ns.sum()
     drawn *= np.divide(whole, seen, out=np.ones_like(whole), where=seen > 0)
     speedups = 1.0 / (1.0 - saved_fraction * np.clip(drawn, 0.0, 1.0))
@@ -80,29 +77,13 @@ def gains(
 
 
 def shares_by_name(flat: FlatTree) -> dict[str, float]:
-    """Each name's net own time as a share of the thread's wall time."""
+    """Each name's own time, net of our cost, as a share of the thread's wall time."""
     own: dict[str, int] = {}
     for node, own_ns in zip(flat.nodes, flat.own_ns, strict=True):
         own[node.name] = own.get(node.name, 0) + own_ns
     return {name: own_ns / flat.wall_ns for name, own_ns in own.items()} if flat.wall_ns else {}
 
 
-def predicted_gain(
-    capture: Capture, names: Iterable[str], saved_fraction: float, rules: CategoryPatterns = ()
-) -> Estimate | None:
-    """Speed-up of the whole if these regions lost `saved_fraction` of their own time; for rules.
-
-    Speaks of the thread that drives training only. When that thread waits for others which do not
-    wait themselves, `widened` is what to print.
-    """
-    driver = driving_thread(capture)
-    if driver is None:
-        return None
-    thread = driver[1]
-    flat = flatten(thread.root, Resolver(tuple(rules)), capture.region_cost_ns)
-    return gains(spans_by_name(thread), shares_by_name(flat), [list(names)], saved_fraction)[0]
-
-
 def widened(gain: Estimate) -> Estimate:
-    """The same gain when a wait may swallow all of it: the interval reaches down to 1."""
+    """The same gain when the time saved may only turn into waiting: the interval reaches down to 1."""
     return Estimate(gain.value, min(1.0, gain.low), gain.high)

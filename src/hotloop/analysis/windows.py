@@ -1,4 +1,4 @@
-"""A thread's cumulative windows as differences, by region name or by category; work done by all threads."""
+"""A thread's cumulative windows as differences, by region or category; progress of all threads over time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from hotloop.analysis.categories import Resolver
 from hotloop.capture.model import Capture, Process, Thread
 
-UNATTRIBUTED = ""  # the name of time in no region, as the root's name
+UNATTRIBUTED = ""  # name of the time in no region: the root's name
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Spans:
-    """What happened between one window and the next, for each name; windows without length left out.
+    """What happened between consecutive windows, by name; windows of zero length are left out.
 
-    Arrays are [windows] or [windows, names]. The first span reaches from the thread's start.
+    Arrays are [windows] or [windows, names]. The first span starts with the thread.
     """
 
     names: tuple[str, ...]
@@ -33,24 +33,24 @@ class Spans:
         return len(self.end_ns)
 
     def column(self, name: str) -> int | None:
-        """Column of a name, None when the thread never had that region in a window."""
+        """Column of a name; None if no window of the thread has that region."""
         return self.names.index(name) if name in self.names else None
 
 
 def spans_by_name(thread: Thread) -> Spans:
-    """Differences of the thread's windows, its nodes added up by name (`UNATTRIBUTED` for none)."""
+    """Differences of the thread's windows, by region name (`UNATTRIBUTED` for no region)."""
     return _spans(thread, [path[-1] if path else UNATTRIBUTED for path in thread.paths])
 
 
 def spans_by_category(thread: Thread, resolver: Resolver) -> Spans:
-    """Differences of the thread's windows, its nodes added up by category."""
+    """Differences of the thread's windows, by category."""
     return _spans(thread, node_categories(thread, resolver))
 
 
 def node_categories(thread: Thread, resolver: Resolver) -> list[str]:
-    """Category of every node in the order of `Thread.paths`, `unattributed` for the root."""
-    # Two nodes may have one path (same names, different explicit categories): they are taken in
-    # the order of the tree, which is the order in which the thread met them.
+    """Category of every node, in the order of `Thread.paths`; `unattributed` for the root."""
+    # Two nodes may share a path (same names, different explicit categories). They are matched in tree order,
+    # which is the order in which the thread first entered them.
     known: dict[tuple[str, ...], list[str]] = {}
     paths: list[tuple[str, ...]] = [()]
     for node, kind, _, parent in resolver.walk(thread.root):
@@ -98,15 +98,15 @@ def _spans(thread: Thread, groups: Sequence[str]) -> Spans:
 
 
 def work_done(capture: Capture, process: Process, thread: Thread, end_ns: Floats, counter: str) -> Floats:
-    """A progress counter of all threads added up, at moments `end_ns` after the start of `thread`.
+    """A progress counter summed over all threads, at times `end_ns` after the start of `thread`.
 
-    Between the windows of another thread its counter is taken to rise evenly. Processes of one
-    host share the monotonic clock; with several hosts the real time decides.
+    Counters of other threads are interpolated between their windows. Processes of one host share the
+    monotonic clock; several hosts are aligned by real time.
     """
     several_hosts = len({p.host for p in capture.processes}) > 1
     total = np.zeros(len(end_ns))
     for other in capture.processes:
-        # What must be added to a time of the other process to have it on this process's clock.
+        # Add this to a time of the other process to convert it to this process's clock.
         shift = 0
         if several_hosts:
             shift = (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
@@ -125,10 +125,10 @@ def work_done(capture: Capture, process: Process, thread: Thread, end_ns: Floats
 def time_series(
     capture: Capture, process: Process, thread: Thread, resolver: Resolver
 ) -> dict[str, tuple[float, ...]]:
-    """Series of equal length, one value for each window of `thread`; what was not measured is absent.
+    """The run over time: series with one value for each window of `thread`; unmeasured ones are absent.
 
-    "time_s" (end of the window, since the thread's start), "env_steps_per_s" and "updates_per_s" of
-    all threads, "share:<category>" of the thread's time (they add up to 1), "rss_bytes" of its process.
+    "time_s" (end of the window, since the thread's start), "env_steps_per_s" and "updates_per_s" of all
+    threads, "share:<category>" of the thread's time (they add up to 1), "rss_bytes" of its process.
     """
     spans = spans_by_category(thread, resolver)
     if not len(spans):
@@ -150,7 +150,7 @@ def time_series(
 
 
 def _sampled_rss(thread: Thread) -> NDArray[np.float64] | None:
-    """Memory at the windows that have a length; None when it was never sampled."""
+    """Memory at the windows with a length; None if it was never sampled."""
     windows = thread.windows
     if not windows.rss_bytes.any():
         return None

@@ -13,9 +13,9 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.output import note, pen_for_stdout
-from hotloop.report.counters import counters_markdown, counters_text
 from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import json_object
+from hotloop.report.verdict import counters_markdown, counters_text
 from hotloop.workflows import baseline as baselines
 from hotloop.workflows.baseline import BaselineComparison, baseline_exit_code, write_baseline
 from hotloop.workflows.compare import (
@@ -193,7 +193,7 @@ def compare_with_baseline(arguments: Arguments, file: Path, limit: Limit | None)
     )
     notes = baseline_notes(found)
     if arguments.json:
-        print(json.dumps({"kind": "hotloop-baseline-comparison", "schema_version": 2, **plain(found)}))
+        print(json.dumps({**json_object("baseline", found)}))
     else:
         print(counters_text(found.changes, found.counters, pen_for_stdout(), found.time, notes))
     if arguments.markdown is not None:

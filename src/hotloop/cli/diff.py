@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from hotloop.report.diff import diff_json, diff_text
-from hotloop.workflows.diff import diff_captures
+from hotloop.cli.output import terminal_width
+from hotloop.report.side_by_side import diff_json, diff_text
+from hotloop.workflows.read_captures import diff_captures
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Set two captures side by side, region by region and per env step; describes, proves nothing."""
+    """Show two captures side by side, region by region.
+
+    Describes the two runs without a verdict: one run each cannot tell a difference from noise. For a
+    verdict use `hotloop compare`.
+    """
 
     a: tyro.conf.Positional[str]
-    """A capture folder or its one-file JSON export."""
+    """Capture folder or one-file JSON export."""
     b: tyro.conf.Positional[str]
-    """The other one."""
+    """Capture folder or one-file JSON export to compare with it."""
     rows: int = 20
-    """Regions to print, largest change first."""
+    """Number of regions to print, largest change first."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print everything as one JSON object."""
+    """Print one JSON object with all regions instead of text."""
 
 
 def run(arguments: Arguments) -> int:
-    """Print the comparison."""
+    """Print the two captures side by side."""
     found = diff_captures(arguments.a, arguments.b)
     if arguments.json:
         print(json.dumps(diff_json(found)))
     else:
-        print(diff_text(found, shutil.get_terminal_size((80, 24)).columns, arguments.rows))
+        print(diff_text(found, terminal_width(), arguments.rows))
     return 0

@@ -1,4 +1,4 @@
-"""How verbs print: results on stdout as wide as the terminal, everything else on stderr."""
+"""How verbs print: results to stdout, as wide as the terminal; everything else to stderr."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hotloop.report.pen import Pen
 
 
 def pen_for_stdout() -> Pen:
-    """Colour where it is welcome, ASCII where it must be, at most 120 columns."""
+    """A pen with the terminal's width, colour and characters."""
     return _pen_for(sys.stdout)
 
 
 def pen_for_stderr() -> Pen:
-    """The same for what is told beside the result."""
+    """The same for stderr."""
     return _pen_for(sys.stderr)
 
 
@@ -24,10 +24,14 @@ def _pen_for(stream: TextIO) -> Pen:
     on_terminal = stream.isatty()
     colour = on_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
-    width = max(min(shutil.get_terminal_size((100, 24)).columns, 120), 60)
-    return Pen(width, colour, encoding.startswith("utf"))
+    return Pen(max(min(terminal_width(), 120), 60), colour, encoding.startswith("utf"))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def note(sentence: str) -> None:
-    """Something beside the result: goes to stderr."""
+    """Print something that is not the result, to stderr."""
     print(sentence, file=sys.stderr)

@@ -1,12 +1,9 @@
-"""`hotloop report`: what limits a recorded run, and what would help."""
+"""`hotloop report [CAPTURE | SERIES]`."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,24 +11,24 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import size
-from hotloop.cli.series import report_series
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.text import terminal
 from hotloop.report.to_json import findings_json
+from hotloop.workflows import series_report as series
 from hotloop.workflows.report import CaptureReport, check_target, report_on, write_report
-from hotloop.workflows.series_report import is_series
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Say what limits a recorded run, what would help and by how much."""
+    """Explain a recorded run: what limits it, what would help, and by how much."""
 
     capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
-    """Capture folder or one-file JSON export; the latest in hotloop-runs/ when none is named."""
+    """Capture folder, one-file JSON export or series (default: the latest capture in hotloop-runs/)."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
-    """Write a file instead of printing; its name chooses the format: .html, .txt, .json (all findings),
+    """Write a file instead of printing; the extension chooses the format: .html, .txt, .json (all findings),
     .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json."""
     force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Replace the file if it exists."""
+    """Overwrite the file if it exists."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print all findings as one JSON object."""
     goal_env_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -40,38 +37,44 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Print the report or write it to a file."""
-    if arguments.capture is not None and is_series(arguments.capture):
-        return report_series(arguments.capture, arguments.output, arguments.force, arguments.json)
+    if series.is_series(arguments.capture):
+        return report_series(arguments)
     if arguments.output is not None:
         check_target(arguments.output, arguments.force)
-    result = report_on(arguments.capture, arguments.goal_env_steps)
+    report = report_on(arguments.capture, arguments.goal_env_steps)
     if arguments.output is not None:
-        written = write_report(result, arguments.output, arguments.force)
+        written = write_report(report, arguments.output, arguments.force)
         note(f"wrote {arguments.output} ({size(written)})")
     if arguments.json:
-        print(json.dumps(findings_json(result.findings)))
+        print(json.dumps(findings_json(report.findings)))
     elif arguments.output is None:
-        print_text(result)
+        print_text(report)
         return 0
-    note(f"next: {next_command(arguments, shlex.quote(result.name))}")
+    note(f"next: {next_command(arguments, report.name)}")
+    return 0
+
+
+def report_series(arguments: Arguments) -> int:
+    """The same for a series of runs."""
+    assert arguments.capture is not None
+    report = series.series_report(arguments.capture)
+    if arguments.output is not None:
+        written = series.write_series_report(report, arguments.output, arguments.force)
+        note(f"wrote {arguments.output} ({size(written)})")
+    if arguments.json:
+        print(series.as_json(report), end="")
+    elif arguments.output is None:
+        print(series.text(report, pen_for_stdout()), end="")
+        note(f"next: {next_command(arguments, report.name)}")
     return 0
 
 
 def next_command(arguments: Arguments, name: str) -> str:
-    """The page after the data, the text after a file."""
-    return f"hotloop report {name}" + ("" if arguments.output is not None else " -o report.html")
+    """Suggest the page after text or data, the text after a file."""
+    return f"hotloop report {shlex.quote(name)}" + (" -o report.html" if arguments.output is None else "")
 
 
-def print_text(result: CaptureReport) -> None:
-    """The report as wide as the terminal, in colour where that is welcome, in ASCII where it must be."""
-    on_terminal = sys.stdout.isatty()
-    colour = on_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    width = min(shutil.get_terminal_size((80, 24)).columns, 120)
-    text = terminal(result.findings, width, colour, encoding.startswith("utf"), result.name)
-    print(text, end="")
-
-
-def note(sentence: str) -> None:
-    """Something beside the result: goes to stderr."""
-    print(sentence, file=sys.stderr)
+def print_text(report: CaptureReport) -> None:
+    """Print the report as wide as the terminal; colour and characters follow what the terminal can show."""
+    pen = pen_for_stdout()
+    print(terminal(report.findings, pen.width, pen.colour, pen.unicode, report.name), end="")

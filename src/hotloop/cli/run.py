@@ -13,7 +13,8 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import size
-from hotloop.cli.report import note, print_text
+from hotloop.cli.output import note
+from hotloop.cli.report import print_text
 from hotloop.report.to_json import findings_json
 from hotloop.workflows.report import check_target, report_on, write_report
 from hotloop.workflows.run import ScriptRun, did_nothing, run_recorded

@@ -1,47 +1,45 @@
-"""`hotloop show`: where the time of a capture went, as a tree."""
+"""`hotloop show`."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 
-from hotloop.workflows.show import show
+from hotloop.cli.output import note, terminal_width
+from hotloop.workflows.read_captures import show_capture
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Print the tree of a capture: calls, total, own time, share, mean, p50, p99."""
+    """Print the region tree of a capture: calls, total and own time, share, mean, p50 and p99."""
 
     capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
-    """Capture folder or one-file export; the latest in hotloop-runs/ when none is named."""
+    """Capture folder or one-file JSON export (default: the latest in hotloop-runs/)."""
     by: Literal["all", "process", "thread"] = "all"
-    """Merge everything, or keep processes or threads apart."""
+    """Merge everything, or print one tree for each process or thread."""
     depth: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Levels of the tree to print; all when not given."""
+    """Number of levels to print (default: all)."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print data instead of text (schema in docs/capture-format.md)."""
+    """Print one JSON object instead of text (fields: docs/capture-format.md)."""
 
 
 def run(arguments: Arguments) -> int:
-    """Print the tree; what could not be read goes to stderr."""
-    width = shutil.get_terminal_size((80, 24)).columns
-    result = show(arguments.capture, arguments.by, width, arguments.depth)
-    for warning in result.warnings:
-        print(f"hotloop: {warning}", file=sys.stderr)
+    """Print the tree; warnings about the capture go to stderr."""
+    shown = show_capture(arguments.capture, arguments.by, terminal_width(), arguments.depth)
+    for warning in shown.warnings:
+        note(f"hotloop: {warning}")
     if arguments.json:
-        print(json.dumps(result.data))
+        print(json.dumps(shown.data))
     else:
-        print(result.text)
+        print(shown.text)
         print(f"\nnext: {next_command(arguments)}")
     return 0
 
 
 def next_command(arguments: Arguments) -> str:
-    """The command that helps after this one."""
+    """The command to suggest after this one."""
     name = f" {arguments.capture}" if arguments.capture else ""
     return f"hotloop show{name} --by thread" if arguments.by == "all" else f"hotloop show{name} --json"

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from hotloop._util.errors import HotloopError
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.batch_breakdown import (
+    advice_text,
     breakdown_json,
     breakdown_text,
     explanation_text,
     impacts_text,
-    rules_text,
 )
 from hotloop.report.series_text import comparison_json, comparison_text
 from hotloop.report.to_json import plain
@@ -110,5 +110,5 @@ def _text(found: TurboComparison, breakdown: bool, last: str) -> str:
         parts += [breakdown_text(one, pen, f"A training batch, {name}") for name, one in sides if one]
     if found.impacts:
         parts.append(impacts_text(found.impacts, pen, "turbo on; intervals over all its runs", last))
-    parts.append(rules_text(found.recommendations, pen))
+    parts.append(advice_text(found.recommendations, pen))
     return "\n\n".join(part for part in parts if part)

@@ -13,7 +13,7 @@ from hotloop._util.units import percent, size
 from hotloop.report.pen import Pen, table
 from hotloop.report.series_text import comparison_json
 from hotloop.report.to_json import plain
-from hotloop.report.verdict import floor_text, headline
+from hotloop.report.verdict import headline, noise_floor_text
 from hotloop.workflows.tune import (
     ALL,
     SAFE,
@@ -117,7 +117,7 @@ def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
         style = "bold green" if faster else "bold yellow" if row.verdict.word == "undecided" else "bold"
         lines += [pen.paint(line, "bold") for line in pen.wrap(f"{settings} ({kind})", "", "  ").split("\n")]
         lines += [pen.paint(line, style) for line in pen.wrap(said, "  ").split("\n")]
-        lines.append(pen.wrap(floor_text(row.verdict), "  "))
+        lines.append(pen.wrap(noise_floor_text(row.verdict), "  "))
         if row.variant.safety == "semantic" and name in (ALL, SAFE):
             for key in (word.partition("=")[0] for word in row.variant.overrides):
                 knob = tuning.searched.space.knob(key)

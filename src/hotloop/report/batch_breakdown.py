@@ -1,4 +1,4 @@
-"""A training batch by its parts, and what a comparison of two modes means, as text and plain data."""
+"""A training batch by its parts, and what a comparison of two modes means, as text and JSON."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from hotloop.analysis.batch_breakdown import COLLECTION, BatchBreakdown, Explana
 from hotloop.analysis.findings import Estimate, Recommendation, Tier
 from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
-from hotloop.report.safe_text import columns
-from hotloop.report.to_json import plain
+from hotloop.report.safe_text import columns, words
+from hotloop.report.to_json import json_object
 
-SCHEMA_VERSION = 1  # of `breakdown_json`
-_COLOURS = {  # of the category each part mostly is
+_COLOURS = {  # part -> the category it mostly belongs to
     COLLECTION: "framework",
-    "env step": "environment",
-    "env reset": "environment",
-    "policy forward": "policy",
-    "tensordict work": "framework",
+    "env_step": "environment",
+    "env_reset": "environment",
+    "policy_forward": "policy",
+    "tensordict": "framework",
     "storing": "replay",
-    "replay buffer": "replay",
+    "replay_buffer": "replay",
 }
-_NOT_WORTH = "not worth optimising"
+_NOT_WORTH = "not_worth_optimising"
 _REMEDIES = {
-    "env step": "a compiled simulator (--turbo), or more envs in one call",
-    "env reset": "reset inside the step (same-step autoreset), or longer episodes",
-    "policy forward": "more envs, so that one call serves more rows; a smaller network",
-    "tensordict work": "more envs for each step of the collector",
-    "storing": "write into arrays made once",
-    "advantage": "one pass over arrays, once for each batch",
-    "replay buffer": "index arrays instead of a buffer object; larger minibatches",
-    "loss": "larger minibatches or fewer epochs (changes learning)",
-    "backward": "larger minibatches or fewer epochs (changes learning)",
-    "optimizer": "a fused optimizer; larger minibatches (changes learning)",
-    "rollout, one kernel": "a smaller network",
-    "learning, one kernel": "fewer epochs or a smaller network (changes learning)",
+    "env_step": "a compiled simulator (--turbo), or more envs per call",
+    "env_reset": "reset inside the step (same-step autoreset), or longer episodes",
+    "policy_forward": "more envs per policy call, or a smaller network",
+    "tensordict": "more envs per step of the collector",
+    "storing": "write into preallocated arrays",
+    "advantage": "one pass over arrays per batch",
+    "replay_buffer": "index arrays instead of a buffer object; a larger batch_size",
+    "loss": "a larger batch_size or fewer n_epochs (changes learning)",
+    "backward": "a larger batch_size or fewer n_epochs (changes learning)",
+    "optimizer": "a fused optimizer; a larger batch_size (changes learning)",
+    "fused_rollout": "a smaller network",
+    "fused_update": "fewer n_epochs or a smaller network (changes learning)",
 }
 
 
 def breakdown_text(found: BatchBreakdown, pen: Pen, title: str = "A training batch") -> str:
-    """Seconds per batch, percent and a bar for each part; what collection consists of is indented."""
+    """Time per batch, share and a bar for each part; the parts of collection are indented."""
     number = f"{found.batches} batches" if found.batches > 1 else "1 batch"
     lines = [pen.heading(title, f"{number}, {duration(found.mean_ns)} each")]
     drawn: list[tuple[Part, str]] = []
     for part in found.parts:
         drawn += [(part, ""), *((inner, "  ") for inner in part.inner)]
     rows = [
-        (f"{before}{part.name}", _seconds(part.own_ns / found.batches), percent(part.share))
+        (f"{before}{words(part.name)}", _seconds(part.own_ns / found.batches), percent(part.share))
         for part, before in drawn
     ]
     made = table(pen, [("part", "per batch", "share"), *_kept(rows)], spare=12)
@@ -58,58 +57,60 @@ def breakdown_text(found: BatchBreakdown, pen: Pen, title: str = "A training bat
     for line, (part, _) in zip(made[1:], drawn, strict=True):
         colour = colour_of(_COLOURS.get(part.name, part.name))
         lines.append(f"{line}  {pen.bar(part.share / largest, room, colour)}".rstrip())
-    slowest = f"The fastest batch took {duration(found.min_ns)}, the slowest {duration(found.max_ns)}; "
-    said = f"{slowest}one batch to warm up is left out. Collection is a region of its own, not what is left."
+    said = (
+        f"The fastest batch took {duration(found.min_ns)}, the slowest {duration(found.max_ns)}, without the "
+        "warm-up batch. Collection is measured as a region of its own, not as the remainder."
+    )
     lines.append(pen.dim(pen.wrap(said, "  ")))
     return "\n".join(lines)
 
 
 def _seconds(ns: float) -> str:
-    """Seconds where there are digits to show, else the unit that fits."""
+    """Seconds, or a smaller unit below a millisecond."""
     return f"{ns / 1e9:.4f} s" if ns >= 1e6 else duration(ns)
 
 
 def _kept(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Cells of a table are cleaned of leading blanks; a mark that stays takes their place."""
+    """Indent with `- `: tables strip leading blanks."""
     return [(name.replace("  ", "- ", 1) if name.startswith("  ") else name, *rest) for name, *rest in rows]  # type: ignore[misc]
 
 
 def explanation_text(found: Explanation, pen: Pen) -> str:
-    """Predicted against measured, in sentences."""
+    """Predicted against measured gain, in sentences."""
     return "\n".join(
-        [pen.heading("Why the whole gained this much"), *(pen.wrap(s, "  ") for s in found.says)]
+        [pen.heading("Where the gain comes from"), *(pen.wrap(s, "  ") for s in found.sentences)]
     )
 
 
 def impacts_text(found: Sequence[Impact], pen: Pen, aside: str, last: str = "") -> str:
-    """What is worth working on next, by tier; `last` is a sentence that holds for all."""
-    lines = [pen.heading("What is worth working on", aside)]
+    """What to optimise next, by tier; `last` is a closing sentence."""
+    lines = [pen.heading("What to optimise next", aside)]
     for tier in get_args(Tier):
         rows = [one for one in found if one.tier == tier]
         if not rows:
             continue
-        lines.append(pen.paint(f"  {tier}" if tier == _NOT_WORTH else f"  {tier} impact", "bold"))
+        lines.append(pen.paint(f"  {words(tier)}" if tier == _NOT_WORTH else f"  {tier} impact", "bold"))
         if tier == _NOT_WORTH:
-            names = ", ".join(f"{one.name} ({percent(one.share.value)})" for one in rows)
+            names = ", ".join(f"{words(one.name)} ({percent(one.share.value)})" for one in rows)
             lines.append(pen.wrap(names, "    "))
             continue
         for one in rows:
             gain = factor(one.gain_if_twice_as_fast)
-            said = f"{one.name}, {percent(one.share.value)}: twice as fast would give {gain}"
+            said = f"{words(one.name)}, {percent(one.share.value)}: making it twice as fast would give {gain}"
             remedy = _REMEDIES.get(one.name, "")
             after = f" {remedy[:1].upper()}{remedy[1:]}." if remedy else ""
             lines.append(pen.wrap(f"{said}.{after}", "    ", "      "))
     return "\n".join([*lines, *([pen.wrap(last, "  ")] if last else [])])
 
 
-def rules_text(found: Sequence[Recommendation], pen: Pen) -> str:
-    """The rules' findings about regions of a batch, one line each; "" for none."""
+def advice_text(found: Sequence[Recommendation], pen: Pen) -> str:
+    """Recommendations about regions of a batch, one line each; "" for none."""
     if not found:
         return ""
-    lines = [pen.heading("What the rules found", "predicted gain of the whole run")]
+    lines = [pen.heading("Advice", "predicted gain of the whole run")]
     for one in found:
         gain = f", {factor(one.gain)}" if one.gain is not None else ""
-        worth = one.tier if one.tier == _NOT_WORTH else f"{one.tier} impact"
+        worth = words(one.tier) if one.tier == _NOT_WORTH else f"{one.tier} impact"
         lines.append(pen.wrap(f"{one.title} ({worth}{gain})", "  ", "    "))
     return "\n".join(lines)
 
@@ -120,5 +121,5 @@ def factor(speed_up: Estimate) -> str:
 
 
 def breakdown_json(found: BatchBreakdown) -> dict[str, Any]:
-    """The breakdown as plain values, for `--json`."""
-    return {"kind": "hotloop batch breakdown", "schema_version": SCHEMA_VERSION, **plain(found)}
+    """The breakdown for `--json`."""
+    return json_object("breakdown", found)

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no network: assembles sections, charts, script and style."""
+"""The report as one self-contained HTML file: puts together sections, charts, script and style."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hotloop.report.html_charts import MOST_CHOICES, icicle, places, time_series
 from hotloop.report.markup import text
 from hotloop.report.to_json import findings_json, plain
 
-# What the embedded findings may take, so that the page stays below 6 MB with plotly's 4.8.
+# Limits on the embedded data, so that the page stays below 6 MB including plotly's 4.8.
 REGION_BYTES = 200_000
 OTHER_BYTES = 60_000
 TREE_BYTES = 200_000
@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 
 
 def html(findings: Findings, capture: str = "") -> str:
-    """The whole page. `capture` is the name to use in the commands shown."""
+    """The whole page. `capture` is how commands on the page refer to the capture."""
     charts: dict[str, Any] = {}
     nodes, left_out = places(findings.regions)
     if nodes:
@@ -69,7 +69,7 @@ def html(findings: Findings, capture: str = "") -> str:
         style=asset("page.css"),
         command=text(command, 300),
         sections=sections.hero(findings, present) + "\n".join(part for part in parts.values() if part),
-        footer="Made by hotloop from one recorded run. This page loads nothing from anywhere.",
+        footer="Made by hotloop from one recorded run. This page works offline.",
         findings=embedded(embeddable(findings)),
         charts=embedded(plain(charts)),
         plotly=plotly,
@@ -78,7 +78,7 @@ def html(findings: Findings, capture: str = "") -> str:
 
 
 def embeddable(findings: Findings) -> dict[str, Any]:
-    """The findings as plain data, long lists cut to keep the page small; `left_out` says by how much."""
+    """The findings as plain data, with long lists cut to keep the page small; see `left_out`."""
     kept = {
         "regions": within(findings.regions, REGION_BYTES),
         "utilisation": within(findings.utilisation, OTHER_BYTES),
@@ -91,7 +91,7 @@ def embeddable(findings: Findings) -> dict[str, Any]:
 
 
 def within(rows: tuple[Row, ...], most_bytes: int) -> tuple[Row, ...]:
-    """As many of the first rows as their JSON fits into `most_bytes`."""
+    """As many of the first rows as fit into `most_bytes` of JSON."""
     used = 0
     for number, row in enumerate(rows):
         used += len(embedded(plain(row)))
@@ -101,13 +101,13 @@ def within(rows: tuple[Row, ...], most_bytes: int) -> tuple[Row, ...]:
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: no `<`, `>` or `&`, ASCII only."""
+    """JSON that is safe inside a script element: no `<`, `>` or `&`, ASCII only."""
     dumped = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def policy(*scripts: str) -> str:
-    """A content security policy: nothing from outside, and no script but the page's own."""
+    """A content security policy that allows the page's own scripts and nothing from outside."""
     allowed = " ".join(f"'sha256-{fingerprint(script)}'" for script in scripts if script)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -117,18 +117,18 @@ def policy(*scripts: str) -> str:
 
 @cache
 def fingerprint(script: str) -> str:
-    """What the policy calls a script by."""
+    """The hash by which the policy allows a script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
 def asset(name: str) -> str:
-    """A file of this package's assets folder."""
+    """The text of a file in the assets folder."""
     return (resources.files("hotloop.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 @cache
 def plotly_source() -> str:
-    """plotly's script from its installed package, fit to stand inside a script element."""
+    """plotly.js from the installed package, made safe inside a script element."""
     source: str = require_extra("plotly.offline", "report").get_plotlyjs()
     return source.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")

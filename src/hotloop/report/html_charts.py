@@ -1,4 +1,4 @@
-"""The page's plotly charts as plain data: the icicle of the tree, and the course over time."""
+"""The page's plotly charts as plain data: the icicle of the region tree, and the run over time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hotloop.analysis.findings import Findings, RegionFinding
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import shown
 
-MOST_NODES = 1500  # of the icicle; the largest, so that every node drawn has its callers
+MOST_NODES = 1500  # of the icicle: the largest ones, so that callers are always included
 MOST_CHOICES = 150
-QUIET = 0.05  # a caller with less time of its own than this is drawn grey
+QUIET = 0.05  # callers with a smaller share of own time are drawn grey
 
 
 @dataclass
@@ -29,17 +29,17 @@ class Place:
 
     @property
     def width_ns(self) -> int:
-        """Time to draw: the total, or more where rounding or merging made the children larger."""
+        """The total time, or more where rounding or merging made the children larger."""
         return max(self.region.total_ns, self.region.own_ns + self.inside_ns)
 
 
 def label(foreign: str, width: int = 60) -> str:
-    """Text for plotly, which reads some HTML and `$...$`: escaped, so that it shows what is there."""
+    """Text escaped for plotly, which interprets some HTML and `$...$`."""
     return html.escape(shown(foreign, width), quote=False).replace("$", "&#36;")
 
 
 def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[list[Place], int]:
-    """The largest nodes, callers before what they call, and how many were left out."""
+    """The largest nodes, callers first, and how many were left out."""
     named = [r for r in regions if any(r.path)]
     chosen = sorted(named, key=lambda r: (-r.total_ns, len(r.path)))[:most]
     chosen.sort(key=lambda r: len(r.path))
@@ -59,7 +59,7 @@ def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[
 
 
 def icicle(findings: Findings, nodes: list[Place]) -> dict[str, Any]:
-    """The zoomable tree; the time in no region is a node of its own."""
+    """The zoomable tree; time in no region is a node of its own."""
     everything = findings.all_threads
     outside = everything.unattributed_ns
     top = sum(p.width_ns for p in nodes if p.parent == "root")
@@ -110,21 +110,21 @@ def icicle(findings: Findings, nodes: list[Place]) -> dict[str, Any]:
 
 
 def time_series_categories(findings: Findings) -> list[str]:
-    """Categories with a course over time, in the order of the breakdown."""
+    """Categories with shares over time, in the order of the breakdown."""
     have = [key.removeprefix("share:") for key in findings.time_series if key.startswith("share:")]
     ranked = [c.category for c in findings.breakdown.categories if c.category in have]
     return ranked + [c for c in have if c not in ranked]
 
 
 def time_series_chart(findings: Findings) -> dict[str, Any]:
-    """Throughput above, shares stacked below, memory at the bottom where it was measured."""
+    """Throughput on top, stacked shares below, memory at the bottom if it was measured."""
     times = list(findings.time_series["time_s"])
     categories = time_series_categories(findings)
     rate, memory = findings.time_series.get("env_steps_per_s"), findings.time_series.get("rss_bytes")
     rows = [name for name, known in (("rate", rate), ("shares", categories), ("memory", memory)) if known]
     weights = {"rate": 3.0, "shares": 5.0, "memory": 2.0}
     gap = 0.1
-    usable = 0.94 - gap * (len(rows) - 1)  # the top is for the first title
+    usable = 0.94 - gap * (len(rows) - 1)  # the top is left for the first title
     total = sum(weights[row] for row in rows)
     layout: dict[str, Any] = {
         "margin": {"l": 8, "r": 8, "t": 0, "b": 8},

@@ -1,4 +1,4 @@
-"""The page's first half: headline, advice, where the time goes, the charts; and the commands at its end."""
+"""The first half of the page: headline, advice, where the time goes, charts; and the commands at its end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from hotloop.report.palette import colour_of
 from hotloop.report.text import NOT_WORTH, gain, rate_text, score_terms, seconds, sentence, split_command
 
 MOST_ROWS = 300
-TIMES = "×"
 CONTENTS = {
     "advice": "What to do",
     "time": "Where the time goes",
     "bottlenecks": "Bottlenecks",
-    "tree": "The tree",
+    "tree": "Region tree",
     "over-time": "Over time",
     "growth": "Growth",
     "threads": "Threads",
@@ -30,7 +29,7 @@ CONTENTS = {
 
 
 def hero(findings: Findings, present: list[str]) -> str:
-    """The headline, the run's figures, the table of contents."""
+    """The headline, the run's key figures, and the table of contents."""
     figures = [("Wall time", duration(findings.wall_ns), "")]
     for label, number, rate in (
         ("Env steps", findings.env_steps, findings.env_steps_per_s),
@@ -38,7 +37,7 @@ def hero(findings: Findings, present: list[str]) -> str:
     ):
         if rate is not None:
             value = rate_text(rate).removesuffix("/s")
-            figures.append((f"{label} per second", value, f"<small>{count(number)} in all</small>"))
+            figures.append((f"{label} per second", value, f"<small>{count(number)} in total</small>"))
         elif number:
             figures.append((label, count(number), ""))
     if findings.episodes:
@@ -54,16 +53,16 @@ def hero(findings: Findings, present: list[str]) -> str:
 
 
 def advice(findings: Findings) -> str:
-    """One card for each recommendation; what is not worth optimising is said below them."""
+    """One card for each recommendation; below them, what is not worth optimising."""
     worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier != NOT_WORTH]
     idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
     most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
-    lead = "Best first. A gain is how many times as fast the whole run would be, with its 95 % interval."
+    lead = "Best first. A gain is the speed-up of the whole run, with its 95 % interval."
     body = "".join(f"<li>{card(n, r, most)}</li>" for n, r in worth)
     if body:
         body = f'<ol class="cards">{body}</ol>'
     else:
-        lead = "No rule found anything worth changing in this capture."
+        lead = "There is no advice for this capture."
     if idle:
         listed = "".join(f"<li>{not_worth(r)}</li>" for r in idle)
         body += f'<h3 class="more">Not worth optimising</h3><ul class="asides">{listed}</ul>'
@@ -71,17 +70,17 @@ def advice(findings: Findings) -> str:
 
 
 def not_worth(r: Recommendation) -> str:
-    """Advice to leave something alone."""
-    known = f" (predicted {gain(r.gain, TIMES)})" if r.gain else ""
+    """Regions to leave alone."""
+    known = f" (predicted {gain(r.gain)})" if r.gain else ""
     return f"{m.prose(r.title)}{known}. {m.prose(r.advice)}"
 
 
 def card(number: int, r: Recommendation, most: float) -> str:
-    """One recommendation; `most` is where the scale of its interval ends."""
+    """One recommendation; `most` is the end of the scale for its interval."""
     if r.gain is None:
         predicted = '<strong class="unknown">Gain unknown until tested</strong>'
     else:
-        value, interval = gain(r.gain, TIMES).split(" ", 1)
+        value, interval = gain(r.gain).split(" ", 1)
         said = f'<span class="muted small">predicted {interval}</span>'
         predicted = f"<strong>{value}</strong>{said}{m.whisker(r.gain, most)}"
     chips = (
@@ -103,15 +102,15 @@ def card(number: int, r: Recommendation, most: float) -> str:
 
 
 def tested(prove_command: str) -> str:
-    """How to test it: what to do by hand first, then the command to copy."""
+    """What to do by hand first, then the command to copy."""
     first, command = split_command(prove_command)
     return (f"{m.text(first)}:" if first else "") + m.copy(command)
 
 
 def time(findings: Findings) -> str:
-    """The exclusive-time bar, unattributed and our own cost included, and its table."""
+    """Own time by category, including unattributed time and our own cost, as a bar and a table."""
     loop, everything = findings.breakdown, findings.all_threads
-    lead = f"Each moment counts once, for the innermost region. {m.text(sentence(findings.basis))}"
+    lead = f"Each moment counts once, for the innermost open region. {m.text(sentence(findings.basis))}"
     body = m.panel(stacked(loop), shares(loop, "Own time by category"), own_cost(loop))
     if len(findings.utilisation) > 1:
         inner = m.panel(stacked(everything), shares(everything, "Own time by category, all threads added up"))
@@ -144,16 +143,16 @@ def shares(found: Breakdown, caption: str) -> str:
 
 
 def own_cost(found: Breakdown) -> str:
-    """What hotloop itself cost, or that it is not known."""
-    said = "What hotloop itself cost was not calibrated in this capture."
+    """What hotloop itself cost, if it is known."""
+    said = "The cost of hotloop itself was not calibrated for this capture."
     if found.hotloop_ns is not None:
         cost = f"{duration(found.hotloop_ns)} of {duration(found.wall_ns)}"
-        said = f"hotloop itself cost {cost}: its calls times the calibrated cost of one."
-    return f'<p class="muted small">{said} Unattributed time lies in no region.</p>'
+        said = f"hotloop itself cost {cost}: its calls times the calibrated cost of a call."
+    return f'<p class="muted small">{said} Unattributed time is in no region.</p>'
 
 
 def bottlenecks(findings: Findings) -> str:
-    """Score and its terms, and the gain if twice as fast."""
+    """The score with its terms, and the gain if the region were twice as fast."""
     found = findings.bottlenecks
     terms = list(dict.fromkeys(term for b in found for term in b.score_terms))
     most = max([b.gain_if_twice_as_fast.high for b in found if b.gain_if_twice_as_fast] + [1.1])
@@ -167,16 +166,18 @@ def bottlenecks(findings: Findings) -> str:
     )
     rows = (bottleneck(b, terms, most) for b in found[:MOST_ROWS])
     lead = (
-        f"The score weighs {m.text(', '.join(score_terms(findings)))}, each scaled to 0..1." if terms else ""
+        f"The score combines {m.text(', '.join(score_terms(findings)))}, each scaled to 0..1."
+        if terms
+        else ""
     )
-    table = m.table("Regions by what speeding them up would gain", heads, rows)
+    table = m.table("Regions by the gain from making them twice as fast", heads, rows)
     return m.section("bottlenecks", CONTENTS["bottlenecks"], lead, m.panel(table))
 
 
 def bottleneck(b: Bottleneck, terms: list[str], most: float) -> str:
     """One row of the bottlenecks' table."""
     known = b.gain_if_twice_as_fast
-    drawn = f"{gain(known, TIMES)}{m.whisker(known, most)}" if known else "no interval, so no gain"
+    drawn = f"{gain(known)}{m.whisker(known, most)}" if known else "no interval, so no gain"
     scaled = [f"{b.score_terms[t]:.2f}" if t in b.score_terms else "-" for t in terms]
     return m.row(
         m.name(b.name, m.text(b.site, 60) if b.site else ""),
@@ -189,12 +190,12 @@ def bottleneck(b: Bottleneck, terms: list[str], most: float) -> str:
 
 
 def tree(choices: list[tuple[str, str]], levels: int, left_out: int) -> str:
-    """Place for the icicle, with a list that zooms by keyboard."""
+    """The container of the icicle chart, with a list for zooming by keyboard."""
     options = "".join(f'<option value="{key}">{m.text(label, 70)}</option>' for key, label in choices)
     tall = min(5 + 3.4 * levels, 34)
-    note = f" The {count(left_out)} smallest nodes are not drawn." if left_out else ""
+    note = f" The {count(left_out)} smallest regions are not drawn." if left_out else ""
     said = (
-        "Icicle of the regions by time, each below its caller; the table of all regions has the same figures"
+        "Icicle chart of the regions by time, callers on top; the table of all regions has the same figures"
     )
     body = m.panel(
         '<div class="tools"><label>Zoom to <select id="zoom"><option value="root">all threads</option>',
@@ -202,14 +203,14 @@ def tree(choices: list[tuple[str, str]], levels: int, left_out: int) -> str:
         f'<div id="icicle" class="chart" role="img" style="height:{tall:.1f}rem" aria-label="{said}"></div>',
     )
     lead = (
-        "Width is time, callers on top. A caller with next to no time of its own is grey. "
-        f"Click a region to zoom in, the bar on top to go back.{note}"
+        "Width is time, callers on top; callers with almost no own time are grey. "
+        f"Click a region to zoom in, the bar on top to zoom out.{note}"
     )
     return m.section("tree", CONTENTS["tree"], lead, body)
 
 
 def over_time(findings: Findings, categories: list[str]) -> str:
-    """Place for throughput and shares over time, and their figures as a table."""
+    """The container of the chart over time, and its figures as a table."""
     series, named = findings.time_series, categories[:6]
     columns: list[tuple[str, tuple[float, ...], Callable[[float | None], str]]] = []
     if series.get("env_steps_per_s"):
@@ -220,24 +221,24 @@ def over_time(findings: Findings, categories: list[str]) -> str:
         for i, at in enumerate(series["time_s"])
     )
     heads = ("time", *(f"#{name}" for name, _, _ in columns))
-    said = "Throughput and shares of time over the run; the figures follow as a table"
+    said = "Throughput and shares of time over the run; the figures follow in a table"
     legend = "".join(f"<li>{m.category(c)}</li>" for c in categories)
     figures = m.table("Throughput and the largest shares over time", heads, rows)
     body = m.panel(
         f'<div id="time-series" class="chart" role="img" aria-label="{said}"></div>',
         f'<ul class="legend">{legend}</ul><details><summary>The figures</summary>{figures}</details>',
     )
-    lead = "Throughput, and what the time went to, window by window."
+    lead = "Throughput, and where the time went, window by window."
     return m.section("over-time", CONTENTS["over-time"], lead, body)
 
 
 def known(value: float) -> float | None:
-    """None for a window in which the value was not measured."""
+    """None for a value that was not measured in its window."""
     return value if math.isfinite(value) else None
 
 
 def reproduce(findings: Findings, capture: str) -> str:
-    """The commands that lead to this page, and to the proof."""
+    """The commands that made this page, and the one to run next."""
     name = shlex.quote(capture) if capture else "CAPTURE"
     pairs = [("The run", shlex.join(findings.command))] if findings.command else []
     pairs.append(("This page", f"hotloop report {name} -o report.html"))

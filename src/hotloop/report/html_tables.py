@@ -1,48 +1,49 @@
-"""The page's second half: growth, threads, speed of light, all regions, the machine."""
+"""The second half of the page: growth, threads, roofline, all regions, the machine."""
 
 from __future__ import annotations
 
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.findings import Findings, Growth, RegionFinding, RegionGrowth, ThreadUse
 from hotloop.report import markup as m
-from hotloop.report.html_sections import CONTENTS, MOST_ROWS, TIMES
+from hotloop.report.html_sections import CONTENTS, MOST_ROWS
 from hotloop.report.palette import colour_of
+from hotloop.report.safe_text import words
 from hotloop.report.text import forecast_text, machine_parts, nature, parts_of, slope, thread_sentences
 
 USES = {"busy": colour_of("policy"), "waiting": colour_of("wait"), "idle": colour_of("unattributed")}
 
 
 def growth(findings: Findings) -> str:
-    """Learning first, then defects; the forecast."""
+    """Why the run got slower: learning first, then defects; and the forecast."""
     body = grown(findings.growth) if findings.growth is not None else ""
     if findings.forecast is not None:
         body += m.panel(f"<p>{forecast_text(findings.forecast)}</p>")
-    lead = "An early against a late stretch of the same run."
+    lead = "An early stretch of the run compared with a late one."
     return m.section("growth", CONTENTS["growth"], lead, body)
 
 
 def grown(found: Growth) -> str:
-    """The sentence, the factors of the excess, and the regions."""
+    """The summary, the factors of the excess, and the regions."""
     factors = (
         m.row(
-            f.factor,
-            m.cell(f"{f.ratio:.2f}{TIMES}"),
+            words(f.factor),
+            m.cell(f"{f.ratio:.2f}x"),
             f"<td>{nature(f)}</td>",
         )
         for f in found.factors
     )
     caption = (
-        f"Time per {found.per}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
-        f"{found.excess:.2f} times as long, which is the product of"
+        f"Time per {words(found.per)}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
+        f"{found.excess:.2f}x, the product of"
     )
     parts = [
-        f"<p>{m.prose(found.says, 1000)}</p>",
+        f"<p>{m.prose(found.summary, 1000)}</p>",
         m.table(caption, ("factor", "#ratio", "what it is"), factors),
     ]
     if found.regions:
-        heads = ("region", "#early*", "#late", "#exponent", "verdict")
+        heads = ("region", "#early*", "#late", "#exponent", "trend")
         rows = (region_growth(r) for r in found.regions[:MOST_ROWS])
-        caption = "Cost of one call, early and late; it grows as work to the power of the exponent"
+        caption = "Cost of one call, early and late; cost ~ work ^ exponent"
         parts += ['<h3 class="more">Region by region</h3>', m.table(caption, heads, rows)]
     return m.panel(*parts)
 
@@ -59,7 +60,7 @@ def region_growth(r: RegionGrowth) -> str:
 
 
 def threads(findings: Findings) -> str:
-    """Busy, waiting and idle for each thread, by process."""
+    """Busy, waiting and idle time of each thread, by process."""
     rows, before = [], None
     for use in findings.utilisation[:MOST_ROWS]:
         if use.process != before:
@@ -68,14 +69,14 @@ def threads(findings: Findings) -> str:
         before = use.process
         rows.append(thread(use))
     left = len(findings.utilisation) - MOST_ROWS
-    note = f" These are the first {MOST_ROWS}; {count(left)} more are in the JSON report." if left > 0 else ""
+    note = f" Shows the first {MOST_ROWS}; {count(left)} more are in the JSON report." if left > 0 else ""
     legend = "".join(
         f'<li><span class="swatch" style="background:{colour}"></span>{use}</li>'
         for use, colour in USES.items()
     )
     heads = ("thread", "", "#busy", "#waiting", "#idle*", "#wall*")
     table = m.table("Busy, waiting and idle by process", heads, rows)
-    lead = f"Waiting: in queues, locks, for the device. Idle: off the CPU and outside every region.{note}"
+    lead = f"Waiting: for queues, locks or the device. Idle: off the CPU and outside every region.{note}"
     said = "".join(f"<p>{m.text(sentence, 600)}</p>" for sentence in thread_sentences(findings))
     body = m.panel(said, table, f'<ul class="legend">{legend}</ul>')
     return m.section("threads", CONTENTS["threads"], lead, body)
@@ -89,7 +90,7 @@ def thread(use: ThreadUse) -> str:
     said = ", ".join(f"{name} {percent(share)}" for name, share in known.items())
     stuck = ""
     if use.stuck_in is not None:
-        stuck = f"inside {m.text(use.stuck_in, 60)} for {duration(use.stuck_for_ns)}"
+        stuck = f"in {m.text(use.stuck_in, 60)} for {duration(use.stuck_for_ns)}"
     return m.row(
         m.name(use.thread, stuck, 40),
         f'<td class="wide">{m.stack(parts, said, slim=True)}</td>',
@@ -101,25 +102,25 @@ def thread(use: ThreadUse) -> str:
 
 
 def roofline(findings: Findings) -> str:
-    """How far each phase is from the best this machine could do."""
+    """How far each region is from the best this machine could do."""
     rows = (
         m.row(
             m.name(r.name),
-            f"<td>{m.text(r.limit, 60)}</td>",
+            f"<td>{m.text(words(r.limit), 60)}</td>",
             m.optional(duration(r.measured_ns)),
             m.optional(duration(r.limit_ns)),
-            m.cell(f"<strong>{r.ratio:.1f}{TIMES}</strong>"),
+            m.cell(f"<strong>{r.ratio:.1f}x</strong>"),
         )
         for r in findings.roofline[:MOST_ROWS]
     )
-    heads = ("phase", "limited by", "#measured*", "#limit*", "#away")
-    table = m.table("Measured time against the limit of this machine", heads, rows)
-    lead = f"The best this machine could do, measured. Close to 1{TIMES}: nothing to gain there."
+    heads = ("region", "limited by", "#per call*", "#limit*", "#ratio")
+    table = m.table("Time per call against this machine's limit", heads, rows)
+    lead = "Time per call against the best this machine can do (measured). Close to 1x: little left to gain."
     return m.section("roofline", CONTENTS["roofline"], lead, m.panel(table))
 
 
 def all_regions(findings: Findings) -> str:
-    """The sortable, filterable table."""
+    """The table of all regions, with sorting and a filter."""
     shown = findings.regions[:MOST_ROWS]
     left = len(findings.regions) - len(shown)
     names = sorted({r.category for r in shown})
@@ -133,8 +134,8 @@ def all_regions(findings: Findings) -> str:
         '<span id="shown" class="muted small" role="status"></span></div>',
         m.table("All regions, most own time first", ("region", "category*", *figures), rows, "regions"),
     )
-    note = f" The {count(left)} smallest are in the JSON report only." if left > 0 else ""
-    lead = f"Own time is time while innermost; total includes what it calls. Click a heading to sort.{note}"
+    note = f" The {count(left)} smallest regions are only in the JSON report." if left > 0 else ""
+    lead = f"Own time: while innermost. Total: with everything it calls. Click a heading to sort.{note}"
     return m.section("all-regions", CONTENTS["all-regions"], lead, body)
 
 
@@ -158,7 +159,7 @@ def region(r: RegionFinding) -> str:
 
 
 def machine(findings: Findings) -> str:
-    """The machine machine_load, what could not be measured, and warnings."""
+    """The machine, what could not be measured, and warnings."""
     chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
     parts = [f'<p class="chips">{chips}</p>'] if chips else []
     lists = (("What could not be measured", findings.not_measured), ("Warnings", findings.warnings))

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Everything foreign goes through `text`, which makes it harmless."""
+"""Small pieces of HTML. All foreign text goes through `text`, which escapes it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import shown
 from hotloop.report.text import gain
 
-LONGEST = 400  # characters of a foreign text that are shown
+LONGEST = 400  # columns of foreign text to show
 
 
 def text(foreign: str, width: int = LONGEST) -> str:
-    """Any text as HTML text or attribute value: escaped, on one line, not longer than `width`."""
+    """Any text as HTML text or attribute value: escaped, on one line, at most `width` columns."""
     return html.escape(shown(foreign, width), quote=True)
 
 
 def prose(foreign: str, width: int = LONGEST) -> str:
-    """Sentences from analysis, in which `backticks` mark names."""
+    """Sentences in which `backticks` mark names."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(foreign, width))
 
 
 def cell(content: str, value: float | None = None, kind: str = "") -> str:
-    """A cell of figures; `value` is what sorting goes by, empty when unknown; `kind` adds classes."""
+    """A numeric cell; `value` is the sort key, None for unknown; `kind` adds CSS classes."""
     raw = "" if value is None else f"{value:.9g}"
     return f'<td class="num {kind}" data-value="{raw}">{content}</td>'
 
 
 def optional(content: str, value: float | None = None) -> str:
-    """A cell of figures that narrow screens leave out."""
+    """A numeric cell that narrow screens hide."""
     return cell(content, value, "optional")
 
 
 def row(head: str, *cells: str) -> str:
-    """A row with its heading, both already HTML."""
+    """A table row; all arguments are HTML already."""
     return f'<tr><th scope="row">{head}</th>{"".join(cells)}</tr>'
 
 
 def name(foreign: str, below: str = "", width: int = 90) -> str:
-    """A region's name, with a line of small print below it that is already HTML."""
+    """A region's name, with an optional line of small print (HTML) below."""
     small = f'<span class="path">{below}</span>' if below else ""
     return f'<span class="name">{text(foreign, width)}</span>{small}'
 
@@ -52,9 +52,10 @@ def panel(*parts: str) -> str:
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[str], identifier: str = "") -> str:
-    """A table that scrolls by itself when it must; heads starting with `#` are columns of figures.
+    """A table that scrolls sideways when it is too wide.
 
-    A head ending in `*` names a column that narrow screens leave out. With an identifier the heads sort.
+    Heads that start with `#` are numeric columns; heads that end in `*` are hidden on narrow screens. With an
+    identifier, clicking a head sorts.
     """
     made = "".join(_head(head, bool(identifier)) for head in heads)
     named = f' id="{identifier}"' if identifier else ""
@@ -69,7 +70,7 @@ def _head(head: str, sorts: bool) -> str:
     classes = " ".join(
         (["num"] if head.startswith("#") else []) + (["optional"] if head.endswith("*") else [])
     )
-    label = text(head.strip("#*")) if head.strip("#*") else '<span class="hidden-text">drawn</span>'
+    label = text(head.strip("#*")) if head.strip("#*") else '<span class="hidden-text">chart</span>'
     inside = f'<button type="button">{label}</button>' if sorts else label
     return f'<th scope="col" class="{classes}"{" aria-sort=none" if sorts else ""}>{inside}</th>'
 
@@ -81,7 +82,7 @@ def category(name: str) -> str:
 
 
 def track(share: float, colour: str) -> str:
-    """A bar for 0..1, for eyes only: the figure stands beside it."""
+    """A bar for 0..1, hidden from screen readers: the figure is in the next cell."""
     return (
         f'<span class="track" aria-hidden="true">'
         f'<span style="width:{_percent(share)};background:{colour}"></span></span>'
@@ -89,7 +90,7 @@ def track(share: float, colour: str) -> str:
 
 
 def stack(parts: Sequence[tuple[str, float, str]], label: str, slim: bool = False) -> str:
-    """Shares side by side as (name, share, colour), named where there is room; `label` says it in words."""
+    """A stacked bar of (name, share, colour), named where there is room; `label` describes it in words."""
     made = []
     for name, share, colour in parts:
         if share <= 0:
@@ -107,7 +108,7 @@ def stack(parts: Sequence[tuple[str, float, str]], label: str, slim: bool = Fals
 
 
 def whisker(found: Estimate, most: float) -> str:
-    """An interval on a line from 1 (no gain) to `most`."""
+    """An interval drawn on a scale from 1 (no gain) to `most`."""
 
     def at(value: float) -> float:
         return 4 + 192 * min(max((value - 1) / max(most - 1, 1e-9), 0.0), 1.0)
@@ -122,7 +123,7 @@ def whisker(found: Estimate, most: float) -> str:
 
 
 def copy(command: str) -> str:
-    """A command with a button that copies it."""
+    """A command with a copy button."""
     return (
         f'<div class="copy"><code>{text(command, 2000)}</code>'
         '<button type="button" hidden aria-label="Copy this command">Copy</button></div>'
@@ -130,7 +131,7 @@ def copy(command: str) -> str:
 
 
 def section(identifier: str, title: str, lead: str, body: str) -> str:
-    """A landmark with its heading; `lead` is already HTML."""
+    """A section with its heading; `lead` is HTML."""
     intro = f"<p>{lead}</p>" if lead else ""
     return (
         f'<section id="{identifier}" aria-labelledby="{identifier}-title">'

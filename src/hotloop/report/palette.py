@@ -1,8 +1,8 @@
-"""One colour for each category, the same in the terminal, the HTML page and every picture.
+"""One colour for each category, the same in the terminal, the HTML page and every chart.
 
-The colours keep apart under normal vision and under the three kinds of colour blindness as well as
-twenty colours can (tests/unit/test_palette.py measures it), and stand out on white and on near black.
-No chart relies on colour alone: every one also names its categories in text.
+The colours differ as much as twenty colours can, with normal vision and with the three kinds of colour
+blindness (tests/unit/test_palette.py measures it), and stand out on white and on near black. No chart
+relies on colour alone: every one also names its categories in text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CATEGORY_COLOURS: dict[str, str] = {
     "unattributed": "#b4b8bf",
     "hotloop": "#6d7178",
 }
-FALLBACK_COLOUR = "#8a8f98"  # a category of the user's own making
+FALLBACK_COLOUR = "#8a8f98"  # for categories defined by the user
 
 
 def colour_of(category: str) -> str:

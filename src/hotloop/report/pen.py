@@ -1,4 +1,4 @@
-"""Lines of text that fit: wrapping, bars, columns and colour, by terminal columns rather than characters."""
+"""Lines of text that fit the terminal: wrapping, bars, columns and colour, by terminal columns."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """How to write: the width to fill, whether colour and whether characters beyond ASCII may be used."""
+    """Lays out text for a given width, with or without colour and characters beyond ASCII."""
 
     width: int = 80
     colour: bool = False
     unicode: bool = True
 
     def clean(self, text: str, width: int | None = None) -> str:
-        """Foreign text on one line and harmless; cut in the middle to `width` columns."""
+        """Foreign text, escaped, on one line; cut in the middle to `width` columns."""
         safe = shown(text)
         if self.unicode:
             return shown(safe, width)
-        safe = safe.replace("×", "x").encode("ascii", "backslashreplace").decode("ascii")
+        safe = safe.encode("ascii", "backslashreplace").decode("ascii")
         return shown(safe, width).replace("…", "~")
 
     def paint(self, text: str, style: str) -> str:
-        """`text` in a rich style such as `bold` or `#0072b2`; as it is without colour."""
+        """`text` in a rich style such as `bold` or `#0072b2`; unchanged without colour."""
         if not self.colour:
             return text
         return Style.parse(style).render(text, color_system=ColorSystem.EIGHT_BIT)
 
     def dim(self, lines: str) -> str:
-        """Lines of lesser importance."""
+        """Less important lines, dimmed."""
         return "\n".join(self.paint(line, "dim") for line in lines.split("\n"))
 
     def heading(self, text: str, aside: str = "") -> str:
-        """A section's title, with a remark at the right edge when there is room for it."""
+        """A section's title, with a remark at the right edge if there is room."""
         room = self.width - len(text) - 2
         aside = self.clean(aside, max(room, 8)) if aside and room > 12 else ""
         gap = " " * max(self.width - columns(text) - columns(aside), 1)
@@ -49,7 +49,7 @@ class Pen:
         return f"{line}\n{self.paint(rule, 'dim')}"
 
     def bar(self, fraction: float, width: int, style: str = "") -> str:
-        """A bar for 0..1 of `width` columns, without trailing blanks; what is not 0 stays visible."""
+        """A bar for 0..1 of at most `width` columns; anything above 0 stays visible."""
         full = min(max(fraction, 0.0), 1.0) * width
         if not self.unicode:
             drawn = "#" * max(round(full), 1 if fraction > 0 else 0)
@@ -59,7 +59,7 @@ class Pen:
         return self.paint(drawn, style) if style and drawn else drawn
 
     def wrap(self, text: str, first: str = "", rest: str | None = None) -> str:
-        """Foreign text, cleaned, in lines of at most the width; `first` and `rest` begin the lines."""
+        """Foreign text, cleaned and wrapped; `first` starts the first line, `rest` the others."""
         rest = " " * columns(first) if rest is None else rest
         lines, line = [], first
         bare = True
@@ -72,7 +72,7 @@ class Pen:
         return "\n".join([*lines, line.rstrip()])
 
     def command(self, text: str, first: str = "", rest: str | None = None) -> str:
-        """A command to copy: broken only between words, each broken line ending in a backslash."""
+        """A command to copy, wrapped between words with a backslash at the end of each line."""
         rest = " " * (columns(first) + 2) if rest is None else rest
         lines, line, bare = [], first, True
         for word in self.clean(text).split(" "):
@@ -84,7 +84,7 @@ class Pen:
         return "\n".join([*lines, line])
 
     def _words(self, text: str, room: int) -> list[str]:
-        """The words of a text; too long for a line: in pieces; too long for three: cut in the middle."""
+        """Words to wrap: those longer than a line in pieces, those longer than three cut in the middle."""
         pieces: list[str] = []
         room = max(room, 8)
         for word in self.clean(text).split(" "):
@@ -98,7 +98,7 @@ class Pen:
 
 
 def take(text: str, width: int) -> str:
-    """As much of a text's beginning as fits `width` columns, one character at least."""
+    """The start of a text that fits `width` columns, at least one character."""
     end = 1
     while end < len(text) and columns(text[: end + 1]) <= width:
         end += 1
@@ -106,9 +106,9 @@ def take(text: str, width: int) -> str:
 
 
 def table(pen: Pen, rows: Sequence[Sequence[str]], indent: str = "  ", spare: int = 0) -> list[str]:
-    """Cells in columns, the first to the left and cut so that it fits, the others to the right.
+    """Aligned columns: the first left-aligned and cut to fit, the others right-aligned.
 
-    `spare` columns are left free at the right. Cells may not be painted.
+    `spare` columns stay free at the right. Cells must not contain colour codes.
     """
     others = [
         max(columns(cell) for cell in column) for column in zip(*(row[1:] for row in rows), strict=True)

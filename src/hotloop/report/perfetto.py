@@ -1,8 +1,8 @@
 """A capture as Chrome/Perfetto trace-event JSON, to open in ui.perfetto.dev or chrome://tracing.
 
 With a recorded timeline the trace shows the calls as they happened. Without one it shows one typical
-iteration, rebuilt from the totals: every region as long as it takes per iteration on average, in the
-order in which the regions first ran. The trace then says so in its names and in its metadata.
+iteration, rebuilt from the totals: every region with its mean time per iteration, in the order in which
+regions first ran. Names and metadata of the trace say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REBUILT = (
 
 
 def trace(capture: Capture) -> dict[str, Any]:
-    """The trace as plain values; `otherData` says whether it was recorded or rebuilt."""
+    """The trace as plain values; `otherData` tells whether it was recorded or rebuilt."""
     recorded = any(thread.events for thread in capture.threads)
     rows: list[Row] = []
     origin_ns = min((p.start_real_ns for p in capture.processes), default=0)
@@ -52,7 +52,7 @@ def trace(capture: Capture) -> dict[str, Any]:
 
 
 def _pids(capture: Capture) -> list[int]:
-    """The processes' own numbers, or 1, 2, ... where two hosts used the same one."""
+    """The processes' pids, or 1, 2, ... if two hosts used the same one."""
     pids = [process.pid for process in capture.processes]
     return pids if len(set(pids)) == len(pids) else list(range(1, len(pids) + 1))
 
@@ -67,15 +67,15 @@ def _named(what: str, pid: int, tid: int, name: str) -> Row:
 
 
 def _recorded(thread: Thread) -> Calls:
-    """Completed calls of the timeline, and the regions that were still open."""
+    """Completed calls of the timeline, and regions that were still open."""
     events: Calls = []
-    # Shallow calls first: of two with the same start and end, the outer one comes first.
+    # Shallow calls first, so that of two with the same start and end the outer one comes first.
     depth = [len(path) for path in thread.paths]
     for event in sorted(thread.events, key=lambda e: depth[e.path] if e.path < len(depth) else 0):
         path = thread.paths[event.path] if event.path < len(depth) else ()
         end_ns = event.start_ns + event.duration_ns
         events.append((event.start_ns, end_ns, path[-1] if path else "?", {"path": " > ".join(path)}))
-    # An open region may be hours old; it is drawn from where the timeline begins.
+    # An open region may be hours old; draw it from where the timeline begins.
     first_ns = min((event[0] for event in events), default=thread.start_ns)
     opened: Calls = []
     for region in thread.open:
@@ -86,7 +86,7 @@ def _recorded(thread: Thread) -> Calls:
 
 
 def _iteration(capture: Capture) -> tuple[int, str]:
-    """By what to divide totals so that one iteration is left, and what an iteration is."""
+    """The number of iterations to divide totals by, and what an iteration is."""
     done = capture.progress
     if done.updates:
         return done.updates, "update"
@@ -105,7 +105,7 @@ def _rebuilt(thread: Thread, divisor: int, unit: str) -> Calls:
     while todo:
         node, start_ns = todo.pop()
         times = node.calls / divisor
-        name = top if node is thread.root else f"{node.name} ×{times:.3g}"
+        name = top if node is thread.root else f"{node.name} {times:.3g}x"
         note = {"rebuilt": True, "calls_per_iteration": times, "mean_ns": node.mean_ns}
         calls.append((start_ns, start_ns + node.total_ns, name, {} if node is thread.root else note))
         for child in node.children:
@@ -115,7 +115,7 @@ def _rebuilt(thread: Thread, divisor: int, unit: str) -> Calls:
 
 
 def _complete(calls: Calls, pid: int, tid: int, shift_ns: int) -> list[Row]:
-    """Complete events in order of time; a call that outlives the one around it is cut to fit."""
+    """Complete events in time order; a call that outlives its caller is cut to fit."""
     rows: list[Row] = []
     ends: list[int] = []
     for start_ns, end_ns, name, note in sorted(calls, key=lambda call: (call[0], -call[1])):

@@ -89,7 +89,7 @@ def benchmark_json(
 ) -> dict[str, Any]:
     """Everything as plain values: the table, and the figures of every pair."""
     return {
-        "kind": "hotloop mario benchmark",
+        "kind": "hotloop-pipeline-benchmark",
         "schema_version": SCHEMA_VERSION,
         "rows": plain(tuple(rows)),
         "pairs": [{"original": plain(a), "fast": plain(b)} for a, b in figures],

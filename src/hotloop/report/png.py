@@ -1,7 +1,7 @@
 """One picture of the findings: time by operation, calls against time per call, categories, memory.
 
-Drawn with matplotlib's object interface on an Agg canvas: no pyplot, no window, no state left behind.
-Names are hostile text, so nothing here is read as markup.
+Drawn with matplotlib's object interface on an Agg canvas: no pyplot, no window, no global state. Names are
+foreign text, so nothing is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hotloop.analysis.findings import Findings, RegionFinding
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import shown
 
-BARS = 12  # operations and categories shown
-LABELS = 6  # points of the scatter that carry their name
+BARS = 12  # operations and categories to show
+LABELS = 6  # points of the scatter plot that are named
 INK, FAINT, GRID = "#1f2328", "#656d76", "#d8dee4"
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -77,7 +77,7 @@ def png_bytes(findings: Findings) -> bytes:
 def _heading(figure: Any, findings: Findings) -> None:
     headline = textwrap.wrap(shown(findings.headline), 92)[:2]
     figure.text(0.025, 0.965, "\n".join(headline), fontsize=14, fontweight="bold", va="top", linespacing=1.25)
-    facts = [f"wall {duration(findings.wall_ns)}"]
+    facts = [f"{duration(findings.wall_ns)} wall time"]
     if findings.env_steps:
         facts.append(f"{count(findings.env_steps)} env steps")
     if findings.env_steps_per_s is not None:
@@ -112,7 +112,7 @@ def _operations(axes: Any, findings: Findings) -> None:
 
 
 def _label(row: RegionFinding, rows: list[RegionFinding]) -> str:
-    """The name, with its parent's where two rows have the same one."""
+    """The name, with its parent's if two rows share it."""
     twins = sum(other.name == row.name for other in rows) > 1
     return shown(" > ".join(row.path[-2:]) if twins else row.name, 26)
 
@@ -176,18 +176,18 @@ def _calls(axes: Any, findings: Findings) -> None:
     axes.minorticks_off()
     axes.grid(which="major")
     axes.set_xlabel("calls")
-    axes.set_ylabel("mean time of a call, children included")
+    axes.set_ylabel("mean time per call, including children")
     axes.text(1.0, 1.02, "area: own time", transform=axes.transAxes, fontsize=8, color=FAINT, ha="right")
 
 
 def _decades(values: list[float]) -> tuple[float, float]:
-    """Limits at powers of ten with some room beside the outermost values."""
+    """Limits at powers of ten with some margin."""
     low, high = math.log10(min(values)), math.log10(max(values))
     return 10.0 ** math.floor(low - 0.2), 10.0 ** math.ceil(high + 0.2)
 
 
 def _short(number: float) -> str:
-    """Powers of ten for an axis: 1, 10, 100, 1k, 10k, ... ; nothing below one call."""
+    """Powers of ten for an axis: 1, 10, 100, 1k, 10k, ...; nothing below one call."""
     for unit, word in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
         if number >= unit:
             return f"{number / unit:g}{word}"
@@ -195,7 +195,7 @@ def _short(number: float) -> str:
 
 
 def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]]) -> None:
-    """Names right of their points, or left of those in the right half; crowded ones move down."""
+    """Names to the right of their points (left in the right half); overlapping ones move down."""
     effects = require_extra("matplotlib.patheffects", "report")
     taken: list[tuple[float, float]] = []
     middle = axes.transAxes.transform((0.5, 0.5))[0]

@@ -1,50 +1,55 @@
-"""Trees of regions as a table for the terminal and as JSON."""
+"""Tables of regions: the tree that `hotloop show` prints, and the summary printed while training goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from hotloop._util.units import count, duration, percent, short_count, short_duration
+from hotloop._util.units import count, duration, percent, short_count, short_duration, size
 from hotloop.analysis.region_tree import RegionTree, walk
 from hotloop.capture.model import Capture, Node, Progress
+from hotloop.capture.stats import ProfilerStats
 from hotloop.report.safe_text import columns, shown
+from hotloop.report.to_json import json_object
 
-SCHEMA_VERSION = 1
 HEADINGS = ("region", "calls", "total", "own", "share", "mean", "p50", "p99")
-WIDTHS = (8, 7, 7, 6, 7, 7, 7)  # 24 columns are left for the name at 80
+WIDTHS = (8, 7, 7, 6, 7, 7, 7)  # leaves 24 columns for the name at 80
+SUMMARY_HEADINGS = ("operation", "calls", "total", "mean", "min", "max", "memory peak", "GPU peak")
 
 
-def region_tree_text(outline: RegionTree, width: int, max_depth: int | None = None) -> str:
-    """One tree at `width` columns: `share` is own time over the wall time of its threads."""
+def region_tree_text(tree: RegionTree, width: int, max_depth: int | None = None) -> str:
+    """One tree at `width` columns; `share` is own time over the wall time of its threads."""
     name_width = max(width - sum(WIDTHS) - len(WIDTHS), 16)
     lines = [_line(HEADINGS, name_width)]
-    for depth, node in walk(outline.root):
+    for depth, node in walk(tree.root):
         if max_depth is None or depth < max_depth:
-            lines.append(_line(_cells(node, depth, outline, name_width), name_width))
-    for label, ns in (("(unattributed)", outline.unattributed_ns), ("(hotloop itself)", outline.hotloop_ns)):
-        lines.append(_line((label, "", "", short_duration(ns), _share(outline, ns)), name_width))
+            lines.append(_line(_cells(node, depth, tree, name_width), name_width))
+    for label, ns in (("(unattributed)", tree.unattributed_ns), ("(hotloop itself)", tree.hotloop_ns)):
+        lines.append(_line((label, "", "", short_duration(ns), _share(tree, ns)), name_width))
     return "\n".join(lines)
 
 
-def header_text(capture: Capture, region_trees: Sequence[RegionTree]) -> str:
-    """What was recorded, in a line or two."""
-    progress = capture.progress
-    threads = sum(o.thread_count for o in region_trees)
+def capture_header(capture: Capture, trees: Sequence[RegionTree]) -> str:
+    """Path, wall time, processes, threads and progress of a capture, in two lines."""
+    threads = sum(tree.thread_count for tree in trees)
+    done = capture.progress
     parts = [
-        f"{duration(capture.wall_ns)} of wall time",
+        f"{duration(capture.wall_ns)} wall time",
         f"{len(capture.processes)} process{'es' * (len(capture.processes) != 1)}",
         f"{threads} thread{'s' * (threads != 1)}",
     ]
-    parts += [f"{count(value)} {name}" for name, value in _counters(progress) if value]
+    for name, value in (
+        ("env steps", done.env_steps),
+        ("updates", done.updates),
+        ("episodes", done.episodes),
+    ):
+        parts += [f"{count(value)} {name}"] if value else []
     return f"{shown(str(capture.path or 'this process'))}\n" + ", ".join(parts)
 
 
-def region_tree_json(capture: Capture, region_trees: Sequence[RegionTree]) -> dict[str, Any]:
-    """The same as data; docs/capture-format.md describes it."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "hotloop-show",
+def region_tree_json(capture: Capture, trees: Sequence[RegionTree]) -> dict[str, Any]:
+    """The trees as plain values; docs/capture-format.md describes the fields."""
+    data = {
         "capture": str(capture.path) if capture.path else None,
         "command": capture.command,
         "wall_ns": capture.wall_ns,
@@ -58,22 +63,23 @@ def region_tree_json(capture: Capture, region_trees: Sequence[RegionTree]) -> di
         "tree": node_json(capture.tree),
         "groups": [
             {
-                "label": o.label,
-                "threads": o.thread_count,
-                "wall_ns": o.wall_ns,
-                "unattributed_ns": o.unattributed_ns,
-                "hotloop_ns": o.hotloop_ns,
-                "open_now": list(o.open_now),
-                "tree": node_json(o.root),
+                "label": tree.label,
+                "threads": tree.thread_count,
+                "wall_ns": tree.wall_ns,
+                "unattributed_ns": tree.unattributed_ns,
+                "hotloop_ns": tree.hotloop_ns,
+                "open_now": list(tree.open_now),
+                "tree": node_json(tree.root),
             }
-            for o in region_trees
+            for tree in trees
         ],
         "warnings": [*capture.warnings, *(w for p in capture.processes for w in p.warnings)],
     }  # fmt: skip
+    return json_object("show", data)
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """A node and what lies below it."""
+    """A node and everything below it, most total time first."""
     return {
         "name": node.name,
         "category": node.category,
@@ -101,15 +107,11 @@ def node_json(node: Node) -> dict[str, Any]:
     }
 
 
-def _counters(progress: Progress) -> list[tuple[str, int]]:
-    return [("env steps", progress.env_steps), ("updates", progress.updates), ("episodes", progress.episodes)]
+def _share(tree: RegionTree, ns: float | None) -> str:
+    return percent(None if ns is None else tree.share(ns)).replace(" ", "")  # no room for the blank
 
 
-def _share(outline: RegionTree, ns: float | None) -> str:
-    return percent(None if ns is None else outline.share(ns)).replace(" ", "")
-
-
-def _cells(node: Node, depth: int, outline: RegionTree, name_width: int) -> tuple[str, ...]:
+def _cells(node: Node, depth: int, tree: RegionTree, name_width: int) -> tuple[str, ...]:
     indent = "  " * min(depth, (name_width - 12) // 2)
     mark = "*" if node.out_of_order else ">" if node.open_calls else ""
     return (
@@ -117,7 +119,7 @@ def _cells(node: Node, depth: int, outline: RegionTree, name_width: int) -> tupl
         short_count(node.calls),
         short_duration(node.total_ns),
         short_duration(node.own_ns),
-        _share(outline, node.own_ns),
+        _share(tree, node.own_ns),
         short_duration(node.mean_ns),
         short_duration(node.percentile_ns(0.50)),
         short_duration(node.percentile_ns(0.99)),
@@ -128,3 +130,28 @@ def _line(cells: Sequence[str], name_width: int) -> str:
     padding = " " * (name_width - columns(cells[0]))
     numbers = "".join(" " + cell.rjust(width) for cell, width in zip(cells[1:], WIDTHS, strict=False))
     return (cells[0] + padding + numbers).rstrip()
+
+
+def summary_table(stats: Sequence[ProfilerStats], progress: Progress) -> str:
+    """One row for each operation, 80 to 100 columns wide."""
+    rows = [
+        (
+            shown(s.name, 28),
+            count(s.calls),
+            duration(s.total_ns),
+            duration(s.mean_ns),
+            duration(s.min_ns),
+            duration(s.max_ns),
+            size(s.rss_peak_bytes),
+            size(s.device_peak_bytes),
+        )
+        for s in stats
+    ]
+    rows.insert(0, SUMMARY_HEADINGS)
+    widths = [max(columns(row[i]) for row in rows) for i in range(len(SUMMARY_HEADINGS))]
+    lines = [f"hotloop: after {count(progress.env_steps)} env steps, {count(progress.updates)} updates"]
+    for name, *figures in rows:
+        cells = [name + " " * (widths[0] - columns(name))]
+        cells += [cell.rjust(width) for cell, width in zip(figures, widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

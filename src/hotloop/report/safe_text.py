@@ -1,4 +1,4 @@
-"""Names of regions are hostile text: any Unicode string, any length. This makes them fit to print."""
+"""Makes foreign text, such as region names (any Unicode string of any length), safe to print."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ def shown(name: str, width: int | None = None) -> str:
     return f"{_take(text, head)}…{_take(text[::-1], tail)[::-1]}"
 
 
+def words(name: str) -> str:
+    """A value of an enum for people: `no_difference` -> `no difference`."""
+    return name.replace("_", " ")
+
+
 def columns(text: str) -> int:
-    """Terminal columns a text takes; wide characters take two, combining ones none."""
+    """Terminal columns of a text; wide characters count two, combining ones none."""
     return sum(_columns(c) for c in text)
 
 

@@ -1,4 +1,4 @@
-"""`hotloop scale` as text and as JSON: the fit, expected against actual, who bends the curve."""
+"""`hotloop scale` as text and JSON: the fit, actual against linear growth, what bends the curve."""
 
 from __future__ import annotations
 
@@ -7,44 +7,42 @@ from typing import Any
 from hotloop._util.units import duration
 from hotloop.analysis.scaling import RegionScaling, Scaling
 from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import words
 from hotloop.report.text import nature, slope
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import json_object
 
-# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
-#   1  first version
-SCHEMA_VERSION = 1
 MOST_REGIONS = 10
 
 
 def scaling_text(found: Scaling, pen: Pen | None = None) -> str:
-    """The whole result for a terminal or a pipe."""
+    """The result for a terminal or a pipe."""
     pen = pen or Pen(unicode=False)
     sizes = f"{found.runs} runs, n = {', '.join(f'{size:,g}' for size in found.sizes)}"
-    lines = [pen.heading("Scaling", sizes), pen.wrap(found.says, "  ")]
+    lines = [pen.heading("Scaling", sizes), pen.wrap(found.summary, "  ")]
     if found.last_exponent is not None:
-        lines.append(pen.wrap(f"between the two largest sizes: n^{slope(found.last_exponent)}.", "  "))
+        lines.append(pen.wrap(f"Between the two largest sizes: n^{slope(found.last_exponent)}.", "  "))
     small, large = (f"n = {size:,g}" for size in (found.sizes[0], found.sizes[-1]))
-    rows = [("own time", small, large, "over linear", "exponent", "")]
+    rows = [("own time", small, large, "excess", "exponent", "")]
     for region in found.regions[:MOST_REGIONS]:
         rows.append((_name(region), *_figures(region)))
     if len(rows) > 1:
         drawn = table(pen, rows)
         lines += ["", pen.paint(drawn[0], "dim"), *drawn[1:]]
         if len(found.regions) > MOST_REGIONS:
-            lines.append(f"  {len(found.regions) - MOST_REGIONS} more with --json.")
+            lines.append(f"  {len(found.regions) - MOST_REGIONS} more regions with --json.")
     if found.factors:
-        lines += ["", pen.wrap("Actual over expected is the product of:", "  ")]
+        lines += ["", pen.wrap("Actual / linear is the product of:", "  ")]
         for factor in found.factors:
-            name = factor.factor.replace("steps per episode", "env steps per n")
+            name = "env steps per n" if factor.factor == "steps_per_episode" else words(factor.factor)
             lines.append(f"  {name:<20}{factor.ratio:>7.2f}x  {nature(factor)}")
     if found.not_measured:
-        lines += ["", *(pen.wrap(f"not measured: {reason}", "  ") for reason in found.not_measured)]
+        lines += ["", *(pen.wrap(f"Not measured: {reason}.", "  ") for reason in found.not_measured)]
     return "\n".join(lines)
 
 
 def scaling_json(found: Scaling) -> dict[str, Any]:
-    """The whole result as plain values, for `--json`."""
-    return {"kind": "hotloop scaling", "schema_version": SCHEMA_VERSION, **plain(found)}
+    """The result for `--json`."""
+    return json_object("scaling", found)
 
 
 def _name(region: RegionScaling) -> str:

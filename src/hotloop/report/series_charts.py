@@ -1,4 +1,4 @@
-"""Charts of a series as SVG that takes its colours from the page: intervals, runs in order, machine_load."""
+"""Charts of a series as SVG in the page's colours: intervals, runs in order, machine load."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hotloop.analysis.findings import Estimate
 from hotloop.report import markup as m
 
 WIDTH = 900
-LEFT, RIGHT = 190, 24  # room for names, room at the edge
-# Shape and colour: no chart relies on colour alone.
+LEFT, RIGHT = 190, 24  # margins; names go into the left one
+# Variants differ in colour and shape: no chart relies on colour alone.
 COLOURS = ("#0072b2", "#d55e00", "#0f9d61", "#7034cf", "#b5151a", "#8a6d00", "#2f5aa3", "#972d74")
 SHAPES = ("circle", "square", "triangle", "diamond")
 
@@ -23,7 +23,7 @@ class Dot:
 
     number: int
     variant: int  # place in the legend
-    value_s: float | None  # None: it failed
+    value_s: float | None  # None: the run failed
     label: str
 
 
@@ -73,7 +73,7 @@ def intervals(rows: Sequence[tuple[str, Estimate | None]]) -> str:
 
 
 def dots(points: Sequence[Dot], names: Sequence[str], unit: str) -> str:
-    """Every run in its order, a mark for each variant; failed runs as a cross at the bottom."""
+    """Every run in order, one kind of mark for each variant; failed runs as a cross at the bottom."""
     height, bottom = 320, 262
     good = [p.value_s for p in points if p.value_s is not None]
     most = max(good, default=1.0) * 1.08
@@ -91,7 +91,7 @@ def dots(points: Sequence[Dot], names: Sequence[str], unit: str) -> str:
         parts.append(_words(76, y(tick) + 4, duration(tick * 1e9) if tick else "0", "end"))
     for point in points:
         if point.value_s is None:
-            parts.append(_words(x(point.number), bottom + 4, "×", "middle", "var(--accent)"))
+            parts.append(_words(x(point.number), bottom + 4, "x", "middle", "var(--accent)"))
         else:
             parts.append(_mark(x(point.number), y(point.value_s), point.variant, point.label))
     parts.append(_words((84 + WIDTH) / 2, bottom + 24, f"run number; {unit}", "middle"))
@@ -100,7 +100,7 @@ def dots(points: Sequence[Dot], names: Sequence[str], unit: str) -> str:
         parts.append(_mark(at, height - 14, number, name))
         parts.append(_words(at + 12, height - 10, name, fill="var(--ink)"))
         at += 40 + 7.5 * min(len(name), 40)
-    return _svg(height, f"Every run in its order, {unit}", *parts)
+    return _svg(height, f"Every run in order, {unit}", *parts)
 
 
 def _mark(x: float, y: float, variant: int, label: str) -> str:
@@ -118,7 +118,7 @@ def _mark(x: float, y: float, variant: int, label: str) -> str:
 
 
 def load_chart(lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
-    """The machine machine_load over the runs: a small chart for each figure, all from 0 up."""
+    """The machine load over the runs: a small bar chart for each figure, starting at 0."""
     each, gap = 64, 26
     height = (each + gap) * len(lines) + 10
     parts = []
@@ -143,7 +143,7 @@ def load_chart(lines: Sequence[tuple[str, Sequence[float | None]]]) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values from `low` to `high`, at most about `most` of them."""
+    """About `most` round values from `low` to `high`."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]

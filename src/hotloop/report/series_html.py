@@ -1,4 +1,4 @@
-"""A series as one HTML file that needs no network: verdicts, intervals, every run, the machine."""
+"""A series as one self-contained HTML file: verdicts, intervals, every run, the machine load."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hotloop.analysis.verdict import Verdict, interval_words
 from hotloop.capture.series import Series
 from hotloop.report import markup as m
 from hotloop.report.html import asset, embedded, policy
+from hotloop.report.safe_text import words
 from hotloop.report.series_charts import Dot, dots, intervals, load_chart
 from hotloop.report.series_text import (
     METRICS,
@@ -24,7 +25,7 @@ from hotloop.report.series_text import (
     machine_load_text,
     work_sentences,
 )
-from hotloop.report.verdict import basis, floor_text, headline
+from hotloop.report.verdict import HOLM, basis, factor, headline, noise_floor_text
 
 _BUSY = {
     "load": "load",
@@ -43,7 +44,7 @@ def series_html(
     scaling: Scaling | None = None,
     name: str = "",
 ) -> str:
-    """The whole page. `name` is what to call the series in the commands shown."""
+    """The whole page. `name` is how commands on the page refer to the series."""
     title = series.plan.name or shlex.join(series.plan.baseline.command)
     script = asset("page.js")
     parts = [
@@ -61,7 +62,7 @@ def series_html(
         style=asset("page.css"),
         command=m.text(title, 300),
         sections="\n".join(part for part in parts if part),
-        footer="Made by hotloop from a series of runs. This page loads nothing from anywhere.",
+        footer="Made by hotloop from a series of runs. This page works offline.",
         findings=embedded(comparison_json(series, found)),
         charts=embedded({}),
         plotly="",
@@ -70,15 +71,15 @@ def series_html(
 
 
 def hero(series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None) -> str:
-    """The verdict in one sentence, and the figures of the series."""
+    """The verdict in one sentence, and the key figures of the series."""
     if table is not None and len(found.compared) > 1:
-        said = table.says
+        said = table.summary
     elif found.compared:
         row = found.compared[0]
         said = headline(row.verdict, found.baseline.name, row.variant.name)
     else:
-        said = scaling.says if scaling is not None else "Nothing can be said about this series yet."
-    figures = [("Runs", str(len(series.runs))), ("Time of all runs", duration(series.spent_s * 1e9))]
+        said = scaling.summary if scaling is not None else "There is nothing to report on this series yet."
+    figures = [("Runs", str(len(series.runs))), ("Total run time", duration(series.spent_s * 1e9))]
     if found.compared:
         word = "Pairs" if len(found.compared) == 1 else "Blocks"
         figures.append((word, str(found.blocks)))
@@ -92,18 +93,20 @@ def hero(series: Series, found: Comparison, table: RankedTable | None, scaling: 
 
 
 def verdicts(series: Series, found: Comparison) -> str:
-    """Interval plot, and a table with the same figures."""
+    """An interval plot, and a table with the same figures."""
     rows = [(row.variant.name, row.verdict.change) for row in found.compared]
     heads = ["variant", "#change in time", "#speed-up", "verdict", "work", "returns", "expected*"]
     body = [_verdict_row(row) for row in found.compared]
-    said = [f"VariantComparison with {found.baseline.name}: {METRICS[found.metric]}."]
+    said = [f"Compared with {found.baseline.name}. Metric: {METRICS[found.metric]}."]
     for row in found.compared:
         said += work_sentences(row.work, row.variant.name)
     if len(found.compared) == 1:
-        said += [basis(found.compared[0].verdict), floor_text(found.compared[0].verdict)]
-        said += [f"{name}: {verdict.says}." for name, verdict in found.compared[0].more]
+        said += [basis(found.compared[0].verdict), noise_floor_text(found.compared[0].verdict)]
+        said += [
+            f"{words(name).capitalize()}: {verdict.summary}." for name, verdict in found.compared[0].more
+        ]
     else:
-        said.append("All `faster` and `slower` hold together (Holm).")
+        said.append(HOLM)
     said += [*lane_sentences(series), *failures(series)]
     notes = "".join(f'<p class="small">{m.prose(sentence)}</p>' for sentence in said)
     drawn = m.panel(intervals(rows), m.table("Verdicts", heads, body))
@@ -113,12 +116,12 @@ def verdicts(series: Series, found: Comparison) -> str:
 def _verdict_row(row: VariantComparison) -> str:
     verdict = row.verdict
     work = "not counted" if row.work is None else "differs" if row.work else "same"
-    learning = row.learning.says if row.learning is not None else "not recorded"
+    learning = row.learning.summary if row.learning is not None else "not recorded"
     return m.row(
         m.name(row.variant.name, m.text(row.variant.safety)),
         m.cell(_change(verdict), verdict.change.value if verdict.change else None),
         m.cell(_speed_up(verdict), verdict.speed_up.value if verdict.speed_up else None),
-        f"<td>{m.text(verdict.says)}</td><td>{work}</td><td>{m.text(learning)}</td>",
+        f"<td>{m.text(verdict.summary)}</td><td>{work}</td><td>{m.text(learning)}</td>",
         f'<td class="optional">{m.text(row.variant.expected) if row.variant.expected else ""}</td>',
     )
 
@@ -129,7 +132,7 @@ def _change(verdict: Verdict) -> str:
 
 def _speed_up(verdict: Verdict) -> str:
     found = verdict.speed_up
-    return f"×{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" if found is not None else "-"
+    return factor(found)
 
 
 def components(found: Comparison) -> str:
@@ -141,24 +144,24 @@ def components(found: Comparison) -> str:
                 m.category(part.name),
                 m.cell(percent(part.share_of_a), part.share_of_a),
                 m.cell(_change(part.verdict), part.verdict.change.value if part.verdict.change else None),
-                f"<td>{m.text(part.verdict.says)}</td>",
+                f"<td>{m.text(part.verdict.summary)}</td>",
             )
             for part in row.components
         ]
         if body:
             heads = ["part", f"#share of {found.baseline.name}", "#change in time", "verdict"]
             tables.append(m.table(f"{row.variant.name}: parts", heads, body))
-    lead = "Own time of each category per unit of work; the words hold for all parts of a table together."
+    lead = "Own time of each part per unit of work; the verdicts of a table hold together."
     return m.section("components", "Components", lead, m.panel(*tables))
 
 
 def runs(series: Series, found: Comparison) -> str:
-    """Raw values in run order: drift shows here."""
+    """Raw values in run order, so that drift shows."""
     names = [variant.name for variant in series.plan.variants]
     shown = [run for run in series.runs if not run.scale]
     if not shown:
         return ""
-    unit = "time per run" if found.metric == "run" else f"time per {found.metric}"
+    unit = f"time per {words(found.metric)}"
     points = []
     for run in shown:
         value = value_s(run, found.metric) if run.ok else None
@@ -177,14 +180,14 @@ def runs(series: Series, found: Comparison) -> str:
         for run in shown
     ]
     heads = ["run", "#block", "#seed", f"#{unit}", "#process", "#CPU time"]
-    listed = m.table("Every run in its order", heads, body)
+    listed = m.table("Every run in order", heads, body)
     details = f"<details><summary>All {len(shown)} runs as a table</summary>{listed}</details>"
-    lead = "Every run in the order it was made. No run is left out."
+    lead = "Every run in the order it was made; none is left out."
     return m.section("runs", "Runs in order", lead, m.panel(dots(points, names, unit)) + details)
 
 
 def sizes(found: Scaling) -> str:
-    """What the scale check says."""
+    """How time grows with size."""
     body = [
         m.row(
             m.name(region.name or "(no region)"),
@@ -196,7 +199,7 @@ def sizes(found: Scaling) -> str:
     ]
     heads = ["own time", f"#n = {found.sizes[0]:,g}", f"#n = {found.sizes[-1]:,g}", "#exponent"]
     drawn = m.panel(m.table("Own time of each region by size", heads, body)) if body else ""
-    return m.section("sizes", "Growth with size", m.text(found.says, 1000), drawn)
+    return m.section("sizes", "Growth with size", m.text(found.summary, 1000), drawn)
 
 
 def _exponent(found: object) -> str:
@@ -205,12 +208,12 @@ def _exponent(found: object) -> str:
 
 
 def machine(series: Series, found: Comparison) -> str:
-    """The machine_load over time."""
+    """The machine load over the runs."""
     each = [run_load(run) for run in series.runs]
     lines = [(label, values) for key, label in _BUSY.items() if (values := _load_values(each, key))]
     drawn = m.panel(load_chart(lines)) if lines else ""
-    lead = f"Median and maximum over all runs: {machine_load_text(found.machine_load)}. No run is dropped."
-    return m.section("machine", "The machine meanwhile", m.text(lead, 600), drawn)
+    lead = f"Median and maximum over the runs: {machine_load_text(found.machine_load)}."
+    return m.section("machine", "Machine load during the runs", m.text(lead, 600), drawn)
 
 
 def _load_values(each: Sequence[RunLoad], key: str) -> list[float | None]:
@@ -220,7 +223,7 @@ def _load_values(each: Sequence[RunLoad], key: str) -> list[float | None]:
 
 
 def reproduce(series: Series, name: str) -> str:
-    """Commands, and where the runs lie."""
+    """The commands that were run, and the one that makes this report."""
     place = shlex.quote(name or str(series.path or "SERIES"))
     commands = [f"hotloop report {place}"]
     listed = "".join(

@@ -1,4 +1,4 @@
-"""A series as text: verdicts, work that differs, runs in their order, the machine machine_load."""
+"""A series of runs as text, markdown and JSON: verdicts, work that differs, every run, the machine load."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.comparison import Comparison, Metric, VariantComparison, rank_comparison, value_s
-from hotloop.analysis.diff import WorkDifference
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.load_snapshot import LoadLevel, MachineLoad
 from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.verdict import Decision
+from hotloop.analysis.work_counters import WorkDifference
 from hotloop.capture.series import Run, Series
 from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import words
 from hotloop.report.scaling import scaling_text
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import json_object, plain
 from hotloop.report.verdict import (
     progress_line,
     ranked_markdown,
@@ -25,22 +26,20 @@ from hotloop.report.verdict import (
     verdict_text,
 )
 
-SCHEMA_VERSION = 1  # of `comparison_json`
-MOST_RUNS = 60  # drawn in the terminal
-_PROCESS = "the whole process, its start included (no run recorded progress; see hotloop.progress)"
+MOST_RUNS = 60  # shown in the terminal
 METRICS: dict[Metric, str] = {
-    "env step": "time per env step in steady state, warm-up cut off",
-    "update": "time per update in steady state, warm-up cut off",
-    "run": _PROCESS,
+    "env_step": "time per env step in steady state, without warm-up",
+    "update": "time per update in steady state, without warm-up",
+    "run": "time of the whole process including start-up (no run reported hotloop.progress)",
 }
 
 
 def comparison_text(series: Series, found: Comparison, pen: Pen) -> str:
-    """The end of a comparison: two variants with their parts, or several as a ranked table."""
+    """The result of a comparison: two variants with their parts, or several as a ranked table."""
     if len(found.compared) == 1:
         return pair_text(series, found, pen)
     lines = [ranked_text(rank_comparison(found), pen, machine_load_text(found.machine_load))]
-    lines.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
+    lines.append(pen.wrap(f"Metric: {METRICS[found.metric]}.", "  "))
     lines += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     return "\n".join(lines)
 
@@ -48,11 +47,11 @@ def comparison_text(series: Series, found: Comparison, pen: Pen) -> str:
 def investigation_text(
     series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None, pen: Pen
 ) -> str:
-    """The end of a plan: the ranked table, then what the sizes say."""
+    """The result of a plan: the ranked table, then how time grows with size."""
     parts = []
     if table is not None:
         parts.append(ranked_text(table, pen, machine_load_text(found.machine_load)))
-        parts.append(pen.wrap(f"compared: {METRICS[found.metric]}.", "  "))
+        parts.append(pen.wrap(f"Metric: {METRICS[found.metric]}.", "  "))
     parts += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
     if scaling is not None:
         parts.append(("\n" if parts else "") + scaling_text(scaling, pen))
@@ -62,15 +61,15 @@ def investigation_text(
 def investigation_json(
     series: Series, found: Comparison, table: RankedTable | None, scaling: Scaling | None
 ) -> dict[str, Any]:
-    """The end of a plan as plain values, for `--json`."""
+    """The result of a plan for `--json`."""
     data = comparison_json(series, found)
-    return {**data, "kind": "hotloop investigation", "ranked": plain(table), "scaling": plain(scaling)}
+    return {**data, "kind": "hotloop-investigation", "ranked": plain(table), "scaling": plain(scaling)}
 
 
 def pair_text(series: Series, found: Comparison, pen: Pen) -> str:
-    """Two variants."""
+    """The comparison of two variants."""
     row = found.compared[0]
-    cpu = next((verdict for name, verdict in row.more if name.startswith("CPU")), None)
+    cpu = next((verdict for name, verdict in row.more if name.startswith("cpu")), None)
     a, b = found.baseline.name, row.variant.name
     return verdict_text(
         row.verdict,
@@ -85,31 +84,35 @@ def pair_text(series: Series, found: Comparison, pen: Pen) -> str:
 
 
 def notes(series: Series, found: Comparison, row: VariantComparison) -> list[str]:
-    """What else should be known about a pair: the metric, other metrics, work, learning, failures."""
-    said = [f"compared: {METRICS[found.metric]}; {medians(found, row)}.", *lane_sentences(series)]
-    said += [f"{name}: {verdict.says}." for name, verdict in row.more if not name.startswith("CPU")]
+    """What else matters about two variants: the metric, other metrics, work, learning, failures."""
+    said = [f"Metric: {METRICS[found.metric]}; {medians(found, row)}.", *lane_sentences(series)]
+    said += [
+        f"{words(name).capitalize()}: {verdict.summary}."
+        for name, verdict in row.more
+        if not name.startswith("cpu")
+    ]
     said += work_sentences(row.work, row.variant.name)
     if row.work is None and found.metric == "run":
-        said.append("work: not recorded, so it cannot be said whether both did the same.")
+        said.append("Work: not recorded, so the two may not have done the same.")
     if row.work == ():
-        said.append("work: the same on both sides.")
+        said.append("Work: the same on both sides.")
     if row.learning is not None:
-        said.append(f"returns: {row.learning.says}.")
+        said.append(f"Returns: {row.learning.summary}.")
     return said + failures(series)
 
 
 def lane_sentences(series: Series) -> list[str]:
-    """`2 runs were made at a time, each on cores of its own: 0,1 and 2,3.`, if runs overlapped."""
+    """`2 runs at a time, each on its own cores: 0,1 and 2,3.`, if runs overlapped."""
     lanes = sorted({run.cores for run in series.runs if run.at_once > 1})
     if not lanes:
         return []
     most = max(run.at_once for run in series.runs)
     cores = " and ".join(",".join(map(str, lane)) for lane in lanes)
-    return [f"{most} runs were made at a time, each on cores of its own: {cores}."]
+    return [f"{most} runs at a time, each on its own cores: {cores}."]
 
 
 def medians(found: Comparison, row: VariantComparison) -> str:
-    """`A 1.20 ms, B 0.80 ms` per unit."""
+    """`median A 1.20 ms, B 0.80 ms`."""
     sides = ((found.baseline.name, row.median_a_s), (row.variant.name, row.median_b_s))
     return "median " + ", ".join(
         f"{name} {duration(None if value is None else value * 1e9)}" for name, value in sides
@@ -122,19 +125,19 @@ def work_sentences(work: Sequence[WorkDifference] | None, name: str) -> list[str
     for found in work or ():
         figures = f"({found.b:,.6g} against {found.a:,.6g})"
         if found.ratio is None:
-            said.append(f"{name} has other {found.counter} {figures}.")
+            said.append(f"{name} has different {words(found.counter)} {figures}.")
             continue
         more = found.ratio > 1
         by = f"{abs(100 * (found.ratio - 1)):.0f} %"
-        if found.counter == "mean length":
+        if found.counter == "mean_episode_length":
             said.append(f"{name} had {'longer' if more else 'shorter'} episodes by {by} {figures}.")
         else:
-            said.append(f"{name} did {by} {'more' if more else 'fewer'} {found.counter} {figures}.")
+            said.append(f"{name} did {by} {'more' if more else 'fewer'} {words(found.counter)} {figures}.")
     return said
 
 
 def failures(series: Series) -> list[str]:
-    """A sentence for each variant that failed, with the end of what its last failure wrote."""
+    """A sentence for each variant with failed runs, ending in the last line of stderr."""
     said = []
     for variant in series.plan.variants:
         runs = [run for run in series.failures if run.variant == variant.name]
@@ -148,7 +151,7 @@ def failures(series: Series) -> list[str]:
 
 
 def machine_load_text(machine_load: MachineLoad) -> str:
-    """`load 1.3 (most 2.1), CPU pressure 12.0 % (most 31.0 %), steal 0.1 % (most 0.4 %)`."""
+    """`load 1.3 (max 2.1), CPU pressure 12.0 % (max 31.0 %), steal 0.1 % (max 0.4 %)`."""
     shares = (
         ("CPU pressure", machine_load.cpu_stall),
         ("memory pressure", machine_load.memory_stall),
@@ -164,7 +167,7 @@ def machine_load_text(machine_load: MachineLoad) -> str:
     for name, level in shares:
         if level is not None and (name in ("CPU pressure", "steal") or level.max > 0.001):
             said.append(f"{name} {_level(level)}")
-    return ", ".join(said) or "not known on this system"
+    return ", ".join(said) or "unknown on this system"
 
 
 def _level(level: LoadLevel) -> str:
@@ -172,7 +175,7 @@ def _level(level: LoadLevel) -> str:
 
 
 def progress_text(found: Comparison, width: int = 80) -> str:
-    """One line while it goes on: the interval shrinking, the next look."""
+    """One line for a comparison under way."""
     if len(found.compared) == 1:
         verdict = found.compared[0].verdict
         return progress_line(Decision(found.go_on, verdict, found.reason, found.next_look), width)
@@ -180,9 +183,9 @@ def progress_text(found: Comparison, width: int = 80) -> str:
 
 
 def series_text(series: Series, found: Comparison, pen: Pen, said: str | None = None) -> str:
-    """`hotloop report SERIES`: intervals, verdicts, components, every run in its order, the machine_load.
+    """`hotloop report SERIES`: verdicts, parts, intervals, every run in order, the machine load.
 
-    `said` takes the place of the verdicts, where there is more to say than those.
+    `said` replaces the verdicts, for series that are more than a comparison.
     """
     names = ", ".join(v.name for v in series.plan.variants)
     title = pen.heading(series.plan.name or "Series", f"{len(series.runs)} runs of {names}")
@@ -197,7 +200,7 @@ def series_text(series: Series, found: Comparison, pen: Pen, said: str | None = 
 
 
 def interval_lines(found: Comparison, pen: Pen) -> str:
-    """Each variant's change as a line on one scale, `|` at no change."""
+    """Each variant's interval on one scale; `|` marks no change."""
     drawn = [(row, row.verdict.change) for row in found.compared if row.verdict.change is not None]
     if not drawn:
         return ""
@@ -223,7 +226,7 @@ def _interval(change: Estimate, reach: float, width: int) -> str:
 
 
 def run_lines(series: Series, found: Comparison, pen: Pen) -> str:
-    """Every run in its order with its value as a dot, so that drift shows; failed ones say so."""
+    """Every run in order with its value as a dot, so that drift shows; failed runs with the reason."""
     runs = [run for run in series.runs if not run.scale]
     if not runs:
         return ""
@@ -259,15 +262,14 @@ def comparison_markdown(series: Series, found: Comparison, warnings: Sequence[st
 
 
 def comparison_json(series: Series, found: Comparison) -> dict[str, Any]:
-    """The verdicts and every run as plain values, for `--json`."""
-    return {
-        "kind": "hotloop experiment",
-        "schema_version": SCHEMA_VERSION,
+    """The verdicts and every run, for `--json`."""
+    data = {
         "series": str(series.path) if series.path is not None else None,
         **plain(found),
         "runs": [_run_json(run, found.metric) for run in series.runs],
         "warnings": list(series.warnings),
     }
+    return json_object("comparison", data)
 
 
 def _run_json(run: Run, metric: Metric) -> dict[str, Any]:

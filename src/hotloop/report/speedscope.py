@@ -1,7 +1,7 @@
 """A capture as a speedscope file: one weighted profile for all threads, then one for each thread.
 
-Weights are own times, so the flame graph's widths are exact; the order within a profile is the order in
-which regions first ran. A thread with a recorded timeline gets a second profile in order of time.
+Weights are own times, so the widths of the flame graph are exact; within a profile, regions are in the
+order in which they first ran. A thread with a recorded timeline gets a second profile in time order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNATTRIBUTED = "(unattributed)"
 
 
 class _Frames:
-    """Numbers for frames; the same name and place is the same frame."""
+    """Numbers the frames; the same name and site is the same frame."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def _weighted(name: str, root: Node, frames: _Frames) -> dict[str, Any]:
 
 
 def _timed(name: str, thread: Thread, frames: _Frames) -> dict[str, Any]:
-    """Calls opened and closed in order of time; one that outlives the call around it is cut to fit."""
+    """Open and close events in time order; a call that outlives its caller is cut to fit."""
     sites = _sites(thread.root)
     calls = sorted(
         ((e.start_ns, e.start_ns + e.duration_ns, e.path) for e in thread.events),

@@ -1,4 +1,4 @@
-"""A small SVG picture of the findings, to put into a README or a chat: headline, time bar, steps/s."""
+"""A small SVG card for a README or a chat: headline, time bar, env steps per second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class _Legend:
-    """A legend entry with its place."""
+    """A legend entry with its position."""
 
     x: float
     row: int
@@ -67,7 +67,7 @@ def svg(findings: Findings) -> str:
 
 
 def _corner(findings: Findings) -> list[str]:
-    """First line: who speaks, and how fast the run was."""
+    """The first line: our name, and the throughput."""
     lines = [_text("hotloop", MARGIN, 36, 'class="faint" font-size="13" letter-spacing="0.6"')]
     if findings.env_steps_per_s is not None:
         rate = findings.env_steps_per_s
@@ -79,7 +79,7 @@ def _corner(findings: Findings) -> list[str]:
 
 
 def _facts(findings: Findings) -> str:
-    facts = [f"wall {duration(findings.wall_ns)}"]
+    facts = [f"{duration(findings.wall_ns)} wall time"]
     if findings.env_steps:
         facts.append(f"{count(findings.env_steps)} env steps")
     if findings.updates:
@@ -93,7 +93,7 @@ def _facts(findings: Findings) -> str:
 
 
 def _bar(shares: list[CategoryShare], y: float) -> list[str]:
-    """The time bar; every share as wide as it is, its percentage inside where there is room."""
+    """The time bar to scale, with percentages where there is room."""
     inner = WIDTH - 2 * MARGIN
     if not shares:
         return [_text("no time was recorded in any region", MARGIN, y + 18, 'class="faint" font-size="13"')]
@@ -123,7 +123,7 @@ def _ink_on(colour: str) -> str:
 
 
 def _legend(shares: list[CategoryShare]) -> list[_Legend]:
-    """Entries from left to right in at most two rows; what does not fit is counted."""
+    """Entries in at most two rows; what does not fit is counted."""
     placed: list[_Legend] = []
     x, row = float(MARGIN), 0
     for number, share in enumerate(shares):
@@ -162,12 +162,12 @@ def _text(text: str, x: float, y: float, look: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text that XML can hold: control characters and lone surrogates as escapes, nothing else changed."""
+    """Text that XML can hold: control characters and lone surrogates escaped."""
     return "".join(c if c not in "\ufffe\uffff" else "\ufffd" for c in shown(text))
 
 
 def _wrapped(text: str, width: int, lines: int) -> list[str]:
-    """Lines of at most `width` columns; the last one says where it was cut."""
+    """Lines of at most `width` columns; a cut is marked on the last one."""
     found = [""]
     for word in text.split(" "):
         word = shown(word, width) if word else word

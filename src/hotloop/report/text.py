@@ -18,23 +18,23 @@ from hotloop.analysis.findings import (
 )
 from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
-from hotloop.report.safe_text import columns
+from hotloop.report.safe_text import columns, words
 
 MOST_BOTTLENECKS = 6
 MOST_RECOMMENDATIONS = 6
 MOST_THREADS = 12
 MOST_GROWTH = 6
 MOST_LINES = 6
-NOT_WORTH = "not worth optimising"
+NOT_WORTH = "not_worth_optimising"
 
 
 def terminal(
     findings: Findings, width: int = 80, colour: bool = False, unicode: bool = True, capture: str = ""
 ) -> str:
-    """The whole report for a terminal, a pipe or a text file, ending in the next useful command.
+    """The whole report for a terminal, a pipe or a text file, ending with the next command to run.
 
-    `unicode` False keeps to ASCII. `capture` is the name to use in the commands shown. Lines are at
-    most `width` columns wide (60 at least), but for single words of commands longer than that.
+    `unicode=False` restricts it to ASCII. `capture` is how commands refer to the capture. Lines are at most
+    `width` columns wide (at least 60), except for single words of a command that are longer.
     """
     pen = Pen(max(width, 60), colour, unicode)
     sections = [
@@ -54,12 +54,12 @@ def terminal(
 
 
 def headline(findings: Findings, pen: Pen) -> str:
-    """The one sentence, and the run's figures below it."""
+    """The headline sentence, and the run's key figures below it."""
     lines = [pen.paint(line, "bold") for line in pen.wrap(findings.headline).split("\n")]
     lines.append("")
     if findings.command:
         lines.append(pen.command(shlex.join(findings.command), "  "))
-    figures = [f"{duration(findings.wall_ns)} wall"]
+    figures = [f"{duration(findings.wall_ns)} wall time"]
     for number, rate, word in (
         (findings.env_steps, findings.env_steps_per_s, "env steps"),
         (findings.updates, findings.updates_per_s, "updates"),
@@ -84,23 +84,23 @@ def breakdown(found: Breakdown, basis: str, pen: Pen) -> str:
         for line, part in zip(drawn, found.categories, strict=True):
             lines.append(f"{line}  {pen.bar(part.share / largest, room, colour_of(part.category))}".rstrip())
     if found.hotloop_ns is None:
-        lines.append(pen.wrap("hotloop's own cost was not calibrated in this capture.", "  "))
+        lines.append(pen.wrap("The cost of hotloop itself was not calibrated for this capture.", "  "))
     lines.append(pen.dim(pen.wrap(sentence(basis), "  ")))
     return "\n".join(lines)
 
 
 def sentence(words: str) -> str:
-    """Words as a sentence: a capital at the start, a full stop at the end."""
+    """Capitalise and end with a full stop."""
     return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
 
 
 def source_lines(findings: Findings, pen: Pen) -> str:
-    """Lines of the script itself that were seen while no library call was running."""
+    """Lines of the script that were sampled while no library call was running."""
     if not findings.lines:
         return ""
     rows = [(line.site, percent(line.share)) for line in findings.lines[:MOST_LINES]]
     drawn = table(pen, rows)
-    return "\n".join([pen.heading("Lines of the script itself", "sampled outside library calls"), *drawn])
+    return "\n".join([pen.heading("Lines of your script", "sampled outside library calls"), *drawn])
 
 
 def bottlenecks(findings: Findings, pen: Pen) -> str:
@@ -116,7 +116,7 @@ def bottlenecks(findings: Findings, pen: Pen) -> str:
     terms = score_terms(findings)
     more = len(findings.bottlenecks) - MOST_BOTTLENECKS
     if terms:
-        said = f"The score weighs {', '.join(terms)}; a gain is for the whole run."
+        said = f"The score combines {', '.join(terms)}; gains are for the whole run."
         lines.append(pen.dim(pen.wrap(said, "  ")))
     if more > 0:
         lines.append(f"  {more} more in the HTML report.")
@@ -124,15 +124,15 @@ def bottlenecks(findings: Findings, pen: Pen) -> str:
 
 
 def score_terms(findings: Findings) -> list[str]:
-    """What the score was made of in this capture, in words."""
+    """The terms that made up the score in this capture."""
     terms = dict.fromkeys(term for b in findings.bottlenecks for term in b.score_terms)
-    return [term.replace("_", " ") for term in terms]
+    return [words(term).replace("cpu", "CPU") for term in terms]
 
 
 def recommendations(found: tuple[Recommendation, ...], pen: Pen) -> str:
-    """Ranked advice, each with its evidence, the change and the command that tests it."""
+    """Ranked advice, each with its evidence, the change to make and the command that tests it."""
     if not found:
-        return f"{pen.heading('What to do')}\n  No rule found anything to change in this capture."
+        return f"{pen.heading('What to do')}\n  There is no advice for this capture."
     worth = [(n, r) for n, r in enumerate(found, 1) if r.tier != NOT_WORTH]
     lines = [pen.heading("What to do", "best first")]
     if not worth:
@@ -175,13 +175,13 @@ def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:
 
 
 def split_command(text: str) -> tuple[str, str]:
-    """What to do first, "" for nothing, and the command: `make the change, then run: python ...`."""
+    """Split `make the change, then run: python ...` into what to do first ("" for none) and the command."""
     found = re.fullmatch(r"([A-Za-z ,]+): (.+)", text, re.DOTALL)
     return (found[1], found[2]) if found else ("", text)
 
 
 def growth(findings: Findings, pen: Pen) -> str:
-    """First what is learning, then what is a defect; the forecast of a run still going."""
+    """Why the run got slower: learning first, then defects; and the forecast of a run under way."""
     lines: list[str] = []
     if findings.growth is not None:
         lines += growth_lines(findings.growth, pen)
@@ -192,12 +192,12 @@ def growth(findings: Findings, pen: Pen) -> str:
 
 
 def forecast_text(plan: Forecast) -> str:
-    """When the run will be done, as a sentence."""
+    """When the run will be done, in one sentence."""
     left = plan.remaining_s
     value, low, high = (duration(1e9 * s) for s in (left.value, left.low, left.high))
     return (
         f"{count(plan.done_env_steps)} of {count(plan.goal_env_steps)} env steps done; "
-        f"if it goes on like this, {value} to go [{low}, {high}]."
+        f"at this rate, {value} to go [{low}, {high}]."
     )
 
 
@@ -205,14 +205,14 @@ def growth_lines(found: Growth, pen: Pen) -> list[str]:
     """The excess, its factors, and the regions whose calls got slower."""
     lines = [
         pen.wrap(
-            f"Time per {found.per}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
-            f"{found.excess:.2f} times as long.",
+            f"Time per {words(found.per)}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
+            f"{found.excess:.2f}x.",
             "  ",
         ),
-        pen.wrap(found.says, "  "),
+        pen.wrap(found.summary, "  "),
     ]
     for f in found.factors:
-        lines.append(f"  {f.factor:<20}{f.ratio:>7.2f}x  {nature(f)}")
+        lines.append(f"  {words(f.factor):<20}{f.ratio:>7.2f}x  {nature(f)}")
     if found.regions:
         rows = [("cost per call", "early", "late", "exponent", "")]
         for r in found.regions[:MOST_GROWTH]:
@@ -224,22 +224,22 @@ def growth_lines(found: Growth, pen: Pen) -> list[str]:
 
 
 def nature(factor: GrowthFactor) -> str:
-    """What a factor of the growth is."""
-    if factor.factor != "cost per call":
+    """What kind of cause a factor of the growth is."""
+    if factor.factor != "cost_per_call":
         return "learning or a setting"
     if factor.is_defect and factor.ratio > 1:
         return "defect"
-    return "the machine, or noise" if factor.ratio > 1 else "no defect"
+    return "machine or noise" if factor.ratio > 1 else "no defect"
 
 
 def slope(found: Estimate) -> str:
-    """An exponent with its interval, without negative zeros."""
+    """`0.62 [0.55, 0.70]`, without negative zeros."""
     value, low, high = (f"{x:.2f}".replace("-0.00", "0.00") for x in (found.value, found.low, found.high))
     return f"{value} [{low}, {high}]"
 
 
 def utilisation(findings: Findings, pen: Pen) -> str:
-    """Busy, waiting and idle for each thread, when there is more than one; who waits for whom."""
+    """Busy, waiting and idle time of each thread, if there are several; who waits for whom."""
     found = findings.utilisation
     if len(found) < 2:
         return ""
@@ -248,7 +248,9 @@ def utilisation(findings: Findings, pen: Pen) -> str:
         busy, waiting, idle = (percent(share) for share in parts_of(use))
         rows.append((f"{use.process} {use.thread}", duration(use.wall_ns), busy, waiting, idle))
         if use.stuck_in is not None:
-            inside = f"{use.process}, {use.thread}: inside {use.stuck_in} for {duration(use.stuck_for_ns)}"
+            inside = (
+                f"{use.process}, {use.thread} had been in {use.stuck_in} for {duration(use.stuck_for_ns)}"
+            )
             stuck.append(pen.wrap(f"{inside} when the capture was read.", "  "))
     drawn = table(pen, rows)
     lines = [pen.heading("Threads"), pen.paint(drawn[0], "dim"), *drawn[1:], *stuck]
@@ -260,7 +262,7 @@ def utilisation(findings: Findings, pen: Pen) -> str:
 
 def thread_sentences(findings: Findings) -> list[str]:
     """Who waits for whom, and whether there are more compute threads than cores."""
-    return [found.says for found in (findings.waits, findings.oversubscription) if found is not None]
+    return [found.summary for found in (findings.waits, findings.oversubscription) if found is not None]
 
 
 def parts_of(use: ThreadUse) -> tuple[float | None, float | None, float | None]:
@@ -272,25 +274,31 @@ def parts_of(use: ThreadUse) -> tuple[float | None, float | None, float | None]:
 
 
 def roofline(findings: Findings, pen: Pen) -> str:
-    """How far each phase is from the best this machine could do."""
+    """How far each region is from the best this machine could do."""
     if not findings.roofline:
         return ""
-    rows = [("phase", "measured", "limit", "away", "limited by")]
+    rows = [("region", "per call", "limit", "ratio", "limited by")]
     for r in findings.roofline:
-        limit = pen.clean(r.limit, 20)
+        limit = pen.clean(words(r.limit), 20)
         rows.append((r.name, duration(r.measured_ns), duration(r.limit_ns), f"{r.ratio:.1f}x", limit))
     drawn = table(pen, rows)
-    return "\n".join([pen.heading("Speed of light"), pen.paint(drawn[0], "dim"), *drawn[1:]])
+    return "\n".join(
+        [
+            pen.heading("Roofline", "time per call against this machine's limit"),
+            pen.paint(drawn[0], "dim"),
+            *drawn[1:],
+        ]
+    )
 
 
 def machine(findings: Findings, pen: Pen) -> str:
-    """One line on the computer and the libraries."""
+    """The computer and the library versions."""
     parts = machine_parts(findings)
     return f"{pen.heading('Machine')}\n{pen.wrap(', '.join(parts), '  ')}" if parts else ""
 
 
 def machine_parts(findings: Findings) -> list[str]:
-    """What is known of the computer, in a fixed order."""
+    """Facts about the computer and versions of libraries."""
     facts, parts = findings.machine, []
     if facts.get("cpu"):
         parts.append(str(facts["cpu"]))
@@ -299,14 +307,14 @@ def machine_parts(findings: Findings) -> list[str]:
         of = f" of {present}" if present is not None else ""
         parts.append(f"{facts['cores_granted']:g}{of} cores granted")
     if facts.get("memory_bytes") is not None:
-        parts.append(f"{size(facts['memory_bytes'])} of memory")
+        parts.append(f"{size(facts['memory_bytes'])} memory")
     if facts.get("load_1min") is not None:
         parts.append(f"load {facts['load_1min']:.2f} at the start")
     return parts + [f"{name} {version}" for name, version in findings.versions.items()]
 
 
 def unmeasured(findings: Findings, pen: Pen) -> str:
-    """What could not be measured, and what to know about this capture."""
+    """What could not be measured, and warnings about this capture."""
     blocks = []
     for title, sentences in (("Not measured", findings.not_measured), ("Warnings", findings.warnings)):
         if sentences:
@@ -315,7 +323,7 @@ def unmeasured(findings: Findings, pen: Pen) -> str:
 
 
 def next_command(findings: Findings, pen: Pen, capture: str) -> str:
-    """What to type next: test the best advice, or look at the page."""
+    """What to run next: test the best advice, or open the HTML report."""
     page = f"hotloop report {shlex.quote(capture) + ' ' if capture else ''}-o report.html"
     lines = [pen.heading("Next")]
     best = next((r for r in findings.recommendations if r.tier != NOT_WORTH and r.prove_command), None)
@@ -323,26 +331,26 @@ def next_command(findings: Findings, pen: Pen, capture: str) -> str:
         first, command = split_command(best.prove_command)
         said = f"# test the first advice{': ' + first if first else ''}"
         lines += [pen.dim(pen.wrap(said, "  ", "  # ")), pen.command(command, "  ")]
-        lines.append(pen.dim("  # look closer"))
+        lines.append(pen.dim("  # see the details"))
     lines.append(pen.command(page, "  "))
     return "\n".join(lines)
 
 
 def seconds(own_ns: int, wall_ns: int) -> str:
-    """Seconds with as many digits as the whole deserves."""
+    """Seconds, with digits that suit the total."""
     digits = 1 if wall_ns >= 100e9 else 2 if wall_ns >= 10e9 else 3 if wall_ns >= 1e8 else 6
     return f"{own_ns / 1e9:,.{digits}f} s"
 
 
-def gain(estimate: Estimate | None, times: str = "x") -> str:
-    """`1.38x [1.34, 1.42]`; empty when there is none."""
+def gain(estimate: Estimate | None) -> str:
+    """`1.38x [1.34, 1.42]`; "" for none."""
     if estimate is None:
         return ""
     digits = 3 if estimate.high - estimate.low < 0.02 else 2
     value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value}{times} [{low}, {high}]"
+    return f"{value}x [{low}, {high}]"
 
 
 def rate_text(per_s: float) -> str:
-    """`6,003/s`, with digits where the rate is small."""
+    """`6,003/s`; small rates with digits."""
     return f"{per_s:,.0f}/s" if per_s >= 100 else f"{per_s:.3g}/s"

@@ -1,37 +1,45 @@
-"""The findings as plain data: `report.json`, `--json`, and the block embedded in the HTML page.
+"""Findings as plain data, for `report.json`, every verb's `--json` and the block embedded in the HTML page.
 
-The names are those of `hotloop.analysis.findings`, so its docstrings document the file: nanoseconds in
-`_ns`, bytes in `_bytes`, shares 0..1, an estimate as value, low and high (95 %). None becomes null and
-means "not measured"; so do numbers JSON cannot hold. Beside the findings stand `kind` and
-`schema_version`.
+The names are those of the dataclasses in `hotloop.analysis`, so their comments document the JSON:
+nanoseconds in `_ns`, bytes in `_bytes`, shares 0..1, an estimate as value, low and high (95 %). None
+becomes null and means "not measured"; so does a number that JSON cannot hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 from typing import Any
 
 from hotloop.analysis.findings import Findings
 
-# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
+# Version of everything printed with --json. Raised when a field changes its meaning or goes away, not when
+# one is added.
 #   1  first version
-SCHEMA_VERSION = 1
+#   2  kinds in kebab-case, enum values in snake_case; says -> summary, light -> roofline,
+#      course -> time_series, rule -> name, badge -> machine_load
+SCHEMA_VERSION = 2
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
     """The findings as dicts, lists, strings, numbers and None, ready for json.dumps."""
-    return {"kind": "hotloop findings", "schema_version": SCHEMA_VERSION, **plain(findings)}
+    return json_object("report", findings)
+
+
+def json_object(noun: str, data: Any) -> dict[str, Any]:
+    """`data`, a dataclass or a dict, as plain values with `kind` ("hotloop-<noun>") and `schema_version`."""
+    return {"kind": f"hotloop-{noun}", "schema_version": SCHEMA_VERSION, **plain(data)}
 
 
 def plain(value: Any) -> Any:
-    """A value of the findings without dataclasses, tuples, NaN or infinity."""
+    """A value without dataclasses, tuples, numpy scalars, NaN or infinity."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
-        return {name: plain(getattr(value, name)) for name in _fields(type(value))}
+        return {name: plain(getattr(value, name)) for name in _field_names(value.__class__)}
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -41,10 +49,6 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-_known: dict[type, tuple[str, ...]] = {}
-
-
-def _fields(kind: type) -> tuple[str, ...]:
-    if kind not in _known:
-        _known[kind] = tuple(field.name for field in dataclasses.fields(kind))
-    return _known[kind]
+@cache  # a report holds thousands of regions
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))

@@ -1,92 +1,93 @@
-"""`hotloop top`: one look at a running job, as a live view, as plain lines, as JSON."""
+"""`hotloop top`: the status of a running job as a live view, as plain lines and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.units import count, duration, percent, size
-from hotloop.analysis.live import UNATTRIBUTED, Live, LiveProcess, Stuck
+from hotloop.analysis.live import UNATTRIBUTED, LiveProcess, LiveStatus, Stuck
 from hotloop.report.safe_text import shown
+from hotloop.report.to_json import json_object
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SCHEMA_VERSION = 1
 _SHARES_ON_A_LINE = 4
 _BAR = 20  # columns of the longest bar
 
 
-def top_json(live: Live) -> dict[str, Any]:
-    """The look as plain values."""
-    return {"schema_version": SCHEMA_VERSION, "kind": "hotloop top"} | asdict(live)
+def top_json(status: LiveStatus) -> dict[str, Any]:
+    """The status for `--json`."""
+    return json_object("top", status)
 
 
-def top_lines(live: Live) -> str:
-    """One line for the job, and one for each thread that is stuck."""
-    shares = [f"{shown(r.name, 28)} {percent(r.share)}" for r in live.regions[:_SHARES_ON_A_LINE] if r.own_ns]
-    parts = [duration(live.run_ns), *_rates(live), *shares]
-    return "\n".join(["  ".join(parts), *(f"  {line}" for line in _notices(live))])
+def top_lines(status: LiveStatus) -> str:
+    """One line for the job, and one for each stuck thread."""
+    shares = [
+        f"{shown(r.name, 28)} {percent(r.share)}" for r in status.regions[:_SHARES_ON_A_LINE] if r.own_ns
+    ]
+    parts = [duration(status.run_ns), *_rates(status), *shares]
+    return "\n".join(["  ".join(parts), *(f"  {line}" for line in _notices(status))])
 
 
-def ending(live: Live) -> str:
-    """The word with which the view ends."""
-    died = [p for p in live.processes if p.state == "died"]
-    how = f" ({shown(live.exit_status, 60)})" if live.exit_status else ""
-    text = f"All processes of the capture have ended{how}: {duration(live.run_ns)}, {_work(live)}."
+def ending(status: LiveStatus) -> str:
+    """The last line, once all processes have ended."""
+    died = [p for p in status.processes if p.state == "died"]
+    how = f" ({shown(status.exit_status, 60)})" if status.exit_status else ""
+    text = f"All processes of the capture have ended{how}: {duration(status.run_ns)}, {_work(status)}."
     if died:
-        text += f" {len(died)} of {len(live.processes)} died without closing their recording: {_who(died)}."
+        text += f" {len(died)} of {len(status.processes)} died before closing their recording: {_who(died)}."
     return text
 
 
-def top_view(live: Live, title: str, height: int = 40) -> RenderableType:
-    """The look for a terminal of so many lines: job, regions, processes, stuck threads."""
+def top_view(status: LiveStatus, title: str, height: int = 40) -> RenderableType:
+    """The status for a terminal with `height` lines: job, stuck threads, regions, processes."""
     from rich.console import Group
     from rich.text import Text
 
-    notices = _notices(live)
+    notices = _notices(status)
     left = max(height - 10 - len(notices), 6)
-    processes = min(len(live.processes), max(left // 2, 3))
+    processes = min(len(status.processes), max(left // 2, 3))
     regions = max(left - processes, 3)
-    span = "since its start" if live.since_start else f"over the last {duration(live.span_ns)}"
+    span = "since the start" if status.since_start else f"over the last {duration(status.span_ns)}"
     return Group(
         Text(f"hotloop top  {shown(title, 50)}", style="bold"),
-        Text(f"{duration(live.run_ns)} so far: {_work(live)}"),
-        Text(f"{span}: " + ("   ".join(_rates(live)) or "no progress reported")),
+        Text(f"{duration(status.run_ns)} so far: {_work(status)}"),
+        Text(f"{span}: " + ("   ".join(_rates(status)) or "no progress reported")),
         *(Text(line, style="bold red") for line in notices),
         Text(""),
-        _region_table(live, regions),
+        _region_table(status, regions),
         Text(""),
-        _process_table(live, processes),
+        _process_table(status, processes),
     )
 
 
-def show(looks: Iterable[Live], title: str) -> None:
-    """Redraw the view in place at every look; the last one stays on the screen."""
+def show_live(updates: Iterable[LiveStatus], title: str) -> None:
+    """Redraw the view in place at every update; the last one stays on the screen."""
     from rich.console import Console
-    from rich.live import Live as Screen
+    from rich.live import Live
 
     console = Console()
-    last: Live | None = None
-    with Screen(console=console, auto_refresh=False) as screen:
-        for last in looks:
+    last: LiveStatus | None = None
+    with Live(console=console, auto_refresh=False) as screen:
+        for last in updates:
             screen.update(top_view(last, title, console.height), refresh=True)
     if last is not None and last.all_ended:
         console.print(ending(last), markup=False, highlight=False)
 
 
-def _rates(live: Live) -> list[str]:
-    rates = ((live.env_steps_per_s, "env steps/s"), (live.updates_per_s, "updates/s"))
-    means = ((live.mean_return, "return"), (live.mean_loss, "loss"))
+def _rates(status: LiveStatus) -> list[str]:
+    rates = ((status.env_steps_per_s, "env steps/s"), (status.updates_per_s, "updates/s"))
+    means = ((status.mean_return, "return"), (status.mean_loss, "loss"))
     return [
         *(f"{_number(value)} {unit}" for value, unit in rates if value is not None),
         *(f"{name} {_number(value)}" for value, name in means if value is not None),
     ]
 
 
-def _work(live: Live) -> str:
-    done = ((live.env_steps, "env steps"), (live.updates, "updates"), (live.episodes, "episodes"))
+def _work(status: LiveStatus) -> str:
+    done = ((status.env_steps, "env steps"), (status.updates, "updates"), (status.episodes, "episodes"))
     parts = [f"{count(number)} {unit}" for number, unit in done if number]
     return ", ".join(parts) or "no progress reported"
 
@@ -97,15 +98,15 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _notices(live: Live) -> list[str]:
-    silent = [p for p in live.processes if p.state == "silent"]
-    died = [p for p in live.processes if p.state == "died"]
-    lines = [_stuck_words(stuck) for stuck in live.stuck]
+def _notices(status: LiveStatus) -> list[str]:
+    silent = [p for p in status.processes if p.state == "silent"]
+    died = [p for p in status.processes if p.state == "died"]
+    lines = [_stuck_words(stuck) for stuck in status.stuck]
     if silent:
-        lines.append(f"no sign of life (stopped, or starved of CPU): {_who(silent)}")
-    if died and not live.all_ended:
-        lines.append(f"died without closing the recording: {_who(died)}")
-    if not live.processes:
+        lines.append(f"no heartbeat (stopped, or starved of CPU): {_who(silent)}")
+    if died and not status.all_ended:
+        lines.append(f"died before closing the recording: {_who(died)}")
+    if not status.processes:
         lines.append("no process has recorded anything yet")
     return lines
 
@@ -121,7 +122,7 @@ def _who(processes: list[LiveProcess]) -> str:
     return names + (f" and {len(processes) - 4} more" if len(processes) > 4 else "")
 
 
-def _region_table(live: Live, rows: int) -> RenderableType:
+def _region_table(status: LiveStatus, rows: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -129,9 +130,9 @@ def _region_table(live: Live, rows: int) -> RenderableType:
     table.add_column("region", max_width=36)
     for heading in ("share", "calls/s"):
         table.add_column(heading, justify="right")
-    table.add_column("of the time of all threads")
-    largest = max((r.share for r in live.regions), default=0.0) or 1.0
-    for region in live.regions[:rows]:
+    table.add_column("share of the time of all threads")
+    largest = max((r.share for r in status.regions), default=0.0) or 1.0
+    for region in status.regions[:rows]:
         style = "dim" if region.name == UNATTRIBUTED else ""
         calls = "" if region.name == UNATTRIBUTED else _number(region.calls_per_s)
         bar = "█" * max(round(_BAR * region.share / largest), 1 if region.own_ns else 0)
@@ -140,7 +141,7 @@ def _region_table(live: Live, rows: int) -> RenderableType:
     return table
 
 
-def _process_table(live: Live, rows: int) -> RenderableType:
+def _process_table(status: LiveStatus, rows: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -150,7 +151,7 @@ def _process_table(live: Live, rows: int) -> RenderableType:
         table.add_column(heading, justify="right")
     table.add_column("most time in", max_width=28)
     table.add_column("now in", max_width=24)
-    running = sorted(live.processes, key=lambda p: p.state in ("ended", "died"))
+    running = sorted(status.processes, key=lambda p: p.state in ("ended", "died"))
     for p in running[:rows]:
         busiest = "-" if p.busiest is None else f"{shown(p.busiest, 20)} {percent(p.busiest_share)}"
         now = p.state if p.state != "running" else shown(p.inside, 24) if p.inside else "-"

@@ -1,4 +1,4 @@
-"""The end of `hotloop try`: a verdict for each patch, and the lines to add."""
+"""The result of `hotloop try`: a verdict for each patch, and the lines to add to the script."""
 
 from __future__ import annotations
 
@@ -10,33 +10,30 @@ from hotloop.analysis.load_snapshot import MachineLoad
 from hotloop.analysis.trial import BASELINE, How
 from hotloop.analysis.verdict import VariantVerdict, Verdict, interval_words
 from hotloop.report.pen import Pen, table
+from hotloop.report.safe_text import words
 from hotloop.report.series_text import machine_load_text
-from hotloop.report.to_json import plain
-from hotloop.report.verdict import headline
-
-# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
-#   1  first version
-SCHEMA_VERSION = 1
+from hotloop.report.to_json import json_object
+from hotloop.report.verdict import HOLM, headline, short_verdict
 
 _HOW = {
-    "cycles": "Segments are whole cycles of collecting and learning.",
-    "steps": "No update was seen: the times are of collecting alone.",
-    "updates": "No env step was seen: the times are of updates alone.",
+    "cycles": "Each segment covers whole cycles of collecting and learning.",
+    "steps": "No updates were seen, so times cover collecting only.",
+    "updates": "No env steps were seen, so times cover updates only.",
     "nothing": "No segment was completed.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One patch, its verdict, and how to keep it."""
+    """One patch, its verdict, and how to make it permanent."""
 
     name: str
     why: str
-    line: str  # what to write
+    line: str  # the code to add
     at: str | None  # `train.py:12`
-    says: str  # `add this line at train.py:12`
+    instruction: str  # `add this line at train.py:12`
     verdict: Verdict
-    workers: int = 0  # worker processes in which it was switched, too
+    workers: int = 0  # worker processes that were patched as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +46,48 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """All that `hotloop try` found."""
+    """Everything that `hotloop try` found."""
 
     patches: tuple[Patch, ...]  # best first
-    together: VariantVerdict | None  # the best combination, where it was tried
+    together: VariantVerdict | None  # the combination of all faster patches, if it was tried
     left_out: tuple[LeftOut, ...]
-    blocks: int  # rounds: segments of every patch and of the script as it is
+    blocks: int  # rounds: one segment of each patch and of the unpatched script
     unit: str
     how: How
     same_share: float | None
-    seconds: float  # in segments
-    began: bool  # training was seen to begin
-    kept: tuple[str, ...] = ()  # faster, and left on while the others were still tried
-    machine_load: MachineLoad | None = None  # how busy the computer was
+    seconds: float  # total length of the segments
+    began: bool  # whether any training was seen
+    kept: tuple[str, ...] = ()  # faster patches that stayed on while the others were still tried
+    machine_load: MachineLoad | None = None
 
 
 def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
-    """The table, the lines to add, the best combination, what was left out."""
+    """The table of patches, the lines to add, the best combination, and what was not tried."""
     pen = pen or Pen(unicode=False)
     if not found.began:
         return pen.wrap(
-            "No training was seen: no env step or update of a library hotloop knows was counted for long "
-            "enough. In a loop of your own, call hotloop.progress(env_steps=...)."
+            "No training was seen: hotloop did not count env steps or updates of a library it knows for long "
+            "enough. In a training loop of your own, call hotloop.progress(env_steps=...)."
         )
     aside = f"{found.blocks} {'round' if found.blocks == 1 else 'rounds'}, {found.seconds:.0f} s measured"
     lines = [pen.heading("Patches", aside), pen.wrap(f"{_how(found)}{_on_top(found)}", "  "), ""]
     if found.patches:
-        rows = [("patch", f"time per {found.unit}", "verdict"), *map(_cells, found.patches)]
+        rows = [("patch", f"time per {words(found.unit)}", "verdict"), *map(_cells, found.patches)]
         drawn = table(pen, rows)
         lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
     else:
         lines.append("  No patch could be tried.")
     for patch in found.patches:
         if patch.verdict.word == "faster":
-            lines += ["", pen.wrap(f"{patch.name}: {patch.verdict.says}; {patch.says}:", "  ")]
+            lines += ["", pen.wrap(f"{patch.name}: {patch.verdict.summary}; {patch.instruction}:", "  ")]
             lines += [f"      {pen.clean(line)}" for line in patch.line.split("\n")]
             lines.append(pen.dim(pen.wrap(patch.why + _in_workers(patch), "    ")))
     lines += ["", pen.wrap(_together(found), "  ")]
     floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
     if floors:
         worst = max(floors)
-        floor = percent(worst) if worst < 1 else f"{1 + worst:.0f} times"
-        said = f"noise floor: {floor} at worst; all `faster` and `slower` hold together (Holm)."
-        lines.append(pen.wrap(said, "  "))
+        floor = percent(worst) if worst < 1 else f"{1 + worst:.0f}x"
+        lines.append(pen.wrap(f"Noise floor: {floor} at worst. {HOLM}", "  "))
     if found.machine_load is not None:
         lines.append(pen.wrap(f"machine: {machine_load_text(found.machine_load)}.", "  "))
     lines += [pen.dim(pen.wrap(f"not tried: {o.name}: {o.reason}.", "  ", "    ")) for o in found.left_out]
@@ -101,15 +97,15 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
 def _cells(patch: Patch) -> tuple[str, str, str]:
     verdict = patch.verdict
     change = "-" if verdict.change is None else f"{interval_words(verdict.change)}"
-    return patch.name, change, verdict.word if verdict.word in ("faster", "slower") else verdict.says
+    return patch.name, change, short_verdict(verdict)
 
 
 def _on_top(found: TrialReport) -> str:
     if not found.kept:
         return ""
     return (
-        f" Once found to be faster, {' and '.join(found.kept)} stayed on: what was still undecided then was "
-        "measured on top of that."
+        f" {' and '.join(found.kept)} stayed on once found to be faster; patches still undecided by then "
+        "were measured on top."
     )
 
 
@@ -117,16 +113,16 @@ def _in_workers(patch: Patch) -> str:
     if not patch.workers:
         return ""
     number = "one worker process" if patch.workers == 1 else f"{patch.workers} worker processes"
-    return f" It was switched in {number}, too: the line must run there as well."
+    return f" It was also applied in {number}, so the line must run there as well."
 
 
 def _how(found: TrialReport) -> str:
     if found.how != "phases":
         return _HOW[found.how]
-    share = "" if found.same_share is None else f" ({percent(found.same_share)} of the time)"
+    share = "" if found.same_share is None else f" ({percent(found.same_share)})"
     return (
-        "Collecting and learning alternate slowly, so they were measured apart and put together; what was "
-        f"not measured in turns{share} is taken as the same for all."
+        "Collecting and learning alternate slowly, so they were measured separately and added up; the rest "
+        f"of the time{share} is assumed to be the same for all patches."
     )
 
 
@@ -135,12 +131,12 @@ def _together(found: TrialReport) -> str:
     if found.together is not None:
         return f"Best combination: {headline(found.together.verdict, BASELINE, found.together.name)}."
     if len(faster) > 1:
-        return "The combination of the faster ones was not tried: the script or the budget ended first."
+        return "The combination of the faster patches was not tried: the script or the budget ended first."
     if faster:
         return f"Best combination: {faster[0]} alone."
-    return "No patch is clearly faster than the script as it is."
+    return "No patch is clearly faster than the unpatched script."
 
 
 def trial_json(found: TrialReport) -> dict[str, Any]:
-    """The same as plain values, for `--json`."""
-    return {"kind": "hotloop try", "schema_version": SCHEMA_VERSION, **plain(found)}
+    """The report for `--json`."""
+    return json_object("trial", found)

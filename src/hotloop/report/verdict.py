@@ -1,22 +1,19 @@
-"""Verdicts as text for a terminal or a pipe, as markdown for a pull request, and as plain data."""
+"""Verdicts, ranked variants and baseline counters as text for a terminal and markdown for a pull request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hotloop._util.units import percent
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.ranking import LearningVerdict, RankedRow, RankedTable
+from hotloop.analysis.ranking import RankedRow, RankedTable
 from hotloop.analysis.verdict import ComponentVerdict, Decision, Verdict, interval_words
+from hotloop.analysis.work_counters import CounterChange
 from hotloop.report.pen import Pen, table
-from hotloop.report.to_json import plain
+from hotloop.report.safe_text import words
 
-# Version history (raised when a field changes its meaning or goes; a new field does not raise it):
-#   1  first version
-SCHEMA_VERSION = 1
-
-_STYLE = {"faster": "bold green", "slower": "bold red", "no difference": "bold", "undecided": "bold yellow"}
+HOLM = "All `faster` and `slower` verdicts hold together (Holm)."
+_STYLE = {"faster": "bold green", "slower": "bold red", "no_difference": "bold", "undecided": "bold yellow"}
 
 
 def verdict_text(
@@ -30,17 +27,16 @@ def verdict_text(
     notes: Sequence[str] = (),
     machine_load: str = "",
 ) -> str:
-    """The end of a comparison: the verdict, what it rests on, the parts, the noise floor.
+    """The result of a comparison: the verdict, what it is based on, the noise floor, the parts.
 
-    `a` and `b` are what the two sides are called. `notes` are sentences on what differs (work counters,
-    runs that failed); `machine_load` says what the machine was doing.
+    `a` and `b` name the two sides. `notes` are sentences on what else differs (work counters, failed runs).
     """
     pen = pen or Pen(unicode=False)
     lines = [pen.paint(line, _STYLE[verdict.word]) for line in pen.wrap(headline(verdict, a, b)).split("\n")]
     lines.append(pen.wrap(basis(verdict), "  "))
     if cpu is not None:
         lines.append(pen.wrap(f"CPU time: {headline(cpu, 'A', 'B')}", "  "))
-    lines.append(pen.wrap(floor_text(verdict), "  "))
+    lines.append(pen.wrap(noise_floor_text(verdict), "  "))
     lines += [pen.wrap(note, "  ") for note in notes if note]
     if machine_load:
         lines.append(pen.wrap(f"machine: {machine_load}", "  "))
@@ -50,17 +46,17 @@ def verdict_text(
 
 
 def headline(verdict: Verdict, a: str = "A", b: str = "B") -> str:
-    """`B is faster by 4.1 % [2.0, 6.2] than A`, in full."""
+    """`B is faster by 4.1 % [2.0, 6.2] than A (1.04x [1.02, 1.07] the speed)`."""
     if verdict.word in ("faster", "slower"):
         times = f" ({factor(verdict.speed_up)} the speed)" if verdict.speed_up else ""
-        return f"{b} is {verdict.says} than {a}{times}"
-    if verdict.word == "no difference":
-        return f"{b} and {a}: {verdict.says} ({change_text(verdict)})"
-    return f"{b} against {a}: {verdict.says} ({change_text(verdict)})"
+        return f"{b} is {verdict.summary} than {a}{times}"
+    if verdict.word == "no_difference":
+        return f"{b} and {a}: {verdict.summary} ({change_text(verdict)})"
+    return f"{b} against {a}: {verdict.summary} ({change_text(verdict)})"
 
 
 def change_text(verdict: Verdict) -> str:
-    """The change in time with its interval: `time -0.4 % [-1.3, 0.6]`; `no interval yet`."""
+    """`time -0.4 % [-1.3, 0.6]`, or `no interval yet`."""
     return "no interval yet" if verdict.change is None else f"time {interval_words(verdict.change)}"
 
 
@@ -74,27 +70,30 @@ def factor(speed_up: Estimate | None) -> str:
 
 
 def basis(verdict: Verdict) -> str:
-    """What the verdict rests on, in one sentence."""
+    """What the verdict is based on, in one sentence."""
     made = f"{verdict.pairs} {'pair' if verdict.pairs == 1 else 'pairs'}"
-    if verdict.method == "signed rank":
-        return f"{made}; percent of time; the interval is exact (signed ranks) and holds in 95 %."
-    if verdict.method == "all apart":
+    if verdict.method == "signed_rank":
+        return f"Based on {made}; exact 95 % interval of the change in time (signed-rank test)."
+    if verdict.method == "complete_separation":
         return (
-            f"{made}, too few for signed ranks: the interval reaches from the smallest to the largest "
-            "ratio of any B to any A."
+            f"Based on {made}, too few for a signed-rank interval: the interval spans the smallest to the "
+            "largest ratio of any B to any A."
         )
-    if verdict.method == "rank sum":
-        return f"{made} at most, not made in pairs; the interval is exact (rank sum) if nothing drifted."
-    return f"{made}; too few for an interval."
+    if verdict.method == "rank_sum":
+        return (
+            f"Based on at most {made}, not run in alternation; the interval (rank-sum test) is exact only if "
+            "the machine did not drift."
+        )
+    return f"Based on {made}, too few for an interval."
 
 
-def floor_text(verdict: Verdict) -> str:
-    """The noise floor as a sentence."""
+def noise_floor_text(verdict: Verdict) -> str:
+    """The noise floor in one sentence."""
     if verdict.noise_floor is None or verdict.noise_sd is None:
-        return "noise floor: not known yet."
+        return "Noise floor: not known yet."
     return (
-        f"noise floor: {percent(verdict.noise_floor)} is the smallest difference these pairs would find "
-        f"four times out of five (pairs scatter by {percent(verdict.noise_sd)})."
+        f"Noise floor: {percent(verdict.noise_floor)} is the smallest difference this many pairs would "
+        f"detect 4 times out of 5 (standard deviation of a pair: {percent(verdict.noise_sd)})."
     )
 
 
@@ -102,13 +101,14 @@ def component_lines(components: Sequence[ComponentVerdict], pen: Pen) -> list[st
     """A table of the parts: share of A, change with its interval, verdict."""
     rows = [("part", "share of A", "time", "verdict")]
     for part in components:
-        rows.append((part.name, percent(part.share_of_a), _change(part.verdict), _short(part.verdict)))
+        cells = (percent(part.share_of_a), _change(part.verdict), short_verdict(part.verdict))
+        rows.append((part.name, *cells))
     drawn = table(pen, rows)
     return [pen.paint(drawn[0], "dim"), *drawn[1:]]
 
 
 def progress_line(decision: Decision, width: int = 80) -> str:
-    """One line for a comparison that is going on: the interval shrinking, the next look."""
+    """One line for a comparison under way: the interval so far and when it will be judged next."""
     verdict = decision.verdict
     made = f"{verdict.pairs} {'pair' if verdict.pairs == 1 else 'pairs'}"
     line = f"{made}: {change_text(verdict)}; {decision.reason}"
@@ -119,23 +119,21 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = 
     """The ranked table of an investigation."""
     pen = pen or Pen(unicode=False)
     aside = f"against {found.baseline}, {found.blocks} {'block' if found.blocks == 1 else 'blocks'}"
-    lines = [pen.heading("Suspects", aside), pen.wrap(found.says, "  "), ""]
-    rows = [("suspect", "time", "verdict", "work", "learning")]
+    lines = [pen.heading("Variants", aside), pen.wrap(found.summary, "  "), ""]
+    rows = [("variant", "time", "verdict", "work", "learning")]
     ordered = [*found.rows, *([found.combination] if found.combination else [])]
     for row in ordered:
-        rows.append((row.name, _change(row.verdict), _short(row.verdict), work_text(row), learning_text(row)))
+        cells = (_change(row.verdict), short_verdict(row.verdict), work_text(row), learning_text(row))
+        rows.append((row.name, *cells))
     drawn = table(pen, rows)
     lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
     for row in ordered:
-        lines += [pen.wrap(said, f"  {pen.clean(row.name, 24)}: ", "    ") for said in _remarks(row)]
+        lines += [pen.wrap(remark, f"  {pen.clean(row.name, 24)}: ", "    ") for remark in _remarks(row)]
     if found.noise_floor is not None:
-        lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {_HOLM}", "  ")]
+        lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {HOLM}", "  ")]
     if machine_load:
         lines.append(pen.wrap(f"machine: {machine_load}", "  "))
     return "\n".join(lines)
-
-
-_HOLM = "All `faster` and `slower` hold together (Holm)."
 
 
 def work_text(row: RankedRow) -> str:
@@ -144,8 +142,8 @@ def work_text(row: RankedRow) -> str:
 
 
 def learning_text(row: RankedRow) -> str:
-    """The learning check's word, `-` without one."""
-    return "-" if row.learning is None else row.learning.word
+    """The verdict of the learning check, `-` without one."""
+    return "-" if row.learning is None else words(row.learning.word)
 
 
 def _remarks(row: RankedRow) -> list[str]:
@@ -153,27 +151,25 @@ def _remarks(row: RankedRow) -> list[str]:
     if row.expected:
         said.append(f"expected {row.expected}.")
     for work in row.work or ():
-        said.append(f"{work.counter} {work.a:,.6g} in the baseline, {work.b:,.6g} here.")
+        said.append(f"{words(work.counter)}: {work.a:,.6g} in the baseline, {work.b:,.6g} here.")
     if row.learning is not None and row.learning.difference is not None:
-        said.append(f"{_returns(row.learning)}.")
+        said.append(f"returns {row.learning.summary}.")
     return [*said, *([row.note] if row.note else [])]
-
-
-def _returns(learning: LearningVerdict) -> str:
-    return f"returns {learning.says}"
 
 
 def _change(verdict: Verdict) -> str:
     return "-" if verdict.change is None else interval_words(verdict.change)
 
 
-def _short(verdict: Verdict) -> str:
-    """The word for a table, whose other column has the figures."""
-    if verdict.word == "no difference":
-        return verdict.says
+def short_verdict(verdict: Verdict) -> str:
+    """The verdict for a table that has the figures in another column."""
+    if verdict.word == "no_difference":
+        return verdict.summary
+    if verdict.too_noisy:
+        return "too noisy to tell"
     if verdict.word == "undecided" and verdict.more_pairs is not None:
         return f"undecided, ~{verdict.more_pairs} more"
-    return verdict.word
+    return words(verdict.word)
 
 
 def verdict_markdown(
@@ -188,55 +184,78 @@ def verdict_markdown(
     """The comparison for a pull-request comment."""
     lines = [f"**{_cell(headline(verdict, a, b))}**", ""]
     lines += ["| | share of A | time | verdict |", "| --- | ---: | ---: | --- |"]
-    lines.append(f"| whole | 100 % | {_change(verdict)} | {_short(verdict)} |")
+    lines.append(f"| whole | 100 % | {_change(verdict)} | {short_verdict(verdict)} |")
     for part in components:
-        cells = (_cell(part.name), percent(part.share_of_a), _change(part.verdict), _short(part.verdict))
-        lines.append(f"| {' | '.join(cells)} |")
-    said = [basis(verdict), floor_text(verdict), *notes, f"machine: {machine_load}" if machine_load else ""]
+        figures = (percent(part.share_of_a), _change(part.verdict), short_verdict(part.verdict))
+        lines.append(f"| {' | '.join((_cell(part.name), *figures))} |")
+    machine = f"machine: {machine_load}" if machine_load else ""
+    said = [basis(verdict), noise_floor_text(verdict), *notes, machine]
     return "\n".join([*lines, "", *(f"- {_cell(s)}" for s in said if s)]) + "\n"
 
 
 def ranked_markdown(found: RankedTable) -> str:
     """The ranked table for a pull-request comment."""
-    lines = [f"**{_cell(found.says)}**", "", "| suspect | expected | time | verdict | work | learning |"]
+    lines = [f"**{_cell(found.summary)}**", "", "| variant | expected | time | verdict | work | learning |"]
     lines.append("| --- | --- | ---: | --- | --- | --- |")
     for row in [*found.rows, *([found.combination] if found.combination else [])]:
-        learning = "-" if row.learning is None else row.learning.says
-        cells = (row.name, row.expected or "-", _change(row.verdict), _short(row.verdict), work_text(row))
-        lines.append("| " + " | ".join(_cell(cell) for cell in (*cells, learning)) + " |")
+        learning = "-" if row.learning is None else row.learning.summary
+        cells = (row.name, row.expected or "-", _change(row.verdict), short_verdict(row.verdict))
+        lines.append("| " + " | ".join(_cell(cell) for cell in (*cells, work_text(row), learning)) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
-    """Foreign text that cannot break a markdown table or start markup."""
+    """Text that cannot break a markdown table or start markup."""
     safe = Pen(unicode=True).clean(text)
     return "".join(f"\\{c}" if c in "\\|`*_<[" else c for c in safe)
 
 
-def verdict_json(
-    verdict: Verdict,
-    *,
-    a: str = "A",
-    b: str = "B",
-    cpu: Verdict | None = None,
-    components: Sequence[ComponentVerdict] = (),
+# -- work counters against a baseline ------------------------------------------------------------
+
+
+def counters_headline(changes: Sequence[CounterChange], counters: int) -> str:
+    """How many counters changed, in one sentence."""
+    if not changes:
+        return f"Work: all {counters} counters are exactly as in the baseline."
+    return f"Work: {len(changes)} of {counters} counters changed."
+
+
+def counters_text(
+    changes: Sequence[CounterChange],
+    counters: int,
+    pen: Pen,
+    time: Verdict | None = None,
     notes: Sequence[str] = (),
-    machine_load: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The comparison as plain values, for `--json`."""
-    return {
-        "kind": "hotloop verdict",
-        "schema_version": SCHEMA_VERSION,
-        "a": a,
-        "b": b,
-        "verdict": plain(verdict),
-        "cpu": plain(cpu),
-        "components": plain(list(components)),
-        "notes": list(notes),
-        "machine": plain(machine_load),
-    }
+) -> str:
+    """The counters that changed, then the verdict on the time if there is one."""
+    lines = [pen.paint(counters_headline(changes, counters), "bold")]
+    if changes:
+        rows = [("counter", "baseline", "now", "change"), *(_counter_cells(change) for change in changes)]
+        drawn = table(pen, rows)
+        lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
+    if time is not None:
+        lines += ["", pen.wrap(f"Time: {headline(time, 'the baseline', 'this')}")]
+        lines.append(pen.wrap(noise_floor_text(time), "  "))
+    return "\n".join([*lines, *(pen.wrap(note, "  ") for note in notes)])
 
 
-def ranked_json(found: RankedTable) -> dict[str, Any]:
-    """The ranked table as plain values, for `--json`."""
-    return {"kind": "hotloop ranked", "schema_version": SCHEMA_VERSION, **plain(found)}
+def counters_markdown(
+    changes: Sequence[CounterChange], counters: int, time: Verdict | None = None, notes: Sequence[str] = ()
+) -> str:
+    """The same for a pull-request comment."""
+    lines = [f"**{counters_headline(changes, counters)}**", ""]
+    if changes:
+        lines += ["| counter | baseline | now | change |", "| --- | ---: | ---: | ---: |"]
+        for change in changes:
+            name, *figures = _counter_cells(change)
+            lines.append(f"| {_cell(name)} | {' | '.join(figures)} |")
+        lines.append("")
+    if time is not None:
+        lines += [f"**Time: {headline(time, 'the baseline', 'this')}**", "", f"- {noise_floor_text(time)}"]
+    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+
+
+def _counter_cells(change: CounterChange) -> tuple[str, str, str, str]:
+    by = "-" if change.change is None else f"{100 * change.change:+.2f} %"
+    before, after = ("-" if v is None else f"{v:,.10g}" for v in (change.before, change.after))
+    return change.name, before, after, by

@@ -45,7 +45,7 @@ def replay_push_for_each_env() -> Planted:
     """64 envs step at once; each of their transitions is pushed alone."""
     push = {"replay_push": Spec(64 * 1000, 12 * US, site="train.py:50")}
     loop = {**collect(1000), **push, **learn(100)}
-    return make_capture(loop, env_steps=64 * 1000, updates=100), "replay-item-by-item"
+    return make_capture(loop, env_steps=64 * 1000, updates=100), "replay_item_by_item"
 
 
 def memory_store_for_each_env() -> Planted:
@@ -56,20 +56,20 @@ def memory_store_for_each_env() -> Planted:
         "memory_store": Spec(16 * 500, 60 * US, site="agent.py:77"),
     }
     loop = {"iteration": Spec(500, 5 * US, inner)}
-    return make_capture(loop, env_steps=16 * 500), "replay-item-by-item"
+    return make_capture(loop, env_steps=16 * 500), "replay_item_by_item"
 
 
 def features_for_each_env() -> Planted:
     """A feature is computed env by env in a Python loop."""
     loop = {**collect(800), "flood_fill": Spec(32 * 800, 40 * US, site="features.py:9"), **learn(80)}
-    return make_capture(loop, env_steps=32 * 800, updates=80), "per-item-calls"
+    return make_capture(loop, env_steps=32 * 800, updates=80), "per_item_calls"
 
 
 def batch_of_samples_one_by_one() -> Planted:
     """Each update fetches 64 samples one by one."""
     work = Spec(500, 3 * MS, {"pick_one": Spec(64 * 500, 90 * US, site="buffer.py:31")})
     loop = {**collect(2000), "improve": work}
-    return make_capture(loop, env_steps=8 * 2000, updates=500), "batch-item-by-item"
+    return make_capture(loop, env_steps=8 * 2000, updates=500), "batch_item_by_item"
 
 
 # -- learner -------------------------------------------------------------------------------------
@@ -78,20 +78,20 @@ def batch_of_samples_one_by_one() -> Planted:
 def updates_for_a_quarter_of_256_envs() -> Planted:
     """64 updates in each turn of 256 envs."""
     loop = {**collect(100), "replay_sample": Spec(6400, 150 * US), **learn(6400)}
-    return make_capture(loop, env_steps=256 * 100, updates=6400), "too-many-updates"
+    return make_capture(loop, env_steps=256 * 100, updates=6400), "too_many_updates"
 
 
 def three_updates_for_each_step() -> Planted:
     """One env, three updates after each step, names of somebody's own."""
     work = Spec(3000, 0.1 * MS, {"q_forward": Spec(3000, 0.4 * MS), "backprop": Spec(3000, 0.6 * MS)})
     loop = {"choose_action": Spec(1000, 90 * US), "env": Spec(1000, 60 * US), "fit": work}
-    return make_capture(loop, env_steps=1000, updates=3000), "too-many-updates"
+    return make_capture(loop, env_steps=1000, updates=3000), "too_many_updates"
 
 
 def observations_moved_one_by_one() -> Planted:
     """128 small transfers in each turn."""
     moves = {"transfer": Spec(128 * 300, 25 * US, bytes_moved=512.0, site="train.py:33")}
-    return make_capture({**collect(300), **moves}, env_steps=128 * 300), "transfers-one-by-one"
+    return make_capture({**collect(300), **moves}, env_steps=128 * 300), "transfers_one_by_one"
 
 
 def loss_item_in_every_update() -> Planted:
@@ -103,7 +103,7 @@ def loss_item_in_every_update() -> Planted:
     }
     facts = {**TORCH, "device": "cuda:0"}
     loop = {**collect(2000), **learner}
-    return make_capture(loop, env_steps=16 * 2000, updates=2000, facts=facts), "synchronising-calls"
+    return make_capture(loop, env_steps=16 * 2000, updates=2000, facts=facts), "synchronising_calls"
 
 
 # -- policy --------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def policy_asked_env_by_env() -> Planted:
         "vec_env_step": Spec(500, 900 * US),
         **learn(50),
     }
-    return make_capture(loop, env_steps=16 * 500, updates=50, facts=TORCH), "policy-one-by-one"
+    return make_capture(loop, env_steps=16 * 500, updates=50, facts=TORCH), "policy_one_by_one"
 
 
 def one_env_for_each_policy_call() -> Planted:
@@ -126,7 +126,7 @@ def one_env_for_each_policy_call() -> Planted:
         "env_step": Spec(4000, 30 * US),
         **learn(120),
     }
-    return make_capture(loop, env_steps=4000, updates=120, facts=TORCH), "too-few-envs"
+    return make_capture(loop, env_steps=4000, updates=120, facts=TORCH), "too_few_envs"
 
 
 def policy_as_dear_as_a_batch() -> Planted:
@@ -136,7 +136,7 @@ def policy_as_dear_as_a_batch() -> Planted:
         "env_step": Spec(1500, 500 * US),
         **learn(700),
     }
-    return make_capture(loop, env_steps=8 * 1500, updates=700, facts=TORCH), "policy-without-inference-mode"
+    return make_capture(loop, env_steps=8 * 1500, updates=700, facts=TORCH), "policy_without_inference_mode"
 
 
 # -- workers -------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def cheap_envs_in_processes() -> Planted:
     }
     processes = [ProcessSpec([worker], label=f"env-{i}") for i in range(4)]
     capture = make_capture(loop, env_steps=4 * 3000, processes=processes, facts=TORCH, cpu=0.4)
-    return capture, "env-workers-cost-more-than-work"
+    return capture, "env_workers_cost_more_than_work"
 
 
 def dear_envs_one_after_another() -> Planted:
@@ -162,7 +162,7 @@ def dear_envs_one_after_another() -> Planted:
         "env_step": Spec(400, 16 * MS, site="train.py:42"),
         **learn(60),
     }
-    return make_capture(loop, env_steps=8 * 400, updates=60, facts=TORCH), "envs-one-after-another"
+    return make_capture(loop, env_steps=8 * 400, updates=60, facts=TORCH), "envs_one_after_another"
 
 
 def loader_processes_for_small_data() -> Planted:
@@ -173,7 +173,7 @@ def loader_processes_for_small_data() -> Planted:
         "backward": Spec(600, 0.9 * MS),
         "optimizer_step": Spec(600, 0.4 * MS),
     }
-    return make_capture(loop, updates=600, facts=TORCH), "loader-workers-on-small-data"
+    return make_capture(loop, updates=600, facts=TORCH), "loader_workers_on_small_data"
 
 
 def loaders_slower_than_loading() -> Planted:
@@ -185,7 +185,7 @@ def loaders_slower_than_loading() -> Planted:
         "backward": Spec(800, MS),
     }
     processes = [ProcessSpec([worker], label=f"loader-{i}") for i in range(2)]
-    return make_capture(loop, updates=800, processes=processes, facts=TORCH), "loader-workers-on-small-data"
+    return make_capture(loop, updates=800, processes=processes, facts=TORCH), "loader_workers_on_small_data"
 
 
 def eight_threads_in_each_of_eight_processes() -> Planted:
@@ -196,7 +196,7 @@ def eight_threads_in_each_of_eight_processes() -> Planted:
     processes = [ProcessSpec([worker], label=f"collector-{i}") for i in range(8)]
     facts = {"versions": {"torch": "2.5.0"}, "machine": {"threads_env": {}}}
     capture = make_capture(learn(1400), updates=1400, processes=processes, facts=facts, cpu=0.5)
-    return capture, "thread-oversubscription"
+    return capture, "thread_oversubscription"
 
 
 def learner_without_experience() -> Planted:
@@ -207,7 +207,7 @@ def learner_without_experience() -> Planted:
     processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(2)]
     loop = {"queue_get_wait": Spec(900, 3.3 * MS, site="learner.py:18"), **learn(900)}
     capture = make_capture(loop, updates=900, processes=processes, facts=TORCH, cpu=0.5)
-    return capture, "starved-learner"
+    return capture, "starved_learner"
 
 
 def collectors_at_one_lock() -> Planted:
@@ -216,7 +216,7 @@ def collectors_at_one_lock() -> Planted:
     collector = ThreadSpec(work, env_steps=2000)
     processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(4)]
     loop = {"lock_wait": Spec(1000, 0.7 * MS, site="shared.py:25"), **learn(1000)}
-    return make_capture(loop, updates=1000, processes=processes, facts=TORCH), "lock-wait"
+    return make_capture(loop, updates=1000, processes=processes, facts=TORCH), "lock_wait"
 
 
 # -- pipelines of collectors and a learner -------------------------------------------------------
@@ -235,19 +235,19 @@ def _pipeline(loop: dict[str, Spec], updates: int, waiting_ms: float = 0.0) -> C
 def rows_that_found_no_room() -> Planted:
     """A fifth of all transitions is thrown away, because the queue is full."""
     push = {"replay_push": Spec(12, 5 * MS, bytes_moved=4e6), "rows_dropped": Spec(12, US, bytes_moved=1e6)}
-    return _pipeline({**push, **learn(1100)}, 1100, waiting_ms=0.05), "experience-dropped"
+    return _pipeline({**push, **learn(1100)}, 1100, waiting_ms=0.05), "experience_dropped"
 
 
 def learner_that_waits_a_little() -> Planted:
     """The learner waits an eighth of its time for collectors that never wait."""
     wait = {"ipc_wait": Spec(1000, 0.45 * MS, site="learner.py:18")}
-    return _pipeline({**wait, **learn(1000)}, 1000), "production-below-consumption"
+    return _pipeline({**wait, **learn(1000)}, 1000), "production_below_consumption"
 
 
 def learner_that_sorts_experience() -> Planted:
     """A third of the learner's time goes into sorting what the collectors sent."""
     sort = {"sort_rows": Spec(40, 32 * MS, site="learner.py:30")}
-    return _pipeline({**sort, **learn(800)}, 800, waiting_ms=0.1), "learner-under-used"
+    return _pipeline({**sort, **learn(800)}, 800, waiting_ms=0.1), "learner_under_used"
 
 
 # -- jobs beside training ------------------------------------------------------------------------
@@ -256,32 +256,32 @@ def learner_that_sorts_experience() -> Planted:
 def log_line_in_every_turn() -> Planted:
     """Writing a line after each turn takes a third of the time."""
     loop = {**collect(2000), "write_metrics": Spec(2000, 450 * US, site="train.py:90"), **learn(60)}
-    return make_capture(loop, env_steps=8 * 2000, updates=60), "logging-too-often"
+    return make_capture(loop, env_steps=8 * 2000, updates=60), "logging_too_often"
 
 
 def evaluation_every_100_turns() -> Planted:
     """Evaluation takes as long as training."""
     test = Spec(20, 0, {"eval_episode": Spec(200, 6 * MS)}, category="evaluation", site="train.py:101")
-    return make_capture({**collect(2000), "test": test}, env_steps=8 * 2000), "evaluation-too-often"
+    return make_capture({**collect(2000), "test": test}, env_steps=8 * 2000), "evaluation_too_often"
 
 
 def evaluation_without_its_name() -> Planted:
     """A region that plays episodes of its own, called nothing in particular."""
     play = Spec(15, 0, {"act": Spec(9000, 60 * US), "env_step": Spec(9000, 50 * US)}, site="train.py:101")
     loop = {"act": Spec(6000, 60 * US), "env_step": Spec(6000, 50 * US), "how_good": play}
-    return make_capture(loop, env_steps=8 * 6000), "evaluation-too-often"
+    return make_capture(loop, env_steps=8 * 6000), "evaluation_too_often"
 
 
 def checkpoint_every_second() -> Planted:
     """The whole buffer is saved again and again."""
     loop = {**collect(2000), "save_all": Spec(25, 20 * MS, site="train.py:110")}
-    return make_capture(loop, env_steps=8 * 2000), "checkpoint-too-often"
+    return make_capture(loop, env_steps=8 * 2000), "checkpoint_too_often"
 
 
 def resets_that_build_everything() -> Planted:
     """A reset costs as much as a hundred steps."""
     loop = {**collect(3000, env_us=150), "env_reset": Spec(100, 12 * MS, site="env.py:30"), **learn(40)}
-    return make_capture(loop, env_steps=4 * 3000, updates=40, episodes=100), "costly-resets"
+    return make_capture(loop, env_steps=4 * 3000, updates=40, episodes=100), "costly_resets"
 
 
 # -- pictures ------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def board_drawn_piece_by_piece() -> Planted:
     }
     step = Spec(1500, 90 * US, {"env_rgb_rendering": Spec(1500, 50 * US, pieces, site="board.py:60")})
     loop = {"policy_forward": Spec(1500, 250 * US), "env_step": step, **learn(100)}
-    return make_capture(loop, env_steps=1500, updates=100, facts=TORCH), "rendering-in-python"
+    return make_capture(loop, env_steps=1500, updates=100, facts=TORCH), "rendering_in_python"
 
 
 def picture_shrunk_at_each_step() -> Planted:
@@ -316,14 +316,14 @@ def list_buffer_that_slows_down() -> Planted:
         "draw_batch": Spec(750, 3 * MS, growth=0.9, site="buffer.py:22"),
         **learn(750, 0.3),
     }
-    return make_capture(loop, env_steps=8 * 3000, updates=750), "growing-cost"
+    return make_capture(loop, env_steps=8 * 3000, updates=750), "growing_cost"
 
 
 def log_that_is_rewritten() -> Planted:
     """The log is averaged as a whole at each of its rare lines, while episodes get longer, too."""
     loop = {**collect(4000), "log": Spec(150, 16 * MS, growth=1.0, site="train.py:95")}
     capture = make_capture(loop, env_steps=8 * 4000, episodes=300, length_growth=0.5)
-    return capture, "growing-cost"
+    return capture, "growing_cost"
 
 
 def collector_pauses_everywhere() -> Planted:
@@ -334,7 +334,7 @@ def collector_pauses_everywhere() -> Planted:
         "keep": Spec(3000, 40 * US, pauses=(4, 65 * MS)),
         "fit": Spec(300, 800 * US, pauses=(3, 60 * MS)),
     }
-    return make_capture(loop, env_steps=3000, updates=300), "garbage-collection-pauses"
+    return make_capture(loop, env_steps=3000, updates=300), "garbage_collection_pauses"
 
 
 def buffer_larger_than_memory() -> Planted:
@@ -343,7 +343,7 @@ def buffer_larger_than_memory() -> Planted:
     push = {"replay_push": Spec(2000, 20 * US, rss_growth_bytes=int(1.9 * GIB), site="buffer.py:8")}
     loop = {**collect(2000), **push, **learn(100)}
     capture = make_capture(loop, env_steps=16_000, updates=100, rss=(GIB // 8, 2 * GIB), facts=facts)
-    return capture, "memory-will-not-fit"
+    return capture, "memory_will_not_fit"
 
 
 DEFECTS: tuple[Callable[[], Planted], ...] = (

@@ -11,15 +11,15 @@ from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.comparison import Metric
-from hotloop.analysis.counters import CounterChange, Counters, changes, steady_counters
 from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
+from hotloop.analysis.work_counters import CounterChange, Counters, counter_changes, steady_counters
 from hotloop.machine.facts import machine_facts
 from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit
 from hotloop.workflows.compare_captures import RecordedRuns, gather_runs
 
 # Version history (raised when a reader of the old file would misread it):
 #   1  first version; its kind was "hotloop baseline"
-#   2  kind is "hotloop-baseline"
+#   2  kind is "hotloop-baseline", and times are those of an "env_step"
 KIND, VERSION = "hotloop-baseline", 2
 _READABLE = {("hotloop baseline", 1), (KIND, VERSION)}
 
@@ -76,7 +76,7 @@ def compare_with_baseline(place: str, file: Path, tolerance: float, with_time: b
     return BaselineComparison(
         file=str(file),
         counters=len({*before.values, *after.values} - {*before.unsteady, *after.unsteady}),
-        changes=changes(before, after),
+        changes=counter_changes(before, after),
         unsteady=tuple(dict.fromkeys([*before.unsteady, *after.unsteady])),
         metric=metric,
         time=verdict if with_time else None,
@@ -106,7 +106,7 @@ def _counters(recorded: RecordedRuns, place: str) -> Counters:
 def _times(recorded: RecordedRuns) -> dict[str, list[float]]:
     runs = recorded.runs
     found: dict[str, list[float | None]] = {
-        "env step": [r.figures.s_per_env_step for r in runs],
+        "env_step": [r.figures.s_per_env_step for r in runs],
         "update": [r.figures.s_per_update for r in runs],
         "run": [r.wall_s for r in runs],
     }
@@ -117,7 +117,7 @@ def _judge_times(
     before: dict[str, list[float]], after: dict[str, list[float]], tolerance: float
 ) -> tuple[Metric, Verdict]:
     """Uses the finest metric that both sides have."""
-    metrics: tuple[Metric, ...] = ("env step", "update", "run")
+    metrics: tuple[Metric, ...] = ("env_step", "update", "run")
     metric: Metric = next((m for m in metrics if before.get(m) and after.get(m)), "run")
     return metric, judge_unpaired(before.get(metric, []), after.get(metric, []), tolerance=tolerance)
 
@@ -137,4 +137,6 @@ def _read(file: Path) -> dict[str, Any]:
             f"{file} has baseline format {data.get('schema_version')}; hotloop reads 1 and {VERSION}, so "
             "write it again with --update."
         )
+    # Version 1 wrote "env step".
+    data["times_s"] = {name.replace(" ", "_"): times for name, times in data["times_s"].items()}
     return data

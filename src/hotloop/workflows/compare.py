@@ -27,8 +27,8 @@ from hotloop.capture.plan import (
 from hotloop.capture.series import Series
 from hotloop.lab import process
 from hotloop.lab.run_plan import Workplace, seed_variables
-from hotloop.report.functions import changes_text, functions_text
 from hotloop.report.pen import Pen
+from hotloop.report.side_by_side import function_changes_text, functions_text
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
@@ -213,8 +213,8 @@ def _profile_variants(
     for name, functions in profiles.items():
         if name != base and base in profiles:
             changes = function_changes(profiles[base], functions)
-            texts[_file_name(f"{base}-{name}-difference")] = changes_text(base, name, changes, pen)
-            difference = difference or changes_text(base, name, changes, pen, most=12)
+            texts[_file_name(f"{base}-{name}-difference")] = function_changes_text(base, name, changes, pen)
+            difference = difference or function_changes_text(base, name, changes, pen, most=12)
     return "\n".join([difference, *problems]).strip(), _write_texts(folder, texts)
 
 

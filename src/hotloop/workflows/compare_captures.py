@@ -10,9 +10,9 @@ from pathlib import Path
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.comparison import Comparison, compare_series, value_s
-from hotloop.analysis.counters import counters_of
 from hotloop.analysis.steady_state import run_figures
 from hotloop.analysis.verdict import judge_unpaired
+from hotloop.analysis.work_counters import counters_of
 from hotloop.capture import series as store
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture

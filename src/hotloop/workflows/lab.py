@@ -12,12 +12,10 @@ from pathlib import Path
 
 import hotloop
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.combine import best_combination
-from hotloop.analysis.comparison import VariantComparison, compare_series, rank_comparison
+from hotloop.analysis.comparison import VariantComparison, best_combination, compare_series, rank_comparison
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.ranking import RankedTable
-from hotloop.analysis.scaling import Scaling
-from hotloop.analysis.sizes import scaling_of
+from hotloop.analysis.scaling import Scaling, scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import read_plan
@@ -214,7 +212,7 @@ def plan_text(command: list[str], file: Path, recommendations: tuple[Recommendat
     parts = [head, *(_suspect(r) for r in ready)] if ready else [head, _DEFAULT]
     flags = [r for r in recommendations if r.provable_by == "flag" and not _variables(r)]
     parts += [_flag(r) for r in flags]
-    by_hand = [r for r in recommendations if r not in ready and r not in flags and r.rule != "leave-alone"]
+    by_hand = [r for r in recommendations if r not in ready and r not in flags and r.name != "leave_alone"]
     if by_hand:
         lines = [f"# {_comment(r.title)} ({_comment(r.how_to_change)})" for r in by_hand[:MAX_BY_HAND]]
         parts.append("\n# These need a change of code; compare two revisions:\n" + "\n".join(lines) + "\n")
@@ -244,7 +242,7 @@ def _variables(found: Recommendation) -> dict[str, str]:
 def _suspect(found: Recommendation) -> str:
     variables = ", ".join(f"{_quoted(k)} = {_quoted(v)}" for k, v in _variables(found).items())
     return (
-        f"\n# {_comment(found.title)}\n[[suspects]]\nname = {_quoted(found.rule)}\n"
+        f"\n# {_comment(found.title)}\n[[suspects]]\nname = {_quoted(found.name)}\n"
         f"environment = {{ {variables} }}\nexpected = {_quoted(_expected(found))}\n"
         f"safety = {_quoted(found.safety)}\n"
     )
@@ -253,7 +251,7 @@ def _suspect(found: Recommendation) -> str:
 def _flag(found: Recommendation) -> str:
     return (
         f"\n# {_comment(found.title)}: fill in the setting of your script.\n# [[suspects]]\n"
-        f'# name = {_quoted(found.rule)}\n# set = {{ FLAG = "VALUE" }}   # {_comment(found.how_to_change)}\n'
+        f'# name = {_quoted(found.name)}\n# set = {{ FLAG = "VALUE" }}   # {_comment(found.how_to_change)}\n'
         f"# expected = {_quoted(_expected(found))}\n# safety = {_quoted(found.safety)}\n"
     )
 

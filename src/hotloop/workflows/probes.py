@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
-from hotloop.analysis.cycles import RunProgress, progress_so_far, run_figures_over_cycles
+from hotloop.analysis.steady_state import RunProgress, progress_so_far, run_figures_over_cycles
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures

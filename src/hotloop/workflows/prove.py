@@ -92,7 +92,7 @@ def plan_of(
     variables = {k: v for variant in found.plan.get("variants", ()) for k, v in _variables(variant).items()}
     if not variables and not overrides:
         raise HotloopError(_by_hand(found, number, run.name))
-    name = found.rule if found.rule != "as recorded" else "changed"
+    name = found.name if found.name != "as recorded" else "changed"
     changed = Variant(
         name=name,
         command=apply_overrides(command, overrides),
@@ -162,7 +162,7 @@ def _write(
         "kind": "hotloop-proof",
         "schema_version": SCHEMA_VERSION,
         "recommendation": number,
-        "rule": found.rule,
+        "name": found.name,
         "title": found.title,
         "predicted_speed_up": plain(found.gain),
         "measured_speed_up": plain(row.verdict.speed_up),

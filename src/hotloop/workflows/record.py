@@ -12,7 +12,7 @@ from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
 from hotloop.measure.device import Device, TorchDevice
 from hotloop.measure.part import process_label
 from hotloop.measure.profiler import default
-from hotloop.report.summary import summary_table
+from hotloop.report.region_tree import summary_table
 
 
 def start(

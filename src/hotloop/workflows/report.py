@@ -6,21 +6,27 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Findings
+from hotloop.analysis.recommend import AdviceFunction, AdviceWarning
 from hotloop.analysis.region_tree import walk
 from hotloop.capture.folder import latest_capture, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import machine_facts
 from hotloop.machine.limits import limits
-from hotloop.workflows.rules import load_advice
 from hotloop.workflows.settings import load_settings
+
+ADVICE_GROUP = "hotloop.advice"  # entry points: each an advice function, or a list of them
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,40 @@ def report_on(path: str | None, goal_env_steps: int | None = None) -> CaptureRep
         capture,
         category_patterns=load_settings().category_patterns,
         goal_env_steps=goal_env_steps,
-        rules=load_advice(),
+        advice=load_advice(),
     )
     return CaptureReport(name, capture, findings)
+
+
+def load_advice(points: Iterable[metadata.EntryPoint] | None = None) -> tuple[AdviceFunction, ...]:
+    """Built-in advice functions, then those of installed packages in the order of their names.
+
+    A package whose functions cannot be loaded costs an `AdviceWarning`; the others are used.
+    """
+    found: list[AdviceFunction] = list(BUILT_IN)
+    for point in sorted(
+        metadata.entry_points(group=ADVICE_GROUP) if points is None else points, key=lambda p: p.name
+    ):
+        try:
+            found += _functions_of(point.load())
+        except Exception as error:
+            warnings.warn(
+                f"The advice {point.name!r} ({point.value}) cannot be loaded ({error!r}) and is left out; "
+                "update or remove the package that provides it.",
+                AdviceWarning,
+                stacklevel=2,
+            )
+    return tuple(found)
+
+
+def _functions_of(offered: Any) -> list[AdviceFunction]:
+    functions = [offered] if callable(offered) else list(offered)
+    for function in functions:
+        if not callable(function):
+            raise TypeError(
+                f"{function!r} is not callable; advice takes a RunView, returns a Recommendation or None"
+            )
+    return functions
 
 
 def with_limits(capture: Capture) -> Capture:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.scaling import Scaling
-from hotloop.analysis.sizes import scaling_of
+from hotloop.analysis.scaling import Scaling, scaling_of
 from hotloop.capture.plan import Plan, Variant
 from hotloop.workflows.experiments import (
     ExperimentResult,

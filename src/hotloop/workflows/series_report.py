@@ -11,8 +11,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.files import create_exclusively, write_atomically
 from hotloop.analysis.comparison import Comparison, compare_series, rank_comparison
 from hotloop.analysis.ranking import RankedTable
-from hotloop.analysis.scaling import Scaling
-from hotloop.analysis.sizes import scaling_of
+from hotloop.analysis.scaling import Scaling, scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.series import Series
 from hotloop.report.pen import Pen

@@ -31,8 +31,8 @@ from hotloop.capture.plan import LOOKS, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Series
 from hotloop.capture.stats import by_name
-from hotloop.report.functions import changes_text
 from hotloop.report.pen import Pen
+from hotloop.report.side_by_side import function_changes_text
 from hotloop.rl.workloads.petri import Petri, check, run
 from hotloop.workflows.experiments import ExperimentResult, Progress, begin, run_experiment
 from hotloop.workflows.report import report_on
@@ -210,7 +210,7 @@ def write_functions(config: Petri, both: bool, say: Callable[[str], None]) -> st
     if not both:
         return ""
     changes = function_changes(tables[False], tables[True])
-    return changes_text(OFF, ON, changes, Pen(width=110, unicode=False), most=12)
+    return function_changes_text(OFF, ON, changes, Pen(width=110, unicode=False), most=12)
 
 
 def _profiled(config: Petri) -> pstats.Stats:

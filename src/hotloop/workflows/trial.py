@@ -17,7 +17,7 @@ from typing import Any
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.load_snapshot import machine_load_over
-from hotloop.analysis.trial import Looking, combination, patch_set_name, rounds_of
+from hotloop.analysis.trial import SequentialTrial, combination, patch_set_name, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.instrument.trial import SEGMENT_S
@@ -141,8 +141,8 @@ class TrialJudge:
         self._candidates: list[dict[str, Any]] = []
         self._left_out: dict[str, str] = {}
         self._began_s: float | None = None
-        self._alone: Looking | None = None
-        self._together: Looking | None = None
+        self._alone: SequentialTrial | None = None
+        self._together: SequentialTrial | None = None
         self._combination: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._loads: list[dict[str, float]] = []
@@ -168,12 +168,12 @@ class TrialJudge:
     def _judge_alone(self, final: bool, spent_s: float) -> None:
         if self._alone is None:
             names = [patch["name"] for patch in self._candidates]
-            self._alone = Looking(names, tolerance=self._settings.tolerance)
+            self._alone = SequentialTrial(names, tolerance=self._settings.tolerance)
         alone, names = self._alone, self._usable_names()
         alone.leave_out([row.name for row in alone.verdicts if row.name not in names])
         before = alone.settled
         over = final or spent_s >= ALONE_SHARE * self._settings.budget_s
-        alone.look(rounds_of(self._rows), final=over)
+        alone.update(rounds_of(self._rows), final=over)
         if not over and not alone.all_settled:
             if alone.settled != before:
                 left = [name for name in names if name not in alone.settled]
@@ -186,7 +186,7 @@ class TrialJudge:
         else:
             self._finish()
 
-    def _patches_to_keep(self, alone: Looking, left: Sequence[str]) -> tuple[str, ...]:
+    def _patches_to_keep(self, alone: SequentialTrial, left: Sequence[str]) -> tuple[str, ...]:
         """Patches found to be faster that conflict with none of those still measured."""
         conflicts = self._conflicts()
         found = combination(alone.verdicts, conflicts)
@@ -198,8 +198,10 @@ class TrialJudge:
     def _judge_combination(self, final: bool, spent_s: float) -> None:
         over = final or spent_s >= self._settings.budget_s
         if self._together is None:
-            self._together = Looking([patch_set_name(self._combination)], tolerance=self._settings.tolerance)
-        self._together.look(rounds_of(self._rows), final=over)
+            self._together = SequentialTrial(
+                [patch_set_name(self._combination)], tolerance=self._settings.tolerance
+            )
+        self._together.update(rounds_of(self._rows), final=over)
         if over or self._together.all_settled:
             self._finish()
 
@@ -269,7 +271,7 @@ class TrialJudge:
         )
 
 
-_ORDER = ("faster", "undecided", "no difference", "slower")
+_ORDER = ("faster", "undecided", "no_difference", "slower")
 
 
 def _gain(patch: Patch) -> tuple[int, float]:

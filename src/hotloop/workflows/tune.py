@@ -298,7 +298,7 @@ def verdict_of(
 
     def gained(name: str) -> str:
         row = rows.get(name)
-        return row.verdict.says if row is not None and row.verdict.word == "faster" else ""
+        return row.verdict.summary if row is not None and row.verdict.word == "faster" else ""
 
     def rate(settings: Settings) -> float | None:
         seconds = searched.measured_s(settings) if unit == ENV_STEP else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView, near
-from hotloop.analysis.advice.words import CHOOSING, STORING, TRANSFERRING
+from hotloop.analysis.advice.run_view import CHOOSING, STORING, TRANSFERRING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
 LEAST_SHARE = 0.05  # of wall time; below that nobody needs to hear of it
@@ -20,7 +19,7 @@ def replay_item_by_item(run: RunView) -> Recommendation | None:
     row = _once_for_each_env(run, storing=True)
     if row is None:
         return None
-    each = run.per_turn(row)
+    each = run.per_iteration(row)
     evidence = [
         took(row),
         f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
@@ -28,7 +27,7 @@ def replay_item_by_item(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "replay-item-by-item",
+        "replay_item_by_item",
         row,
         f"Store the experience of all envs in one call (`{row.name}`)",
         evidence,
@@ -47,7 +46,7 @@ def per_item_calls(run: RunView) -> Recommendation | None:
     row = _once_for_each_env(run, storing=False)
     if row is None:
         return None
-    each = run.per_turn(row)
+    each = run.per_iteration(row)
     evidence = [
         took(row),
         f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
@@ -55,7 +54,7 @@ def per_item_calls(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "per-item-calls",
+        "per_item_calls",
         row,
         f"Do `{row.name}` for all envs at once",
         evidence,
@@ -75,7 +74,7 @@ def batch_item_by_item(run: RunView) -> Recommendation | None:
         # In a rollout, too, there are many calls for each update: only those that keep the
         # learner's time count, seen by what is around them or by their number.
         inside = any(near(other.calls, run.updates) for other in run.above(row))
-        in_rhythm = run.turns > 0 and (near(row.calls, run.turns) or near(row.calls, run.env_steps))
+        in_rhythm = run.iterations > 0 and (near(row.calls, run.iterations) or near(row.calls, run.env_steps))
         beyond = run.env_steps > 0 and row.calls > 1.5 * run.env_steps
         return inside or (beyond and not in_rhythm)
 
@@ -90,7 +89,7 @@ def batch_item_by_item(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "batch-item-by-item",
+        "batch_item_by_item",
         row,
         f"Take the learner's batch with one index (`{row.name}`)",
         evidence,
@@ -105,13 +104,13 @@ def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
         return None
 
     def wanted(row: RegionRow) -> bool:
-        each = run.per_turn(row)
-        stores = row.category == "replay" or row.says(STORING)
+        each = run.per_iteration(row)
+        stores = row.category == "replay" or row.name_has(STORING)
         return (
             row.category in PLAIN
             and stores == storing
-            and not row.says(TRANSFERRING)
-            and not row.says(CHOOSING)  # asking the policy has a rule of its own
+            and not row.name_has(TRANSFERRING)
+            and not row.name_has(CHOOSING)  # asking the policy has a rule of its own
             and row.mean_ns <= SMALL_NS
             and each >= LEAST_ITEMS
             and (near(each, run.envs, 0.35) or each > run.envs)

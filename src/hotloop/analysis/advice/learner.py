@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView
-from hotloop.analysis.advice.words import SYNCHRONISING, TRANSFERRING
+from hotloop.analysis.advice.run_view import SYNCHRONISING, TRANSFERRING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
 LEAST_SHARE = 0.05
@@ -17,12 +16,12 @@ CUT = 4  # the change proposed: a quarter of the updates
 
 def too_many_updates(run: RunView) -> Recommendation | None:
     """The learner makes many updates for each turn of the loop and takes most of the time."""
-    if not run.updates or not run.env_steps or not run.turns or run.is_on_policy or not run.learner:
+    if not run.updates or not run.env_steps or not run.iterations or run.is_on_policy or not run.learner:
         return None
-    per_turn, per_step = run.updates / run.turns, run.updates / run.env_steps
-    many = per_turn >= UPDATES_PER_TURN and per_step >= UPDATES_PER_ENV_STEP
+    per_iteration, per_step = run.updates / run.iterations, run.updates / run.env_steps
+    many = per_iteration >= UPDATES_PER_TURN and per_step >= UPDATES_PER_ENV_STEP
     share = sum(row.share for row in run.learner)
-    if not (many or (per_step > 1.05 and per_turn >= 1.5)) or share < LEARNER_SHARE:
+    if not (many or (per_step > 1.05 and per_iteration >= 1.5)) or share < LEARNER_SHARE:
         return None
     row = run.learner[0]
     sampling = [r for r in run.outermost(lambda r: r.category == "replay") if run.per_update(r) > 0.9]
@@ -30,13 +29,13 @@ def too_many_updates(run: RunView) -> Recommendation | None:
     rows = run.learner + [r for r in sampling if r not in around and not around & set(run.above(r))]
     evidence = [
         f"{run.updates:,} updates for {run.env_steps:,} env steps: {rate(per_step)} for each env step, "
-        f"{rate(per_turn)} for each turn of the loop.",
+        f"{rate(per_iteration)} for each turn of the loop.",
         f"The learner took {percent(share)} of wall time.",
-        f"The gain is for a quarter of the updates ({rate(per_turn / CUT)} for each turn).",
+        f"The gain is for a quarter of the updates ({rate(per_iteration / CUT)} for each turn).",
     ]
     return advise(
         run,
-        "too-many-updates",
+        "too_many_updates",
         row,
         "Make fewer updates for each env step",
         evidence,
@@ -54,7 +53,7 @@ def transfers_one_by_one(run: RunView) -> Recommendation | None:
 
     def wanted(row: RegionRow) -> bool:
         moves = row.category == "transfer" or (
-            row.category in ("other", "data", "replay", "policy", "framework") and row.says(TRANSFERRING)
+            row.category in ("other", "data", "replay", "policy", "framework") and row.name_has(TRANSFERRING)
         )
         return moves and _each(run, row) >= 4 and row.mean_ns < 2e6
 
@@ -72,7 +71,7 @@ def transfers_one_by_one(run: RunView) -> Recommendation | None:
     )
     return advise(
         run,
-        "transfers-one-by-one",
+        "transfers_one_by_one",
         row,
         f"Move data in one piece instead of {rate(each)} (`{row.name}`)",
         evidence,
@@ -87,7 +86,7 @@ def _each(run: RunView, row: RegionRow) -> float:
     """Calls for each update inside the learner, else for each turn of the loop."""
     if run.updates and run.is_learning(row):
         return run.per_update(row)
-    return run.per_turn(row) or run.per_update(row)
+    return run.per_iteration(row) or run.per_update(row)
 
 
 def synchronising_calls(run: RunView) -> Recommendation | None:
@@ -99,9 +98,9 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
     def wanted(row: RegionRow) -> bool:
         waits = row.category in ("wait", "transfer", "other", "logging", "loss", "policy")
         host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing itself
-        often = max(run.per_update(row), run.per_turn(row)) >= 0.9
-        one = max(run.per_update(row), run.per_turn(row)) < 4 or row.says(SYNCHRONISING)
-        spoken = row.says(SYNCHRONISING) or row.category == "wait"
+        often = max(run.per_update(row), run.per_iteration(row)) >= 0.9
+        one = max(run.per_update(row), run.per_iteration(row)) < 4 or row.name_has(SYNCHRONISING)
+        spoken = row.name_has(SYNCHRONISING) or row.category == "wait"
         return waits and host_only and often and one and spoken
 
     rows = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
@@ -113,7 +112,7 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
     least = 0.5 * most if device_ns else 0.0
     evidence = [
         took(row),
-        f"It runs {times(max(run.per_update(row), run.per_turn(row)))} for each update or turn and "
+        f"It runs {times(max(run.per_update(row), run.per_iteration(row)))} for each update or turn and "
         "computes nothing on the device itself: it waits for what was queued before.",
         f"The device computed for {duration(device_ns)} of {duration(run.wall_ns)}."
         if device_ns
@@ -122,7 +121,7 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "synchronising-calls",
+        "synchronising_calls",
         row,
         f"Do not wait for the device in every update (`{row.name}`)",
         evidence,

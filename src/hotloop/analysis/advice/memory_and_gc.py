@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from hotloop._util.units import duration, percent, size
 from hotloop.analysis.advice.recommendation import Change, advise
-from hotloop.analysis.advice.run_view import RegionRow, RunView, tail
-from hotloop.analysis.advice.words import COLLECTING_GARBAGE
+from hotloop.analysis.advice.run_view import COLLECTING_GARBAGE, RegionRow, RunView, tail
 from hotloop.analysis.findings import Estimate, Recommendation
 
 PAUSE_TIMES = 20  # a pause is this many times longer than the usual call
@@ -17,9 +16,9 @@ GOALS = ("total_timesteps", "timesteps", "total_env_steps", "env_steps", "total_
 FULL = 0.9  # share of memory beyond which the kernel may end the run
 
 
-def garbage_collection(run: RunView) -> Recommendation | None:
+def garbage_collection_pauses(run: RunView) -> Recommendation | None:
     """Rare long pauses hit regions that have nothing to do with each other, at full CPU."""
-    named = [row for row in run.rows if row.says(COLLECTING_GARBAGE)]
+    named = [row for row in run.rows if row.name_has(COLLECTING_GARBAGE)]
     if sum(row.own_share for row in named) >= 0.03:
         row = max(named, key=lambda r: r.own_ns)
         share = sum(r.own_share for r in named)
@@ -56,7 +55,7 @@ def garbage_collection(run: RunView) -> Recommendation | None:
 def _collect_less(run: RunView, row: RegionRow, evidence: list[str], gain: Estimate | None) -> Recommendation:
     return advise(
         run,
-        "garbage-collection-pauses",
+        "garbage_collection_pauses",
         row,
         "Make the garbage collector run less",
         evidence,
@@ -117,7 +116,7 @@ def memory_will_not_fit(run: RunView) -> Recommendation | None:
         )
     return advise(
         run,
-        "memory-will-not-fit",
+        "memory_will_not_fit",
         row,
         "This run will not fit into memory",
         [*evidence, "This is about finishing, not about speed."],

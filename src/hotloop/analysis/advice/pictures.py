@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop._util.units import duration
 from hotloop.analysis.advice.recommendation import Change, advise, rate, times, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView
-from hotloop.analysis.advice.words import DRAWING, RESIZING
+from hotloop.analysis.advice.run_view import DRAWING, RESIZING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
 AT_EACH_STEP = 0.5
@@ -16,15 +15,15 @@ def rendering_in_python(run: RunView) -> Recommendation | None:
     """A picture is drawn at (nearly) every env step, slowly."""
 
     def wanted(row: RegionRow) -> bool:
-        draws = row.category == "rendering" or (row.category in PLAIN and row.says(DRAWING))
-        return draws and not row.says(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
+        draws = row.category == "rendering" or (row.category in PLAIN and row.name_has(DRAWING))
+        return draws and not row.name_has(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
 
     rows = run.outermost(wanted)
     if not rows:
         return None
     row = rows[0]
     inside = list(run.below(row))
-    resizing_ns = sum(r.total_ns for r in inside if r.says(RESIZING))
+    resizing_ns = sum(r.total_ns for r in inside if r.name_has(RESIZING))
     drawing_ns = row.total_ns - resizing_ns
     mean_ns = drawing_ns / max(row.calls, 1)
     if drawing_ns < 0.1 * run.wall_ns or mean_ns < 20_000:
@@ -41,7 +40,7 @@ def rendering_in_python(run: RunView) -> Recommendation | None:
     left = drawing_ns / row.total_ns
     return advise(
         run,
-        "rendering-in-python",
+        "rendering_in_python",
         row,
         f"Draw observations with compiled code, or not at all (`{row.name}`)",
         evidence,
@@ -56,7 +55,7 @@ def resizing(run: RunView) -> Recommendation | None:
     """Pictures are made larger than the network takes, and shrunk at every step."""
 
     def wanted(row: RegionRow) -> bool:
-        return row.category in PLAIN and row.says(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
+        return row.category in PLAIN and row.name_has(RESIZING) and run.per_env_step(row) >= AT_EACH_STEP
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.05]
     if not rows:

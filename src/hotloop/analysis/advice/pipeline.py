@@ -27,7 +27,7 @@ def experience_dropped(run: RunView) -> Recommendation | None:
     row = next(row for row in run.rows if row.name == DROPPED)
     return advise(
         run,
-        "experience-dropped",
+        "experience_dropped",
         row,
         "Experience is thrown away: hold collectors up instead, or play less",
         [
@@ -53,7 +53,7 @@ def production_below_consumption(run: RunView) -> Recommendation | None:
         return None
     return advise(
         run,
-        "production-below-consumption",
+        "production_below_consumption",
         waits[0],
         "Less experience is made than the learner could take",
         [
@@ -85,7 +85,7 @@ def learner_under_used(run: RunView) -> Recommendation | None:
     names = ", ".join(f"`{row.name}` {percent(row.own_ns / span_ns)}" for row in other[:3])
     return advise(
         run,
-        "learner-under-used",
+        "learner_under_used",
         other[0] if other else None,
         "The learner does other things than learning",
         [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView, near
-from hotloop.analysis.advice.words import CHOOSING
+from hotloop.analysis.advice.run_view import CHOOSING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
 OVERHEAD_NS = 20_000  # a call below that costs little more than the call itself
@@ -17,7 +16,7 @@ def acting(run: RunView) -> list[RegionRow]:
     """Regions that choose actions while collecting, most time first."""
 
     def wanted(row: RegionRow) -> bool:
-        chooses = row.category == "policy" or (row.category in ("other", "model") and row.says(CHOOSING))
+        chooses = row.category == "policy" or (row.category in ("other", "model") and row.name_has(CHOOSING))
         return chooses and not _is_in_learner(run, row) and run.per_env_step(row) > 1e-3
 
     return run.outermost(wanted)
@@ -27,14 +26,14 @@ def _is_in_learner(run: RunView, row: RegionRow) -> bool:
     if any(other.category in ("loss", "backward", "optimizer") for other in run.below(row)):
         return True
     return any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row)) and not near(
-        row.calls, run.turns
+        row.calls, run.iterations
     )
 
 
 def policy_one_by_one(run: RunView) -> Recommendation | None:
     """The policy is asked for one env at a time though all envs step together."""
     for row in acting(run):
-        each = run.per_turn(row)
+        each = run.per_iteration(row)
         if run.envs < 2 or each < 0.65 * run.envs or each < 2 or row.share < 0.05:
             continue
         evidence = [
@@ -44,7 +43,7 @@ def policy_one_by_one(run: RunView) -> Recommendation | None:
         ]
         return advise(
             run,
-            "policy-one-by-one",
+            "policy_one_by_one",
             row,
             f"Ask the policy for all {rate(run.envs)} envs in one call (`{row.name}`)",
             evidence,
@@ -60,7 +59,7 @@ def too_few_envs(run: RunView) -> Recommendation | None:
     if not run.env_steps or run.envs > 4.5:
         return None
     for row in acting(run):
-        if row.share < LEAST_SHARE or run.per_turn(row) > 1.5 or row.usual_ns < OVERHEAD_NS:
+        if row.share < LEAST_SHARE or run.per_iteration(row) > 1.5 or row.usual_ns < OVERHEAD_NS:
             continue  # rare long calls make a mean, but not a cost that every step pays
         target = max(8, round(4 * run.envs))
         share = 1 - run.envs / target
@@ -72,7 +71,7 @@ def too_few_envs(run: RunView) -> Recommendation | None:
         ]
         return advise(
             run,
-            "too-few-envs",
+            "too_few_envs",
             row,
             f"Step more envs for each policy call (now {rate(run.envs)})",
             evidence,
@@ -103,7 +102,7 @@ def policy_without_inference_mode(run: RunView) -> Recommendation | None:
         ]
         return advise(
             run,
-            "policy-without-inference-mode",
+            "policy_without_inference_mode",
             row,
             f"Call the policy in inference mode and without detours (`{row.name}`)",
             evidence,

@@ -28,7 +28,7 @@ class Change:
 def tier_of(gain: Estimate) -> Tier:
     """How much a predicted gain matters; a gain that may be nothing is at most low."""
     if gain.value < LOW:
-        return "not worth optimising"
+        return "not_worth_optimising"
     if gain.value < MEDIUM or gain.low < LOW:
         return "low"
     return "high" if gain.value >= HIGH and gain.low >= MEDIUM else "medium"
@@ -36,7 +36,7 @@ def tier_of(gain: Estimate) -> Tier:
 
 def advise(
     run: RunView,
-    rule: str,
+    name: str,
     row: RegionRow | None,
     title: str,
     evidence: list[str],
@@ -49,7 +49,7 @@ def advise(
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
     return Recommendation(
-        rule=rule,
+        name=name,
         title=title,
         evidence=tuple(evidence),
         advice=advice,
@@ -61,14 +61,14 @@ def advise(
         how_to_change=change.how,
         site=row.node.site if row is not None else "",
         region=row.name if row is not None else "",
-        plan=plan(run, rule, change),
+        plan=plan(run, name, change),
         prove_command=prove_command(run, change),
     )
 
 
-def plan(run: RunView, rule: str, change: Change) -> dict[str, Any]:
+def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
     """The experiment that would prove it: the run as it was against the run with the change."""
-    changed: dict[str, Any] = {"name": rule, "by": change.provable_by, "change": change.how}
+    changed: dict[str, Any] = {"name": name, "by": change.provable_by, "change": change.how}
     if change.environment:
         changed["environment"] = dict(change.environment)
     return {
@@ -76,7 +76,7 @@ def plan(run: RunView, rule: str, change: Change) -> dict[str, Any]:
         "command": run.capture.command,
         "variants": [{"name": "as recorded"}, changed],
         "metric": "ns_per_env_step" if run.env_steps else "wall_ns",
-        "check": "equal results" if change.safety == "safe" else "learning curve",
+        "check": "equal_results" if change.safety == "safe" else "learning_curve",
     }
 
 

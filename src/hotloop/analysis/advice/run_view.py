@@ -1,7 +1,8 @@
-"""What rules look at: the thread that drives training, its regions with their rates, and its helpers.
+"""What advice functions look at: the thread that drives training, its regions with their rates, and its
+helpers.
 
-Rules reason with rates (calls for each turn of the loop, for each update), shares and growth.
-Names and categories are hints that choose between readings of the same evidence.
+Advice reasons with rates (calls per iteration of the loop, calls per update), shares and growth. Names and
+categories are hints that choose between interpretations of the same evidence.
 """
 
 from __future__ import annotations
@@ -12,18 +13,36 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hotloop.analysis.advice.gain import speed_up
-from hotloop.analysis.advice.words import RESETTING
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate, Findings
 from hotloop.analysis.tree import driving_thread, flatten
+from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
 from hotloop.capture.layout import bucket_edges_ns
 from hotloop.capture.model import Capture, Node, Process, Thread
 
 LEARNER = frozenset({"model", "loss", "backward", "optimizer"})
 WAITS = frozenset({"wait"})
-NEAR = 0.1  # counts within 10 % of each other go together
+NEAR = 0.1  # counts within 10 % of each other count as equal
+
+# Words in region names that hint at what a region does, if its category does not tell. A hint is never
+# evidence: it chooses between interpretations of the same evidence.
+STORING = "store push add remember insert append memory memorize replay buffer record put transition"
+TRANSFERRING = "tensor tensors device upload download cuda gpu h2d d2h transfer"
+SYNCHRONISING = "item items sync synchronize synchronise scalar scalars"
+CHOOSING = "policy act action actions choose select infer inference predict decide"
+LOADING = "batch batches minibatch load loader fetch next data"
+LOCKS = "lock locks locked mutex acquire semaphore"
+LOGGING = "log logs logger logging print csv metric metrics report stats history monitor dashboard journal"
+EVALUATING = "eval evaluate evaluation validate validation test exam assess benchmark"
+SAVING = "checkpoint checkpoints ckpt save saving snapshot dump persist backup"
+RESETTING = "reset resets resetting restart"
+DRAWING = "render rendering draw drawing paint picture image canvas pixels screen raster rgb"
+RESIZING = "resize resizing rescale shrink downsample downscale warp interpolate zoom thumbnail"
+COLLECTING_GARBAGE = "gc garbage"
+
+Floats = NDArray[np.float64]
 
 _PIECES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _EDGES = np.array(bucket_edges_ns(), dtype=np.float64)
@@ -31,59 +50,57 @@ _EDGES = np.array(bucket_edges_ns(), dtype=np.float64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegionRow:
-    """A region at one place in a thread's tree; times net of our own cost."""
+    """A region at one path of a thread's tree; times are net of our own cost."""
 
     path: tuple[str, ...]
     node: Node
     category: str
-    parent: int | None  # index of the row above
+    parent: int | None  # index of the parent's row
     column: int  # in the thread's windows
     wall_ns: int  # of the thread
     own_ns: int
     total_ns: int
-    number: int  # its place among the rows
-    end: int  # the place after everything inside it
+    number: int  # its index among the rows
+    end: int  # index after its last descendant
 
     @property
     def name(self) -> str:
-        """The region's name."""
         return self.node.name
 
     @property
     def calls(self) -> int:
-        """Completed calls."""
         return self.node.calls
 
     @property
     def share(self) -> float:
-        """Time inside, children included, as a share of the thread's wall time."""
+        """Total time (including children) as a share of the thread's wall time."""
         return self.total_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
     def own_share(self) -> float:
-        """Time inside, children not included, as a share of the thread's wall time."""
+        """Own time as a share of the thread's wall time."""
         return self.own_ns / self.wall_ns if self.wall_ns else 0.0
 
     @property
     def mean_ns(self) -> float:
-        """Mean duration of a call, as recorded; 0 when no call has ended."""
+        """Mean duration of a call, as recorded; 0 if no call has ended."""
         return self.node.mean_ns or 0.0
 
     @property
     def usual_ns(self) -> float:
-        """Median duration of a call: rare pauses and a core lost to others do not show in it."""
+        """Median duration of a call, which rare pauses and a core lost to others do not affect."""
         middle = self.node.percentile_ns(0.5)
         return self.mean_ns if middle is None else middle
 
-    def says(self, words: str) -> bool:
-        """Whether one of these words (separated by blanks) is a part of the name."""
+    def name_has(self, words: str) -> bool:
+        """Whether the name contains one of these words (separated by blanks)."""
         pieces = {piece.lower() for piece in _PIECES.findall(self.name)}
         return not pieces.isdisjoint(words.split())
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Another thread than the one that drives training."""
+    """A thread other than the one that drives training."""
 
     process: Process
     thread: Thread
@@ -91,22 +108,22 @@ class Worker:
 
     @cached_property
     def waiting_ns(self) -> int:
-        """Time in regions that wait."""
+        """Own time in waits."""
         return sum(row.own_ns for row in self.rows if row.category in WAITS)
 
     @cached_property
     def busy_ns(self) -> int:
-        """Time in regions that do not wait."""
+        """Own time in everything but waits."""
         return sum(row.own_ns for row in self.rows) - self.waiting_ns
 
     def work_ns(self, *categories: str) -> int:
-        """Time in regions of these categories."""
+        """Own time in regions of these categories."""
         return sum(row.own_ns for row in self.rows if row.category in categories)
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A capture and what is known about it so far, as rules see it."""
+    """A capture and its findings, as advice functions see them."""
 
     capture: Capture
     findings: Findings
@@ -117,22 +134,22 @@ class RunView:
 
     @property
     def wall_ns(self) -> int:
-        """Wall time of the driver."""
+        """Wall time of the driving thread."""
         return self.driver.wall_ns
 
     @property
     def updates(self) -> int:
-        """Gradient updates reported, by all threads."""
+        """Updates reported by all threads."""
         return self.capture.progress.updates
 
     @cached_property
     def env_steps(self) -> int:
-        """Env steps reported; without a report, the calls of the busiest environment region."""
+        """Env steps reported; if none were, the calls of the busiest environment region."""
         return self.capture.progress.env_steps or max((row.calls for row in self._steps), default=0)
 
     @cached_property
-    def turns(self) -> int:
-        """How often the loop went round: one policy call for all envs, one step of all envs."""
+    def iterations(self) -> int:
+        """Iterations of the training loop: one policy call and one step of all envs each."""
         acting = [row for row in self.rows if row.category == "policy" and not self.is_learning(row)]
         counts = [max((row.calls for row in rows), default=0) for rows in (self._steps, acting)]
         known = [count for count in counts if count >= self.env_steps / 4096 and count > 1]
@@ -140,15 +157,17 @@ class RunView:
 
     @property
     def envs(self) -> float:
-        """Env steps for each turn of the loop; 1 when that cannot be known."""
-        return max(self.env_steps / self.turns, 1.0) if self.turns and self.env_steps else 1.0
+        """Env steps per iteration of the loop; 1 if unknown."""
+        return max(self.env_steps / self.iterations, 1.0) if self.iterations and self.env_steps else 1.0
 
     @cached_property
     def _steps(self) -> tuple[RegionRow, ...]:
-        return tuple(self.outermost(lambda row: row.category == "environment" and not row.says(RESETTING)))
+        return tuple(
+            self.outermost(lambda row: row.category == "environment" and not row.name_has(RESETTING))
+        )
 
     def _common_count(self) -> int:
-        """Nothing looks like an environment or a policy: the count that most time shares."""
+        """If nothing looks like an environment or a policy: the call count that most time shares."""
         rows = [row for row in self.rows if 1 < row.calls <= self.env_steps]
         rows = sorted(rows, key=lambda row: -row.own_ns)[:50]
         best_count, most_ns = 0, 0
@@ -161,33 +180,33 @@ class RunView:
 
     # -- rates -----------------------------------------------------------------------------------
 
-    def per_turn(self, row: RegionRow) -> float:
-        """Calls for each turn of the loop; 0 when turns are not known."""
-        return row.calls / self.turns if self.turns else 0.0
+    def per_iteration(self, row: RegionRow) -> float:
+        """Calls per iteration of the loop; 0 if iterations are unknown."""
+        return row.calls / self.iterations if self.iterations else 0.0
 
     def per_env_step(self, row: RegionRow) -> float:
-        """Calls for each env step; 0 when env steps are not known."""
+        """Calls per env step; 0 if env steps are unknown."""
         return row.calls / self.env_steps if self.env_steps else 0.0
 
     def per_update(self, row: RegionRow) -> float:
-        """Calls for each update; 0 when updates are not known."""
+        """Calls per update; 0 if updates are unknown."""
         return row.calls / self.updates if self.updates else 0.0
 
-    # -- places in the tree ----------------------------------------------------------------------
+    # -- the tree --------------------------------------------------------------------------------
 
     def above(self, row: RegionRow) -> Iterator[RegionRow]:
-        """The regions around a region, innermost first."""
+        """The enclosing regions, innermost first."""
         while row.parent is not None:
             row = self.rows[row.parent]
             yield row
 
     def below(self, row: RegionRow) -> tuple[RegionRow, ...]:
-        """Every region inside a region."""
+        """All regions inside a region."""
         return self.rows[row.number + 1 : row.end]
 
     def outermost(self, want: Callable[[RegionRow], bool]) -> list[RegionRow]:
-        """Wanted regions that are in no other wanted region and in no evaluation, most time first."""
-        taken: set[int] = set()  # id of rows that are wanted, unwanted for being evaluation, or below one
+        """Wanted regions that are not inside another wanted region or an evaluation, most time first."""
+        taken: set[int] = set()  # rows that are wanted or an evaluation, and all rows inside them
         found = []
         for number, row in enumerate(self.rows):
             if row.parent in taken:
@@ -202,7 +221,7 @@ class RunView:
         return sorted(found, key=lambda row: -row.total_ns)
 
     def is_learning(self, row: RegionRow) -> bool:
-        """Whether a region belongs to the learner: its kind, what is around it, what is in it."""
+        """Whether a region belongs to the learner, by its category, its surroundings or its contents."""
         return (
             row.category in LEARNER
             or any(other.category in LEARNER for other in self.above(row))
@@ -220,20 +239,20 @@ class RunView:
 
     @cached_property
     def learner(self) -> list[RegionRow]:
-        """Outermost regions of the learner."""
-        turning = near(self.updates, self.turns)
+        """The outermost regions of the learner."""
+        in_step = near(self.updates, self.iterations)
 
         def wanted(row: RegionRow) -> bool:
             if row.category in LEARNER:
                 return True
-            own_rhythm = row.calls > 1 and near(row.calls, self.updates) and not turning
+            own_rhythm = row.calls > 1 and near(row.calls, self.updates) and not in_step
             return own_rhythm and row.category in ("other", "framework", "policy")
 
         return self.outermost(wanted)
 
     @cached_property
     def is_on_policy(self) -> bool:
-        """Whether advantages are computed and nothing is replayed."""
+        """Whether advantages are computed and there is no replay."""
         kinds = {row.category for row in self.rows}
         return "advantage" in kinds and "replay" not in kinds
 
@@ -247,11 +266,11 @@ class RunView:
         own: bool = False,
         floored: bool = True,
     ) -> Estimate | None:
-        """Predicted speed-up of the whole when this share of the regions' time is saved.
+        """Predicted speed-up of the whole run if this fraction of the regions' time were saved.
 
-        `saved` may be a range when the share is an assumption; the interval then covers it. None
-        with fewer than 8 windows. Work of helpers that goes on beside the driver is a floor
-        (not so with `floored=False`, for changes that take work off the helpers).
+        `saved` may be a range if the fraction is an assumption; the interval then covers it. None with
+        fewer than 8 windows. The run cannot get faster than its busiest parallel helper (unless
+        `floored=False`, for changes that take work off the helpers).
         """
         rows = list(rows)
         low, high = saved if isinstance(saved, tuple) else (saved, saved)
@@ -269,14 +288,14 @@ class RunView:
 
     @cached_property
     def driver_busy_ns(self) -> int:
-        """Time of the driver in regions that do not wait."""
+        """Own time of the driving thread in everything but waits."""
         return sum(row.own_ns for row in self.rows if row.category not in WAITS)
 
     @cached_property
     def off_cpu_ns(self) -> float | None:
-        """Busy time of the driver in which it had no core; None when CPU time was not read.
+        """Busy time of the driving thread without a core; None if CPU time was not read.
 
-        Taken between the first and the last window: a thread's CPU time began before its recording.
+        Measured between the first and the last window, since a thread's CPU time starts before its recording.
         """
         windows = self.driver.windows
         if len(windows) < 2 or self.driver.cpu_ns is None or not windows.cpu_ns[-1]:
@@ -287,18 +306,18 @@ class RunView:
 
     @cached_property
     def is_pipeline(self) -> bool:
-        """Whether helpers work at the same time as the driver, not in turn with it."""
+        """Whether helpers work in parallel with the driving thread rather than in turn."""
         overlap = self.driver_busy_ns + self._longest_helper_ns - self.wall_ns
         return overlap > 0.2 * self.wall_ns
 
 
 def near(a: float, b: float, tolerance: float = NEAR) -> bool:
-    """Whether two counts are the same but for a few calls at the start or the end."""
+    """Whether two counts are equal up to a few calls at the start or the end."""
     return a > 0 and b > 0 and abs(a - b) <= tolerance * max(a, b)
 
 
 def tail(node: Node, above_ns: float) -> tuple[int, float]:
-    """Completed calls longer than `above_ns`, and their time; off by at most a bucket."""
+    """Number and time of completed calls longer than `above_ns`, to within a histogram bucket."""
     if node.buckets is None or node.max_ns is None:
         return 0, 0.0
     counts = node.buckets.astype(np.float64)
@@ -308,7 +327,7 @@ def tail(node: Node, above_ns: float) -> tuple[int, float]:
 
 
 def view_run(capture: Capture, findings: Findings) -> RunView | None:
-    """The capture as rules see it; None when nothing was recorded."""
+    """The capture as advice functions see it; None if nothing was recorded."""
     driver = driving_thread(capture)
     if driver is None or driver[1].wall_ns <= 0:
         return None
@@ -331,7 +350,7 @@ def _rows(
         columns.setdefault(path, []).append(number)
     flat = flatten(thread.root, Resolver(), cost_ns)
     totals, ends = list(flat.own_ns), list(range(1, len(flat.nodes) + 1))
-    for number in range(len(totals) - 1, -1, -1):  # children come after their parents, all in one piece
+    for number in range(len(totals) - 1, -1, -1):  # descendants directly follow their parent
         parent = flat.parents[number]
         if parent >= 0:
             totals[parent] += totals[number]
@@ -340,7 +359,7 @@ def _rows(
     for number, path in enumerate(flat.paths()):
         node, parent = flat.nodes[number], flat.parents[number]
         place = columns.get(path, [0])
-        # Two regions of one name and different categories share a path; they come in the same order.
+        # Regions of the same name but different categories share a path; they come in the same order.
         column = place.pop(0) if len(place) > 1 else place[0]
         kind = node.category or categories.get(path) or flat.categories[number]
         rows.append(
@@ -358,3 +377,33 @@ def _rows(
             )
         )
     return tuple(rows)
+
+
+def speed_up(
+    time_ns: Floats, region_ns: Floats, share: float, saved: tuple[float, float], floor: float = 0.0
+) -> Estimate | None:
+    """Amdahl's law with a 95 % interval, if a fraction in `saved` (low, high) of some regions were saved.
+
+    `time_ns` and `region_ns` are cumulative, [windows]; `share` is the regions' share of the wall time net
+    of our own cost, and the windows only give its uncertainty. `floor` is the share of the wall time in
+    which helpers are busy: the run cannot get shorter. None with fewer than 8 windows.
+    """
+    if len(time_ns) < LEAST_WINDOWS or share <= 0:
+        return None
+    wall = np.diff(time_ns, prepend=0.0)
+    region = np.clip(np.diff(region_ns, prepend=0.0), 0.0, wall)
+    if region.sum() <= 0:
+        return None
+    counts = block_counts(len(wall))
+    drawn = (counts @ region) / np.maximum(counts @ wall, 1.0)
+    drawn *= share / (region.sum() / wall.sum())
+
+    def factor(of_regions: float, shares: Floats) -> Floats:
+        left = np.maximum(1.0 - of_regions * np.clip(shares, 0.0, 1.0), max(floor, 1e-3))
+        result: Floats = np.maximum(1.0 / left, 1.0)
+        return result
+
+    value = float(factor((saved[0] + saved[1]) / 2, np.array([share]))[0])
+    least = float(np.quantile(factor(saved[0], drawn), 0.025))
+    most = float(np.quantile(factor(saved[1], drawn), 0.975))
+    return Estimate(value, min(least, value), max(most, value))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, advise, times, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView
-from hotloop.analysis.advice.words import EVALUATING, LOGGING, RESETTING, SAVING
+from hotloop.analysis.advice.run_view import EVALUATING, LOGGING, RESETTING, SAVING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
 PLAIN = ("other", "framework", "data")
@@ -17,7 +16,7 @@ def logging_too_often(run: RunView) -> Recommendation | None:
     """Logging in (nearly) every turn or update takes a noticeable share."""
 
     def wanted(row: RegionRow) -> bool:
-        logs = row.category == "logging" or (row.category in PLAIN and row.says(LOGGING))
+        logs = row.category == "logging" or (row.category in PLAIN and row.name_has(LOGGING))
         return logs and _often(run, row) >= 5 * RARE
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.02]
@@ -32,7 +31,7 @@ def logging_too_often(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "logging-too-often",
+        "logging_too_often",
         row,
         f"Log every {round(1 / RARE)}th time (`{row.name}`)",
         evidence,
@@ -43,13 +42,15 @@ def logging_too_often(run: RunView) -> Recommendation | None:
 
 
 def _often(run: RunView, row: RegionRow) -> float:
-    return max(run.per_turn(row), run.per_update(row) if run.is_learning(row) else 0.0) or run.per_update(row)
+    return max(
+        run.per_iteration(row), run.per_update(row) if run.is_learning(row) else 0.0
+    ) or run.per_update(row)
 
 
 def evaluation_too_often(run: RunView) -> Recommendation | None:
     """Evaluation takes a large share of a training run."""
     rows = run.outermost(
-        lambda row: row.category == "evaluation" or (row.category in PLAIN and row.says(EVALUATING))
+        lambda row: row.category == "evaluation" or (row.category in PLAIN and row.name_has(EVALUATING))
     )
     rows = rows or _hidden_evaluations(run)
     share = sum(row.share for row in rows)
@@ -63,7 +64,7 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
     left = TOLERABLE * (1 - share) / (1 - TOLERABLE) / share  # of its present time
     return advise(
         run,
-        "evaluation-too-often",
+        "evaluation_too_often",
         row,
         f"Evaluate less often (`{row.name}` takes {percent(share)})",
         evidence,
@@ -76,7 +77,7 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
 def _hidden_evaluations(run: RunView) -> list[RegionRow]:
     """Regions that step envs of their own: with them, far more steps are taken than are reported."""
     reported = run.capture.progress.env_steps
-    steps = [row for row in run.rows if row.category == "environment" and not row.says(RESETTING)]
+    steps = [row for row in run.rows if row.category == "environment" and not row.name_has(RESETTING)]
     steps = [row for row in steps if not any(o.category == "environment" for o in run.above(row))]
     outside = [row for row in steps if len(row.path) == min((len(r.path) for r in steps), default=0)]
     found = []
@@ -96,7 +97,8 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
     """Saving takes a noticeable share."""
     rows = run.outermost(
         lambda row: (
-            row.category == "checkpoint" or (row.category in PLAIN and row.says(SAVING) and _rare(run, row))
+            row.category == "checkpoint"
+            or (row.category in PLAIN and row.name_has(SAVING) and _rare(run, row))
         )
     )
     share = sum(row.share for row in rows)
@@ -106,7 +108,7 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
     every_ns = run.wall_ns / row.calls
     return advise(
         run,
-        "checkpoint-too-often",
+        "checkpoint_too_often",
         row,
         f"Save less often (`{row.name}` takes {percent(share)})",
         [took(row), f"It runs every {duration(every_ns)}.", "The gain is for saving a tenth as often."],
@@ -117,21 +119,21 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
 
 
 def _rare(run: RunView, row: RegionRow) -> bool:
-    return 0 < row.calls < 0.1 * max(run.turns, 1)
+    return 0 < row.calls < 0.1 * max(run.iterations, 1)
 
 
 def costly_resets(run: RunView) -> Recommendation | None:
     """Resetting envs takes as much as stepping them."""
-    rows = run.outermost(lambda row: row.says(RESETTING) and row.category in (*PLAIN, "environment"))
+    rows = run.outermost(lambda row: row.name_has(RESETTING) and row.category in (*PLAIN, "environment"))
     share = sum(row.share for row in rows)
-    steps = run.outermost(lambda row: row.category == "environment" and not row.says(RESETTING))
+    steps = run.outermost(lambda row: row.category == "environment" and not row.name_has(RESETTING))
     step_share = sum(row.share for row in steps)
     if not rows or share < 0.1 or share < 0.5 * step_share:
         return None
     row = rows[0]
     return advise(
         run,
-        "costly-resets",
+        "costly_resets",
         row,
         f"Make resets cheaper (`{row.name}` takes {percent(share)})",
         [

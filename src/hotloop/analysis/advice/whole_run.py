@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView
-from hotloop.analysis.advice.words import LOGGING, STORING
+from hotloop.analysis.advice.run_view import LOGGING, STORING, RegionRow, RunView
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
 
 MOST_LOOKED_AT = 20  # regions too small to matter; the largest are named
@@ -29,7 +28,7 @@ def growing_cost(run: RunView) -> Recommendation | None:
     most = min(1 - calls * first_ns / own_ns, 0.98)
     return advise(
         run,
-        "growing-cost",
+        "growing_cost",
         row,
         f"`{row.name}` gets slower as the run goes on (x{worst.late_ns / worst.early_ns:.1f})",
         [
@@ -57,12 +56,12 @@ def _extra_ns(run: RunView, found: RegionGrowth) -> float:
 
 
 def _why_it_grows(row: RegionRow) -> str:
-    if row.category == "replay" or row.says(STORING):
+    if row.category == "replay" or row.name_has(STORING):
         return (
             "A list or deque in place of a ring of arrays: indexing the middle of a deque, slicing or "
             "converting a list costs more the longer it is. Preallocate arrays, overwrite in a ring."
         )
-    if row.category == "logging" or row.says(LOGGING):
+    if row.category == "logging" or row.name_has(LOGGING):
         return "The log is rewritten or averaged as a whole each time: append, and keep running sums."
     return "Something it uses grows with the run: look for a list that is searched, copied or re-sorted."
 
@@ -74,7 +73,7 @@ def mostly_unnamed(run: RunView) -> Recommendation | None:
         return None
     return advise(
         run,
-        "mostly-unnamed",
+        "mostly_unnamed",
         None,
         f"Name what happens in the other {percent(share)} of the time",
         [f"{percent(share)} of wall time is in no region; {len(run.rows)} regions hold the rest."],
@@ -104,7 +103,7 @@ def costly_regions(run: RunView) -> Recommendation | None:
         evidence.append("The Python twin recorded; the compiled core costs a fraction of it.")
     return advise(
         run,
-        "costly-regions",
+        "costly_regions",
         row,
         f"Measure less finely (`{row.name}` runs {row.calls:,} times)",
         evidence,
@@ -135,7 +134,7 @@ def leave_alone(run: RunView) -> Recommendation | None:
     rest = f" and {more} more" if more else ""
     said = advise(
         run,
-        "leave-alone",
+        "leave_alone",
         None,
         "Leave these alone: " + ", ".join(f"`{name}`" for _, name, _ in shown) + rest,
         [

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, about, advise, took
-from hotloop.analysis.advice.run_view import RegionRow, RunView, Worker, near, tail
-from hotloop.analysis.advice.words import DRAWING, LOADING, LOCKS, RESETTING, RESIZING
+from hotloop.analysis.advice.run_view import (
+    DRAWING,
+    LOADING,
+    LOCKS,
+    RESETTING,
+    RESIZING,
+    RegionRow,
+    RunView,
+    Worker,
+    near,
+    tail,
+)
 from hotloop.analysis.findings import Estimate, Recommendation
 
 HANDOVER_NS = 100_000  # waking another process and being woken again, on a laptop
 
 
-def env_workers_cost_more(run: RunView) -> Recommendation | None:
+def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     """Handing steps to env processes costs more than the steps themselves (Subproc slower than Dummy)."""
     workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
     if len(workers) < 2:
@@ -33,7 +43,7 @@ def env_workers_cost_more(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "env-workers-cost-more-than-work",
+        "env_workers_cost_more_than_work",
         row,
         "Step the envs in the loop's own process: handing over costs more than the steps",
         evidence,
@@ -47,7 +57,7 @@ def env_workers_cost_more(run: RunView) -> Recommendation | None:
 def _asking_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
     """The driver's regions in which it talks to workers."""
     rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
-    rows = [row for row in rows if not row.says(RESETTING)]
+    rows = [row for row in rows if not row.name_has(RESETTING)]
     if rows:
         return rows
     calls = max((row.calls for w in workers for row in w.rows), default=0)
@@ -64,7 +74,7 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
         row.own_ns
         for top in rows
         for row in run.below(top)
-        if row.category == "rendering" or row.says(DRAWING) or row.says(RESIZING)
+        if row.category == "rendering" or row.name_has(DRAWING) or row.name_has(RESIZING)
     )
     total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has rules of its own
     each_ns = total_ns / run.env_steps
@@ -80,7 +90,7 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
     ]
     return advise(
         run,
-        "envs-one-after-another",
+        "envs_one_after_another",
         rows[0],
         f"Step envs in {workers} worker processes",
         evidence,
@@ -90,13 +100,13 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
     )
 
 
-def loader_workers(run: RunView) -> Recommendation | None:
+def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
     """Loader processes are started, or asked, at a cost that small data never pays back."""
 
     def wanted(row: RegionRow) -> bool:
         # Learning from data alone, what keeps the updates' time and is not the learner gets the data.
         feeds = not run.env_steps and near(row.calls, run.updates)
-        loads = row.category in ("other", "wait", "ipc") and (row.says(LOADING) or feeds)
+        loads = row.category in ("other", "wait", "ipc") and (row.name_has(LOADING) or feeds)
         return (row.category == "data" or loads) and row.calls >= 8
 
     for row in run.outermost(wanted):
@@ -133,7 +143,7 @@ def loader_workers(run: RunView) -> Recommendation | None:
         evidence.append("Assumed: between 60 % and all of that is saved.")
         return advise(
             run,
-            "loader-workers-on-small-data",
+            "loader_workers_on_small_data",
             row,
             f"Load small data without worker processes (`{row.name}`)",
             evidence,
@@ -181,7 +191,7 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
         evidence.append("Assumed: between 30 % and all of that comes back.")
     return advise(
         run,
-        "thread-oversubscription",
+        "thread_oversubscription",
         None,
         f"Give each process one thread for arithmetic ({wanted} threads now, {cores:g} cores)",
         evidence,
@@ -216,7 +226,7 @@ def _gain_of_cores(run: RunView, lost: float | None) -> Estimate | None:
     return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster, too
 
 
-def one_thread(run: RunView) -> Recommendation | None:
+def try_one_thread(run: RunView) -> Recommendation | None:
     """Networks so small that threads for arithmetic may cost more than they bring."""
     machine = run.capture.machine
     cores = machine.get("cores_granted") or 1
@@ -232,7 +242,7 @@ def one_thread(run: RunView) -> Recommendation | None:
         return None
     return advise(
         run,
-        "try-one-thread",
+        "try_one_thread",
         None,
         "Try one thread for arithmetic: the networks are small",
         [
@@ -273,7 +283,7 @@ def starved_learner(run: RunView) -> Recommendation | None:
     )
     return advise(
         run,
-        "starved-learner",
+        "starved_learner",
         rows[0],
         "The learner waits for the collectors: collect faster",
         evidence,
@@ -288,7 +298,7 @@ def lock_wait(run: RunView) -> Recommendation | None:
     """Threads or processes queue for a lock."""
     every = [(run.rows, run.driver)] + [(w.rows, w.thread) for w in run.workers]
     waits = [
-        (sum(r.own_ns for r in rows if r.says(LOCKS)) / thread.wall_ns, rows)
+        (sum(r.own_ns for r in rows if r.name_has(LOCKS)) / thread.wall_ns, rows)
         for rows, thread in every
         if thread.wall_ns
     ]
@@ -296,11 +306,11 @@ def lock_wait(run: RunView) -> Recommendation | None:
     if len(waiting) < 1 or len(every) < 2:
         return None
     worst = max(waits, key=lambda pair: pair[0])
-    row = max((r for r in worst[1] if r.says(LOCKS)), key=lambda r: r.own_ns)
-    mine = [r for r in run.rows if r.says(LOCKS)]
+    row = max((r for r in worst[1] if r.name_has(LOCKS)), key=lambda r: r.own_ns)
+    mine = [r for r in run.rows if r.name_has(LOCKS)]
     return advise(
         run,
-        "lock-wait",
+        "lock_wait",
         row,
         f"Threads queue for a lock (`{row.name}`)",
         [
