@@ -20,13 +20,11 @@ from gymnasium.spaces import Box, Discrete
 
 from hotloop.machine.facts import cpu_name
 from hotloop.rl.buffers.replay import ReplayBuffer
-from hotloop.rl.envs.streams import make_streams, seed_streams
-from hotloop.rl.train.dqn_config import DQNConfig
-from hotloop.rl.train.dqn_learners import make_learner
+from hotloop.rl.train.dqn import DQNConfig, make_learner
 from hotloop.rl.train.networks.q import QNetwork
 
 ENVS = 256
-NETWORKS = {  # observation, hidden, actions, batch
+NETWORKS = {  # observation, net_arch, actions, batch
     "CartPole 4-64-64-2, batch 32": (4, (64, 64), 2, 32),
     "CartPole 4-64-64-2, batch 64": (4, (64, 64), 2, 64),
     "Snake 14-128-128-3, batch 64": (14, (128, 128), 3, 64),
@@ -76,17 +74,16 @@ def seconds(action: Callable[[], object], repeat: int) -> float:
 
 
 def measure(name: str, rounds: int) -> None:
-    width, hidden, actions, batch = NETWORKS[name]
-    config = DQNConfig(batch_size=batch, hidden=hidden, quiet=True)
+    width, net_arch, actions, batch = NETWORKS[name]
+    config = DQNConfig(batch_size=batch, net_arch=net_arch, quiet=True)
     buffer = filled(width, actions)
     sample = buffer.make_batch(batch, shared=False)
     learners = {
-        kind: make_learner(kind, QNetwork(width, actions, hidden), config) for kind in ("fused", "torch")
+        kind: make_learner(kind, QNetwork(width, actions, net_arch), config) for kind in ("fused", "torch")
     }
-    streams = make_streams(1)
-    seed_streams(streams, [0])
+    uniforms = np.random.default_rng(0).random((ENVS, 2))
     observations, chosen = np.ones((ENVS, width), dtype=np.float32), np.zeros(ENVS, dtype=np.int64)
-    sizes = (width, *hidden, actions)
+    sizes = (width, *net_arch, actions)
     needed = products(sizes, batch)
     acting = [product(ENVS, inputs, outputs) for inputs, outputs in pairwise(sizes)]
     best: dict[str, float] = {}
@@ -98,9 +95,9 @@ def measure(name: str, rounds: int) -> None:
         for kind, learner in learners.items():
             keep(
                 f"update, {kind}",
-                seconds(lambda one=learner: one.learn(buffer, sample, REPEAT), 1) / REPEAT,  # type: ignore[misc]
+                seconds(lambda one=learner: one.update(buffer, sample, REPEAT), 1) / REPEAT,  # type: ignore[misc]
             )
-            keep(f"act, {kind}", seconds(lambda one=learner: one.act(observations, 0.1, streams, chosen), 1))  # type: ignore[misc]
+            keep(f"act, {kind}", seconds(lambda one=learner: one.act(observations, 0.1, uniforms, chosen), 1))  # type: ignore[misc]
         for place, (_, action) in enumerate(needed):
             keep(f"product {place}", seconds(action, REPEAT))
         for place, action in enumerate(acting):

@@ -33,13 +33,10 @@ import numpy as np
 import torch
 
 from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.envs.streams import make_streams
-from hotloop.rl.train.dqn import train
-from hotloop.rl.train.dqn_learners import make_learner
+from hotloop.rl.train.dqn import make_learner, train
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.networks.q import QNetwork
-from hotloop.rl.workloads.snake import HIDDEN, Snake, compile_kernels, dqn_settings, make_envs
-from hotloop.rl.workloads.snake_play import learn_and_play
+from hotloop.rl.workloads.snake import NET_ARCH, Snake, check_learning, compile_kernels, dqn_config, make_envs
 
 FEATURES, ACTIONS, BATCH, ENVS = 14, 3, 64, 256
 SMALL, LARGE = 1024, 5000
@@ -51,7 +48,7 @@ Seconds = tuple[float, float]  # wall, CPU
 
 def trained(config: Snake, report: Callable[..., None] = lambda **work: None) -> Any:
     """A training, kernels compiled before."""
-    settings, envs = dqn_settings(config), make_envs(config)
+    settings, envs = dqn_config(config), make_envs(config)
     compile_kernels(settings, envs)
     done = train(settings, envs=envs, report=report)
     envs.close()
@@ -75,7 +72,7 @@ def seconds_per_update(config: Snake) -> Seconds:
 
 
 def shapes(rows: int) -> list[tuple[int, int, int]]:
-    widths = (FEATURES, *HIDDEN, ACTIONS)
+    widths = (FEATURES, *NET_ARCH, ACTIONS)
     return [(rows, a, b) for a, b in itertools.pairwise(widths)]
 
 
@@ -94,10 +91,10 @@ def library_products(multiply: Callable[..., Any], make: Callable[..., Any]) -> 
         for _ in range(3):
             for x, w, y, *_ in update:
                 multiply(x, w, out=y)
-        for layer, (_x, _w, y, turned_x, turned_w, gradient, delta) in enumerate(update):
-            multiply(turned_x, y, out=gradient)
-            if layer:  # nobody needs the gradient of the observations
-                multiply(y, turned_w, out=delta)
+        for layer, (_x, _w, y, transposed_x, transposed_w, gradient, delta) in enumerate(update):
+            multiply(transposed_x, y, out=gradient)
+            if layer:  # the observations need no gradient
+                multiply(y, transposed_w, out=delta)
 
     def acting() -> None:
         for x, w, y, *_ in act:
@@ -125,17 +122,17 @@ def update_passes(state: Any, inputs: Any, times: int) -> None:
 
 def our_products() -> tuple[Action, Action]:
     """Our passes forward and backward: products with bias and activation, nothing else of an update."""
-    network = QNetwork(FEATURES, ACTIONS, HIDDEN, "relu")
-    settings = dqn_settings(Snake(envs=ENVS, batch_size=BATCH))
+    network = QNetwork(FEATURES, ACTIONS, NET_ARCH, "relu")
+    settings = dqn_config(Snake(n_envs=ENVS, batch_size=BATCH))
     learner = make_learner("fused", network, settings)
     inputs = np.random.default_rng(0).random((ENVS, FEATURES), dtype=np.float32)
-    streams, actions = make_streams(1), np.zeros(ENVS, dtype=np.int64)
+    uniforms, actions = np.zeros((ENVS, 2)), np.zeros(ENVS, dtype=np.int64)
 
     def updating() -> None:
         update_passes(learner.kernel_state, inputs.reshape(-1), 1)
 
     def acting() -> None:
-        learner.act(inputs, 0.0, streams, actions)
+        learner.act(inputs, 0.0, uniforms, actions)
 
     return updating, acting
 
@@ -161,7 +158,7 @@ def products(rounds: int) -> dict[str, Any]:
         "numpy": library_products(np.matmul, array),
         "ours": our_products(),
     }
-    config = Snake(variant="fast", episodes=10**6, steps=320 * ENVS)
+    config = Snake(variant="fast", total_timesteps=320 * ENVS)
     each = ENVS // 4  # updates for one acting
     alone: dict[str, list[Seconds]] = {name: [] for name in kinds}
     whole: list[Seconds] = []
@@ -195,7 +192,7 @@ def variants(rounds: int) -> dict[str, Any]:
     updates = {}
     for number in range(rounds):
         for name in steps if number % 2 else reversed(steps):
-            config = Snake(variant=name, episodes=10**6, steps=steps[name], seed=number)  # type: ignore[arg-type]
+            config = Snake(variant=name, total_timesteps=steps[name], seed=number)  # type: ignore[arg-type]
             done = trained(config)
             us[name].append(1e6 * done.seconds / done.env_steps)
             updates[name] = done.updates / done.env_steps
@@ -203,7 +200,7 @@ def variants(rounds: int) -> dict[str, Any]:
         name: statistics.median(a / b for a, b in zip(us["original"], us[name], strict=True)) for name in us
     }
     lengths = {
-        name: learn_and_play(Snake(variant=name), LEARN_STEPS).mean_length for name in ("fast", "fewer")
+        name: check_learning(Snake(variant=name), LEARN_STEPS).mean_length for name in ("fast", "fewer")
     }
     return {
         "us_per_env_step": {name: statistics.median(found) for name, found in us.items()},
@@ -222,7 +219,7 @@ def growth(rounds: int) -> dict[str, Any]:
     steps = {}
     for number in range(rounds):
         for episodes in (SMALL, LARGE) if number % 2 else (LARGE, SMALL):
-            done = trained(Snake(variant="fast", episodes=episodes, seed=number))
+            done = trained(Snake(variant="fast", stop_at_episodes=episodes, seed=number))
             us[episodes].append(1e6 * done.seconds / done.env_steps)
             steps[episodes] = done.env_steps
     exponents = [
@@ -262,7 +259,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for variant in ("original", "fast", "fewer"):  # compiles everything
-        trained(Snake(variant=variant, episodes=10**6, steps=2 * ENVS))
+        trained(Snake(variant=variant, total_timesteps=2 * ENVS))
     results = {}
     for name in arguments.only:
         results[name] = questions[name](arguments.rounds)

@@ -17,7 +17,7 @@ random.seed(given.seed)
 
 
 def network() -> nn.Module:
-    h = s.HIDDEN
+    h = s.WIDTH
     return nn.Sequential(nn.Linear(4, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 2))
 
 
@@ -30,7 +30,7 @@ def run(steps: int) -> tuple[int, deque[float]]:
     target.load_state_dict(online.state_dict())
     adam = torch.optim.Adam(online.parameters(), lr=s.LEARNING_RATE)
     replay = ReplayBuffer(
-        s.CAPACITY,
+        s.BUFFER_SIZE,
         envs.single_observation_space,
         envs.single_action_space,
         "cpu",
@@ -51,19 +51,19 @@ def run(steps: int) -> tuple[int, deque[float]]:
             recent.append(float(infos["final_info"]["episode"]["r"][row]))
         replay.add(seen, real, actions, rewards, terminated, [{}])
         seen = after
-        if step > s.LEARNING_STARTS and step % s.TRAIN_EVERY == 0:
-            data = replay.sample(s.BATCH)
+        if step > s.LEARNING_STARTS and step % s.TRAIN_FREQ == 0:
+            data = replay.sample(s.BATCH_SIZE)
             with torch.no_grad():
                 best = target(data.next_observations).max(dim=1).values
-                wanted = data.rewards.flatten() + s.DISCOUNT * best * (1 - data.dones.flatten())
+                wanted = data.rewards.flatten() + s.GAMMA * best * (1 - data.dones.flatten())
             values = online(data.observations).gather(1, data.actions).squeeze()
             loss = nn.functional.smooth_l1_loss(values, wanted)
             adam.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(online.parameters(), s.LARGEST_NORM)
+            nn.utils.clip_grad_norm_(online.parameters(), s.MAX_GRAD_NORM)
             adam.step()
             updates += 1
-        if step % s.TARGET_EVERY == 0:
+        if step % s.TARGET_UPDATE_INTERVAL == 0:
             target.load_state_dict(online.state_dict())
     return updates, recent
 

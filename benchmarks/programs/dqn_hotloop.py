@@ -1,11 +1,10 @@
-"""hotloop's DQN: `--env CartPole` is ours, `--env CartPole-v1` Gymnasium's own; `--learner` who learns."""
+"""hotloop's DQN: `--env CartPole` is ours, `--env CartPole-v1` Gymnasium's; `--learner` picks the learner."""
 
 import sys
 
 import dqn_settings as s
 
-from hotloop.rl.train.dqn import train
-from hotloop.rl.train.dqn_config import DQNConfig
+from hotloop.rl.train.dqn import DQNConfig, train
 
 learner = "fused"
 if "--learner" in sys.argv:
@@ -17,12 +16,13 @@ given = s.arguments()
 
 def config(steps: int) -> DQNConfig:
     return DQNConfig(
-        env=given.env, seed=given.seed, total_steps=steps, num_envs=1, batch_size=s.BATCH,
-        capacity=s.CAPACITY, updates=f"1/{s.TRAIN_EVERY}", learning_starts=s.LEARNING_STARTS,
-        target_every=s.TARGET_EVERY,
-        learning_rate=s.LEARNING_RATE, discount=s.DISCOUNT, max_grad_norm=s.LARGEST_NORM, double=False,
-        epsilon_start=s.EPSILON_START, epsilon_end=s.EPSILON_END, epsilon_fraction=s.EPSILON_FRACTION,
-        hidden=(s.HIDDEN, s.HIDDEN), learner=learner, quiet=True,  # type: ignore[arg-type]
+        env=given.env, seed=given.seed, total_timesteps=steps, n_envs=1, batch_size=s.BATCH_SIZE,
+        buffer_size=s.BUFFER_SIZE, train_freq=s.TRAIN_FREQ, learning_starts=s.LEARNING_STARTS,
+        target_update_interval=s.TARGET_UPDATE_INTERVAL,
+        learning_rate=s.LEARNING_RATE, gamma=s.GAMMA, max_grad_norm=s.MAX_GRAD_NORM, double=False,
+        exploration_initial_eps=s.INITIAL_EPS, exploration_final_eps=s.FINAL_EPS,
+        exploration_fraction=s.EXPLORATION_FRACTION,
+        net_arch=(s.WIDTH, s.WIDTH), learner=learner, quiet=True,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

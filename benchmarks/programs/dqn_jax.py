@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import optax
 
 given = s.arguments()
-adam = optax.chain(optax.clip_by_global_norm(s.LARGEST_NORM), optax.adam(s.LEARNING_RATE))
+adam = optax.chain(optax.clip_by_global_norm(s.MAX_GRAD_NORM), optax.adam(s.LEARNING_RATE))
 
 
 def network(key):
-    sizes = (4, s.HIDDEN, s.HIDDEN, 2)
+    sizes = (4, s.WIDTH, s.WIDTH, 2)
     layers = []
     for inputs, outputs in pairwise(sizes):
         key, one, two = jax.random.split(key, 3)
@@ -54,26 +54,26 @@ def env_step(key, state, elapsed, action):
 
 def loss_of(layers, target, batch):
     seen, actions, rewards, later, fell = batch
-    wanted = rewards + s.DISCOUNT * (1.0 - fell) * apply(target, later).max(axis=1)
-    values = apply(layers, seen)[jnp.arange(s.BATCH), actions]
+    wanted = rewards + s.GAMMA * (1.0 - fell) * apply(target, later).max(axis=1)
+    values = apply(layers, seen)[jnp.arange(s.BATCH_SIZE), actions]
     return optax.huber_loss(values, wanted).mean()
 
 
 def iteration(steps, carry, number):
-    """TRAIN_EVERY env steps and one update."""
+    """TRAIN_FREQ env steps and one update."""
     layers, target, moments, replay, state, elapsed, key = carry
 
     def step(inside, offset):
         replay, state, elapsed, key = inside
         key, choose, explore, again = jax.random.split(key, 4)
-        at = number * s.TRAIN_EVERY + offset
+        at = number * s.TRAIN_FREQ + offset
         epsilon = jnp.interp(
-            at, jnp.array([0.0, s.EPSILON_FRACTION * steps]), jnp.array([1.0, s.EPSILON_END])
+            at, jnp.array([0.0, s.EXPLORATION_FRACTION * steps]), jnp.array([1.0, s.FINAL_EPS])
         )
         best = apply(layers, state).argmax()
         action = jnp.where(jax.random.uniform(explore) < epsilon, jax.random.randint(choose, (), 0, 2), best)
         new, after, now, fell, over = env_step(again, state, elapsed, action)
-        row = at % s.CAPACITY
+        row = at % s.BUFFER_SIZE
         seen, actions, rewards, later, ends = replay
         replay = (
             seen.at[row].set(state),
@@ -85,11 +85,11 @@ def iteration(steps, carry, number):
         return (replay, new, now, key), jnp.where(over, elapsed + 1, 0)
 
     (replay, state, elapsed, key), lengths = jax.lax.scan(
-        step, (replay, state, elapsed, key), jnp.arange(s.TRAIN_EVERY)
+        step, (replay, state, elapsed, key), jnp.arange(s.TRAIN_FREQ)
     )
-    done = (number + 1) * s.TRAIN_EVERY
+    done = (number + 1) * s.TRAIN_FREQ
     key, draw = jax.random.split(key)
-    rows = jax.random.randint(draw, (s.BATCH,), 0, jnp.minimum(done, s.CAPACITY))
+    rows = jax.random.randint(draw, (s.BATCH_SIZE,), 0, jnp.minimum(done, s.BUFFER_SIZE))
 
     def learn(layers, moments):
         gradient = jax.grad(loss_of)(layers, target, tuple(part[rows] for part in replay))
@@ -99,7 +99,7 @@ def iteration(steps, carry, number):
     layers, moments = jax.lax.cond(
         done > s.LEARNING_STARTS, learn, lambda layers, moments: (layers, moments), layers, moments
     )
-    move = done % s.TARGET_EVERY < s.TRAIN_EVERY
+    move = done % s.TARGET_UPDATE_INTERVAL < s.TRAIN_FREQ
     target = jax.tree.map(lambda mine, theirs: jnp.where(move, theirs, mine), target, layers)
     return (layers, target, moments, replay, state, elapsed, key), lengths
 
@@ -108,10 +108,10 @@ def iteration(steps, carry, number):
 def run(key, steps):
     key, one, two = jax.random.split(key, 3)
     layers = network(one)
-    n = s.CAPACITY
+    n = s.BUFFER_SIZE
     replay = (jnp.zeros((n, 4)), jnp.zeros(n, int), jnp.zeros(n), jnp.zeros((n, 4)), jnp.zeros(n))
     carry = (layers, layers, adam.init(layers), replay, begin(two), 0, key)
-    return jax.lax.scan(partial(iteration, steps), carry, jnp.arange(steps // s.TRAIN_EVERY))
+    return jax.lax.scan(partial(iteration, steps), carry, jnp.arange(steps // s.TRAIN_FREQ))
 
 
 key = jax.random.key(given.seed)
@@ -120,4 +120,4 @@ clock = s.Clock()
 _, lengths = jax.block_until_ready(compiled(key))
 found = lengths.reshape(-1)
 recent = [float(length) for length in found[found > 0][-100:]]
-clock.say(given.steps, (given.steps - s.LEARNING_STARTS) // s.TRAIN_EVERY, recent)
+clock.say(given.steps, (given.steps - s.LEARNING_STARTS) // s.TRAIN_FREQ, recent)

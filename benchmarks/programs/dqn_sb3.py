@@ -11,11 +11,11 @@ torch.set_num_threads(1)
 def model() -> DQN:
     return DQN(
         "MlpPolicy", given.env, seed=given.seed, device="cpu", learning_rate=s.LEARNING_RATE,
-        buffer_size=s.CAPACITY, learning_starts=s.LEARNING_STARTS, batch_size=s.BATCH, gamma=s.DISCOUNT,
-        train_freq=s.TRAIN_EVERY, gradient_steps=1, target_update_interval=s.TARGET_EVERY,
-        exploration_fraction=s.EPSILON_FRACTION, exploration_initial_eps=s.EPSILON_START,
-        exploration_final_eps=s.EPSILON_END, max_grad_norm=s.LARGEST_NORM,
-        policy_kwargs={"net_arch": [s.HIDDEN] * 2},
+        buffer_size=s.BUFFER_SIZE, learning_starts=s.LEARNING_STARTS, batch_size=s.BATCH_SIZE, gamma=s.GAMMA,
+        train_freq=s.TRAIN_FREQ, gradient_steps=1, target_update_interval=s.TARGET_UPDATE_INTERVAL,
+        exploration_fraction=s.EXPLORATION_FRACTION, exploration_initial_eps=s.INITIAL_EPS,
+        exploration_final_eps=s.FINAL_EPS, max_grad_norm=s.MAX_GRAD_NORM,
+        policy_kwargs={"net_arch": [s.WIDTH] * 2},
     )  # fmt: skip
 
 

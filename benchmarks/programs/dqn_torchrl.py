@@ -24,19 +24,19 @@ Collector = getattr(torchrl.collectors, "SyncDataCollector", None) or torchrl.co
 def run(steps: int) -> tuple[int, deque[float]]:
     env = TransformedEnv(GymEnv(given.env, categorical_action_encoding=True), RewardSum())
     env.set_seed(given.seed)
-    net = MLP(in_features=4, out_features=2, num_cells=[s.HIDDEN] * 2, activation_class=nn.ReLU)
+    net = MLP(in_features=4, out_features=2, num_cells=[s.WIDTH] * 2, activation_class=nn.ReLU)
     actor = QValueActor(net, in_keys=["observation"], spec=env.action_spec)
     explore = EGreedyModule(
-        env.action_spec, eps_init=s.EPSILON_START, eps_end=s.EPSILON_END,
-        annealing_num_steps=int(s.EPSILON_FRACTION * steps),
+        env.action_spec, eps_init=s.INITIAL_EPS, eps_end=s.FINAL_EPS,
+        annealing_num_steps=int(s.EXPLORATION_FRACTION * steps),
     )  # fmt: skip
     loss_of = DQNLoss(actor, delay_value=True, loss_function="smooth_l1", action_space=env.action_spec)
-    loss_of.make_value_estimator(gamma=s.DISCOUNT)
-    target = HardUpdate(loss_of, value_network_update_interval=s.TARGET_EVERY // s.TRAIN_EVERY)
+    loss_of.make_value_estimator(gamma=s.GAMMA)
+    target = HardUpdate(loss_of, value_network_update_interval=s.TARGET_UPDATE_INTERVAL // s.TRAIN_FREQ)
     adam = torch.optim.Adam(loss_of.parameters(), lr=s.LEARNING_RATE)
-    memory = TensorDictReplayBuffer(storage=LazyTensorStorage(s.CAPACITY), batch_size=s.BATCH)
+    memory = TensorDictReplayBuffer(storage=LazyTensorStorage(s.BUFFER_SIZE), batch_size=s.BATCH_SIZE)
     collector = Collector(
-        env, TensorDictSequential(actor, explore), frames_per_batch=s.TRAIN_EVERY, total_frames=steps,
+        env, TensorDictSequential(actor, explore), frames_per_batch=s.TRAIN_FREQ, total_frames=steps,
         device="cpu",
     )  # fmt: skip
     recent: deque[float] = deque(maxlen=100)
@@ -51,7 +51,7 @@ def run(steps: int) -> tuple[int, deque[float]]:
             loss = loss_of(memory.sample())["loss"]
             adam.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(loss_of.parameters(), s.LARGEST_NORM)
+            nn.utils.clip_grad_norm_(loss_of.parameters(), s.MAX_GRAD_NORM)
             adam.step()
             target.step()
             updates += 1

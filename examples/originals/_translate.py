@@ -26,8 +26,8 @@ FLAGS = {
         "--detailed": "--detailed",
     },
     "snake": {
-        "--episodes": "--episodes",
-        "--envs": "--envs",
+        "--episodes": "--stop-at-episodes",
+        "--envs": "--n-envs",
     },
     "imitate": {
         "--episodes": "--episodes",

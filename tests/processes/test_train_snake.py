@@ -1,4 +1,4 @@
-"""`hotloop train snake` as a user runs it: switches, regions, counts, twins, the plan, the original."""
+"""`hotloop train snake` as a user runs it: settings, regions, counts, twins, the plan, the original."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.cli.train import read
 from hotloop.measure.profiler import default
-from hotloop.rl.train.runs import load_checkpoint
-from hotloop.rl.workloads.episodes import EpisodeLine, sanity_figures
-from hotloop.rl.workloads.snake import VARIANTS, Snake
+from hotloop.rl.train.runs import ProgressLine, load_checkpoint
+from hotloop.rl.workloads.snake import VARIANTS, Snake, sanity_figures
 from hotloop.workflows.lab import SHIPPED_PLANS, find_plan, shipped_plans
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--envs", "8", "--steps", "512", "--batch-size", "16"]  # 64 vector steps
-LEARNING_STEPS = 64 - 32 + 1  # of them with updates: from 256 env steps on
+SMALL = ["--n-envs", "8", "--total-timesteps", "512", "--batch-size", "16"]  # 64 vector steps
+LEARNING_STEPS = 64 - 32 + 1  # of them with gradient steps: from 256 env steps on
 SPLIT = {
     *("policy_forward", "env_step", "env_collision", "env_features", "env_flood_fill", "replay_push"),
     *("replay_sample", "transfer", "learner_forward", "loss", "backward", "optimizer_step", "log"),
@@ -68,7 +67,7 @@ def test_the_original_has_every_region_of_a_step_and_exact_counts(
 
 
 def weights(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> dict[str, Any]:
-    """What a run of the original with these switches counted, and the weights it ended with."""
+    """What a run of the original with these settings counted, and the weights it ended with."""
     folder.mkdir()
     file = folder / "agent"
     done = outcome(capsys, folder / "cap", "--variant", "original", *SMALL, *words, "--checkpoint", str(file))
@@ -78,11 +77,11 @@ def weights(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> di
     }
 
 
-def test_switches_that_claim_the_same_training_end_with_the_same_weights(
+def test_settings_that_claim_the_same_training_end_with_the_same_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = weights(capsys, tmp_path / "plain")
-    for switch in (
+    for setting in (
         ("--push", "batch"),
         ("--transfers", "batch"),
         ("--logging", "off"),
@@ -90,9 +89,9 @@ def test_switches_that_claim_the_same_training_end_with_the_same_weights(
         ("--flood-fill", "compiled"),
         ("--flood-fill", "compiled", "--split", "off"),
     ):
-        same = weights(capsys, tmp_path / "-".join(switch), *switch)
+        same = weights(capsys, tmp_path / "-".join(setting), *setting)
         for name, value in plain.items():
-            assert np.array_equal(same[name], value), (switch, name)
+            assert np.array_equal(same[name], value), (setting, name)
     fused = weights(capsys, tmp_path / "fused", "--learner", "fused")
     for name, value in plain.items():
         assert np.allclose(fused[name], value, rtol=1e-3, atol=1e-4), name
@@ -101,7 +100,7 @@ def test_switches_that_claim_the_same_training_end_with_the_same_weights(
 def test_the_loop_in_a_kernel_stops_at_the_same_episode_with_the_same_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--envs", "8", "--episodes", "20", "--batch-size", "16")
+    words = ("--n-envs", "8", "--stop-at-episodes", "20", "--batch-size", "16")
     kernel = outcome(capsys, tmp_path / "a", *words)
     python = outcome(capsys, tmp_path / "b", *words, "--split", "on")
     keys = ("env_steps", "updates", "episodes", "mean_return")
@@ -111,16 +110,22 @@ def test_the_loop_in_a_kernel_stops_at_the_same_episode_with_the_same_numbers(
     assert {"policy_forward", "env_collision", "env_features"} <= set(by_name(load(tmp_path / "b").tree))
 
 
-def test_fewer_updates_are_said_to_be_other_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = outcome(capsys, tmp_path / "cap", "--variant", "fewer", "--envs", "32", "--steps", "512")
+def test_fewer_gradient_steps_are_reported_as_different_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = outcome(
+        capsys, tmp_path / "cap", "--variant", "fewer", "--n-envs", "32", "--total-timesteps", "512"
+    )
     assert done["updates"] == 9 * 2 and "a different amount of work" in done["remarks"][1]
-    same = outcome(capsys, tmp_path / "same", "--envs", "32", "--steps", "512")
+    same = outcome(capsys, tmp_path / "same", "--n-envs", "32", "--total-timesteps", "512")
     assert same["updates"] == 9 * 8 and len(same["remarks"]) == 1
 
 
-def test_training_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = outcome(capsys, tmp_path / "cap", "--variant", "original", *SMALL, "--training", "skipped")
-    assert done["updates"] == 0 and "training was skipped" in done["remarks"][1]
+def test_a_run_without_gradient_steps_only_collects(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = outcome(capsys, tmp_path / "cap", "--variant", "original", *SMALL, "--gradient-steps", "0")
+    assert done["updates"] == 0 and "no gradient steps" in done["remarks"][1]
     stats = by_name(load(tmp_path / "cap").tree)
     assert stats["replay_push"].calls == 64 and "backward" not in stats
 
@@ -129,10 +134,10 @@ def test_training_can_be_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_the_learning_check_gives_the_return_and_no_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--variant", "original", *SMALL, "--learning-check", "1024")
+    words = ("--variant", "original", *SMALL, "--learning-check-steps", "1024")
     done = outcome(capsys, tmp_path / "cap", *words)
     said = next(remark for remark in done["remarks"] if remark.startswith("learning check"))
-    assert "after 1,024 env steps and 194 updates" in said  # n/4 of 8 from 256 steps on
+    assert "after 1,024 env steps and 194 gradient steps" in said  # 2 per vector step from 256 env steps on
     capture = load(tmp_path / "cap")
     assert capture.progress.env_steps == 512 and capture.progress.return_count == 1
     assert f"return {capture.progress.mean_return:.1f} " in said
@@ -143,9 +148,9 @@ def test_the_learning_check_gives_the_return_and_no_work(
 def test_stable_baselines3_trains_the_same_network(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--trainer", "sb3", "--envs", "4", "--steps", "400", "--flood-fill", "compiled")
+    words = ("--trainer", "sb3", "--n-envs", "4", "--total-timesteps", "400", "--flood-fill", "compiled")
     done = outcome(capsys, tmp_path / "cap", *words, "--batch-size", "16")
-    assert done["env_steps"] == 400 and done["updates"] > 0 and "no double targets" in done["remarks"][-1]
+    assert done["env_steps"] == 400 and done["updates"] > 0 and "no double Q-learning" in done["remarks"][-1]
     stats = by_name(load(tmp_path / "cap").tree)
     assert {"env_step", "backward", "optimizer_step"} <= set(stats)
     assert stats["backward"].calls == done["updates"]
@@ -154,13 +159,14 @@ def test_stable_baselines3_trains_the_same_network(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--envs", "0"], "envs=0 must be at least 1"),
-        (["--episodes", "0"], "episodes=0 must be at least 1"),
-        (["--updates", "often"], "updates='often' is no amount"),
-        (["--transfers", "items"], "use learner='torch'"),
+        (["--n-envs", "0"], "n_envs=0 must be at least 1"),
+        (["--stop-at-episodes", "0"], "stop_at_episodes=0 must be at least 1"),
+        (["--gradient-steps", "-2"], "gradient_steps=-2 must be at least -1"),
+        (["--updates", "n/4"], "--updates is now --gradient-steps with --train-freq"),
+        (["--transfers", "items"], "needs learner='torch'"),
         (["--size", "2"], "size=2"),
         (["--variant", "original", "--log", "nowhere/log.jsonl"], "there is no folder"),
-        (["--trainer", "sb3", "--learning-check", "9"], "for our own trainer"),
+        (["--trainer", "sb3", "--learning-check-steps", "9"], "need trainer hotloop"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(
@@ -170,27 +176,27 @@ def test_mistakes_are_one_sentence_and_exit_2(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_switch_takes_the_place_of_the_variants() -> None:
-    assert Snake(variant="original").switches == VARIANTS["original"]
-    one = Snake(variant="original", push="batch").switches
-    assert one.push == "batch" and one.transfers == "items" and one.updates == "n/4"
-    fused = Snake(variant="original", learner="fused").switches
+def test_a_given_setting_overrides_the_variants() -> None:
+    assert Snake(variant="original").settings == VARIANTS["original"]
+    one = Snake(variant="original", push="batch").settings
+    assert one.push == "batch" and one.transfers == "items" and one.env_steps_per_gradient_step == 4
+    fused = Snake(variant="original", learner="fused").settings
     assert fused.transfers == "batch"  # there is nothing to move
 
 
-def test_sanity_figures_say_what_is_expected() -> None:
+def test_sanity_figures_compare_with_what_is_expected() -> None:
     assert sanity_figures(1000, 10).endswith("100 steps per episode, within the expected 50 to 200")
     assert "below" in sanity_figures(100, 10) and "above" in sanity_figures(10_000, 10)
-    assert "no episode ended" in sanity_figures(100, 0)
+    assert "no episode finished" in sanity_figures(100, 0)
 
 
 def test_the_progress_line_counts_episodes() -> None:
     now, stream = [0.0], io.StringIO()
-    line = EpisodeLine(100, note=lambda: "env_step 60 %", stream=stream, clock=lambda: now[0])
-    line.add(500, 10, 1.0)
-    assert stream.getvalue() == ""  # not yet time
+    line = ProgressLine(10**9, total_episodes=100, stream=stream, clock=lambda: now[0])
+    line.update(500, 1.0, "env_step 60 %", episodes=10)
+    assert stream.getvalue() == ""  # not due yet
     now[0] = 10.0
-    line.add(500, 10, 2.5)
+    line.update(1000, 2.5, "env_step 60 %", episodes=20)
     assert stream.getvalue() == "20 / 100 episodes  100 steps/s  40.0 s left  return 2.5  env_step 60 %\n"
 
 
@@ -203,11 +209,11 @@ def test_the_shipped_plan_can_be_run_as_written() -> None:
         assert words[1:4] == ["-m", "hotloop", "train"] and read(words[4:]) is not None, variant.name
     control = plan.variant("control: flood off")
     assert control.command == plan.baseline.command  # so its verdict must be no_difference
-    switches = {
+    settings = {
         name for variant in plan.variants for name in (o.partition("=")[0] for o in variant.overrides)
     }
-    suspects = {"push", "updates", "flood-fill", "envs", "transfers", "logging", "learner", "training"}
-    assert switches == suspects
+    suspects = {"push", "gradient-steps", "train-freq", "flood-fill", "n-envs", "transfers", "logging"}
+    assert settings == suspects | {"learner"}
 
 
 def test_a_file_goes_before_a_shipped_plan_and_unknown_names_are_said(

@@ -120,8 +120,12 @@ def _runs(pid: int) -> bool:
     [
         (("ricochet", "--channels", "4"), ("--timesteps", "512"), "envs x rollout_steps stays 512"),
         (("ricochet", "--obs-mode", "symbolic"), ("--timesteps", "512", "--obs-mode", "symbolic"), ""),
-        (("snake",), ("--episodes", "64"), "updates for each env step stay"),
-        (("snake", "--variant", "original", "--envs", "16"), ("--episodes", "64", "--envs", "16"), ""),
+        (("snake",), ("--stop-at-episodes", "64"), "gradient steps per env step"),
+        (
+            ("snake", "--variant", "original", "--n-envs", "16"),
+            ("--stop-at-episodes", "64", "--n-envs", "16"),
+            "",
+        ),
         (MARIO_WORDS, (*MARIO_WORDS[1:], "--epochs", "1", "--epoch-steps", "4096"), "learn_per_step stays"),
         (("imitate", "--stage", "demos"), ("--stage", "demos", "--episodes", "2"), ""),
         (("imitate", "--stage", "bc"), ("--stage", "bc", "--epochs", "2"), ""),

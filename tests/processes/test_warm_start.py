@@ -26,7 +26,7 @@ from hotloop.workflows.probes import Host
 from hotloop.workflows.run import recording_environment
 
 TRAIN = (sys.executable, "-m", "hotloop", "train", "snake", "--no-profiling", "--variant", "original",
-         "--flood-fill", "off", "--envs", "64", "--episodes", "16")  # fmt: skip
+         "--flood-fill", "off", "--n-envs", "64", "--stop-at-episodes", "16")  # fmt: skip
 FAST = Variant("fast", (*TRAIN, "--learner", "fused"))
 PLAN = Plan((Variant("as it is", TRAIN), FAST))
 

@@ -10,17 +10,16 @@ import pytest
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.train import dqn, ppo, runs
-from hotloop.rl.train.dqn_config import DQNConfig
+from hotloop.rl.train.dqn import DQNConfig
 from hotloop.rl.train.ppo import PPOConfig
 from hotloop.rl.train.runs import progress_words
-from hotloop.rl.workloads import episodes
 from hotloop.workflows import train as workflow
 
 SMALL_PPO = PPOConfig(
     total_timesteps=256, n_envs=4, n_steps=32, batch_size=32, net_arch=(8,), learner="fused"
 )
 SMALL_DQN = DQNConfig(
-    total_steps=256, num_envs=4, batch_size=16, hidden=(8,), learner="fused", learning_starts=32
+    total_timesteps=256, n_envs=4, batch_size=16, net_arch=(8,), learner="fused", learning_starts=32
 )
 
 
@@ -33,7 +32,7 @@ class Lines:
     def __call__(self, *_: Any, **__: Any) -> Lines:
         return self
 
-    def update(self, _steps: int, _mean_return: float | None, note: str = "") -> None:
+    def update(self, _steps: int, _mean_return: float | None, note: str = "", **_: Any) -> None:
         self.notes.append(note)
 
     def close(self) -> None:
@@ -43,8 +42,7 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     found = Lines()
-    for module in (runs, dqn):
-        monkeypatch.setattr(module, "ProgressLine", found, raising=False)
+    monkeypatch.setattr(runs, "ProgressLine", found)
     yield found
     default.start()  # the default profiler keeps its last recording to be read; an empty one takes its place
     default.stop()
@@ -58,7 +56,7 @@ def test_ppo_shows_the_words_it_is_given_or_who_learns(lines: Lines) -> None:
 
 
 def test_dqn_shows_the_words_it_is_given_where_the_loop_has_parts(lines: Lines) -> None:
-    settings = {"loop": "python", "log_every": 16}
+    settings = {"loop": "python", "log_every_steps": 64}
     dqn.train(DQNConfig(**{**vars(SMALL_DQN), **settings}), note=lambda: "env waits 80 % for the learner")
     assert lines.notes == ["env waits 80 % for the learner"] * 4
     lines.notes.clear()
@@ -84,25 +82,15 @@ def test_a_workload_says_who_waits_for_whom(
 
 
 def test_snake_in_one_kernel_says_how_to_see_its_parts(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    lines: Lines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-
-    class Line(episodes.EpisodeLine):
-        def add(self, *_: Any) -> None:
-            assert self._note is not None
-            told.append(self._note())
-
-    monkeypatch.setattr("hotloop.rl.workloads.snake.EpisodeLine", Line)
     monkeypatch.setattr(workflow, "NOTE_EVERY_S", 0.0)
-    small = ["train", "snake", "--envs", "8", "--steps", "512", "--batch-size", "16"]
+    small = ["train", "snake", "--n-envs", "8", "--total-timesteps", "512", "--batch-size", "16"]
     assert main([*small, "--capture", str(tmp_path / "one")]) == 0
-    assert set(told) == {"all in one kernel; --split on shows its parts"}
-    told.clear()
-    assert main([*small, "--split", "on", "--capture", str(tmp_path / "two")]) == 0
-    assert "all in one kernel" not in " ".join(told) and any("waits" in words for words in told)
-    default.start()
-    default.stop()
+    assert set(lines.notes) == {"whole loop in one kernel; loop python shows its parts"}
+    lines.notes.clear()
+    assert main([*small, "--loop", "python", "--capture", str(tmp_path / "two")]) == 0
+    assert "one kernel" not in " ".join(lines.notes) and any("waits" in words for words in lines.notes)
 
 
 def test_a_line_that_does_not_fit_loses_its_return_first() -> None:

@@ -155,16 +155,20 @@ def test_petri_keeps_its_frames_and_only_its_learner_is_safe() -> None:
     assert WorkloadTarget("petri", Petri(), 2, ("minibatch",)).space.knob("minibatch").role == "batch"
 
 
-@pytest.mark.parametrize(("updates", "expected"), [("n/4", "n/4"), ("4", "8"), ("1/4", "1/2")])
-def test_snake_keeps_updates_per_env_step(updates: str, expected: str) -> None:
-    target = WorkloadTarget("snake", Snake(envs=256, updates=updates), 2)
-    settings = target.space.with_values(target.space.current, envs=512)
-    assert target.config_of(settings).updates == expected
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, (None, None)), ({"gradient_steps": 4}, (1, 8)), ({"train_freq": 4}, (2, 1))],
+)
+def test_snake_keeps_gradient_steps_per_env_step(given: dict[str, int], expected: tuple[int, int]) -> None:
+    target = WorkloadTarget("snake", Snake(n_envs=256, **given), 2)  # type: ignore[arg-type]
+    settings = target.space.with_values(target.space.current, n_envs=512)
+    found = target.config_of(settings)
+    assert (found.train_freq, found.gradient_steps) == expected
     assert target.config_of(target.space.current) == target.config
 
 
-def test_the_slow_switches_of_snake_are_tuned_and_the_fast_ones_left() -> None:
+def test_the_slow_settings_of_snake_are_tuned_and_the_fast_ones_left() -> None:
     names = {knob.name for knob in WorkloadTarget("snake", Snake(variant="original"), 2).space.knobs}
-    assert names >= {"learner", "loop", "push", "transfers", "split", "logging", "flood_fill", "envs"}
+    assert names >= {"learner", "loop", "push", "transfers", "split", "logging", "flood_fill", "n_envs"}
     names = {knob.name for knob in WorkloadTarget("snake", Snake(), 2).space.knobs}
-    assert names == {"learner", "envs"}
+    assert names == {"learner", "n_envs"}

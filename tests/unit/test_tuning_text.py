@@ -34,14 +34,14 @@ def test_settings_that_all_share_are_told_once() -> None:
     target = WorkloadTarget("snake", Snake(variant="original"), 2)
     fast = {"learner": "fused", "loop": "kernel", "push": "batch", "transfers": "batch", "split": "off"}
     best = target.space.with_values(target.space.current, **fast)
-    more = target.space.with_values(best, envs=1024)
+    more = target.space.with_values(best, n_envs=1024)
     text = text_of(target, [best, more, target.space.current])
     assert max(map(len, text.splitlines())) <= 80
-    rows = [line.split()[:3] for line in text.splitlines() if line.startswith("  envs=")]
+    rows = [line.split()[:3] for line in text.splitlines() if line.startswith("  n_envs=")]
     assert rows == [
-        ["envs=256", "500/s", "1,000/s"],
-        ["envs=1024", "-", "500/s"],
-        ["envs=256", "(yours)", "-"],
+        ["n_envs=256", "500/s", "1,000/s"],
+        ["n_envs=1024", "-", "500/s"],
+        ["n_envs=256", "(yours)", "-"],
     ]
     assert "All but yours with learner=fused loop=kernel push=batch" in text
     assert "env steps of settings that met in turns" in text and "2 settings were left out" in text
@@ -79,7 +79,7 @@ def test_too_little_time_says_how_much_would_do() -> None:
 
 
 def test_the_next_command_has_the_settings_that_were_given_but_not_those_that_were_tuned() -> None:
-    target = WorkloadTarget("snake", Snake(variant="original", learner="torch", envs=64), 2)
+    target = WorkloadTarget("snake", Snake(variant="original", learner="torch", n_envs=64), 2)
     assert target.command_for({"learner": "fused"}) == (
-        *("hotloop", "train", "snake", "--envs", "64", "--variant", "original"),
+        *("hotloop", "train", "snake", "--n-envs", "64", "--variant", "original"),
     )

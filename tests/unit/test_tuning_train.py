@@ -41,8 +41,8 @@ def arguments(*words: str) -> Arguments:
         (("ricochet", "--preset", "quick"), {"envs": 4, "timesteps": 100_000, "epochs": 3}),
         (("petri", "--preset", "gpu"), {"envs": 8, "minibatch": 512}),  # 12 does not divide 2048
         (("petri", "--preset", "quick", "--envs", "16"), {"envs": 16, "timesteps": 100_000}),  # flags win
-        (("snake", "--preset", "gpu"), {"envs": 12, "batch_size": 512}),
-        (("snake", "--preset", "quick"), {"envs": 4, "episodes": 50}),
+        (("snake", "--preset", "gpu"), {"n_envs": 12, "batch_size": 512}),
+        (("snake", "--preset", "quick"), {"n_envs": 4, "stop_at_episodes": 50}),
     ],
 )
 def test_a_preset_stands_in_for_the_defaults(words: tuple[str, ...], expected: dict[str, int]) -> None:
@@ -142,7 +142,7 @@ def test_bytes_of_buffers_are_those_of_the_buffers() -> None:
         made = RolloutBuffer(7, 5, (3, 2), 4, masked=masked)
         held = sum(value.nbytes for value in vars(made).values() if hasattr(value, "nbytes"))
         assert rollout_bytes(7, 5, 3 * 2 * 4, 4, masked) == held
-    envs = make_envs(Snake(envs=8))
+    envs = make_envs(Snake(n_envs=8))
     space, actions = envs.single_observation_space, envs.single_action_space
     stored = ReplayBuffer(1000, 8, space, actions).bytes_stored
     assert 0 <= stored - replay_bytes(1000, 8, space, actions) <= 64
@@ -151,11 +151,11 @@ def test_bytes_of_buffers_are_those_of_the_buffers() -> None:
 def test_a_run_that_cannot_fit_is_refused_with_the_setting_that_would(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = Snake(capacity=900_000_000)
-    with pytest.raises(HotloopError, match=r"replay of 900,000,000 .*--capacity \d+ would fit") as refused:
+    config = Snake(buffer_size=900_000_000)
+    with pytest.raises(HotloopError, match=r"replay of 900,000,000 .*--buffer-size \d+ would fit") as refused:
         checked_plan("snake", config, available_bytes=4 << 30)
-    value = int(str(refused.value).split("--capacity ")[1].split()[0])
-    fitting = checked_plan("snake", replace(config, capacity=value), available_bytes=4 << 30)
+    value = int(str(refused.value).split("--buffer-size ")[1].split()[0])
+    fitting = checked_plan("snake", replace(config, buffer_size=value), available_bytes=4 << 30)
     assert fitting is not None and fitting.plan.fits()
     monkeypatch.setattr(memory, "memory_available_bytes", lambda: 1 << 30)
     assert main(["train", "ricochet", "--envs", "100000", "--no-profiling"]) == 2
@@ -164,7 +164,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_setting_that_would(
 
 def test_the_plan_grows_with_the_settings_it_names() -> None:
     for name, config, setting in (
-        ("snake", Snake(), "capacity"),
+        ("snake", Snake(), "buffer_size"),
         ("petri", Petri(), "frames_per_batch"),
         ("ricochet", Ricochet(), "envs"),
     ):
@@ -203,7 +203,7 @@ print(json.dumps([plan.total_bytes, peak_bytes(None, children)]))
             | {"learner": "fused"},
             marks=pytest.mark.long,
         ),
-        ("snake", {"capacity": 2_000_000, "steps": 2_100_000, "episodes": 10**9, "training": "skipped"}),
+        ("snake", {"buffer_size": 2_000_000, "total_timesteps": 2_100_000, "gradient_steps": 0}),
         pytest.param(
             "ricochet",
             {"timesteps": 1, "envs": 32, "rollout_steps": 32, "epochs": 1},
@@ -212,9 +212,17 @@ print(json.dumps([plan.total_bytes, peak_bytes(None, children)]))
         *(
             pytest.param(name, given, marks=pytest.mark.long)
             for name, given in (
-                ("snake", {"variant": "original", "envs": 64, "steps": 4000, "learning_check": 6400}),
-                ("snake", {"learner": "compiled", "steps": 4000}),
-                ("snake", {"trainer": "sb3", "envs": 16, "steps": 4000}),
+                (
+                    "snake",
+                    {
+                        "variant": "original",
+                        "n_envs": 64,
+                        "total_timesteps": 4000,
+                        "learning_check_steps": 6400,
+                    },
+                ),
+                ("snake", {"learner": "compiled", "total_timesteps": 4000}),
+                ("snake", {"trainer": "sb3", "n_envs": 16, "total_timesteps": 4000}),
                 ("petri", {"timesteps": 6000, "learner": "torch"}),
                 ("petri", {"timesteps": 6000, "learner": "fused", "trainer": "torchrl"}),
                 ("petri", {"timesteps": 6000, "learner": "fused", "trainer": "sb3"}),

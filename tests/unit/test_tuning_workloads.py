@@ -15,12 +15,12 @@ from hotloop._util.errors import HotloopError
 from hotloop.cli.train import read
 from hotloop.cli.tune import read as read_tune
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
-from hotloop.rl.train.dqn_config import check as check_dqn
+from hotloop.rl.train.dqn import check_config as check_dqn
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario
 from hotloop.rl.workloads.petri import Petri
 from hotloop.rl.workloads.ricochet import Ricochet
-from hotloop.rl.workloads.snake import Snake, dqn_settings
+from hotloop.rl.workloads.snake import Snake, dqn_config
 from hotloop.tuning.cache import Tuned, remember
 from hotloop.tuning.space import Settings
 from hotloop.workflows.choices import says_of
@@ -40,7 +40,7 @@ EVERY: list[tuple[str, Any]] = [
     ("ricochet", Ricochet(trainer="sb3", rendering="pil")),
     ("snake", Snake()),
     ("snake", Snake(variant="original")),
-    ("snake", Snake(updates="4", trainer="sb3")),
+    ("snake", Snake(gradient_steps=4, trainer="sb3")),
     ("mario", Mario()),
     ("mario", Mario(variant="original", channels=(8, 8, 8))),
     ("imitate", Imitate(stage="demos")),
@@ -56,7 +56,7 @@ def check(name: str, config: Any) -> None:
     """What the workload itself says of the settings."""
     importlib.import_module(f"hotloop.rl.workloads.{name}").check(config)
     if name == "snake":
-        check_dqn(dqn_settings(config))
+        check_dqn(dqn_config(config))
 
 
 @pytest.mark.parametrize(("name", "config"), EVERY, ids=IDS)
@@ -94,7 +94,7 @@ def one(target: WorkloadTarget, **changes: Any) -> Settings:
     return target.space.with_values(target.space.current, **changes)
 
 
-def test_only_what_changes_is_told_for_switches_of_a_variant() -> None:
+def test_only_what_changes_is_told_for_settings_of_a_variant() -> None:
     target = WorkloadTarget("snake", Snake(variant="original"), CORES)
     assert target.changes(one(target, learner="fused", transfers="batch")) == {
         "learner": "fused",
@@ -159,7 +159,7 @@ def test_reinforcement_learning_keeps_its_updates_for_each_env_step() -> None:
         (Imitate(), "stage by stage; add --stage demos, --stage bc or --stage rl"),
         (Imitate(stage="bc", folder=Path("nowhere")), "no demonstrations in nowhere"),
         (Mario(size=38), "size=38 must be a multiple of 4"),
-        (Snake(envs=0), "envs=0 must be at least 1"),
+        (Snake(n_envs=0), "n_envs=0 must be at least 1"),
         (Mario(), "--budget is 4 s, too short"),
     ],
 )

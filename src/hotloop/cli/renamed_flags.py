@@ -5,7 +5,19 @@ from __future__ import annotations
 from hotloop._util.errors import HotloopError
 
 # "verb" or "train workload" -> {old flag: what to type today}
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "train snake": {
+        "--episodes": "--stop-at-episodes",
+        "--steps": "--total-timesteps",
+        "--envs": "--n-envs",
+        "--updates": "--gradient-steps with --train-freq",
+        "--training": "--gradient-steps 0",
+        "--capacity": "--buffer-size",
+        "--flood-every": "--flood-every-steps",
+        "--learning-check": "--learning-check-steps",
+        "--metrics": "--tensorboard-log",
+    },
+}
 
 
 def check_flags(where: str, words: list[str]) -> None:

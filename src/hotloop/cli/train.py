@@ -135,7 +135,7 @@ def run(arguments: Arguments) -> int:
     check_config(arguments.workload, arguments.config)
     summary = wish.profiling_summary_freq
     if wish.enable_profiling and not summary:
-        summary = max(getattr(arguments.config, "timesteps", 0) // 10, 1)
+        summary = max(_expected_timesteps(arguments.config) // 10, 1)
     for sentence in says_of(arguments.workload, arguments.chosen, arguments.config):
         note(f"hotloop: {sentence}")
     plan = checked_plan(arguments.workload, arguments.config, rate_per_s=arguments.chosen.rate_per_s)
@@ -157,6 +157,11 @@ def run(arguments: Arguments) -> int:
         if report is not None:
             note(f"wrote {report}; read it with: hotloop report {shlex.quote(str(report))}")
     return INTERRUPTED if trained.outcome.stopped_by == "SIGINT" else 0
+
+
+def _expected_timesteps(config: Any) -> int:
+    names = ("expected_timesteps", "total_timesteps", "timesteps")
+    return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
 
 
 def _say(

@@ -12,7 +12,7 @@ from hotloop.tuning.starting import PRESETS, Preset, preset
 FIELDS: dict[str, dict[str, str]] = {
     "ricochet": {"envs": "envs", "timesteps": "timesteps"},
     "petri": {"envs": "envs", "timesteps": "timesteps", "minibatch": "batch_size"},
-    "snake": {"envs": "envs", "episodes": "episodes", "batch_size": "batch_size"},
+    "snake": {"n_envs": "envs", "stop_at_episodes": "episodes", "batch_size": "batch_size"},
     "mario": {"collectors": "envs", "batch_size": "batch_size"},
     "imitate": {
         "workers": "demonstration_workers",

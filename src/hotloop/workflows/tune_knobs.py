@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from hotloop._util.errors import HotloopError
@@ -119,7 +118,7 @@ def _ricochet_endless(config: Any) -> Any:
 
 # ---- snake
 
-_SNAKE_SWITCHES: dict[str, tuple[Value, ...]] = {
+_SNAKE_VALUES: dict[str, tuple[Value, ...]] = {
     "learner": ("fused", "torch"),
     "loop": ("kernel",),
     "push": ("batch",),
@@ -130,28 +129,29 @@ _SNAKE_SWITCHES: dict[str, tuple[Value, ...]] = {
 
 
 def _snake_knobs(config: Any, cores: int) -> list[Knob]:
-    now = config.switches
+    now = config.settings
     found = []
-    for name, values in _SNAKE_SWITCHES.items():
+    for name, values in _SNAKE_VALUES.items():
         current = getattr(now, name)
         if config.trainer == "hotloop" and (len(values) > 1 or current != values[0]):
             found.append(Knob(name, values, current))
     if now.flood_fill in ("python", "cached"):
         found.append(Knob("flood_fill", ("compiled",), now.flood_fill))
-    said = "updates for each env step stay the same, and so does the replay"
-    games = tuple(n for n in doubling(16, 4096) if n <= config.capacity)
-    return [*found, Knob("envs", games or (config.envs,), config.envs, "envs", "semantic", said)]
+    said = "gradient steps per env step and the replay buffer stay the same"
+    games = tuple(n for n in doubling(16, 4096) if n <= config.buffer_size)
+    return [*found, Knob("n_envs", games or (config.n_envs,), config.n_envs, "envs", "semantic", said)]
 
 
 def _snake_also(config: Any, cores: int) -> list[Knob]:
-    said = "updates for each env step stay the same, each from more or fewer transitions"
+    said = "gradient steps per env step stay the same, each on more or fewer transitions"
     return [Knob("batch_size", doubling(32, 512), config.batch_size, "batch", "semantic", said)]
 
 
 def _snake_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
-    updates = str(config.switches.updates)
-    if "envs" in changed and not updates.startswith("n"):  # for each step of all games: more games, more
-        changed = {**changed, "updates": str(Fraction(updates) * int(changed["envs"]) / config.envs)}
+    given = config.train_freq is not None or config.gradient_steps is not None
+    if "n_envs" in changed and given:  # per vector step: with more games, more of them
+        rate = config.gradient_steps_per_vector_step * int(changed["n_envs"]) / config.n_envs
+        changed = {**changed, "train_freq": rate.denominator, "gradient_steps": rate.numerator}
     return replace(config, **changed)
 
 
@@ -245,7 +245,7 @@ TUNABLE = {
     "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_ricochet_change, ends_its_cycle=_ours),
     "snake": Tunable(
         _snake_knobs,
-        lambda config: replace(config, episodes=ENDLESS, steps=0),
+        lambda config: replace(config, total_timesteps=ENDLESS, stop_at_episodes=None),
         _snake_also,
         change=_snake_change,
         allowed=_snake_allowed,

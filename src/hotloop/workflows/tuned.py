@@ -14,7 +14,7 @@ from hotloop.workflows.tune_workloads import LEFT_OUT, WorkloadTarget
 
 SHARED = "learner"  # a setting that several stages have, and that tuning finds for one
 # where these differ, what was found holds all the same
-UNIMPORTANT = ("stage", "folder", "episodes", "timesteps", "steps", "batches")
+UNIMPORTANT = ("stage", "folder", "episodes", "timesteps", "batches", "total_timesteps", "stop_at_episodes")
 
 
 def workload_target(name: str, config: Any, also: tuple[str, ...] = ()) -> WorkloadTarget:

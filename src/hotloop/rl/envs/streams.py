@@ -33,9 +33,25 @@ def make_streams(rows: int) -> Streams:
 def seed_streams(streams: Streams, seeds: Iterable[int | None]) -> None:
     """Set each row's stream to that of numpy's `default_rng(seed)`; None takes a seed from the system."""
     for row, seed in enumerate(seeds):
-        state = np.random.PCG64(seed).state["state"]
-        value, increment = state["state"], state["inc"]
-        streams[row] = (value >> 64, value & _WORD, increment >> 64, increment & _WORD)
+        copy_stream_from(np.random.default_rng(seed), streams, row)
+
+
+def copy_stream_from(rng: np.random.Generator, streams: Streams, row: int) -> None:
+    """Let a row continue the numbers of a numpy generator (PCG64, which `default_rng` uses)."""
+    state: Any = rng.bit_generator.state
+    value, increment = state["state"]["state"], state["state"]["inc"]
+    streams[row] = (value >> 64, value & _WORD, increment >> 64, increment & _WORD)
+
+
+def copy_stream_to(streams: Streams, row: int, rng: np.random.Generator) -> None:
+    """Let a numpy generator continue the numbers of a row."""
+    high, low, add_high, add_low = (int(word) for word in streams[row])
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": add_high << 64 | add_low},
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
 
 
 @intrinsic

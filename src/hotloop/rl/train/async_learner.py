@@ -28,7 +28,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.train.async_dqn_config import AsyncDQNConfig, Precision
-from hotloop.rl.train.dqn_torch import dqn_loss, td_targets
+from hotloop.rl.train.dqn import dqn_loss, td_targets
 from hotloop.rl.train.networks.frames import (
     Folded,
     FrameQNetwork,

@@ -135,8 +135,11 @@ class RolloutState:
             found |= {f"envs.{name}": array for name, array in self.envs.save_state().items()}
         return found
 
-    def load(self, arrays: dict[str, NDArray[Any]], seed: int) -> None:
-        """Continue from `arrays`; envs that cannot be restored start new episodes from `seed`."""
+    def load(self, arrays: dict[str, NDArray[Any]], seed: int) -> bool:
+        """Continue from `arrays`; envs that cannot be restored start new episodes from `seed`.
+
+        Returns whether they were restored.
+        """
         if isinstance(self.envs, BatchedEnv):
             prefix = "envs."
             self.envs.load_state(
@@ -147,7 +150,7 @@ class RolloutState:
             self.only_reset[:] = arrays["over"]
             self.episodes.running_returns[:] = arrays["running_returns"]
             self.episodes.running_lengths[:] = arrays["running_lengths"]
-            return
+            return True
         print(
             "hotloop: these environments cannot be restored, so the resumed run starts new episodes; "
             "its numbers differ from those of an uninterrupted run.",
@@ -155,6 +158,7 @@ class RolloutState:
         )
         self.observations, infos = self.envs.reset(seed=seed)
         self.masks = action_masks(infos)
+        return False
 
 
 def action_masks(infos: dict[str, Any]) -> NDArray[np.bool_] | None:

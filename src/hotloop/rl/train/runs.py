@@ -509,13 +509,18 @@ def progress_words(head: str, mean_return: float | None, note: str, columns: int
 
 
 class ProgressLine:
-    """Steps per second, time left and a note on stderr: redrawn on a terminal, otherwise every 10 s."""
+    """Steps per second, time left and a note on stderr: redrawn on a terminal, otherwise every 10 s.
+
+    With `total_episodes`, the run ends after that many episodes, so progress is counted in them.
+    """
 
     def __init__(
         self,
         total_timesteps: int,
         done_steps: int = 0,
         *,
+        total_episodes: int | None = None,
+        done_episodes: int = 0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
         quiet: bool = False,
@@ -525,20 +530,28 @@ class ProgressLine:
         self._every_s = 0.2 if self._redraw else 10.0
         self._clock = clock
         self._quiet = quiet
-        self._total, self._began_steps = total_timesteps, done_steps
+        self._unit = "steps" if total_episodes is None else "episodes"
+        self._total = total_timesteps if total_episodes is None else total_episodes
+        self._began_steps, self._began_at = (
+            done_steps,
+            done_steps if total_episodes is None else done_episodes,
+        )
         self._began_s = clock()
         self._due_s = self._began_s + self._every_s
         self._drawn = False
 
-    def update(self, steps: int, mean_return: float | None, note: str = "") -> None:
+    def update(self, steps: int, mean_return: float | None, note: str = "", *, episodes: int = 0) -> None:
         """Print the line if it is due."""
         now = self._clock()
         if self._quiet or now < self._due_s:
             return
         self._due_s = now + self._every_s
-        rate = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
-        left = duration(max(self._total - steps, 0) / rate * 1e9) if rate > 0 else "-"
-        head = f"{count(steps)} / {count(self._total)} steps  {count(rate)} steps/s  {left} left"
+        passed_s = max(now - self._began_s, 1e-9)
+        done = steps if self._unit == "steps" else episodes
+        rate = (done - self._began_at) / passed_s
+        left = duration(max(self._total - done, 0) / rate * 1e9) if rate > 0 else "-"
+        steps_per_s = (steps - self._began_steps) / passed_s
+        head = f"{count(done)} / {count(self._total)} {self._unit}  {count(steps_per_s)} steps/s  {left} left"
         columns = shutil.get_terminal_size().columns if self._redraw else None
         words = progress_words(head, mean_return, note, columns)
         self._stream.write(f"\r\033[K{words}" if self._redraw else f"{words}\n")

@@ -1,6 +1,6 @@
 """What the workloads will hold in memory, from their settings, before anything is made.
 
-    needs_of("snake", Snake(capacity=1_000_000))
+    needs_of("snake", Snake(buffer_size=1_000_000))
 
 A workload's module may have a function `memory_needs(config)` of its own; the four below are told here.
 What the Python process holds before (torch, numba, our own code) is not among them.
@@ -79,17 +79,19 @@ def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
 
     envs = make_envs(config, 1)
     space, actions = envs.single_observation_space, envs.single_action_space
-    held = replay_bytes(config.capacity, config.envs, space, actions)
+    held = replay_bytes(config.buffer_size, config.n_envs, space, actions)
     if config.trainer == "sb3":  # observations and next observations in arrays of their own
-        held = config.capacity * (2 * _bytes_of(space) + 8 + 4 + 4 + 4)
-    games = config.envs * (8 * config.size * config.size + 4 * _bytes_of(space))
+        held = config.buffer_size * (2 * _bytes_of(space) + 8 + 4 + 4 + 4)
+    games = config.n_envs * (8 * config.size * config.size + 4 * _bytes_of(space))
     return (
-        MemoryEstimate(f"replay of {config.capacity:,} transitions", held, "capacity", config.capacity),
-        MemoryEstimate(f"{config.envs:,} games", games, "envs", config.envs),
+        MemoryEstimate(
+            f"replay of {config.buffer_size:,} transitions", held, "buffer_size", config.buffer_size
+        ),
+        MemoryEstimate(f"{config.n_envs:,} games", games, "n_envs", config.n_envs),
         MemoryEstimate(
             f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size
         ),
-        _loaded(config.switches.learner, config.trainer),
+        _loaded(config.settings.learner, config.trainer),
     )
 
 

@@ -1,264 +1,176 @@
-"""DQN in kernels for small dense networks: acting and the whole update.
-
-The twin is `dqn_torch.TorchLearner`: same samples and same random numbers, the same up to rounding.
-"""
+"""The fused DQN learner: a small dense `QNetwork` trained by compiled kernels (see `protocol.py`)."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hotloop.rl.buffers import replay_kernels
-from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.envs.streams import Streams, next_below, next_double
-from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import not_inlined
-from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
-from hotloop.rl.train.fused.tiles import Floats
+from hotloop import profile
+from hotloop.rl.buffers.replay import ReplayBuffer
+from hotloop.rl.buffers.replay_batch import ReplayBatch
+from hotloop.rl.train.fused import dqn_kernels as kernels
+from hotloop.rl.train.fused import dqn_loop
+from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
+from hotloop.rl.train.make_envs import EpisodeLog
+from hotloop.rl.train.networks.q import QNetwork
+from hotloop.rl.train.runs import ADAM_BETAS
 
-# Places in `settings`, float64.
-LEARNING_RATE, BETA1, BETA2, EPSILON, LARGEST_NORM, GAMMA, HUBER, DOUBLE, DUELING, TARGET_RATE = range(10)
-EPSILON_START, EPSILON_END, EPSILON_STEPS = 10, 11, 12
-SETTINGS = 13
+if TYPE_CHECKING:
+    from hotloop.rl.train.dqn import DQNConfig
 
-# Places in `statistics`, float64: sums over the updates done, and their number.
-LOSS, NORM, VALUE, UPDATES = range(4)
-STATISTICS = 4
-
-Bytes = NDArray[np.uint8]
-Words = NDArray[np.int64]
+_replay_sample = profile("replay_sample")
+_fused_update = profile("fused_update", "model")
+_weights_sync = profile("weights_sync")
 
 
-class Learner(NamedTuple):
-    """The network, its target and Adam; arrays owned by the caller."""
+class FusedDQN:
+    """Owns one flat parameter array; the parameters of `network` become views of it."""
 
-    parameters: Floats
-    target: Floats
-    first: Floats
-    second: Floats
-    steps: Words
-    table: Table
-    packed: Floats
-    packed_transposed: Floats
-    packed_target: Floats
-    transposed_target: Floats
-    packed_grads: Floats
-    hidden: Floats
-    deltas: Floats
-    grads: Floats
-    targets: Floats
-    """[batch]: room for the values learnt towards."""
+    name = "fused"
 
-
-class Batch(NamedTuple):
-    """Samples [batch, ...]; in a training loop views of the replay's batch."""
-
-    observations: Floats
-    actions: Words
-    rewards: Floats
-    discounts: Floats
-    next_observations: Floats
-    weights: Floats
-    errors: Floats
-    """Written: value learnt towards minus value, for priorities."""
-
-
-@kernel
-def pack_both(learner: Learner) -> None:
-    """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(learner.table, learner.parameters, learner.packed, learner.packed_transposed)
-    layers.pack(learner.table, learner.target, learner.packed_target, learner.transposed_target)
-
-
-@kernel
-def action_values(row: Floats, dueling: bool) -> None:
-    """Turn advantages and value into action values, in place; plain values stay as they are."""
-    if dueling:
-        actions = row.size - 1
-        total = np.float32(0.0)
-        for a in range(actions):
-            total += row[a]
-        shift = row[actions] - total / np.float32(actions)
-        for a in range(actions):
-            row[a] += shift
-
-
-@kernel
-def best_of(row: Floats, actions: int) -> int:
-    """The first of the largest values."""
-    best = 0
-    for a in range(1, actions):
-        if row[a] > row[best]:
-            best = a
-    return best
-
-
-@kernel
-def act(
-    learner: Learner,
-    settings: NDArray[np.float64],
-    observations: Floats,
-    epsilon: float,
-    streams: Streams,
-    actions: Words,
-) -> None:
-    """For each row of `observations` [rows, width] the best action, or with chance `epsilon` any.
-
-    Two numbers are drawn for each row, whatever is chosen.
-    """
-    not_inlined()
-    table = learner.table
-    last = table.shape[0] - 1
-    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
-    dueling = settings[DUELING] != 0.0
-    count = outputs - 1 if dueling else outputs
-    rows, width = observations.shape
-    inputs = observations.reshape(-1)
-    for start in range(0, rows, CHUNK):
-        stop = min(start + CHUNK, rows)
-        layers.forward(table, learner.packed, inputs, start * width, learner.hidden, stop - start)
-        for row in range(start, stop):
-            at = out + (row - start) * columns
-            line = learner.hidden[at : at + outputs]
-            explore = next_double(streams, 0) < epsilon
-            any_action = next_below(streams, 0, count)
-            if explore:
-                actions[row] = any_action
-            else:
-                action_values(line, dueling)
-                actions[row] = best_of(line, count)
-
-
-@kernel
-def find_targets(
-    learner: Learner, batch: Batch, settings: NDArray[np.float64], start: int, rows: int
-) -> None:
-    """reward + discount * target value of the next observation, for `rows` samples from `start` on."""
-    table = learner.table
-    last = table.shape[0] - 1
-    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
-    double, dueling = settings[DOUBLE] != 0.0, settings[DUELING] != 0.0
-    count = outputs - 1 if dueling else outputs
-    width = batch.observations.shape[1]
-    later = batch.next_observations.reshape(-1)
-    if double:
-        layers.forward(table, learner.packed, later, start * width, learner.hidden, rows)
-        for row in range(rows):
-            line = learner.hidden[out + row * columns : out + row * columns + outputs]
-            learner.targets[start + row] = best_of(
-                line, count
-            )  # the shift of a dueling head changes no order
-    layers.forward(table, learner.packed_target, later, start * width, learner.hidden, rows)
-    for row in range(rows):
-        line = learner.hidden[out + row * columns : out + row * columns + outputs]
-        action_values(line, dueling)
-        best = int(learner.targets[start + row]) if double else best_of(line, count)
-        # As torch rounds it: the product is exact in double precision, the sum is rounded once.
-        value = np.float64(batch.discounts[start + row]) * np.float64(line[best])
-        learner.targets[start + row] = np.float32(np.float64(batch.rewards[start + row]) + value)
-
-
-@kernel
-def update(
-    learner: Learner, batch: Batch, settings: NDArray[np.float64], statistics: NDArray[np.float64]
-) -> None:
-    """One gradient step: targets, loss, backward, clipping, Adam."""
-    not_inlined()
-    table = learner.table
-    last = table.shape[0] - 1
-    out, columns, outputs = table[last, HIDDEN], table[last, COLUMNS], table[last, OUTPUTS]
-    huber, dueling = settings[HUBER] != 0.0, settings[DUELING] != 0.0
-    actions = outputs - 1 if dueling else outputs
-    size, width = batch.observations.shape
-    inputs = batch.observations.reshape(-1)
-    share = np.float32(1.0 / size)
-    one = np.float32(1.0)
-    loss, value = 0.0, 0.0
-    for start in range(0, size, CHUNK):
-        rows = min(CHUNK, size - start)
-        find_targets(learner, batch, settings, start, rows)
-        layers.forward(table, learner.packed, inputs, start * width, learner.hidden, rows)
-        for row in range(rows):
-            at = out + row * columns
-            line = learner.hidden[at : at + outputs]
-            action_values(line, dueling)
-            action = batch.actions[start + row]
-            error = line[action] - learner.targets[start + row]
-            weight = batch.weights[start + row] * share
-            batch.errors[start + row] = -error
-            value += line[action]
-            if huber and abs(error) >= one:
-                loss += weight * (abs(error) - np.float32(0.5))
-                slope = weight if error > 0 else -weight
-            elif huber:
-                loss += weight * np.float32(0.5) * error * error
-                slope = weight * error
-            else:
-                loss += weight * error * error
-                slope = weight * np.float32(2.0) * error
-            delta = learner.deltas[at : at + columns]
-            for a in range(columns):
-                delta[a] = np.float32(0.0)
-            if dueling:
-                for a in range(actions):
-                    delta[a] = -slope / np.float32(actions)
-                delta[actions] = slope
-            delta[action] += slope
-        layers.backward(
-            table,
-            learner.packed_transposed,
-            inputs,
-            start * width,
-            learner.hidden,
-            learner.deltas,
-            rows,
-            learner.packed_grads,
-        )
-    layers.unpack_grads(table, learner.packed_grads, learner.grads)
-    norm = math.sqrt(layers.sum_of_squares(learner.grads))
-    scale, largest = 1.0, settings[LARGEST_NORM]
-    if largest > 0.0 and norm > largest:
-        scale = largest / (norm + 1e-6)
-    learner.steps[0] += 1
-    layers.adam(
-        learner.parameters, learner.grads, learner.first, learner.second, learner.steps[0],
-        settings[LEARNING_RATE], settings[BETA1], settings[BETA2], settings[EPSILON], scale,
-    )  # fmt: skip
-    layers.pack(table, learner.parameters, learner.packed, learner.packed_transposed)
-    statistics[LOSS] += loss
-    statistics[NORM] += norm
-    statistics[VALUE] += value / size
-    statistics[UPDATES] += 1
-
-
-@kernel
-def follow(learner: Learner, rate: float) -> None:
-    """Move the target towards the network: all the way with rate 1."""
-    part = np.float32(rate)
-    for i in range(learner.target.size):
-        learner.target[i] += part * (learner.parameters[i] - learner.target[i])
-    if rate == 1.0:
-        for i in range(learner.target.size):
-            learner.target[i] = learner.parameters[i]
-    layers.pack(learner.table, learner.target, learner.packed_target, learner.transposed_target)
-
-
-@kernel
-def learn(
-    learner: Learner,
-    replay: replay_kernels.ReplayArrays,
-    batch: Batch,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
-    count: int,
-) -> None:
-    """`count` updates, each on a fresh uniform sample."""
-    for _ in range(count):
-        replay_kernels.sample(
-            replay.memory, replay.numbers, replay.marks, replay.finals, replay.ring, settings[GAMMA],
-            replay.streams, replay.rows, replay.out, replay.out_numbers, replay.layout,
+    def __init__(self, network: QNetwork, config: DQNConfig):
+        (layout,), work = lay_out((network.sizes, network.activation))
+        flat = make_flat([layout])
+        bind(layout, network.layers, flat)
+        self.network, self._layout, self._config = network, layout, config
+        self.statistics = np.zeros(kernels.STATISTICS)
+        self.kernel_state = kernels.Learner(
+            flat, flat.copy(), np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64),
+            layout.table, work.packed, work.packed_transposed,
+            np.zeros_like(work.packed), np.zeros_like(work.packed_transposed),
+            work.packed_grads, work.hidden, work.deltas, work.grads,
+            np.zeros(config.batch_size, dtype=np.float32),
         )  # fmt: skip
-        update(learner, batch, settings, statistics)
+        self._settings = np.zeros(kernels.SETTINGS)
+        self._settings[:] = (
+            config.learning_rate, *ADAM_BETAS, config.adam_eps, config.max_grad_norm or 0.0, config.gamma,
+            config.loss == "huber", config.double, network.dueling, config.tau,
+            config.exploration_initial_eps, config.exploration_final_eps,
+            max(config.exploration_fraction * config.total_timesteps, 1.0),
+        )  # fmt: skip
+        self._views: tuple[ReplayBatch, kernels.Batch] | None = None
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Repack the weights; call it after torch code or a checkpoint wrote to the parameters."""
+        kernels.pack_both(self.kernel_state)
+
+    def act(
+        self,
+        observations: NDArray[Any],
+        epsilon: float,
+        uniforms: NDArray[np.float64],
+        actions: NDArray[np.int64],
+    ) -> None:
+        """See `TorchLearner.act`."""
+        kernels.act(self.kernel_state, self._settings, _rows(observations), epsilon, uniforms, actions)
+
+    def greedy_actions(
+        self, observations: NDArray[Any], masks: NDArray[np.bool_] | None
+    ) -> NDArray[np.int64]:
+        """See `TorchLearner.greedy_actions`."""
+        with torch.inference_mode():
+            values = self.network(torch.from_numpy(_rows(observations))).numpy()
+        allowed = np.where(masks, values, -np.inf) if masks is not None else values
+        found: NDArray[np.int64] = allowed.argmax(axis=1)
+        return found
+
+    def update(self, buffer: ReplayBuffer, batch: ReplayBatch, gradient_steps: int) -> None:
+        """See `TorchLearner.update`. Sampling and learning are one kernel call where they can be."""
+        samples = self._batch_views(batch)
+        same_memory = np.shares_memory(samples.observations, batch.observations)
+        if same_memory and not self._config.prioritized:
+            with _fused_update:
+                kernels.update(
+                    self.kernel_state,
+                    buffer.kernel_arrays(batch),
+                    samples,
+                    self._settings,
+                    self.statistics,
+                    gradient_steps,
+                )
+            return
+        for _ in range(gradient_steps):
+            with _replay_sample:
+                buffer.sample(batch, beta=self._config.priority_beta)
+                if not same_memory:
+                    shape = samples.observations.shape
+                    samples.observations[...] = batch.observations.reshape(shape)
+                    samples.next_observations[...] = batch.next_observations.reshape(shape)
+            with _fused_update:
+                kernels.gradient_step(self.kernel_state, samples, self._settings, self.statistics)
+            if self._config.prioritized:
+                buffer.update_priorities(batch.rows, samples.errors)
+
+    def _batch_views(self, batch: ReplayBatch) -> kernels.Batch:
+        """The batch as the kernels take it; observations other than float32 get a float32 copy."""
+        if self._views is None or self._views[0] is not batch:
+            self._views = (
+                batch,
+                kernels.Batch(
+                    _rows(batch.observations),
+                    batch.actions,
+                    batch.rewards,
+                    batch.discounts,
+                    _rows(batch.next_observations),
+                    batch.weights,
+                    np.zeros(len(batch.actions), dtype=np.float32),
+                ),
+            )
+        return self._views[1]
+
+    def update_target(self) -> None:
+        """See `TorchLearner.update_target`."""
+        with _weights_sync:
+            kernels.update_target(self.kernel_state, self._config.tau)
+
+    def compiled_loop(
+        self,
+        envs: Any,
+        buffer: ReplayBuffer,
+        batch: ReplayBatch,
+        episodes: EpisodeLog,
+        rng: np.random.Generator,
+    ) -> Callable[[int, int, int], tuple[int, int]] | None:
+        """A function that trains for `count` vector steps in one kernel call (see `dqn.make_compiled_loop`).
+
+        None for envs without a kernel of their own here.
+        """
+        training = dqn_loop.Training(
+            self.kernel_state, self._batch_views(batch), episodes, self._settings, self.statistics
+        )
+        return dqn_loop.compiled_loop(self._config, training, envs, buffer, batch, rng)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """See `TorchLearner.state`."""
+        found: dict[str, NDArray[Any]] = {"steps": self.kernel_state.steps.copy()}
+        for kind, flat in self._flats():
+            for name, view in views(self._layout, self.network.layers, flat).items():
+                found[f"{kind}.layers.{name}"] = view.numpy().copy()
+        return found
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `TorchLearner.load`."""
+        self.kernel_state.steps[:] = state["steps"]
+        for kind, flat in self._flats():
+            for name, view in views(self._layout, self.network.layers, flat).items():
+                view.copy_(torch.from_numpy(state[f"{kind}.layers.{name}"]))
+        self.weights_changed()
+
+    def _flats(self) -> list[tuple[str, NDArray[np.float32]]]:
+        own = self.kernel_state
+        return [
+            ("weights", own.parameters),
+            ("target", own.target),
+            ("first", own.first),
+            ("second", own.second),
+        ]
+
+
+def _rows(observations: NDArray[Any]) -> NDArray[np.float32]:
+    """Observations as contiguous float32 [rows, width], without a copy if they already are."""
+    return np.ascontiguousarray(observations.reshape(observations.shape[0], -1), dtype=np.float32)

@@ -1,15 +1,15 @@
-"""Whole DQN training in one kernel call: acting, the environments' kernel, storing, learning.
+"""DQN's whole training loop in one compiled call: act, step the envs' own kernel, store, learn.
 
-The loop does what `dqn.train` does in Python with the kernels of `fused.dqn`, from the same random numbers
-and to the same bit. Each family of environments has its few lines, as in `rollout`, so that the compiled code
-is kept on disk.
+It does what the Python loop in `dqn.py` does with the kernels of `dqn_kernels.py`: same random numbers, same
+results to the last bit. Each family of envs has its own few lines here, written out, because numba cannot
+cache a kernel that gets another one as an argument. The file is apart from `dqn_kernels.py` so that a change
+to an environment recompiles the loop only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,35 +17,45 @@ from numpy.typing import NDArray
 from hotloop.rl.buffers import replay_kernels
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
-from hotloop.rl.buffers.replay_kernels import ReplayArrays
+from hotloop.rl.buffers.replay_kernels import Bytes, ReplayArrays, Words
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.cartpole import kernels as cartpole
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.snake import kernels as snake
-from hotloop.rl.envs.streams import Streams
-from hotloop.rl.train.fused.dqn import (
-    EPSILON_END,
-    EPSILON_START,
-    EPSILON_STEPS,
-    TARGET_RATE,
+from hotloop.rl.envs.streams import Streams, copy_stream_from, copy_stream_to, make_streams, next_double
+from hotloop.rl.train.fused.dqn_kernels import (
+    EXPLORATION_STEPS,
+    FINAL_EPS,
+    INITIAL_EPS,
+    TAU,
     Batch,
-    Bytes,
     Learner,
-    Words,
     act,
-    follow,
-    learn,
+    update,
+    update_target,
 )
 from hotloop.rl.train.fused.tiles import Floats
 from hotloop.rl.train.make_envs import EpisodeLog
 
-# Places in `clock`, int64: vector steps and env steps done, then when to do what.
-STEP, ENV_STEPS, LEARNING_STARTS, UPDATES_TOP, UPDATES_BOTTOM, TARGET_EVERY = range(6)
-CLOCK = 6
+if TYPE_CHECKING:
+    from hotloop.rl.train.dqn import DQNConfig
+
+# Indices into `clock`, int64: vector steps and env steps so far, then what is due when.
+STEP, ENV_STEPS, LEARNING_STARTS, TRAIN_FREQ, GRADIENT_STEPS, TARGET_INTERVAL = range(6)
+
+
+class Training(NamedTuple):
+    """What the loop trains with, whatever the envs."""
+
+    learner: Learner
+    batch: Batch
+    episodes: EpisodeLog
+    settings: NDArray[np.float64]
+    statistics: NDArray[np.float64]
 
 
 class Envs(NamedTuple):
-    """The arrays of a `BatchedEnv`; the second of each pair is the same memory as bytes."""
+    """The arrays of a `BatchedEnv`; names with `_bytes` are the same memory as bytes."""
 
     actions: Words
     action_bytes: Bytes
@@ -58,15 +68,23 @@ class Envs(NamedTuple):
 
 
 @kernel
-def epsilon_at(settings: NDArray[np.float64], env_steps: int) -> float:
-    """How often to explore after so many env steps."""
-    done = min(env_steps / settings[EPSILON_STEPS], 1.0)
-    return float(settings[EPSILON_START] + done * (settings[EPSILON_END] - settings[EPSILON_START]))
+def choose_actions(
+    training: Training, envs: Envs, clock: Words, streams: Streams, uniforms: NDArray[np.float64]
+) -> None:
+    """Draw `uniforms` [envs, 2] and write epsilon-greedy actions."""
+    settings = training.settings
+    for row in range(uniforms.shape[0]):
+        uniforms[row, 0] = next_double(streams, 0)
+        uniforms[row, 1] = next_double(streams, 0)
+    done = min(clock[ENV_STEPS] / settings[EXPLORATION_STEPS], 1.0)
+    epsilon = settings[INITIAL_EPS] + done * (settings[FINAL_EPS] - settings[INITIAL_EPS])
+    act(training.learner, settings, envs.observations, epsilon, uniforms, envs.actions)
 
 
 @kernel
-def keep(envs: Envs, replay: ReplayArrays, episodes: EpisodeLog) -> None:
-    """Store what a step gave, and note the episodes that ended."""
+def store_step(training: Training, envs: Envs, replay: ReplayArrays) -> None:
+    """Push a vector step to the replay buffer and log the episodes that ended."""
+    episodes = training.episodes
     replay_kernels.push(
         replay.memory, replay.numbers, replay.marks, replay.finals, replay.free, replay.ring,
         envs.action_bytes, envs.rewards, envs.terminated, envs.truncated,
@@ -85,85 +103,57 @@ def keep(envs: Envs, replay: ReplayArrays, episodes: EpisodeLog) -> None:
 
 
 @kernel
-def learn_on_time(
-    learner: Learner,
-    replay: ReplayArrays,
-    batch: Batch,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
-    clock: Words,
-    rows: int,
-) -> None:
-    """Count one vector step, then the updates and the move of the target that are due after it."""
+def learn(training: Training, replay: ReplayArrays, clock: Words, n_envs: int) -> None:
+    """Count one vector step, then make the gradient steps and the target update that are due."""
     clock[STEP] += 1
-    clock[ENV_STEPS] += rows
-    step, top, bottom = clock[STEP], clock[UPDATES_TOP], clock[UPDATES_BOTTOM]
-    if clock[ENV_STEPS] >= clock[LEARNING_STARTS]:
-        learn(learner, replay, batch, settings, statistics, step * top // bottom - (step - 1) * top // bottom)
-    if step % clock[TARGET_EVERY] == 0:
-        follow(learner, settings[TARGET_RATE])
+    clock[ENV_STEPS] += n_envs
+    if clock[ENV_STEPS] >= clock[LEARNING_STARTS] and clock[STEP] % clock[TRAIN_FREQ] == 0:
+        update(
+            training.learner, replay, training.batch, training.settings, training.statistics,
+            clock[GRADIENT_STEPS],
+        )  # fmt: skip
+    if clock[STEP] % clock[TARGET_INTERVAL] == 0:
+        update_target(training.learner, training.settings[TAU])
 
 
 @kernel
 def cartpole_loop(
-    learner: Learner,
+    training: Training,
     replay: ReplayArrays,
-    batch: Batch,
     envs: Envs,
-    episodes: EpisodeLog,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
     clock: Words,
     streams: Streams,
+    uniforms: NDArray[np.float64],
     count: int,
     table: Words,
 ) -> None:
-    """`count` vector steps of `CartPoleVectorEnv` with everything that belongs to them."""
-    rows = envs.actions.size
+    """`count` vector steps of `CartPoleVectorEnv`."""
     for _ in range(count):
-        act(
-            learner,
-            settings,
-            envs.observations,
-            epsilon_at(settings, clock[ENV_STEPS]),
-            streams,
-            envs.actions,
-        )
-        cartpole.step_batch(table, 0, rows)
-        keep(envs, replay, episodes)
-        learn_on_time(learner, replay, batch, settings, statistics, clock, rows)
+        choose_actions(training, envs, clock, streams, uniforms)
+        cartpole.step_batch(table, 0, envs.actions.size)
+        store_step(training, envs, replay)
+        learn(training, replay, clock, envs.actions.size)
 
 
 @kernel
 def snake_loop(
-    learner: Learner,
+    training: Training,
     replay: ReplayArrays,
-    batch: Batch,
     envs: Envs,
-    episodes: EpisodeLog,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
     clock: Words,
     streams: Streams,
+    uniforms: NDArray[np.float64],
     count: int,
     table: Words,
     options: Words,
     payoffs: NDArray[np.float64],
 ) -> None:
-    """`count` vector steps of `SnakeVectorEnv` with everything that belongs to them."""
-    rows = envs.actions.size
+    """`count` vector steps of `SnakeVectorEnv`."""
     for _ in range(count):
-        act(
-            learner,
-            settings,
-            envs.observations,
-            epsilon_at(settings, clock[ENV_STEPS]),
-            streams,
-            envs.actions,
-        )
-        snake.step_batch(table, envs.observations, options, payoffs, 0, rows, SAME_STEP)
-        keep(envs, replay, episodes)
-        learn_on_time(learner, replay, batch, settings, statistics, clock, rows)
+        choose_actions(training, envs, clock, streams, uniforms)
+        snake.step_batch(table, envs.observations, options, payoffs, 0, envs.actions.size, SAME_STEP)
+        store_step(training, envs, replay)
+        learn(training, replay, clock, envs.actions.size)
 
 
 def _cartpole(envs: Any) -> tuple[Any, ...] | None:
@@ -171,79 +161,61 @@ def _cartpole(envs: Any) -> tuple[Any, ...] | None:
 
 
 def _snake(envs: Any) -> tuple[Any, ...] | None:
-    if envs._split:
-        return None
-    return envs._table, envs._options, envs._payoffs
+    return None if envs._split else (envs._table, envs._options, envs._payoffs)
 
 
-# The class's name, its kernel, and what the kernel takes at the end (None when these settings cannot be).
+# Name of the env class -> its loop, and what that takes of the env (None for settings it does not support).
 LOOPS: dict[str, tuple[Callable[..., None], Callable[[Any], tuple[Any, ...] | None]]] = {
     "CartPoleVectorEnv": (cartpole_loop, _cartpole),
     "SnakeVectorEnv": (snake_loop, _snake),
 }
 
 
-def has_loop(envs: Any) -> bool:
-    """Whether these environments can be trained on inside a kernel."""
-    return (
+def compiled_loop(
+    config: DQNConfig,
+    training: Training,
+    envs: Any,
+    buffer: ReplayBuffer,
+    batch: ReplayBatch,
+    rng: np.random.Generator,
+) -> Callable[[int, int, int], tuple[int, int]] | None:
+    """See `dqn.make_compiled_loop`; None for envs that have no loop here."""
+    if not (
         isinstance(envs, BatchedEnv)
         and type(envs).__name__ in LOOPS
         and type(envs).__module__.startswith("hotloop.rl.envs.")
         and envs.mode == SAME_STEP
         and envs.num_threads == 1
         and envs.observations.dtype == np.float32
-        and LOOPS[type(envs).__name__][1](envs) is not None
-    )
-
-
-class FusedLoop:
-    """A training kernel with its arguments at hand; environments, replay and learner stay the caller's."""
-
-    def __init__(
-        self,
-        learner: Any,
-        envs: BatchedEnv,
-        buffer: ReplayBuffer,
-        batch: ReplayBatch,
-        episodes: EpisodeLog,
-        streams: Streams,
     ):
-        self._kernel, settings = LOOPS[type(envs).__name__]
-        self._settings = settings(envs) or ()
-        self._learner, self._buffer, self._batch = learner, buffer, batch
-        self._episodes, self._streams = episodes, streams
-        self._rows = envs.num_envs
-        self._envs = Envs(
-            envs.actions,
-            envs.actions.view(np.uint8),
-            envs.observations.reshape(envs.num_envs, -1),
-            envs.observations.reshape(-1).view(np.uint8),
-            envs.final_observations.reshape(-1).view(np.uint8),
-            envs.rewards,
-            envs.terminated,
-            envs.truncated,
-        )
-        self._clock = np.zeros(CLOCK, dtype=np.int64)
-        self.run(0, 0, 0, 0, Fraction(1), 1)  # compiles, so that no clock sees it
+        return None
+    loop, env_arguments = LOOPS[type(envs).__name__]
+    of_env = env_arguments(envs)
+    if of_env is None:
+        return None
+    n_envs = envs.num_envs
+    arrays = Envs(
+        envs.actions,
+        envs.actions.view(np.uint8),
+        envs.observations.reshape(n_envs, -1),
+        envs.observations.reshape(-1).view(np.uint8),
+        envs.final_observations.reshape(-1).view(np.uint8),
+        envs.rewards,
+        envs.terminated,
+        envs.truncated,
+    )
+    streams, uniforms = make_streams(1), np.zeros((n_envs, 2))
+    gradient_steps = config.train_freq * n_envs if config.gradient_steps == -1 else config.gradient_steps
+    target_interval = max(config.target_update_interval // n_envs, 1)
+    when = (config.learning_starts, config.train_freq, gradient_steps, target_interval)
 
-    def run(
-        self, steps: int, env_steps: int, count: int, learning_starts: int, rate: Fraction, target_every: int
-    ) -> tuple[int, int]:
-        """`count` vector steps after `steps` of them; gives back the new numbers of vector and env steps."""
-        self._buffer.make_room(count * self._rows)
-        self._clock[:] = (steps, env_steps, learning_starts, rate.numerator, rate.denominator, target_every)
-        learner = self._learner
-        self._kernel(
-            learner.kernel_state,
-            self._buffer.kernel_arrays(self._batch),
-            learner.batch_views(self._batch),
-            self._envs,
-            self._episodes,
-            learner.settings,
-            learner.statistics,
-            self._clock,
-            self._streams,
-            count,
-            *self._settings,
-        )
-        return int(self._clock[STEP]), int(self._clock[ENV_STEPS])
+    def run(steps: int, env_steps: int, count: int) -> tuple[int, int]:
+        clock = np.array([steps, env_steps, *when], dtype=np.int64)
+        buffer.make_room(count * n_envs)
+        copy_stream_from(rng, streams, 0)
+        loop(training, buffer.kernel_arrays(batch), arrays, clock, streams, uniforms, count, *of_env)
+        copy_stream_to(streams, 0, rng)
+        return int(clock[STEP]), int(clock[ENV_STEPS])
+
+    run(0, 0, 0)  # compile before any clock runs
+    return run

@@ -1,4 +1,4 @@
-"""A dense network of action values, plain or dueling, for DQN."""
+"""The dense Q-network of DQN, plain or dueling."""
 
 from __future__ import annotations
 
@@ -13,36 +13,33 @@ from hotloop.rl.train.networks.mlp import ACTIVATIONS
 
 
 class QNetwork(nn.Module):
-    """Values [batch, actions] from observations [batch, ...], flattened.
+    """Action values [batch, actions] of observations [batch, ...], which are flattened.
 
-    Dueling (Wang et al., 2016, equation 9): the last layer gives the actions' advantages and, after them,
-    one value; an action's value is that value plus its advantage minus the mean advantage.
-    Weights are drawn as torch does for linear layers, from its global generator.
+    Dueling (Wang et al., 2016, equation 9): the last layer returns the advantages of the actions, then one
+    state value; an action value is the state value plus its advantage minus the mean advantage.
+    Weights are initialised as torch does for linear layers, from its global generator.
     """
 
     def __init__(
         self,
         observation: int,
         actions: int,
-        hidden: Sequence[int] = (64, 64),
+        net_arch: Sequence[int] = (64, 64),
         activation: str = "relu",
         *,
         dueling: bool = False,
     ):
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise HotloopError(
-                f"activation={activation!r} is not known; use one of {', '.join(ACTIVATIONS)}."
-            )
+            raise HotloopError(f"activation={activation!r} is unknown; use one of {', '.join(ACTIVATIONS)}.")
         self.actions, self.activation, self.dueling = actions, activation, dueling
-        self.sizes = (observation, *hidden, actions + dueling)
+        self.sizes = (observation, *net_arch, actions + dueling)
         parts: list[nn.Module] = []
         for inputs, outputs in pairwise(self.sizes):
             parts += [nn.Linear(inputs, outputs), ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*parts[:-1])
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Values of every action."""
         out: Tensor = self.layers(observations.flatten(1).to(torch.float32))
         if not self.dueling:
             return out
