@@ -1,4 +1,4 @@
-"""Builds the compiled parts; without a compiler the package installs all the same and uses their twins."""
+"""Builds the compiled parts; without a C compiler the package still installs and uses their Python twins."""
 
 import runpy
 from pathlib import Path
@@ -12,7 +12,7 @@ COLLECT = Path("src/hotloop/rl/collect")
 
 
 class BuildWithLayout(build_ext):
-    """Writes layout.h from the one declaration of the file layout, then compiles."""
+    """Writes layout.h from the declarations in layout.py, then compiles."""
 
     def run(self) -> None:
         layout = runpy.run_path(str(HERE / "src/hotloop/capture/layout.py"))

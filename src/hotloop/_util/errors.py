@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class HotloopError(Exception):
-    """Base of every error raised on purpose; the command line shows it as one sentence, exit 2."""
+    """Base of every error raised on purpose; the command line prints it as one sentence and exits with 2."""
 
 
 class CaptureError(HotloopError):
-    """A folder or file that cannot be read as a capture, or cannot be written as one."""
+    """A capture that cannot be read or written."""

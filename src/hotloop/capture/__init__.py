@@ -1,1 +1,1 @@
-"""The waist of the house: what a recorded run is, on disk and in memory. Interprets nothing."""
+"""A recorded run, on disk and in memory: the file format, its reader and the model. Interprets nothing."""

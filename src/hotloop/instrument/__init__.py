@@ -1,1 +1,1 @@
-"""Knows libraries by name: wraps their methods in regions, and puts back exactly what was there."""
+"""Knows libraries by name: wraps their methods in regions, and restores exactly what was there."""

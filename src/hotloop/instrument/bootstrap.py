@@ -72,7 +72,7 @@ def _start_extras(options: dict[str, Any], folder: Path, instrumentation: Instru
 
 def profile_functions(folder: Path) -> Callable[[], None]:
     """Start cProfile on this thread; returns the function that stops it and writes `detailed.txt`."""
-    import cProfile
+    import cProfile  # only with --detailed
     import pstats
 
     profiler = cProfile.Profile()

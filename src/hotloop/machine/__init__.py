@@ -1,1 +1,1 @@
-"""Facts about this computer: cores really granted, memory, versions, limits."""
+"""Facts about this computer: cores and memory this process may use, load, limits, versions."""

@@ -1,1 +1,1 @@
-"""From a running program to capture parts: regions, the recorder, memory, device timing."""
+"""Records a running program into capture parts: regions, memory, device timing, and the two cores."""

@@ -220,7 +220,7 @@ class Part:
         assert self._live_path is not None and self.path is not None
         temporary = self.path.with_suffix(".copy")
         try:
-            import shutil
+            import shutil  # seldom needed, and not light
 
             shutil.copyfile(self._live_path, temporary)
             os.replace(temporary, self.path)
@@ -298,7 +298,7 @@ def encode(text: str, limit: int) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
     if len(data) <= limit:
         return data
-    import hashlib
+    import hashlib  # seldom needed, and not light
 
     mark = "~" + hashlib.blake2b(data, digest_size=4).hexdigest()
     head = data[: limit - len(mark)]

@@ -1,7 +1,7 @@
 """Python imports this at start-up because `hotloop run` put its folder first on PYTHONPATH.
 
-It gives way to the user's own sitecustomize, then begins to record. Whatever goes wrong here must
-not keep the user's program from running.
+It runs the user's own sitecustomize, then starts recording. A failure here must not keep the user's program
+from running, so everything is imported inside functions, where an exception can be caught.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def _users_own() -> None:
-    """Import the sitecustomize that would have been found without us."""
+    """Import the sitecustomize that Python would have found without us."""
     import importlib.machinery
     import importlib.util
 

@@ -374,7 +374,7 @@ static void call_and_forget(PyObject *result)
     Py_XDECREF(result);
 }
 
-/* Take the window of a thread, then call those who wait for windows. The arena may be gone afterwards. */
+/* Take the window of a thread, then run the on_window callbacks. The arena may be gone afterwards. */
 static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64_t now)
 {
     take_window(rec, a, now);

@@ -324,7 +324,7 @@ class Recorder:
                 self.on_steps()
 
     def window(self, arena: Arena, now: int) -> None:
-        """Take the window of the thread, then call those who wait for windows."""
+        """Take the window of the thread, then run the on_window callbacks."""
         arena.take_window(now)
         if self.part is not None:
             self.part.copy_if_due(now)
