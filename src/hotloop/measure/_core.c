@@ -62,10 +62,9 @@ PyMODINIT_FUNC PyInit__core(void)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         *words[i].word = PyUnicode_InternFromString(words[i].text);
     }
-    describe_region = attribute_of("hotloop.measure.core_shared", "describe_region");
-    user_site = attribute_of("hotloop.measure.core_shared", "user_site");
-    decorate = attribute_of("hotloop.measure.decorate", "decorate");
-    if (describe_region == NULL || user_site == NULL || decorate == NULL) {
+    if (!(describe_region = attribute_of("hotloop.measure.core_shared", "describe_region")) ||
+        !(user_site = attribute_of("hotloop.measure.core_shared", "user_site")) ||
+        !(decorate = attribute_of("hotloop.measure.decorate", "decorate"))) {
         return NULL;
     }
     PyTypeObject *types[] = {&SlotType, &BoundCallType, &RegionType, &ProfileCallType, &ProfiledType,

@@ -22,8 +22,8 @@ try:
     compiled = importlib.import_module("hotloop.measure._core")
     if getattr(compiled, "LAYOUT_CRC", None) != layout.layout_crc():
         compiled, why_not_compiled = None, "it was built from other sources: pip install -e . builds it again"
-except ImportError as missing:
-    why_not_compiled = str(missing)
+except (ImportError, SystemError) as missing:  # SystemError: an old build that does not find our modules
+    compiled, why_not_compiled = None, str(missing)
 
 
 def pick_core(name: CoreName = "auto") -> ModuleType:
