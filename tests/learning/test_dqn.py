@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
-from hotloop.rl.train.dqn import DQNConfig, DQNResult, dqn_loss, make_learner, td_targets, train
+from hotloop.rl.train.dqn import (
+    DQNConfig,
+    DQNResult,
+    dqn_loss,
+    make_learner,
+    td_targets,
+    train,
+    upgrade_settings,
+)
 from hotloop.rl.train.make_envs import make_envs
 from hotloop.rl.train.networks.q import QNetwork
-from hotloop.rl.train.runs import CheckpointError, TrainingDiverged
+from hotloop.rl.train.runs import CheckpointError, TrainingDiverged, load_checkpoint
 
+WRITTEN_BY_0_1 = Path(__file__).parents[1] / "golden" / "written_by_0_1.tar.gz"
 QUIET = DQNConfig(quiet=True, learner="fused")
 
 
@@ -404,6 +417,66 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(tmp_path: Path, words: dict[s
         assert getattr(whole, name) == getattr(resumed, name), name
     with pytest.raises(CheckpointError, match="batch_size was 64, is 32"):
         train(dataclasses.replace(settings, checkpoint=path, resume=True, batch_size=32))
+
+
+@pytest.mark.parametrize("learner", ["torch", "fused"])
+def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path, learner: str) -> None:
+    with tarfile.open(WRITTEN_BY_0_1) as archive:
+        archive.extract("dqn.safetensors", tmp_path, filter="data")
+    path = tmp_path / "dqn.safetensors"
+    before = load_checkpoint(path).arrays["learner.weights.layers.0.weight"]
+    settings = DQNConfig(
+        total_timesteps=1500, net_arch=(8,), buffer_size=512, learning_starts=200, loop="python", quiet=True,
+        learner=learner, checkpoint=path, resume=True,
+    )  # type: ignore[arg-type]  # fmt: skip
+    done = train(settings)
+    assert (done.env_steps, done.resumed_at, done.updates) == (1500, 1500, 651)
+    np.testing.assert_array_equal(dict(done.network.named_parameters())["layers.0.weight"].detach(), before)
+    with pytest.raises(CheckpointError, match="gradient_steps was 1, is 2"):
+        train(dataclasses.replace(settings, gradient_steps=2))
+
+
+def test_settings_of_0_1_become_those_of_today() -> None:
+    for updates, expected in (
+        ("1/4", (4, 1)),
+        ("n/4", (1, 2)),
+        ("4", (1, 4)),
+        ("0.5", (2, 1)),
+        ("n", (1, 8)),
+    ):
+        found = upgrade_settings({"n_envs": 8, "learn": True, "log_every": 0, "updates": updates})
+        assert found == {"n_envs": 8, "train_freq": expected[0], "gradient_steps": expected[1]}
+    assert upgrade_settings({"n_envs": 1, "learn": False, "updates": "1"})["gradient_steps"] == 0
+    with pytest.raises(CheckpointError, match=r"updates='3/4'.*start a new run"):
+        upgrade_settings({"n_envs": 1, "learn": True, "updates": "3/4"})
+
+
+INTERPRETED = """
+import sys
+import numpy as np
+from hotloop.rl.train.dqn import DQNConfig, train
+done = train(DQNConfig(env="CartPole-v1", total_timesteps=200, n_envs=2, learning_starts=50, net_arch=(8,),
+                       buffer_size=150, batch_size=16, learner="torch", quiet=True))
+assert not [name for name in sys.modules if name.startswith("hotloop.rl.train.fused.")]
+print(done.env_steps, done.updates, *(float(p.detach().double().sum()) for p in done.network.parameters()))
+"""
+
+
+def test_it_runs_without_any_compiled_kernel() -> None:
+    """With numba's compiler disabled, and with the same weights."""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", INTERPRETED],
+            env=os.environ | {"NUMBA_DISABLE_JIT": disabled, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        for disabled in ("1", "0")
+    ]
+    assert [one.returncode for one in found] == [0, 0], found
+    assert "compiling" not in found[0].stderr
+    assert found[0].stdout == found[1].stdout and found[0].stdout.startswith("200 38 ")
 
 
 def test_a_run_that_diverges_stops_and_says_so() -> None:
