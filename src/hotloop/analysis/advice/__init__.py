@@ -1,10 +1,13 @@
-"""The rules hotloop comes with: small functions that look at a run and say what would help, or nothing."""
+"""Built-in advice: small functions that look at a run and return a recommendation, or None.
+
+The name of a recommendation is the name of the function that made it.
+"""
 
 from hotloop.analysis.advice import (
     batching,
+    environment,
     learner,
     memory_and_gc,
-    pictures,
     pipeline,
     policy,
     side_jobs,
@@ -35,9 +38,9 @@ BUILT_IN = (
     side_jobs.logging_too_often,
     side_jobs.evaluation_too_often,
     side_jobs.checkpoint_too_often,
-    side_jobs.costly_resets,
-    pictures.rendering_in_python,
-    pictures.resizing,
+    environment.rendering_in_python,
+    environment.resizing,
+    environment.costly_resets,
     memory_and_gc.garbage_collection_pauses,
     memory_and_gc.memory_will_not_fit,
     whole_run.growing_cost,

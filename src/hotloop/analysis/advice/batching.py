@@ -8,30 +8,30 @@ from hotloop.analysis.advice.recommendation import Change, about, advise, rate, 
 from hotloop.analysis.advice.run_view import CHOOSING, STORING, TRANSFERRING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
-LEAST_SHARE = 0.05  # of wall time; below that nobody needs to hear of it
-LEAST_ITEMS = 4  # calls where one would do
-SMALL_NS = 5e6  # a call longer than that does real work, looping over it is not the trouble
+LEAST_SHARE = 0.05  # of the wall time; less is not worth advice
+LEAST_ITEMS = 4  # calls where one would be enough
+SMALL_NS = 5e6  # longer calls do real work; the loop around them is not the problem
 PLAIN = frozenset({"replay", "data", "other", "framework"})
 
 
 def replay_item_by_item(run: RunView) -> Recommendation | None:
-    """Experience is stored once for each env, though all envs step together."""
+    """Experience is stored once per env, although all envs step together."""
     row = _once_for_each_env(run, storing=True)
     if row is None:
         return None
     each = run.per_iteration(row)
     evidence = [
         took(row),
-        f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
-        f"Assumed: storing all envs in one call saves between 60 % and {about(1 - 1 / each)} of it.",
+        f"It runs {times(each)} per iteration of the loop, which steps {rate(run.envs)} envs at once.",
+        f"Assumption: one call for all envs saves between 60 % and {about(1 - 1 / each)} of it.",
     ]
     return advise(
         run,
         "replay_item_by_item",
         row,
-        f"Store the experience of all envs in one call (`{row.name}`)",
+        f"Store the transitions of all envs in one call (`{row.name}`)",
         evidence,
-        "Keep the buffer as preallocated arrays and write the rows of all envs with one slice assignment.",
+        "Preallocate the buffer as arrays and write the rows of all envs with one slice assignment.",
         run.gain([row], (0.6, 1 - 1 / each)),
         Change(
             "replace the loop over envs by one write of arrays with a leading env axis",
@@ -42,15 +42,15 @@ def replay_item_by_item(run: RunView) -> Recommendation | None:
 
 
 def per_item_calls(run: RunView) -> Recommendation | None:
-    """Some other work is done once for each env, though all envs step together."""
+    """Some other work is done once per env, although all envs step together."""
     row = _once_for_each_env(run, storing=False)
     if row is None:
         return None
     each = run.per_iteration(row)
     evidence = [
         took(row),
-        f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs at once.",
-        f"Assumed: doing it for all envs at once saves between a half and {about(1 - 1 / each)} of it.",
+        f"It runs {times(each)} per iteration of the loop, which steps {rate(run.envs)} envs at once.",
+        f"Assumption: one call for all envs saves between 50 % and {about(1 - 1 / each)} of it.",
     ]
     return advise(
         run,
@@ -65,14 +65,14 @@ def per_item_calls(run: RunView) -> Recommendation | None:
 
 
 def batch_item_by_item(run: RunView) -> Recommendation | None:
-    """The learner's batch is put together item by item."""
+    """The learner's batch is assembled item by item."""
 
     def wanted(row: RegionRow) -> bool:
         each = run.per_update(row)
         if row.category not in PLAIN or each < 2 * LEAST_ITEMS or row.mean_ns > SMALL_NS:
             return False
-        # In a rollout, too, there are many calls for each update: only those that keep the
-        # learner's time count, seen by what is around them or by their number.
+        # A rollout also makes many calls per update. Only calls at the learner's pace count: those inside a
+        # region that runs once per update, or more calls than env steps.
         inside = any(near(other.calls, run.updates) for other in run.above(row))
         in_rhythm = run.iterations > 0 and (near(row.calls, run.iterations) or near(row.calls, run.env_steps))
         beyond = run.env_steps > 0 and row.calls > 1.5 * run.env_steps
@@ -84,18 +84,18 @@ def batch_item_by_item(run: RunView) -> Recommendation | None:
     each = run.per_update(row)
     evidence = [
         took(row),
-        f"It runs {times(each)} for each of {run.updates:,} updates.",
-        "Assumed: taking the whole batch with one index saves between 60 % and 98 % of it.",
+        f"It runs {times(each)} in each of {run.updates:,} updates.",
+        "Assumption: gathering the whole batch with one index saves between 60 % and 98 % of it.",
     ]
     return advise(
         run,
         "batch_item_by_item",
         row,
-        f"Take the learner's batch with one index (`{row.name}`)",
+        f"Gather the learner's batch with one index (`{row.name}`)",
         evidence,
-        "Draw all indices at once and index preallocated arrays with them, instead of item by item.",
+        "Draw all indices at once and index preallocated arrays with them.",
         run.gain([row], (0.6, 0.98)),
-        Change("replace the loop over samples by one indexing of arrays", effort="hours", safety="safe"),
+        Change("replace the loop over samples by indexing arrays once", effort="hours", safety="safe"),
     )
 
 
@@ -110,7 +110,7 @@ def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
             row.category in PLAIN
             and stores == storing
             and not row.name_has(TRANSFERRING)
-            and not row.name_has(CHOOSING)  # asking the policy has a rule of its own
+            and not row.name_has(CHOOSING)  # policy calls have advice of their own
             and row.mean_ns <= SMALL_NS
             and each >= LEAST_ITEMS
             and (near(each, run.envs, 0.35) or each > run.envs)

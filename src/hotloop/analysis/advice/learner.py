@@ -1,4 +1,4 @@
-"""How much the learner works for each step, and how its work is handed to a device."""
+"""How much the learner works per env step, and how its data gets to a device."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from hotloop.analysis.advice.run_view import SYNCHRONISING, TRANSFERRING, Region
 from hotloop.analysis.findings import Recommendation
 
 LEAST_SHARE = 0.05
-LEARNER_SHARE = 0.4  # a learner below that is not what holds training back
-UPDATES_PER_TURN = 4.0
+LEARNER_SHARE = 0.4  # a learner with a smaller share does not hold up training
+UPDATES_PER_ITERATION = 4.0
 UPDATES_PER_ENV_STEP = 0.1  # classic DQN makes 0.25 with one env
-CUT = 4  # the change proposed: a quarter of the updates
+CUT = 4  # the proposed change: a quarter of the updates
 
 
 def too_many_updates(run: RunView) -> Recommendation | None:
-    """The learner makes many updates for each turn of the loop and takes most of the time."""
+    """The learner makes many updates per iteration of the loop and takes much of the time."""
     if not run.updates or not run.env_steps or not run.iterations or run.is_on_policy or not run.learner:
         return None
     per_iteration, per_step = run.updates / run.iterations, run.updates / run.env_steps
-    many = per_iteration >= UPDATES_PER_TURN and per_step >= UPDATES_PER_ENV_STEP
+    many = per_iteration >= UPDATES_PER_ITERATION and per_step >= UPDATES_PER_ENV_STEP
     share = sum(row.share for row in run.learner)
     if not (many or (per_step > 1.05 and per_iteration >= 1.5)) or share < LEARNER_SHARE:
         return None
@@ -28,28 +28,26 @@ def too_many_updates(run: RunView) -> Recommendation | None:
     around = set(run.learner)
     rows = run.learner + [r for r in sampling if r not in around and not around & set(run.above(r))]
     evidence = [
-        f"{run.updates:,} updates for {run.env_steps:,} env steps: {rate(per_step)} for each env step, "
-        f"{rate(per_iteration)} for each turn of the loop.",
-        f"The learner took {percent(share)} of wall time.",
-        f"The gain is for a quarter of the updates ({rate(per_iteration / CUT)} for each turn).",
+        f"{run.updates:,} updates for {run.env_steps:,} env steps: {rate(per_step)} per env step, "
+        f"{rate(per_iteration)} per iteration of the loop.",
+        f"The learner took {percent(share)} of the wall time.",
+        f"The gain is for a quarter of the updates ({rate(per_iteration / CUT)} per iteration).",
     ]
     return advise(
         run,
         "too_many_updates",
         row,
-        "Make fewer updates for each env step",
+        "Make fewer updates per env step",
         evidence,
-        "This is less learning work, not faster work: compare the return after equal wall time. "
-        "Fewer updates on larger batches often learn as much.",
+        "This is less learning, not faster learning: compare returns after equal wall time. Fewer updates on "
+        "larger batches often learn as much.",
         run.gain(rows, 1 - 1 / CUT),
-        Change(
-            "lower the number of updates for each env step (train frequency)", "minutes", "semantic", "flag"
-        ),
+        Change("fewer gradient_steps, or a larger train_freq", "minutes", "semantic", "flag"),
     )
 
 
 def transfers_one_by_one(run: RunView) -> Recommendation | None:
-    """Many small transfers where one would do."""
+    """Many small transfers where one would be enough."""
 
     def wanted(row: RegionRow) -> bool:
         moves = row.category == "transfer" or (
@@ -63,41 +61,41 @@ def transfers_one_by_one(run: RunView) -> Recommendation | None:
     row = rows[0]
     each = _each(run, row)
     size = row.node.bytes_moved / row.calls if row.node.bytes_moved else None
-    evidence = [took(row), f"It runs {times(each)} for each turn of the loop or update."]
+    evidence = [took(row), f"It runs {times(each)} per iteration of the loop or update."]
     if size is not None:
-        evidence.append(f"A transfer moves {size:,.0f} bytes: the cost is the call, not the bytes.")
+        evidence.append(f"A transfer moves {size:,.0f} bytes, so the call costs more than the bytes.")
     evidence.append(
-        f"Assumed: one transfer in place of {rate(each)} saves between a half and {about(1 - 1 / each)}."
+        f"Assumption: one transfer instead of {rate(each)} saves between 50 % and {about(1 - 1 / each)}."
     )
     return advise(
         run,
         "transfers_one_by_one",
         row,
-        f"Move data in one piece instead of {rate(each)} (`{row.name}`)",
+        f"Move data in one transfer instead of {rate(each)} (`{row.name}`)",
         evidence,
-        "Stack on the host, then make one tensor and one transfer; from pinned memory with non_blocking=True "
-        "where there is a device.",
+        "Stack on the host, then make one tensor and one transfer; to a GPU from pinned memory with "
+        "non_blocking=True.",
         run.gain(rows[:1], (0.5, 1 - 1 / each)),
         Change("stack the items and transfer the stack once", effort="hours", safety="safe"),
     )
 
 
 def _each(run: RunView, row: RegionRow) -> float:
-    """Calls for each update inside the learner, else for each turn of the loop."""
+    """Calls per update inside the learner, else per iteration of the loop."""
     if run.updates and run.is_learning(row):
         return run.per_update(row)
     return run.per_iteration(row) or run.per_update(row)
 
 
 def synchronising_calls(run: RunView) -> Recommendation | None:
-    """Calls that make the program wait for the device, update after update."""
+    """Calls that make the program wait for the device in every update."""
     device_ns = sum(row.node.device_ns or 0 for row in run.rows)
     if run.capture.facts.get("device") is None and not device_ns:
         return None
 
     def wanted(row: RegionRow) -> bool:
         waits = row.category in ("wait", "transfer", "other", "logging", "loss", "policy")
-        host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing itself
+        host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing on the device
         often = max(run.per_update(row), run.per_iteration(row)) >= 0.9
         one = max(run.per_update(row), run.per_iteration(row)) < 4 or row.name_has(SYNCHRONISING)
         spoken = row.name_has(SYNCHRONISING) or row.category == "wait"
@@ -107,17 +105,17 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
     if not rows:
         return None
     row = rows[0]
-    # However rarely the program asks, the device has to do its work: only its idle time can be saved.
+    # The device has to do its work in any case: only its idle time can be saved.
     most = min(0.9, max(run.wall_ns - device_ns, 0) / max(row.total_ns, 1))
     least = 0.5 * most if device_ns else 0.0
     evidence = [
         took(row),
-        f"It runs {times(max(run.per_update(row), run.per_iteration(row)))} for each update or turn and "
-        "computes nothing on the device itself: it waits for what was queued before.",
-        f"The device computed for {duration(device_ns)} of {duration(run.wall_ns)}."
+        f"It runs {times(max(run.per_update(row), run.per_iteration(row)))} per update or iteration and "
+        "computes nothing on the device: it waits for work queued earlier.",
+        f"The device was busy for {duration(device_ns)} of {duration(run.wall_ns)}."
         if device_ns
-        else "Device time was not measured, so the device may be the limit and nothing be gained.",
-        f"Assumed: asking every 100th time saves between {about(least)} and {about(most)} of it.",
+        else "Device time was not measured; if the device is the limit, there is nothing to gain.",
+        f"Assumption: synchronising every 100th time saves between {about(least)} and {about(most)} of it.",
     ]
     return advise(
         run,
@@ -125,8 +123,8 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
         row,
         f"Do not wait for the device in every update (`{row.name}`)",
         evidence,
-        "Keep losses and metrics as device tensors and call .item() when they are printed, "
-        "say every 100 updates.",
+        "Keep losses and metrics as device tensors and call .item() only when you log them, say every 100 "
+        "updates.",
         run.gain([row], (least, most)),
         Change("collect tensors, call .item() only when logging", effort="minutes", safety="safe"),
     )

@@ -1,4 +1,4 @@
-"""Memory: pauses of the garbage collector, and a run that will not fit."""
+"""Pauses of the garbage collector, and runs that will not fit into memory."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from hotloop.analysis.advice.recommendation import Change, advise
 from hotloop.analysis.advice.run_view import COLLECTING_GARBAGE, RegionRow, RunView, tail
 from hotloop.analysis.findings import Estimate, Recommendation
 
-PAUSE_TIMES = 20  # a pause is this many times longer than the usual call
+PAUSE_TIMES = 20  # a pause is this many times longer than the median call
 LEAST_PAUSE_NS = 5e6
 GOALS = ("total_timesteps", "timesteps", "total_env_steps", "env_steps", "total_steps")
-FULL = 0.9  # share of memory beyond which the kernel may end the run
+FULL = 0.9  # share of memory beyond which the kernel may kill the run
 
 
 def garbage_collection_pauses(run: RunView) -> Recommendation | None:
-    """Rare long pauses hit regions that have nothing to do with each other, at full CPU."""
+    """Rare long pauses hit unrelated regions while the thread is on the CPU."""
     named = [row for row in run.rows if row.name_has(COLLECTING_GARBAGE)]
     if sum(row.own_share for row in named) >= 0.03:
         row = max(named, key=lambda r: r.own_ns)
         share = sum(r.own_share for r in named)
-        evidence = [f"Garbage collection took {percent(share)} of wall time, {row.calls:,} times."]
+        evidence = [f"Garbage collection took {percent(share)} of the wall time in {row.calls:,} calls."]
         return _collect_less(run, row, evidence, run.gain(named, (0.5, 0.95), own=True))
     hit = [(row, *_pauses(row)) for row in run.rows if row.calls >= 50 and row.end == row.number + 1]
     hit = [(row, count, excess) for row, count, excess in hit if count]
     excess_ns = sum(excess for _, _, excess in hit)
     if not _unrelated([row for row, _, _ in hit]) or run.off_cpu_ns is None:
         return None
-    # Another program that takes the core makes pauses, too; those were not spent on the CPU.
+    # A core lost to another program looks like a pause as well, but is not spent on the CPU.
     ours_ns = excess_ns - run.off_cpu_ns
     if ours_ns < 0.05 * run.wall_ns:
         return None
-    # Other programs stretch pauses and work alike, so what counts is the share of the time on a core.
+    # Other programs stretch pauses and work alike, so take the share of the time on a core.
     on_core = min(ours_ns / max(run.driver_busy_ns - run.off_cpu_ns, 1.0), 1.0)
     row = max(hit, key=lambda h: h[2])[0]
     pauses = sum(count for _, count, _ in hit)
     evidence = [
-        f"{pauses} pauses of {duration(excess_ns / pauses)} in the mean hit {len(hit)} regions that have "
-        f"nothing else in common ({', '.join(f'`{r.name}`' for r, _, _ in hit[:4])}).",
-        f"Together they make {percent(excess_ns / run.wall_ns)} of wall time; the thread was without a core "
-        f"for {percent(run.off_cpu_ns / run.wall_ns)}, so another program explains at most that much.",
+        f"{pauses} pauses of {duration(excess_ns / pauses)} on average hit {len(hit)} unrelated regions "
+        f"({', '.join(f'`{r.name}`' for r, _, _ in hit[:4])}).",
+        f"Together they take {percent(excess_ns / run.wall_ns)} of the wall time; your thread had no core "
+        f"for {percent(run.off_cpu_ns / run.wall_ns)} of it, so other programs explain at most that much.",
         f"The rest is {percent(on_core)} of the busy time on a core. "
-        "Assumed: between a half of that share and 95 % of the pauses go.",
+        "Assumption: between half of that share and 95 % of the pauses go away.",
     ]
     total_ns = max(sum(r.total_ns for r, _, _ in hit), 1)
     most = 0.95 * min(excess_ns / total_ns, 1.0)
@@ -57,26 +57,26 @@ def _collect_less(run: RunView, row: RegionRow, evidence: list[str], gain: Estim
         run,
         "garbage_collection_pauses",
         row,
-        "Make the garbage collector run less",
+        "Make the garbage collector run less often",
         evidence,
-        "Call gc.freeze() once everything is set up and raise gc.set_threshold(50_000, 50, 50); keep "
-        "experience in arrays instead of millions of small objects, then there is nothing to search.",
+        "Call gc.freeze() after setup and raise the threshold with gc.set_threshold(50_000, 50, 50); keep "
+        "transitions in arrays instead of millions of small objects, so that there is little to scan.",
         gain,
         Change("gc.freeze(); gc.set_threshold(50_000, 50, 50)", "minutes", "safe", "patch"),
     )
 
 
 def _pauses(row: RegionRow) -> tuple[int, float]:
-    """Calls with a pause in them, and the time beyond the usual."""
+    """Number of calls with a pause, and their time beyond the median."""
     middle = row.node.percentile_ns(0.5) or 0.0
     count, total_ns = tail(row.node, max(PAUSE_TIMES * middle, LEAST_PAUSE_NS))
     if count > 0.03 * row.calls:
-        return 0, 0.0  # too frequent for pauses: that is what the region does
+        return 0, 0.0  # too frequent to be pauses: the region works like that
     return count, max(total_ns - count * middle, 0.0)
 
 
 def _unrelated(hit: list[RegionRow]) -> bool:
-    """Whether alike pauses hit regions apart: three, or two that usually take a thousandth of a pause."""
+    """Whether similar pauses hit unrelated regions: three, or two whose median is a thousandth of a pause."""
     longest = sorted(float(row.node.max_ns or 0) for row in hit)
     if len(hit) < 2 or longest[-1] > 20 * longest[len(longest) // 2]:
         return False  # one region has a slow path of its own
@@ -97,31 +97,29 @@ def memory_will_not_fit(run: RunView) -> Recommendation | None:
     goal = next((int(g) for k in GOALS if (g := run.capture.facts.get("config", {}).get(k))), 0)
     if pace is not None:
         more_ns = 9.0 * run.wall_ns
-        what = "ten times as long a run"
+        what = "a run ten times as long"
         if goal and run.env_steps:
             more_ns = run.wall_ns * max(goal / run.env_steps - 1.0, 0.0)
             what = f"the goal of {goal:,} env steps"
         projected = now + pace * more_ns
         evidence.append(
-            f"It grows by {size(pace * 60e9)} a minute, in every third of the run; "
-            f"{what} would take {size(projected)}."
+            f"It grows by {size(pace * 60e9)} per minute, in every third of the run; {what} would need "
+            f"{size(projected)}."
         )
     if projected < FULL * limit:
         return None
     grows = [r for r in run.rows if (r.node.rss_growth_bytes or 0) > 0]
     row = max(grows, key=lambda r: r.node.rss_growth_bytes or 0) if grows else None
     if row is not None:
-        evidence.append(
-            f"Most of the growth came while `{row.name}` ran ({size(row.node.rss_growth_bytes)})."
-        )
+        evidence.append(f"Most of the growth happened in `{row.name}` ({size(row.node.rss_growth_bytes)}).")
     return advise(
         run,
         "memory_will_not_fit",
         row,
         "This run will not fit into memory",
-        [*evidence, "This is about finishing, not about speed."],
-        "Preallocate the buffer at its final size so that a run that cannot fit fails at once; store uint8 "
-        "frames once instead of twice; bound every list that grows.",
+        [*evidence, "This is about finishing the run, not about its speed."],
+        "Preallocate the buffer at its final size, so that a run that cannot fit fails at once; store frames "
+        "as uint8 and only once; bound every list that grows.",
         None,
         Change("a smaller or more compact buffer", effort="hours", safety="semantic"),
         tier="high",
@@ -129,7 +127,7 @@ def memory_will_not_fit(run: RunView) -> Recommendation | None:
 
 
 def _steady_growth(time_ns: NDArray[np.float64], rss: NDArray[np.float64]) -> float | None:
-    """Bytes for each ns, when memory grows alike in every third of the run, the start left out."""
+    """Bytes per ns if memory grows at a similar rate in every third of the run (without its start)."""
     if len(time_ns) < 9 or rss[-1] <= 0:
         return None
     start = len(time_ns) // 10

@@ -1,6 +1,6 @@
-"""The health of a pipeline: drops near zero, a busy learner, production above consumption.
+"""The health of a pipeline of collectors and a learner: few drops, a busy learner, enough experience.
 
-Low lock wait, the fourth rule, is `workers.lock_wait`, which holds for any threads.
+Lock waits are covered by `workers.lock_wait`, which applies to any threads.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.pipeline import LEAST_BUSY, MOST_DROPPED
 
 DROPPED, PUSHED, SAMPLED = "rows_dropped", "replay_push", "replay_sample"
-LEAST_WAIT = 0.1  # share of its time from which the learner's waiting counts
-COLLECTORS_FREE = 0.02  # share of their time: collectors that wait so little are at their limit
+LEAST_WAIT = 0.1  # smaller shares of waiting of the learner do not count
+COLLECTORS_FREE = 0.02  # collectors that wait for a smaller share of their time are at their limit
 
 
 def experience_dropped(run: RunView) -> Recommendation | None:
-    """Experience is thrown away because the queue is full."""
+    """Transitions are dropped because the queue is full."""
     lost = sum(row.node.bytes_moved for row in run.rows if row.name == DROPPED)
     kept = sum(row.node.bytes_moved for row in run.rows if row.name == PUSHED)
     if lost <= MOST_DROPPED * (lost + kept):
@@ -29,48 +29,48 @@ def experience_dropped(run: RunView) -> Recommendation | None:
         run,
         "experience_dropped",
         row,
-        "Experience is thrown away: hold collectors up instead, or play less",
+        "Transitions are dropped: block the collectors instead, or collect less",
         [
-            f"{size(lost)} of transitions found no room, {percent(share)} of what was collected; the work "
-            "of making them was for nothing.",
+            f"{size(lost)} of transitions were dropped, {percent(share)} of what was collected; the work of "
+            "collecting them was wasted.",
         ],
-        "Let a full queue hold the collector up (the default; leave --drop out). If the learner cannot keep "
-        "up, use fewer collectors, or learn less for each transition (--learn-per-step).",
+        "Let a full queue block the collector (the default without --drop). If the learner cannot keep up, "
+        "use fewer collectors or a lower --replay-ratio.",
         None,
-        Change("back-pressure in place of drops", effort="minutes", safety="semantic", provable_by="flag"),
+        Change("back-pressure instead of drops", effort="minutes", safety="semantic", provable_by="flag"),
         tier="high" if share > 0.1 else "medium",
     )
 
 
 def production_below_consumption(run: RunView) -> Recommendation | None:
-    """The learner waits for experience while collectors never wait for it."""
+    """The learner waits for experience while the collectors never wait for the learner."""
     collectors, waits = _collectors(run), _waits(run)
     waiting_ns = sum(row.own_ns for row in waits)
     if not collectors or not waits or waiting_ns < LEAST_WAIT * _span_ns(run):
         return None
     held_up = sum(w.waiting_ns for w in collectors) / sum(w.thread.wall_ns for w in collectors)
-    if held_up > COLLECTORS_FREE or starved_learner(run) is not None:  # that rule says the same, with a gain
+    if held_up > COLLECTORS_FREE or starved_learner(run) is not None:  # the same, with a gain
         return None
     return advise(
         run,
         "production_below_consumption",
         waits[0],
-        "Less experience is made than the learner could take",
+        "Collectors produce less experience than the learner could use",
         [
             f"The learner waited for experience {percent(waiting_ns / _span_ns(run))} of the time; "
-            f"{len(collectors)} collectors waited for room {percent(held_up)} of theirs.",
+            f"{len(collectors)} collectors waited for a free slot {percent(held_up)} of theirs.",
         ],
-        "More games in each collector (--envs) cost least; then more collectors while cores are free; then "
-        "cheaper steps and a smaller network. Learning more from each transition (--learn-per-step) keeps "
-        "the learner busy, but is other work.",
+        "More envs per collector (--n-envs) cost least; then more collectors while cores are free; then "
+        "cheaper env steps and a smaller network. A higher --replay-ratio also keeps the learner busy, but "
+        "changes training.",
         None,
-        Change("more games in each collector", effort="minutes", safety="semantic", provable_by="flag"),
+        Change("more envs per collector", effort="minutes", safety="semantic", provable_by="flag"),
         tier="medium",
     )
 
 
 def learner_under_used(run: RunView) -> Recommendation | None:
-    """The learner is busy for less than 80 %, and not because it waits for experience."""
+    """The learner learns for less than 80 % of the time, and not because it waits for experience."""
     if not _collectors(run) or not run.updates:
         return None
     span_ns = _span_ns(run)
@@ -87,13 +87,13 @@ def learner_under_used(run: RunView) -> Recommendation | None:
         run,
         "learner_under_used",
         other[0] if other else None,
-        "The learner does other things than learning",
+        "The learner spends its time on other things than learning",
         [
-            f"It learnt {percent(busy_ns / span_ns)} of the time (80 % is healthy) and waited "
-            f"{percent(waiting_ns / span_ns)}; the rest went to {names or 'no named region'}.",
+            f"It learned for {percent(busy_ns / span_ns)} of the time (80 % is healthy) and waited for "
+            f"{percent(waiting_ns / span_ns)}; the rest went to {names or 'time in no region'}.",
         ],
         "Take experience in larger batches (--experience-batch-size), save and log less often, store frames "
-        "once and copy them straight into the replay.",
+        "once and copy them straight into the replay buffer.",
         None,
         Change("larger batches of experience", effort="minutes", safety="safe", provable_by="flag"),
         tier="medium",
@@ -101,12 +101,12 @@ def learner_under_used(run: RunView) -> Recommendation | None:
 
 
 def _collectors(run: RunView) -> list[Worker]:
-    """Processes beside the learner's that play."""
+    """Threads of other processes that step envs."""
     return [w for w in run.workers if w.process is not run.process and w.work_ns("environment") > 0]
 
 
 def _epoch_rows(run: RunView) -> list[RegionRow]:
-    """What the learner does inside its measured epochs; everything where there are none."""
+    """The learner's regions inside its measured epochs; all regions if there are none."""
     inside = [row for row in run.rows if "training_epoch" in row.path]
     return inside or list(run.rows)
 

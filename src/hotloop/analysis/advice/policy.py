@@ -1,4 +1,4 @@
-"""What choosing actions costs: one call for one env, calls on few observations, calls that build a graph."""
+"""What choosing actions costs: one call per env, calls on few observations, calls that build a graph."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from hotloop.analysis.advice.recommendation import Change, about, advise, rate, 
 from hotloop.analysis.advice.run_view import CHOOSING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
-OVERHEAD_NS = 20_000  # a call below that costs little more than the call itself
-LEAST_SHARE = 0.25  # of wall time; more envs are a change to the training itself
-LEARNS_FROM = 0.5  # a policy call this close to a learner's forward costs what a batch costs
+OVERHEAD_NS = 20_000  # shorter calls have hardly any overhead to save
+LEAST_SHARE = 0.25  # of the wall time; the bar is high, since more envs change training
+LEARNS_FROM = 0.5  # a policy call this close to the learner's forward costs as much as a batch
 
 
 def acting(run: RunView) -> list[RegionRow]:
@@ -31,60 +31,60 @@ def _is_in_learner(run: RunView, row: RegionRow) -> bool:
 
 
 def policy_one_by_one(run: RunView) -> Recommendation | None:
-    """The policy is asked for one env at a time though all envs step together."""
+    """The policy is called for one env at a time, although all envs step together."""
     for row in acting(run):
         each = run.per_iteration(row)
         if run.envs < 2 or each < 0.65 * run.envs or each < 2 or row.share < 0.05:
             continue
         evidence = [
             took(row),
-            f"It runs {times(each)} for each turn of the loop, which steps {rate(run.envs)} envs.",
-            f"Assumed: one call for all envs saves between 40 % and {about(1 - 1 / each)} of it.",
+            f"It runs {times(each)} per iteration of the loop, which steps {rate(run.envs)} envs.",
+            f"Assumption: one call for all envs saves between 40 % and {about(1 - 1 / each)} of it.",
         ]
         return advise(
             run,
             "policy_one_by_one",
             row,
-            f"Ask the policy for all {rate(run.envs)} envs in one call (`{row.name}`)",
+            f"Call the policy once for all {rate(run.envs)} envs (`{row.name}`)",
             evidence,
             "Stack the observations of all envs and call the policy once.",
             run.gain([row], (0.4, 1 - 1 / each)),
-            Change("stack observations, call the policy once for each turn", effort="minutes", safety="safe"),
+            Change("stack observations, call the policy once per step", effort="minutes", safety="safe"),
         )
     return None
 
 
 def too_few_envs(run: RunView) -> Recommendation | None:
-    """A policy call serves so few envs that its fixed cost is paid at nearly every step."""
+    """A policy call serves so few envs that its overhead is paid at nearly every step."""
     if not run.env_steps or run.envs > 4.5:
         return None
     for row in acting(run):
         if row.share < LEAST_SHARE or run.per_iteration(row) > 1.5 or row.usual_ns < OVERHEAD_NS:
-            continue  # rare long calls make a mean, but not a cost that every step pays
+            continue  # a few long calls raise the mean, but are no cost of every step
         target = max(8, round(4 * run.envs))
         share = 1 - run.envs / target
         evidence = [
             took(row),
             f"One call serves {rate(run.envs)} env steps.",
-            f"Assumed: with {target} envs for each call, between a half and all of the repeated "
-            f"cost goes ({percent(share / 2)} to {percent(share)} of it).",
+            f"Assumption: with {target} envs per call, between half and all of the repeated cost goes away "
+            f"({percent(share / 2)} to {percent(share)} of it).",
         ]
         return advise(
             run,
             "too_few_envs",
             row,
-            f"Step more envs for each policy call (now {rate(run.envs)})",
+            f"Step more envs per policy call (now {rate(run.envs)})",
             evidence,
-            "A small network costs almost the same for 8 observations as for 1. Keep envs x steps in a "
-            "rollout, and updates for each env step, as they are; then only the mixture of the data changes.",
+            "A small network costs almost the same for 8 observations as for 1. Keep n_envs x n_steps and "
+            "the updates per env step constant; then only the mix of the data changes.",
             run.gain([row], (share / 2, share)),
-            Change(f"use a vector of {target} envs", effort="minutes", safety="semantic", provable_by="flag"),
+            Change(f"n_envs={target}", effort="minutes", safety="semantic", provable_by="flag"),
         )
     return None
 
 
 def policy_without_inference_mode(run: RunView) -> Recommendation | None:
-    """A policy call on a few observations costs as much as the learner's forward on a batch."""
+    """A policy call on a few observations costs as much as the learner's forward pass on a batch."""
     forward = [
         row for row in run.rows if row.category == "model" and row.calls and run.per_update(row) >= 0.9
     ]
@@ -96,18 +96,18 @@ def policy_without_inference_mode(run: RunView) -> Recommendation | None:
             continue
         evidence = [
             took(row),
-            f"For {rate(run.envs)} observations it takes {duration(row.mean_ns)}; the learner's forward, "
-            f"with the graph for gradients, takes {duration(batch_ns)} for a whole batch.",
-            "Assumed: without gradients and with less around the network, 10 % to 50 % of it goes.",
+            f"It takes {duration(row.mean_ns)} for {rate(run.envs)} observations; the learner's forward pass "
+            f"takes {duration(batch_ns)} for a whole batch, including the autograd graph.",
+            "Assumption: without gradients and with less code around it, 10 % to 50 % of it goes away.",
         ]
         return advise(
             run,
             "policy_without_inference_mode",
             row,
-            f"Call the policy in inference mode and without detours (`{row.name}`)",
+            f"Call the policy in inference mode, with less code around it (`{row.name}`)",
             evidence,
-            "Wrap it in torch.inference_mode(), skip distributions that are not needed, keep the "
-            "observation a tensor; consider torch.compile or exporting the weights to numpy.",
+            "Wrap it in torch.inference_mode(), skip distributions you do not need, keep the observation a "
+            "tensor; consider torch.compile or a numpy copy of the weights.",
             run.gain([row], (0.1, 0.5)),
             Change(
                 "with torch.inference_mode(): around the policy call",

@@ -1,4 +1,4 @@
-"""Turns what a rule found into a `Recommendation`: tier, plan, and how to test it today."""
+"""Turns what an advice function found into a `Recommendation` with a tier, a plan and a test command."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
 
-HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of the whole from which a tier begins
+HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of the whole run at which a tier starts
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
 
 
 @dataclass(frozen=True)
 class Change:
-    """What to change and what that costs."""
+    """What to change, and what it takes."""
 
     how: str  # the variable, flag or edit
     effort: Effort
@@ -26,7 +26,7 @@ class Change:
 
 
 def tier_of(gain: Estimate) -> Tier:
-    """How much a predicted gain matters; a gain that may be nothing is at most low."""
+    """How much a predicted gain matters; if the interval includes almost no gain, at most `low`."""
     if gain.value < LOW:
         return "not_worth_optimising"
     if gain.value < MEDIUM or gain.low < LOW:
@@ -45,7 +45,7 @@ def advise(
     change: Change,
     tier: Tier | None = None,
 ) -> Recommendation:
-    """A recommendation about `row` (None: about the whole run). `tier` is for gains not known."""
+    """A recommendation about `row` (None: the whole run). `tier` is used if the gain is unknown."""
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
     return Recommendation(
@@ -67,7 +67,7 @@ def advise(
 
 
 def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
-    """The experiment that would prove it: the run as it was against the run with the change."""
+    """The experiment that would prove it: the recorded command with and without the change."""
     changed: dict[str, Any] = {"name": name, "by": change.provable_by, "change": change.how}
     if change.environment:
         changed["environment"] = dict(change.environment)
@@ -81,7 +81,7 @@ def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
 
 
 def prove_command(run: RunView, change: Change) -> str:
-    """What to type or do to see the effect; a new folder each time, since an old one would be added to."""
+    """How to see the effect; records into a new folder each time, since an existing one would be extended."""
     command = shlex.join(run.capture.command) or "your command"
     variables = "".join(f"{name}={value} " for name, value in change.environment.items())
     again = f"{variables}HOTLOOP_CAPTURE=hotloop-runs/after-$(date +%s) {command}"
@@ -89,21 +89,21 @@ def prove_command(run: RunView, change: Change) -> str:
 
 
 def times(value: float) -> str:
-    """How often, for people: once, 16 times, 0.25 times."""
+    """`once`, `16 times`, `0.25 times`."""
     return "once" if f"{value:.3g}" == "1" else f"{value:.3g} times"
 
 
 def about(share: float) -> str:
-    """A share that is an assumption, for people: 60 %."""
+    """An assumed share: `60 %`."""
     return f"{100 * share:.0f} %"
 
 
 def rate(value: float) -> str:
-    """A rate for people: 16, 0.25."""
+    """`16`, `0.25`."""
     return f"{value:.3g}"
 
 
 def took(row: RegionRow) -> str:
-    """The sentence every rule begins with."""
+    """The first piece of evidence: share, calls and mean time."""
     calls = f"{row.calls:,} calls of {duration(row.mean_ns)} each"
-    return f"`{row.name}` took {percent(row.share)} of wall time: {calls}."
+    return f"`{row.name}` took {percent(row.share)} of the wall time: {calls}."

@@ -1,4 +1,4 @@
-"""Jobs beside training that run too often: logging, evaluation, checkpoints; and costly resets."""
+"""Jobs beside training that run too often: logging, evaluation, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from hotloop.analysis.advice.recommendation import Change, advise, times, took
 from hotloop.analysis.advice.run_view import EVALUATING, LOGGING, RESETTING, SAVING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
-PLAIN = ("other", "framework", "data")
-TOLERABLE = 0.05  # share of wall time that evaluation may take
-RARE = 0.01  # logging once in a hundred turns is enough to see a curve
+MAYBE_SIDE_JOB = ("other", "framework", "data")
+TOLERABLE = 0.05  # share of the wall time that evaluation may take
+RARE = 0.01  # logging every 100th iteration is enough for a curve
 
 
 def logging_too_often(run: RunView) -> Recommendation | None:
-    """Logging in (nearly) every turn or update takes a noticeable share."""
+    """Logging in (nearly) every iteration or update takes a noticeable share."""
 
     def wanted(row: RegionRow) -> bool:
-        logs = row.category == "logging" or (row.category in PLAIN and row.name_has(LOGGING))
+        logs = row.category == "logging" or (row.category in MAYBE_SIDE_JOB and row.name_has(LOGGING))
         return logs and _often(run, row) >= 5 * RARE
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.02]
@@ -26,7 +26,7 @@ def logging_too_often(run: RunView) -> Recommendation | None:
     often = _often(run, row)
     evidence = [
         took(row),
-        f"It runs {times(often)} for each turn of the loop or update.",
+        f"It runs {times(often)} per iteration of the loop or update.",
         f"The gain is for logging every {round(1 / RARE)}th time.",
     ]
     return advise(
@@ -35,9 +35,9 @@ def logging_too_often(run: RunView) -> Recommendation | None:
         row,
         f"Log every {round(1 / RARE)}th time (`{row.name}`)",
         evidence,
-        "Add up in plain variables and write means at intervals; do not flush after each line.",
+        "Accumulate in plain variables and write means at intervals; do not flush after each line.",
         run.gain(rows, 1 - min(RARE / often, 1.0)),
-        Change("log every 100th turn", effort="minutes", safety="safe", provable_by="flag"),
+        Change("log every 100th iteration", effort="minutes", safety="safe", provable_by="flag"),
     )
 
 
@@ -50,7 +50,9 @@ def _often(run: RunView, row: RegionRow) -> float:
 def evaluation_too_often(run: RunView) -> Recommendation | None:
     """Evaluation takes a large share of a training run."""
     rows = run.outermost(
-        lambda row: row.category == "evaluation" or (row.category in PLAIN and row.name_has(EVALUATING))
+        lambda row: (
+            row.category == "evaluation" or (row.category in MAYBE_SIDE_JOB and row.name_has(EVALUATING))
+        )
     )
     rows = rows or _hidden_evaluations(run)
     share = sum(row.share for row in rows)
@@ -59,8 +61,8 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
     row = rows[0]
     evidence = [took(row)]
     if run.env_steps:
-        evidence.append(f"It runs once in {run.env_steps / max(row.calls, 1):,.0f} env steps.")
-    evidence.append(f"The gain is for evaluating so seldom that it takes {percent(TOLERABLE)} of the time.")
+        evidence.append(f"It runs every {run.env_steps / max(row.calls, 1):,.0f} env steps.")
+    evidence.append(f"The gain is for evaluating so rarely that it takes {percent(TOLERABLE)} of the time.")
     left = TOLERABLE * (1 - share) / (1 - TOLERABLE) / share  # of its present time
     return advise(
         run,
@@ -68,14 +70,14 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
         row,
         f"Evaluate less often (`{row.name}` takes {percent(share)})",
         evidence,
-        "Evaluate at longer intervals or on fewer episodes, or in a process of its own.",
+        "Evaluate less often, on fewer episodes, or in a separate process.",
         run.gain(rows, 1 - left),
         Change("a longer evaluation interval", effort="minutes", safety="safe", provable_by="flag"),
     )
 
 
 def _hidden_evaluations(run: RunView) -> list[RegionRow]:
-    """Regions that step envs of their own: with them, far more steps are taken than are reported."""
+    """Regions that step envs of their own, so that far more steps are taken than are reported."""
     reported = run.capture.progress.env_steps
     steps = [row for row in run.rows if row.category == "environment" and not row.name_has(RESETTING)]
     steps = [row for row in steps if not any(o.category == "environment" for o in run.above(row))]
@@ -94,11 +96,11 @@ def _hidden_evaluations(run: RunView) -> list[RegionRow]:
 
 
 def checkpoint_too_often(run: RunView) -> Recommendation | None:
-    """Saving takes a noticeable share."""
+    """Checkpoints take a noticeable share."""
     rows = run.outermost(
         lambda row: (
             row.category == "checkpoint"
-            or (row.category in PLAIN and row.name_has(SAVING) and _rare(run, row))
+            or (row.category in MAYBE_SIDE_JOB and row.name_has(SAVING) and _rare(run, row))
         )
     )
     share = sum(row.share for row in rows)
@@ -112,7 +114,7 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
         row,
         f"Save less often (`{row.name}` takes {percent(share)})",
         [took(row), f"It runs every {duration(every_ns)}.", "The gain is for saving a tenth as often."],
-        "Save at intervals of minutes, and only what is needed to go on; the replay buffer least often.",
+        "Save every few minutes, and only what you need to resume; the replay buffer least often.",
         run.gain(rows, 0.9),
         Change("a longer checkpoint interval", effort="minutes", safety="safe", provable_by="flag"),
     )
@@ -120,29 +122,3 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
 
 def _rare(run: RunView, row: RegionRow) -> bool:
     return 0 < row.calls < 0.1 * max(run.iterations, 1)
-
-
-def costly_resets(run: RunView) -> Recommendation | None:
-    """Resetting envs takes as much as stepping them."""
-    rows = run.outermost(lambda row: row.name_has(RESETTING) and row.category in (*PLAIN, "environment"))
-    share = sum(row.share for row in rows)
-    steps = run.outermost(lambda row: row.category == "environment" and not row.name_has(RESETTING))
-    step_share = sum(row.share for row in steps)
-    if not rows or share < 0.1 or share < 0.5 * step_share:
-        return None
-    row = rows[0]
-    return advise(
-        run,
-        "costly_resets",
-        row,
-        f"Make resets cheaper (`{row.name}` takes {percent(share)})",
-        [
-            took(row),
-            f"Stepping takes {percent(step_share)}.",
-            "Assumed: keeping built objects and drawing starts ahead saves between a third and 90 % of it.",
-        ],
-        "Build what does not change once, in the constructor; restore a saved start state; "
-        "prepare the next start while the other envs step.",
-        run.gain(rows, (1 / 3, 0.9)),
-        Change("move construction out of reset()", effort="hours", safety="safe"),
-    )

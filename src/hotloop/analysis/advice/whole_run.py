@@ -1,4 +1,4 @@
-"""The run as a whole: regions that get slower, time nobody named, our own cost, what to leave alone."""
+"""The run as a whole: regions that get slower, time in no region, our own cost, what to leave alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
 from hotloop.analysis.advice.run_view import LOGGING, STORING, RegionRow, RunView
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
 
-MOST_LOOKED_AT = 20  # regions too small to matter; the largest are named
+MOST_SMALL_REGIONS = 20  # check the largest of the regions that are too small to matter
 
 
 def growing_cost(run: RunView) -> Recommendation | None:
-    """Each call of a region costs more than the one before."""
+    """Calls of a region get slower as the run goes on."""
     growth = run.findings.growth
     flagged = [found for found in growth.regions if found.flagged] if growth is not None else []
     worst = max(flagged, key=lambda found: _extra_ns(run, found), default=None)
@@ -22,7 +22,7 @@ def growing_cost(run: RunView) -> Recommendation | None:
     rows = _called(run, worst.name)
     row = max(rows, key=lambda r: r.own_ns)
     exponent = worst.exponent
-    # The law brought back to the first window: a list costs nothing while it is empty.
+    # Extrapolate to the first window: a list costs nothing while it is empty.
     first_ns = min(worst.late_ns * len(run.driver.windows) ** -max(exponent.low, 0.0), worst.early_ns)
     own_ns, calls = sum(r.own_ns for r in rows), sum(r.calls for r in rows)
     most = min(1 - calls * first_ns / own_ns, 0.98)
@@ -30,17 +30,17 @@ def growing_cost(run: RunView) -> Recommendation | None:
         run,
         "growing_cost",
         row,
-        f"`{row.name}` gets slower as the run goes on (x{worst.late_ns / worst.early_ns:.1f})",
+        f"`{row.name}` gets slower as the run goes on ({worst.late_ns / worst.early_ns:.1f}x)",
         [
             took(row),
-            f"A call took {duration(worst.early_ns)} early and {duration(worst.late_ns)} late in the run: "
+            f"A call took {duration(worst.early_ns)} early in the run and {duration(worst.late_ns)} late: "
             f"cost ~ work^{exponent.value:.2f} [{exponent.low:.2f}, {exponent.high:.2f}].",
-            f"The gain is for calls that stay at {duration(worst.early_ns)}, or at the "
-            f"{duration(first_ns)} of the very first ones; in a longer run it is larger.",
+            f"The gain is for calls that stay at {duration(worst.early_ns)}, or at the {duration(first_ns)} "
+            "of the very first ones; it is larger in a longer run.",
         ],
         _why_it_grows(row),
         run.gain(rows, (min(_extra_ns(run, worst) / own_ns, most), most), own=True),
-        Change("a structure whose cost does not depend on its length", effort="hours", safety="safe"),
+        Change("a data structure whose cost does not depend on its length", effort="hours", safety="safe"),
         tier="medium",
     )
 
@@ -58,16 +58,16 @@ def _extra_ns(run: RunView, found: RegionGrowth) -> float:
 def _why_it_grows(row: RegionRow) -> str:
     if row.category == "replay" or row.name_has(STORING):
         return (
-            "A list or deque in place of a ring of arrays: indexing the middle of a deque, slicing or "
-            "converting a list costs more the longer it is. Preallocate arrays, overwrite in a ring."
+            "Likely a list or deque instead of a ring buffer of arrays: indexing the middle of a deque, or "
+            "slicing or converting a list, costs more the longer it is. Preallocate arrays and overwrite."
         )
     if row.category == "logging" or row.name_has(LOGGING):
-        return "The log is rewritten or averaged as a whole each time: append, and keep running sums."
-    return "Something it uses grows with the run: look for a list that is searched, copied or re-sorted."
+        return "Likely the whole log is rewritten or averaged each time: append, and keep running sums."
+    return "Something it uses grows with the run: look for a list that is searched, copied or sorted again."
 
 
 def mostly_unnamed(run: RunView) -> Recommendation | None:
-    """Most of the time is in no region, so nothing can be said about it."""
+    """Much of the time is in no region."""
     share = run.driver.unattributed_ns / run.wall_ns
     if share < 0.4:
         return None
@@ -75,9 +75,9 @@ def mostly_unnamed(run: RunView) -> Recommendation | None:
         run,
         "mostly_unnamed",
         None,
-        f"Name what happens in the other {percent(share)} of the time",
-        [f"{percent(share)} of wall time is in no region; {len(run.rows)} regions hold the rest."],
-        'Put `with profile("name"):` around the parts of the loop; start-up counts, too, if it was recorded.',
+        f"Add regions: {percent(share)} of the time is in none",
+        [f"{percent(share)} of the wall time is in no region; {len(run.rows)} regions hold the rest."],
+        'Put `with profile("name"):` around the parts of the loop. Start-up counts if it was recorded.',
         None,
         Change('with profile("name"): around each part', effort="minutes", safety="safe"),
         tier="low",
@@ -95,27 +95,27 @@ def costly_regions(run: RunView) -> Recommendation | None:
         return None
     share, row = max(own, key=lambda pair: pair[0])
     evidence = [
-        f"Measuring took about {percent(min(total, 1.0))} of wall time ({cost:,.0f} ns for each region); "
-        f"`{row.name}` alone {percent(min(share, 1.0))}.",
+        f"Measuring took about {percent(min(total, 1.0))} of the wall time ({cost:,.0f} ns per region); "
+        f"`{row.name}` alone took {percent(min(share, 1.0))}.",
         took(row),
     ]
     if run.capture.facts.get("core") == "python":
-        evidence.append("The Python twin recorded; the compiled core costs a fraction of it.")
+        evidence.append("The Python core recorded; the compiled one costs a fraction of it.")
     return advise(
         run,
         "costly_regions",
         row,
         f"Measure less finely (`{row.name}` runs {row.calls:,} times)",
         evidence,
-        "Put the region around the loop instead of inside it. The run without recording is that much faster.",
+        "Put the region around the loop instead of inside it. Without recording, your run is faster.",
         None,
-        Change("move the region outwards", effort="minutes", safety="safe"),
+        Change("move the region out of the loop", effort="minutes", safety="safe"),
         tier="low",
     )
 
 
 def leave_alone(run: RunView) -> Recommendation | None:
-    """Says aloud which regions are not worth optimising: even free, they would gain almost nothing."""
+    """Regions not worth optimising: even if they took no time, the run would hardly be faster."""
     by_name: dict[str, list[RegionRow]] = {}
     for row in run.rows:
         if row.category != "wait":
@@ -123,7 +123,7 @@ def leave_alone(run: RunView) -> Recommendation | None:
     shares = {name: sum(row.own_share for row in rows) for name, rows in by_name.items()}
     low = sorted((name for name in shares if 1e-4 < shares[name] < 1 - 1 / LOW), key=lambda n: -shares[n])
     small: list[tuple[float, str, Estimate]] = []
-    for name in low[:MOST_LOOKED_AT]:
+    for name in low[:MOST_SMALL_REGIONS]:
         gain = run.gain(by_name[name], 1.0, own=True)
         if gain is not None and gain.high < LOW:
             small.append((shares[name], name, gain))
@@ -138,10 +138,10 @@ def leave_alone(run: RunView) -> Recommendation | None:
         None,
         "Leave these alone: " + ", ".join(f"`{name}`" for _, name, _ in shown) + rest,
         [
-            f"`{name}` takes {percent(share)}: even free, x{gain.high:.3f} at most."
+            f"`{name}` takes {percent(share)}: without it, the run would be {gain.high:.3f}x as fast at most."
             for share, name, gain in shown
         ],
-        "Work on these cannot be felt in the whole.",
+        "Optimising these won't make a noticeable difference.",
         shown[0][2],
         Change("nothing", effort="hours", safety="safe"),
     )

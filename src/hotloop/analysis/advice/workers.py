@@ -18,44 +18,44 @@ from hotloop.analysis.advice.run_view import (
 )
 from hotloop.analysis.findings import Estimate, Recommendation
 
-HANDOVER_NS = 100_000  # waking another process and being woken again, on a laptop
+HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
 
 
 def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
-    """Handing steps to env processes costs more than the steps themselves (Subproc slower than Dummy)."""
+    """Handing steps to env processes costs more than the steps (SubprocVecEnv slower than DummyVecEnv)."""
     workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
     if len(workers) < 2:
         return None
     stepping = [w for w in workers if w.work_ns("environment") > 0]
     work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
-    rows = _asking_workers(run, stepping or workers)
+    rows = _talking_to_workers(run, stepping or workers)
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
         return None
     row, saved = rows[0], 1 - work_ns / spent_ns
     evidence = [
-        f"The loop spent {duration(spent_ns)} ({percent(spent_ns / run.wall_ns)}) asking "
-        f"{len(workers)} worker processes and waiting for them.",
-        f"All their work together is {duration(work_ns)}: done one after another in the loop's own process, "
-        f"it would take {percent(work_ns / spent_ns)} of that time.",
-        "Assumed: between 70 % of the difference and more than all of it is saved: in a process that "
-        "must be woken first, a step takes up to three times as long as in a loop.",
+        f"Your training loop spent {duration(spent_ns)} ({percent(spent_ns / run.wall_ns)}) on sending work "
+        f"to {len(workers)} worker processes and waiting for them.",
+        f"Their work adds up to {duration(work_ns)}: one after the other in the loop's own process, it would "
+        f"take {percent(work_ns / spent_ns)} of that time.",
+        "Assumption: 70 % of the difference to more than all of it is saved, since a step in a process that "
+        "has to be woken first takes up to three times as long as in a loop.",
     ]
     return advise(
         run,
         "env_workers_cost_more_than_work",
         row,
-        "Step the envs in the loop's own process: handing over costs more than the steps",
+        "Step the envs in the main process: the hand-over costs more than the steps",
         evidence,
-        "Use a serial vector env (SB3: DummyVecEnv, Gymnasium: SyncVectorEnv), or give every worker "
-        "several envs.",
+        "Use a serial vector env (SB3: DummyVecEnv, Gymnasium: SyncVectorEnv), or give each worker several "
+        "envs.",
         run.gain(rows, (0.7 * saved, 1 - 0.3 * work_ns / spent_ns)),
-        Change("DummyVecEnv in place of SubprocVecEnv", effort="minutes", safety="safe", provable_by="flag"),
+        Change("DummyVecEnv instead of SubprocVecEnv", effort="minutes", safety="safe", provable_by="flag"),
     )
 
 
-def _asking_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
-    """The driver's regions in which it talks to workers."""
+def _talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
+    """Regions of the driving thread that talk to workers."""
     rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
     rows = [row for row in rows if not row.name_has(RESETTING)]
     if rows:
@@ -65,7 +65,7 @@ def _asking_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
 
 
 def envs_one_after_another(run: RunView) -> Recommendation | None:
-    """Expensive envs are stepped in turn while cores are idle."""
+    """Expensive envs are stepped one after another while cores are idle."""
     cores = float(run.capture.machine.get("cores_granted") or 1.0)
     if cores < 3 or not run.env_steps or any(w.busy_ns > 0.1 * run.wall_ns for w in run.workers):
         return None
@@ -76,17 +76,17 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
         for row in run.below(top)
         if row.category == "rendering" or row.name_has(DRAWING) or row.name_has(RESIZING)
     )
-    total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has rules of its own
+    total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has advice of its own
     each_ns = total_ns / run.env_steps
     if not rows or total_ns < 0.5 * run.wall_ns or each_ns < 3 * HANDOVER_NS:
         return None
     workers = int(min(cores - 1, 8))
     evidence = [
-        f"Envs took {percent(total_ns / run.wall_ns)} of wall time, {duration(each_ns)} for each env step, "
-        "one after another in the loop's own thread.",
-        f"{cores:g} cores are granted and nothing else is busy.",
-        f"Assumed: {workers} workers save between a half and {about(1 - 1 / workers)} of it; "
-        f"handing a step over costs about {duration(HANDOVER_NS)}.",
+        f"Envs took {percent(total_ns / run.wall_ns)} of the wall time, {duration(each_ns)} per env step, "
+        "one after another in your training thread.",
+        f"You have {cores:g} cores, and nothing else is busy.",
+        f"Assumption: {workers} workers save between 50 % and {about(1 - 1 / workers)} of it; handing over a "
+        f"step costs about {duration(HANDOVER_NS)}.",
     ]
     return advise(
         run,
@@ -94,17 +94,17 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
         rows[0],
         f"Step envs in {workers} worker processes",
         evidence,
-        "Use a vector env with processes (SB3: SubprocVecEnv, Gymnasium: AsyncVectorEnv).",
+        "Use a vector env with worker processes (SB3: SubprocVecEnv, Gymnasium: AsyncVectorEnv).",
         run.gain(rows, (0.5, 1 - 1 / workers)),
         Change(f"{workers} env workers", effort="minutes", safety="semantic", provable_by="flag"),
     )
 
 
 def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
-    """Loader processes are started, or asked, at a cost that small data never pays back."""
+    """Starting or asking loader processes costs more than small data is worth."""
 
     def wanted(row: RegionRow) -> bool:
-        # Learning from data alone, what keeps the updates' time and is not the learner gets the data.
+        # When learning from data only, what runs once per update and is not the learner loads data.
         feeds = not run.env_steps and near(row.calls, run.updates)
         loads = row.category in ("other", "wait", "ipc") and (row.name_has(LOADING) or feeds)
         return (row.category == "data" or loads) and row.calls >= 8
@@ -125,30 +125,30 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
         if starts_up:
             saved = 0.6 * (slow - noise), slow
             evidence.append(
-                f"{count} of {row.calls:,} calls make {percent(slow)} of it, at "
-                f"{duration(slow_ns / count)} each; the others take {duration(row.usual_ns)}: "
-                "so it looks when workers are started anew for every epoch."
+                f"{count} of {row.calls:,} calls take {percent(slow)} of it, {duration(slow_ns / count)} "
+                f"each; the others take {duration(row.usual_ns)}. That is typical of workers that are "
+                "restarted every epoch."
             )
             if noise > 0.05:
                 evidence.append(
-                    f"Slow calls make {percent(noise)} of the other regions, too: "
-                    "so much may come from a busy machine and stays."
+                    f"Slow calls also take {percent(noise)} of the other regions; that much may be due to a "
+                    "busy machine and would stay."
                 )
         else:
             saved = 0.6 * (1 - work_ns / row.total_ns), 1 - work_ns / row.total_ns
             evidence.append(
-                f"All loading done by {len(helpers)} workers is {duration(work_ns)}, "
-                f"less than the {duration(row.total_ns)} spent waiting for them."
+                f"{len(helpers)} workers spent {duration(work_ns)} on loading, less than the "
+                f"{duration(row.total_ns)} spent waiting for them."
             )
-        evidence.append("Assumed: between 60 % and all of that is saved.")
+        evidence.append("Assumption: between 60 % and 100 % of that is saved.")
         return advise(
             run,
             "loader_workers_on_small_data",
             row,
             f"Load small data without worker processes (`{row.name}`)",
             evidence,
-            "DataLoader(num_workers=0), or index a tensor that holds all the data; with workers that are "
-            "needed, persistent_workers=True starts them once.",
+            "Use DataLoader(num_workers=0), or index a tensor that holds all the data. If you need workers, "
+            "persistent_workers=True starts them only once.",
             run.gain([row], saved),
             Change("num_workers=0", effort="minutes", safety="safe", provable_by="flag"),
         )
@@ -156,14 +156,14 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
 
 
 def _slow_calls(row: RegionRow) -> tuple[int, float]:
-    """Calls far longer than the usual one, and their time."""
+    """Number and time of calls far longer than the median."""
     return tail(row.node, max(8 * row.usual_ns, 5e6))
 
 
 def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
-    """Share of time in slow calls, in the driver's other regions: what a busy machine does.
+    """Share of slow calls in the time of the driving thread's other regions: the effect of a busy machine.
 
-    Starting workers makes one region slow; a core lost to other programs makes all of them slow alike.
+    Starting workers makes one region slow; a core lost to other programs makes all of them slow.
     """
     leaves = [r for r in run.rows if r.end == r.number + 1 and r.category != "wait"]
     others = [r for r in leaves if not row.number <= r.number < row.end]
@@ -173,7 +173,7 @@ def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
 
 
 def thread_oversubscription(run: RunView) -> Recommendation | None:
-    """Processes times threads for arithmetic is more than the cores granted."""
+    """There are more compute threads in all processes than cores granted."""
     found = run.findings.oversubscription
     if found is None or found.threads_each < 2:
         return None
@@ -183,19 +183,19 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
         return None
     lost = _off_cpu(run)
     evidence = [
-        f"{busy} processes compute at the same time, each with up to {found.threads_each} threads for "
-        f"arithmetic ({found.threads_from}): {wanted} threads on {cores:g} cores.",
+        f"{busy} processes compute at the same time, each with up to {found.threads_each} compute threads "
+        f"({found.threads_from}): {wanted} threads on {cores:g} cores.",
     ]
     if lost is not None:
-        evidence.append(f"The loop was ready to run but without a core for {percent(lost)} of its busy time.")
-        evidence.append("Assumed: between 30 % and all of that comes back.")
+        evidence.append(f"Your training thread had no core for {percent(lost)} of its busy time.")
+        evidence.append("Assumption: between 30 % and 100 % of that is saved.")
     return advise(
         run,
         "thread_oversubscription",
         None,
-        f"Give each process one thread for arithmetic ({wanted} threads now, {cores:g} cores)",
+        f"Give each process one compute thread (now {wanted} threads on {cores:g} cores)",
         evidence,
-        "Set OMP_NUM_THREADS=1 before the workers start (or torch.set_num_threads(1) in each).",
+        "Set OMP_NUM_THREADS=1 before the workers start (or call torch.set_num_threads(1) in each).",
         _gain_of_cores(run, lost),
         Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
         tier="medium",
@@ -213,7 +213,7 @@ def _computing_processes(run: RunView) -> set[int]:
 
 
 def _off_cpu(run: RunView) -> float | None:
-    """Share of the driver's busy time in which it had no core; None without CPU time."""
+    """Share of the driving thread's busy time without a core; None if CPU time is unknown."""
     if run.off_cpu_ns is None or run.driver_busy_ns <= 0:
         return None
     return min(run.off_cpu_ns / run.driver_busy_ns, 0.9)
@@ -223,11 +223,11 @@ def _gain_of_cores(run: RunView, lost: float | None) -> Estimate | None:
     if lost is None or lost < 0.05:
         return None
     busy = [row for row in run.rows if row.category != "wait"]
-    return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster, too
+    return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster as well
 
 
 def try_one_thread(run: RunView) -> Recommendation | None:
-    """Networks so small that threads for arithmetic may cost more than they bring."""
+    """Networks so small that compute threads may cost more than they gain."""
     machine = run.capture.machine
     cores = machine.get("cores_granted") or 1
     if machine.get("threads_env") or cores < 2 or "torch" not in run.capture.facts.get("versions", {}):
@@ -244,12 +244,12 @@ def try_one_thread(run: RunView) -> Recommendation | None:
         run,
         "try_one_thread",
         None,
-        "Try one thread for arithmetic: the networks are small",
+        "Try one compute thread: the networks are small",
         [
-            f"Network code took {percent(share)} of wall time in {calls:,} calls of {duration(mean_ns)}.",
-            f"No limit on threads is set, so up to {cores:g} of them share each of these calls.",
+            f"Network code took {percent(share)} of the wall time in {calls:,} calls of {duration(mean_ns)}.",
+            f"No thread limit is set, so up to {cores:g} threads share each of these calls.",
         ],
-        "Waking threads for so little work often costs more than it brings. The test takes a minute.",
+        "Waking threads for so little work often costs more than it gains. The test takes a minute.",
         None,
         Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
         tier="low",
@@ -269,17 +269,17 @@ def starved_learner(run: RunView) -> Recommendation | None:
     cores = float(run.capture.machine.get("cores_granted") or 1.0)
     free = cores - len(others) - 1 + waiting_ns / run.wall_ns
     evidence = [
-        f"The learner waited for {percent(waiting_ns / run.wall_ns)} of wall time (`{rows[0].name}`).",
-        f"{len(others)} collectors were busy {percent(busy)} of theirs.",
-        f"{cores:g} cores are granted, about {max(free, 0):.1f} of them are free.",
+        f"The learner waited for {percent(waiting_ns / run.wall_ns)} of the wall time (`{rows[0].name}`).",
+        f"{len(others)} collectors were busy for {percent(busy)} of theirs.",
+        f"Of your {cores:g} cores, about {max(free, 0):.1f} are free.",
     ]
     more = len(others) + max(int(free), 0)
     saved = 1 - len(others) / more
     helped = more > len(others)
     evidence.append(
-        f"Assumed: {more} collectors save between a half and all of {percent(saved)} of the wait."
+        f"Assumption: {more} collectors save between half and all of {percent(saved)} of the wait."
         if helped
-        else "With no core free, only a cheaper env or policy call helps."
+        else "With no free core, only cheaper env steps or policy calls help."
     )
     return advise(
         run,
@@ -287,7 +287,7 @@ def starved_learner(run: RunView) -> Recommendation | None:
         rows[0],
         "The learner waits for the collectors: collect faster",
         evidence,
-        "Add collectors while cores are free; else make the env step and the policy call cheaper.",
+        "Add collectors while cores are free; otherwise make env steps and policy calls cheaper.",
         run.gain(rows, (saved / 2, saved), floored=False) if helped else None,
         Change(f"{more} collectors" if helped else "cheaper env steps", "minutes", "semantic", "flag"),
         tier="medium",
@@ -315,15 +315,15 @@ def lock_wait(run: RunView) -> Recommendation | None:
         f"Threads queue for a lock (`{row.name}`)",
         [
             f"{len(waiting)} of {len(every)} threads spent more than 10 % of their time waiting for it, "
-            f"the worst {percent(worst[0])}.",
-            f"A wait took {duration(row.mean_ns)} in the mean, {row.calls:,} times there.",
-            "Assumed: between a half and all of the waiting in the training loop itself goes."
+            f"{percent(worst[0])} at worst.",
+            f"That thread waited {row.calls:,} times, {duration(row.mean_ns)} on average.",
+            "Assumption: between 50 % and 100 % of the waiting in your training thread goes away."
             if mine
-            else "The training loop itself does not wait for it.",
+            else "Your training thread does not wait for it.",
         ],
-        "Give every producer a queue or ring of its own and let the consumer take batches; hold the lock "
-        "only while pointers move, not while data is copied.",
+        "Give each producer its own queue or ring buffer and let the consumer take batches; hold the lock "
+        "only to move pointers, not to copy data.",
         run.gain(mine, (0.5, 1.0), own=True) if mine else None,
-        Change("one ring or queue for each producer", effort="days", safety="safe"),
+        Change("one ring buffer or queue per producer", effort="days", safety="safe"),
         tier="medium",
     )
