@@ -16,14 +16,18 @@ from hotloop.measure.part import Part
 
 CoreName = Literal["auto", "compiled", "python"]
 
+_OLD_BUILD = "it was built from other sources; build it again with pip install -e ."
+
 compiled: ModuleType | None = None
 why_not_compiled = ""
 try:
     compiled = importlib.import_module("hotloop.measure._core")
     if getattr(compiled, "LAYOUT_CRC", None) != layout.layout_crc():
-        compiled, why_not_compiled = None, "it was built from other sources: pip install -e . builds it again"
-except (ImportError, SystemError) as missing:  # SystemError: an old build that does not find our modules
-    compiled, why_not_compiled = None, str(missing)
+        compiled, why_not_compiled = None, _OLD_BUILD
+except ImportError as missing:
+    why_not_compiled = str(missing)
+except SystemError:  # the build looks for a module of ours that has moved
+    why_not_compiled = _OLD_BUILD
 
 
 def pick_core(name: CoreName = "auto") -> ModuleType:
