@@ -18,6 +18,7 @@ from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import read
 from hotloop.lab import process
 from hotloop.workflows.experiments import Progress, begin, run_experiment
+from tests.cli import hotloop as run_verb
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -66,14 +67,7 @@ def environment() -> dict[str, str]:
 
 def hotloop(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a verb in the current folder; its exit code must be `code`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hotloop", *words],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_verb(*words, env=environment())
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

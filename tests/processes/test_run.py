@@ -15,6 +15,7 @@ import pytest
 
 import hotloop
 from hotloop.capture.stats import by_name
+from tests.cli import hotloop as run_verb
 from tests.processes.scripts import environment
 
 HOTLOOP = Path(sys.executable).parent / "hotloop"
@@ -41,15 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def launch(folder: Path, *words: str, core: str = "auto", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HOTLOOP, "run", *words],
-        cwd=folder,
-        env=environment(core, **env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_verb("run", *words, cwd=folder, env=environment(core, **env))
 
 
 def test_an_unmodified_script_is_recorded_and_explained(folder: Path, core: str) -> None:

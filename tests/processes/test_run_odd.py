@@ -12,6 +12,7 @@ import pytest
 
 import hotloop
 from hotloop.capture.stats import by_name
+from tests.cli import hotloop as run_verb
 from tests.processes.library_runs import needs
 from tests.processes.scripts import environment
 
@@ -31,15 +32,8 @@ sys.meta_path.insert(0, Missing())
 def launch(folder: Path, script: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`hotloop run` of a script that is written first; its capture is `cap`."""
     (folder / "odd.py").write_text(textwrap.dedent(script))
-    return subprocess.run(
-        [HOTLOOP, "run", "--capture", "cap", *options, "odd.py"],
-        cwd=folder,
-        env=environment("auto", **env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = ("run", "--capture", "cap", *options, "odd.py")
+    return run_verb(*words, cwd=folder, env=environment("auto", **env))
 
 
 def test_a_script_of_which_hotloop_knows_nothing_gets_its_lines(tmp_path: Path) -> None:

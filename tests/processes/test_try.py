@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli import hotloop as run_verb
 from tests.processes.scripts import environment
 
 HOTLOOP = Path(sys.executable).parent / "hotloop"
@@ -81,15 +82,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def attempt(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HOTLOOP, "try", *words],
-        cwd=folder,
-        env=environment("auto"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_verb("try", *words, cwd=folder, env=environment("auto"))
 
 
 def test_a_planted_defect_is_found_with_the_line_that_cures_it(folder: Path) -> None:
