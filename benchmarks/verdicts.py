@@ -33,7 +33,7 @@ from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, paired_times
 DIFFERENCES = (0.0, 0.05, 0.10, 0.30)  # of B's work
 LIVE_ORDER = (0.0, 0.05, 0.0, 0.10, 0.05, 0.30)  # the hard questions more often
 SEGMENT_S = 0.1
-ARM = 20  # runs of each side for the other ways; pyperf's default number of processes
+RUNS_PER_SIDE = 20  # of the other methods; pyperf's default number of processes
 STEP = 8  # runs from one window to the next
 CHILD = """
 import sys, time
@@ -56,7 +56,7 @@ class Said:
     sign: int
     low: float | None = None  # of B / A
     high: float | None = None
-    runs: int = 2 * ARM
+    runs: int = 2 * RUNS_PER_SIDE
 
 
 @dataclass
@@ -139,7 +139,7 @@ def hotloop_way(rates: np.ndarray, truth: float, coins: np.random.Generator) -> 
 
 def blocks(rates: np.ndarray, truth: float) -> tuple[np.ndarray, np.ndarray]:
     """All A, then all B."""
-    return rates[:ARM], rates[ARM : 2 * ARM] * truth
+    return rates[:RUNS_PER_SIDE], rates[RUNS_PER_SIDE : 2 * RUNS_PER_SIDE] * truth
 
 
 def means_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Said:

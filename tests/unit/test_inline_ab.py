@@ -127,7 +127,7 @@ def test_segments_are_appended_to_the_capture(
     recording.stop()
     lines = (tmp_path / "capture" / "arms.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    assert [Segment(**(row | {"arms": tuple(row["arms"])})) for row in rows] == test.segments
+    assert [Segment(**(row | {"variants": tuple(row["variants"])})) for row in rows] == test.segments
 
 
 def test_incomplete_blocks_are_not_judged() -> None:

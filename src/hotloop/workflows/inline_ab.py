@@ -52,7 +52,7 @@ def arm(*names: str, segment_s: float = SEGMENT_S, seed: int = 0) -> str:
 class Segment:
     """A stretch of iterations of one variant."""
 
-    arms: tuple[str, ...]  # all variants of the test, as named
+    variants: tuple[str, ...]  # all variants of the test, as named
     variant: str
     block: int
     seconds: float
@@ -124,7 +124,7 @@ class VariantRotation:
         work, began = self._read_work(), self._start_work
         known = work is not None and began is not None
         segment = Segment(
-            arms=self.names,
+            variants=self.names,
             variant=self._current,
             block=self._block,
             seconds=(now_ns - self._start_ns) / 1e9,
@@ -176,7 +176,7 @@ def judge_segments(segments: Sequence[Segment]) -> InlineVerdict | None:
 
     if not segments:
         return None
-    baseline, *others = segments[0].arms
+    baseline, *others = segments[0].variants
     counted = all(segment.env_steps for segment in segments)
     blocks: dict[int, dict[str, float]] = {}
     for segment in segments:
