@@ -12,6 +12,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
+from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
 from hotloop.report.to_json import json_object
@@ -34,9 +35,7 @@ from hotloop.workflows.experiments import ExperimentResult, Progress, exit_code_
 
 TAKES_COMMAND = True
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-Words = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-Place = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+File = Annotated[Path | None, option("FILE")]
 
 
 @dataclass(frozen=True)
@@ -47,53 +46,53 @@ class Arguments:
     existing captures. Each run is a fresh process; A and B take turns in random order.
     """
 
-    captures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURES")] = ()
+    captures: Annotated[tuple[str, ...], tyro.conf.Positional, option("CAPTURES")] = ()
     """Two existing captures, folders of captures or series to compare instead of running anything."""
-    a: Annotated[str, tyro.conf.arg(metavar="COMMAND")] = ""
+    a: Annotated[str, option("COMMAND")] = ""
     """Command line of A; {seed} stands for the seed of the pair."""
-    b: Annotated[str, tyro.conf.arg(metavar="COMMAND")] = ""
-    """Command line of B. Default: the command of A with the settings of B."""
-    set_a: Words = ()
-    """Setting of A, as key=value or flag; may be repeated. Replaces --key or {key} in the command."""
-    set_b: Words = ()
-    """Setting of B; may be repeated."""
-    env_a: Words = ()
-    """Environment variable of A, as NAME=value; may be repeated."""
-    env_b: Words = ()
-    """Environment variable of B; may be repeated."""
-    rev_a: str = ""
+    b: Annotated[str, option("COMMAND", "the command of A with the settings of B")] = ""
+    """Command line of B."""
+    set_a: Repeated = ()
+    """Setting of A, as key=value or flag. Replaces --key or {key} in the command."""
+    set_b: Repeated = ()
+    """Setting of B."""
+    env_a: Repeated = ()
+    """Environment variable of A, as NAME=value."""
+    env_b: Repeated = ()
+    """Environment variable of B."""
+    rev_a: Annotated[str, option("REVISION")] = ""
     """Git revision of this project for A."""
-    rev_b: str = ""
+    rev_b: Annotated[str, option("REVISION")] = ""
     """Git revision of this project for B."""
     selftest: Flag = False
     """Compare A with itself: any difference found is noise."""
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time for all runs together, such as 2m. Default: 10m."""
-    timeout: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time limit of a single run. Default: the budget."""
+    budget: Annotated[str, option("TIME", "10m")] = ""
+    """Time for all runs together, such as 2m."""
+    timeout: Annotated[str, option("TIME", "the budget")] = ""
+    """Time limit of a single run."""
     jobs: int = 1
     """Number of pairs to run at the same time, each on its own cores; needs that many free cores."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
     """Ignore differences below this."""
-    fail_if: Annotated[str | None, tyro.conf.arg(metavar="slower:PERCENT")] = None
+    fail_if: Annotated[str | None, option("slower:PERCENT")] = None
     """Exit with 3 if B is slower by this much, with 4 if undecided; work:PERCENT checks work counters."""
     no_record: Flag = False
     """Only time whole processes; do not record them."""
     detailed: Flag = False
     """Run each side once more under cProfile and write the top 50 functions and what differs."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the runs. Default: hotloop-runs/<time>-compare."""
+    series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-compare")] = None
+    """Folder for the runs."""
     resume: Flag = False
     """Continue the series in --series."""
     order_seed: int = 0
     """Seed of the random order of A and B."""
-    baseline: Place = None
+    baseline: File = None
     """Compare the capture with this file: work counters exactly, times only with --time."""
     update: Flag = False
     """Write the baseline file instead of comparing."""
     time: Flag = False
     """Also compare times with the baseline."""
-    markdown: Place = None
+    markdown: File = None
     """Also write the result as Markdown, for a pull request."""
     json: Flag = False
     """Print the result as one JSON object."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
 
 import tyro
 
+from hotloop.cli.options import Flag
 from hotloop.cli.output import terminal_width
 from hotloop.report.side_by_side import diff_json, diff_text
 from hotloop.workflows.read_captures import diff_captures
@@ -27,7 +27,7 @@ class Arguments:
     """Capture folder or one-file JSON export to compare with it."""
     rows: int = 20
     """Number of regions to print, largest change first."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print one JSON object with all regions instead of text."""
 
 

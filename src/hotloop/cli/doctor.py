@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from textwrap import fill
-from typing import Annotated
-
-import tyro
 
 from hotloop._util.units import percent, size
+from hotloop.cli.options import Flag
 from hotloop.workflows.doctor import Diagnosis, diagnose
 from hotloop.workflows.selfcheck import Check, selfcheck
 
@@ -20,9 +18,9 @@ FAILED = 1
 class Arguments:
     """Say what this machine grants a training run, what is wrong with it, and where to start."""
 
-    selfcheck: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    selfcheck: Flag = False
     """Record a short run whose figures are known and check that they come out (exit 1 if not)."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print data instead of text."""
 
 

@@ -11,32 +11,34 @@ from typing import Annotated, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
+from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import investigation_json, investigation_text
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.lab import investigate, new_plan
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Run a plan of suspects, sweeps and sizes and rank them, or write a plan for a recorded script.
 
-    hotloop lab run PLAN.toml runs a plan; hotloop lab new CAPTURE -o PLAN.toml writes one to start from.
+    Examples:
+
+        hotloop lab new CAPTURE -o PLAN.toml
+        hotloop lab run PLAN.toml
     """
 
     action: tyro.conf.Positional[Literal["run", "new"]]
     """Run a plan, or write a new one."""
-    file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="PLAN|CAPTURE")] = None
+    file: Annotated[str | None, tyro.conf.Positional, option("PLAN|CAPTURE")] = None
     """run: a plan file, or the name of a plan that comes with hotloop, such as snake-investigation.
-    new: the capture of the script. Default: the latest in hotloop-runs/."""
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PLAN.toml")] = None
-    """new: file to write. Default: plan.toml."""
+    new: the capture of the script; the latest in hotloop-runs/ if none is named."""
+    output: Annotated[Path | None, option("PLAN.toml", "plan.toml", aliases=["-o"])] = None
+    """new: file to write."""
     force: Flag = False
     """new: replace an existing file."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """run: folder for the runs. Default: hotloop-runs/<time>-<plan>."""
+    series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<plan>")] = None
+    """run: folder for the runs."""
     resume: Flag = False
     """run: continue the series in --series."""
     jobs: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import sys
 from typing import Any, Protocol
 
@@ -85,7 +86,8 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
         at = words.index("--")
         own, command = words[:at], tuple(words[at + 1 :])
     check_flags(name, own)
-    arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=verb.Arguments.__doc__)
+    about = inspect.cleandoc(verb.Arguments.__doc__ or "")
+    arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=about)
     return arguments if command is None else dataclasses.replace(arguments, command=command)
 
 

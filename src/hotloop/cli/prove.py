@@ -10,14 +10,13 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import parse_fraction, parse_seconds
+from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_text
 from hotloop.report.to_json import plain
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.prove import SCHEMA_VERSION, prove
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,14 @@ class Arguments:
     """Capture folder or one-file JSON export."""
     number: Annotated[int, tyro.conf.Positional, tyro.conf.arg(metavar="N")]
     """Number of the recommendation in the report."""
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
-    """Setting of your script that makes the change, for recommendations about a flag; may be repeated."""
+    set: Repeated = ()
+    """Setting of your script that makes the change, as key=value, for recommendations about a flag."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
     """Time for all runs together."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
     """Ignore differences below this."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the runs. Default: hotloop-runs/<time>-prove-N."""
+    series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-prove-N")] = None
+    """Folder for the runs."""
     json: Flag = False
     """Print the result as one JSON object."""
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import size
+from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.text import terminal
 from hotloop.report.to_json import findings_json
@@ -27,9 +28,9 @@ class Arguments:
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
     """Write a file instead of printing; the extension chooses the format: .html, .txt, .json (all findings),
     .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json."""
-    force: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    force: Flag = False
     """Overwrite the file if it exists."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print all findings as one JSON object."""
     goal_env_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Forecast the time left until this many env steps."""

@@ -13,6 +13,7 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import size
+from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note
 from hotloop.cli.report import print_text
 from hotloop.report.to_json import findings_json
@@ -32,24 +33,26 @@ EXTRAS = {
 class Arguments:
     """Record an unmodified training script and all processes it starts, and explain it.
 
-    hotloop run train.py --its arguments
-    hotloop run -m package.train
-    hotloop run --capture runs/a -- python train.py --its arguments
+    Examples:
+
+        hotloop run train.py --its arguments
+        hotloop run -m package.train
+        hotloop run --capture runs/a -- python train.py --its arguments
     """
 
-    capture: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the recording. Default: hotloop-runs/<time>-<script>."""
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
+    capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<script>")] = None
+    """Folder for the recording."""
+    output: Annotated[Path | None, option("FILE", aliases=["-o"])] = None
     """Also write the report to this file; the extension selects the format (see hotloop report)."""
-    modules: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    modules: Flag = False
     """Add a region for every torch module, not only the outermost (costs more)."""
-    torch_profile: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    torch_profile: Flag = False
     """Run torch's own profiler for two seconds of training; the trace goes into the capture."""
-    detailed: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    detailed: Flag = False
     """Run cProfile: the top 50 functions with callers and callees, in detailed.txt (slows down the run)."""
-    timeline: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    timeline: Flag = False
     """Record the last events of each thread, for hotloop report -o trace.json."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 

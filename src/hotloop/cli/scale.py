@@ -12,6 +12,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
+from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
@@ -20,14 +21,14 @@ from hotloop.workflows.scale import resume_scale, scale, scale_plan
 
 TAKES_COMMAND = True
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-
 
 @dataclass(frozen=True)
 class Arguments:
     """Run a command at several sizes and fit time = a n^b, for the whole run and for each region.
 
-    Write {n} where the size goes, as in: hotloop scale --sizes 1000,2000 -- python train.py --steps {n}
+    Write {n} where the size goes:
+
+        hotloop scale --sizes 1000,2000,4000 -- python train.py --steps {n}
     """
 
     sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1000,2000,4000"
@@ -36,10 +37,10 @@ class Arguments:
     """Number of runs of each size; sizes take turns in random order."""
     jobs: int = 1
     """Number of rounds of all sizes to run at the same time, each on its own cores."""
-    budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time for all runs together, such as 2m. Default: unlimited."""
-    series: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the runs. Default: hotloop-runs/<time>-scale."""
+    budget: Annotated[str, option("TIME", "unlimited")] = ""
+    """Time for all runs together, such as 2m."""
+    series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-scale")] = None
+    """Folder for the runs."""
     resume: Flag = False
     """Continue the series in --series."""
     json: Flag = False

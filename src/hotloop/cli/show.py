@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from hotloop.cli.options import Flag
 from hotloop.cli.output import note, terminal_width
 from hotloop.workflows.read_captures import show_capture
 
@@ -22,7 +23,7 @@ class Arguments:
     """Merge everything, or print one tree for each process or thread."""
     depth: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Number of levels to print (default: all)."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print one JSON object instead of text (fields: docs/capture-format.md)."""
 
 

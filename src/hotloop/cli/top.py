@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
 import tyro
 
 from hotloop._util.errors import HotloopError
+from hotloop.cli.options import Flag
 from hotloop.report.top import ending, show_live, top_json, top_lines
 from hotloop.workflows.read_captures import capture_to_watch, watch_capture
 
@@ -24,7 +24,7 @@ class Arguments:
     """Seconds between updates."""
     iterations: int | None = None
     """Number of updates (default: until all processes of the capture have ended)."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Flag = False
     """Print each update as one JSON object per line."""
 
 

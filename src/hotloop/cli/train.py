@@ -15,6 +15,7 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration
 from hotloop.cli import train_mario, train_petri
+from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
@@ -34,7 +35,6 @@ from hotloop.workflows.train import (
     train,
 )
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 INTERRUPTED = 130
 # workload -> module with `Request` and `run`: what else it can do besides training
 REQUESTS: dict[str, Any] = {"petri": train_petri, "mario": train_mario}

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import parse_fraction, parse_seconds
+from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.trial import TrialReport, trial_json, trial_text
 from hotloop.workflows.trial import TrialSettings, run_trial
@@ -18,20 +19,20 @@ from hotloop.workflows.trial import TrialSettings, run_trial
 TAKES_COMMAND = True
 SCRIPT_FAILED, NOTHING_MEASURED, INTERRUPTED = 5, 1, 130
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-
 
 @dataclass(frozen=True)
 class Arguments:
     """Try safe patches inside a running script and find out which make it faster.
 
-    hotloop try train.py --its arguments
-    hotloop try --budget 2m -- python train.py --its arguments
+    Examples:
+
+        hotloop try train.py --its arguments
+        hotloop try --budget 2m -- python train.py --its arguments
     """
 
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "60s"
     """Time to measure, starting with training; afterwards the script continues unpatched."""
-    only: Annotated[str, tyro.conf.arg(metavar="NAME,...")] = ""
+    only: Annotated[str, option("NAME,...")] = ""
     """Try only these patches."""
     stop: Flag = False
     """End the script once the verdicts are known."""
@@ -41,8 +42,8 @@ class Arguments:
     """Ignore differences below this."""
     seed: int = 0
     """Seed of the random order of patches."""
-    capture: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder for the recording. Default: hotloop-runs/<time>-<script>."""
+    capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<script>")] = None
+    """Folder for the recording."""
     json: Flag = False
     """Print the verdicts as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()

@@ -13,13 +13,13 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
+from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.tune_text import remembered_text, tuning_json, tuning_text
 from hotloop.workflows.experiments import Progress
 from hotloop.workflows.tune import Target, TuneTerms, tune
 from hotloop.workflows.tuned import recalled, script_target, workload_target
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 Words = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 INTERRUPTED, SCRIPT_FAILED = 130, 5
 SCRIPT_BUDGET = "10m"

@@ -1,0 +1,22 @@
+"""How the options of all verbs look in --help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+# A switch that is off by default: --json, but no --no-json, and no "(default: False)" in --help.
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+# An option that may be repeated: --set-a lr=1 --set-a gamma=0.9
+Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+
+
+def option(metavar: str, default: str = "", *, aliases: Sequence[str] = ()) -> Any:
+    """An option whose default in code (None or "") means something else, which `default` says in --help.
+
+    series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-compare")] = None
+    """
+    hint = f"(default: {default})" if default else ""
+    return tyro.conf.arg(metavar=metavar, aliases=aliases, help_behavior_hint=hint)
