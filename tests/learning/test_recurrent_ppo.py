@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.convlstm import RecurrentActorCritic
 from hotloop.rl.train.recurrent_ppo import (
@@ -25,7 +26,10 @@ from hotloop.rl.train.recurrent_ppo import (
     make_network,
     train,
 )
-from hotloop.rl.train.runs import CheckpointError
+from hotloop.rl.train.runs import CheckpointError, load_checkpoint, save_checkpoint
+from tests.old_files import written_by_0_1
+
+WEIGHTS_OF_0_1 = 351.5950754917867  # sum of absolute weights in the checkpoint that hotloop 0.1 wrote
 
 
 class Cue(gymnasium.Env[Any, Any]):
@@ -61,6 +65,13 @@ SMALL = RecurrentPPOConfig(
 
 def cues(count: int = 16, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
     return SyncVectorEnv([Cue] * count, autoreset_mode=mode)
+
+
+RICOCHET = RecurrentPPOConfig(channels=8, features=16, layers=1, n_steps=8, n_epochs=1, quiet=True)
+
+
+def boards() -> RicochetVectorEnv:
+    return RicochetVectorEnv(4, obs_mode="rgb_image", autoreset_mode="SameStep", copy=False)
 
 
 def run(config: RecurrentPPOConfig, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> RecurrentPPOResult:
@@ -144,24 +155,55 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not() -> None:
 
 
 def test_a_resumed_run_gives_the_numbers_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
-
-    def envs() -> Any:
-        return RicochetVectorEnv(4, obs_mode="rgb_image", autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
-
-    whole = RecurrentPPOConfig(
-        total_timesteps=96, channels=8, features=16, layers=1, n_steps=8, n_epochs=1, quiet=True
-    )
-    through = train(whole, envs())
+    whole = dataclasses.replace(RICOCHET, total_timesteps=96)
+    through = train(whole, boards())
     path = tmp_path / "agent.safetensors"
-    train(dataclasses.replace(whole, total_timesteps=32, checkpoint=path), envs())
-    resumed = train(dataclasses.replace(whole, checkpoint=path, resume=True), envs())
+    train(dataclasses.replace(whole, total_timesteps=32, checkpoint=path), boards())
+    resumed = train(dataclasses.replace(whole, checkpoint=path, resume=True), boards())
     assert resumed.env_steps == through.env_steps and resumed.updates == through.updates
     for a, b in zip(through.network.parameters(), resumed.network.parameters(), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(CheckpointError, match="features"):
         other = dataclasses.replace(whole, checkpoint=path, resume=True, features=24)
-        train(other, envs())
+        train(other, boards())
+
+
+def test_a_run_of_hotloop_0_1_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written_by_0_1("recurrent_ppo.safetensors", tmp_path)
+    config = dataclasses.replace(SMALL, channels=4, features=8, checkpoint=path, resume=True)
+    loaded = run(dataclasses.replace(config, total_timesteps=512))  # nothing is left to do
+    assert loaded.env_steps == loaded.resumed_at == 512 and loaded.updates == 12 and loaded.episodes == 160
+    assert "starts new episodes" in capsys.readouterr().err
+    total = sum(float(weight.detach().double().abs().sum()) for weight in loaded.network.parameters())
+    assert total == pytest.approx(WEIGHTS_OF_0_1, rel=1e-6)
+    more = run(dataclasses.replace(config, total_timesteps=768))  # the file has today's names now
+    assert more.resumed_at == 512 and more.env_steps == 768 and more.updates == 18
+
+
+def test_envs_and_memory_of_hotloop_0_1_are_restored(tmp_path: Path) -> None:
+    whole, path = dataclasses.replace(RICOCHET, total_timesteps=96), tmp_path / "agent.safetensors"
+    through = train(whole, boards())
+    train(dataclasses.replace(whole, total_timesteps=32, checkpoint=path), boards())
+    saved = load_checkpoint(path)
+    names = [name for name, _ in through.network.named_parameters()]
+    running = [saved.arrays[f"rollout.running_{name}"] for name in ("returns", "lengths")]
+    arrays: dict[str, Any] = {
+        "running": np.stack(running).astype(float),
+        "over": saved.arrays["rollout.over"],
+    }
+    arrays |= {"state": saved.arrays["memory.lstm_state"], "start": saved.arrays["memory.episode_starts"]}
+    arrays |= {f"weights.{name}": saved.arrays[f"learner.weights.{name}"] for name in names}
+    for index, name in enumerate(names):
+        arrays[f"adam.{index}.exp_avg"] = saved.arrays[f"learner.first.{name}"]
+        arrays[f"adam.{index}.exp_avg_sq"] = saved.arrays[f"learner.second.{name}"]
+        arrays[f"adam.{index}.step"] = saved.arrays["learner.steps"].astype(np.float32)
+    arrays |= {f"env.{name}": array for name, array in saved.part("rollout.envs").items()}
+    state = saved.state | {"finished": saved.state.pop("episodes")}
+    save_checkpoint(path, arrays, state, saved.config)
+    resumed = train(dataclasses.replace(whole, checkpoint=path, resume=True), boards())
+    assert resumed.mean_return == through.mean_return and resumed.episodes == through.episodes
+    for a, b in zip(through.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(

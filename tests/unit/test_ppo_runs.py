@@ -31,6 +31,7 @@ from hotloop.rl.train.runs import (
 )
 from hotloop.testing.fakes import FakeClock
 from tests.learning.tasks import Endless, Identity, MaskedIdentity
+from tests.old_files import written_by_0_1
 
 SMALL = PPOConfig(
     n_envs=4, n_steps=16, batch_size=32, net_arch=(16,), total_timesteps=640, quiet=True, learner="fused"
@@ -80,6 +81,45 @@ def test_a_run_of_one_learner_goes_on_with_the_other(tmp_path: Path) -> None:
     assert (
         train(changed(checkpoint=path, resume=True, learner="auto", total_timesteps=700)).learner == "torch"
     )
+
+
+def test_a_run_of_hotloop_0_1_resumes_to_the_same_numbers(tmp_path: Path) -> None:
+    path = written_by_0_1("ppo.safetensors", tmp_path)
+    config = PPOConfig(total_timesteps=4096, net_arch=(8,), learner="torch", threads=1, quiet=True)
+    resumed = train(dataclasses.replace(config, checkpoint=path, resume=True))
+    whole = train(config)
+    assert resumed.resumed_at == 2048 and resumed.episodes == whole.episodes
+    for own, twin in zip(weights(resumed), weights(whole), strict=True):
+        assert (own == twin).all()
+    with pytest.raises(CheckpointError, match=r"gamma was 0.99, is 0.9\b"):
+        train(dataclasses.replace(config, checkpoint=path, resume=True, gamma=0.9))
+
+
+PLAIN = """
+import sys
+from hotloop.rl.train import ppo, recurrent_ppo
+from tests.learning.test_recurrent_ppo import SMALL, cues
+
+config = ppo.PPOConfig(env="CartPole-v1", total_timesteps=192, n_envs=4, n_steps=16, batch_size=32)
+found = ppo.train(dataclasses.replace(config, learner="torch", threads=1, quiet=True, n_eval_episodes=2))
+print(found.learner, found.env_steps, found.evaluation_return > 0)
+found = recurrent_ppo.train(dataclasses.replace(SMALL, total_timesteps=256, channels=4), cues(8))
+print(found.learner, found.env_steps, found.statistics["grad_norm"] > 0)
+print([name for name in sys.modules if "train.fused" in name])
+"""
+
+
+def test_the_plain_learners_run_without_any_compiled_kernel() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import dataclasses" + PLAIN],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["torch 192 True", "torch 256 True", "[]"]
 
 
 def test_masked_envs_that_cannot_be_saved_begin_again_and_it_is_said(
