@@ -18,7 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-WORKLOAD = ["train", "ricochet", "--board-size", "16", "--epochs", "1", "--rendering", "pil"]
+WORKLOAD = ["train", "ricochet", "--board-size", "16", "--n-epochs", "1", "--rendering", "pil"]
 INTERRUPTED = 130
 
 
@@ -62,10 +62,10 @@ def main() -> None:
     page.unlink(missing_ok=True)
 
     say("1. Train on pictures for half a minute, recorded; then: what limits it, and what would help")
-    hotloop(*WORKLOAD, "--timesteps", str(given.timesteps), "--capture", str(run))
+    hotloop(*WORKLOAD, "--total-timesteps", str(given.timesteps), "--capture", str(run))
 
     say("2. The same training with the same pictures, drawn by compiled code. Is it really faster?")
-    each = ["--timesteps", str(given.compare_timesteps), "--no-profiling", "--seed", "{seed}"]
+    each = ["--total-timesteps", str(given.compare_timesteps), "--no-profiling", "--seed", "{seed}"]
     command = [typed("python"), "-m", "hotloop", *WORKLOAD, *each]
     place = ["--series", str(pairs), "--budget", given.budget]
     hotloop("compare", *place, "--set-b", "rendering=compiled", "--", *command)

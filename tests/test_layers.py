@@ -50,8 +50,6 @@ EXCEPTIONS = {
 }
 # Cycles that are still there; each goes with the next change of its part.
 KNOWN_CYCLES = [
-    {"hotloop.rl.workloads.petri", "hotloop.rl.workloads.petri_torchrl"},
-    {"hotloop.rl.workloads.ricochet", "hotloop.rl.workloads.ricochet_play"},
     {"hotloop.rl.workloads.mario", "hotloop.rl.workloads.mario_play"},
     {"hotloop.rl.workloads.snake", "hotloop.rl.workloads.snake_play", "hotloop.rl.workloads.snake_sb3"},
     {

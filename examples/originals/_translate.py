@@ -12,7 +12,7 @@ FLAGS = {
     "ricochet": {
         "--obs-mode": "--obs-mode",
         "--convlstm": "--convlstm",
-        "--timesteps": "--timesteps",
+        "--timesteps": "--total-timesteps",
         "--enable-profiling": "--enable-profiling",
         "--profiling-report": "--profiling-report",
         "--profiling-summary-freq": "--profiling-summary-freq",

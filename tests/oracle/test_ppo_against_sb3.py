@@ -28,7 +28,7 @@ from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.ppo import PPOConfig, TorchLearner, loss_settings, normalize, ppo_loss
 from hotloop.rl.train.ppo import _flattened as flattened
 from hotloop.rl.train.recurrent_ppo import RecurrentLearner, RecurrentPPOConfig, SequenceBuffer
-from hotloop.rl.workloads.sb3_networks import extractor_for
+from hotloop.rl.workloads.ricochet_sb3 import extractor_settings
 
 N_STEPS, N_ENVS, N_ACTIONS, SEED = 12, 4, 3, 5
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -212,7 +212,7 @@ def test_recurrent_updates_are_those_of_stable_baselines3(settings: dict[str, An
     space = Box(0, 255, (1, 16, 16), np.uint8)
     model = sb3_model(
         space, settings, policy="CnnPolicy", n_epochs=1, batch_size=N_STEPS * N_ENVS,
-        policy_kwargs={"net_arch": [], **extractor_for("conv", 4)},
+        policy_kwargs={"net_arch": [], **extractor_settings("conv", 4)},
     )  # fmt: skip
     torch.nn.init.normal_(model.policy.get_parameter("action_net.weight"), std=0.5)
     network = RecurrentActorCritic(ConvEncoder(space.shape, 4, 128), N_ACTIONS)

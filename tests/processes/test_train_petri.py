@@ -22,7 +22,7 @@ from hotloop.measure.profiler import default
 from hotloop.rl.workloads.petri import Petri, run
 from hotloop.workflows.train_petri import command_of
 
-SMALL = ["--frames-per-batch", "64", "--minibatch", "32", "--envs", "4", "--epochs", "2"]
+SMALL = ["--n-envs", "4", "--n-steps", "16", "--n-epochs", "2", "--batch-size", "32"]
 SCRIPTS = Path(__file__).parents[2] / "examples" / "originals" / "scripts"
 
 
@@ -35,7 +35,7 @@ def last_recording_forgotten() -> Iterator[None]:
 
 
 def small(**settings: Any) -> Petri:
-    return Petri(frames_per_batch=64, minibatch=32, envs=4, epochs=2, **settings)
+    return Petri(n_envs=4, n_steps=16, n_epochs=2, batch_size=32, **settings)
 
 
 @pytest.mark.parametrize("trainer", ["hotloop", "torchrl", "sb3"])
@@ -104,9 +104,9 @@ def test_resuming_goes_on_to_the_same_agent_and_refuses_another_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     once, twice = tmp_path / "once.safetensors", tmp_path / "twice.safetensors"
-    run(small(timesteps=256, learner="fused", checkpoint=once), quiet=True)
-    run(small(timesteps=128, learner="fused", checkpoint=twice), quiet=True)
-    run(small(timesteps=256, learner="fused", checkpoint=twice, resume=True), quiet=True)
+    run(small(total_timesteps=256, learner="fused", checkpoint=once), quiet=True)
+    run(small(total_timesteps=128, learner="fused", checkpoint=twice), quiet=True)
+    run(small(total_timesteps=256, learner="fused", checkpoint=twice, resume=True), quiet=True)
     a, b = load_file(once), load_file(twice)
     assert a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
     words = ["train", "petri", *SMALL, "--resume", "--checkpoint", str(twice), "--wafers", "7"]
@@ -146,8 +146,8 @@ def test_turbo_makes_the_simulator_faster_and_the_gain_is_explained(
         "--breakdown",
         "--trainer",
         "torchrl",
-        "--frames-per-batch",
-        "512",
+        "--n-steps",
+        "32",
     ]
     assert main([*words, "--batches", "3", "--budget", "10m", "--series", "s", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -184,9 +184,9 @@ def test_a_command_line_for_the_lab_says_every_setting() -> None:
     ("words", "sentence"),
     [
         (["--wafers", "0"], "wafers=0 must be at least 1"),
-        (["--frames-per-batch", "100", "--envs", "16"], "must be a multiple of envs=16"),
-        (["--trainer", "sb3", "--checkpoint", "a"], "keeps no checkpoints"),
-        (["--batches", "-1"], "leave nothing to do"),
+        (["--n-steps", "7", "--n-envs", "16"], "batch_size=512 does not divide n_envs * n_steps = 112"),
+        (["--trainer", "sb3", "--checkpoint", "a"], "writes no checkpoints"),
+        (["--batches", "-1"], "leave nothing to train"),
         (["--breakdown", "--no-profiling"], "nothing to break down"),
         (["--compare", "--checkpoint", "a"], "trains from scratch"),
         (["--compare", "--budget", "soon"], "--budget"),

@@ -19,7 +19,7 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 
-SMALL = ["--envs", "4", "--channels", "8", "--rollout-steps", "8", "--epochs", "1"]
+SMALL = ["--n-envs", "4", "--channels", "8", "--n-steps", "8", "--n-epochs", "1"]
 DRAWN = {f"env_rgb_draw_{part}" for part in ("grid", "walls", "robots", "target")}
 NAMES = DRAWN | {
     "env_rgb_observation_generation",
@@ -47,7 +47,7 @@ def test_pictures_drawn_by_pil_have_every_region_and_exact_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "ricochet", *SMALL, "--timesteps", "64", "--rendering", "pil", "--capture", "cap"]
+    words = ["train", "ricochet", *SMALL, "--total-timesteps", "64", "--rendering", "pil", "--capture", "cap"]
     assert main([*words, "--enable-profiling", "--profiling-summary-freq", "32"]) == 0
     output = capsys.readouterr()
     assert "trained 64 env steps" in output.out and "env_rgb_rendering" in output.err
@@ -66,7 +66,7 @@ def test_compiled_pictures_record_their_outer_region_and_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "cap")
-    assert main(["train", "ricochet", *SMALL, "--timesteps", "32", "--capture", place, "--json"]) == 0
+    assert main(["train", "ricochet", *SMALL, "--total-timesteps", "32", "--capture", place, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["outcome"]["env_steps"] == 32 and "outer region" in data["outcome"]["remarks"][0]
     stats = by_name(load(place).tree)
@@ -80,11 +80,11 @@ def test_planes_and_symbols_train_a_small_network(
     words = [
         "train",
         "ricochet",
-        "--envs",
+        "--n-envs",
         "4",
-        "--rollout-steps",
+        "--n-steps",
         "8",
-        "--timesteps",
+        "--total-timesteps",
         "64",
         "--obs-mode",
         mode,
@@ -101,7 +101,7 @@ def test_the_same_network_trains_in_stable_baselines3(
         "train",
         "ricochet",
         *SMALL,
-        "--timesteps",
+        "--total-timesteps",
         "32",
         "--trainer",
         "sb3",
@@ -111,7 +111,7 @@ def test_the_same_network_trains_in_stable_baselines3(
     ]
     assert main(words) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["outcome"]["env_steps"] == 32 and "does not remember" in data["outcome"]["remarks"][0]
+    assert data["outcome"]["env_steps"] == 32 and "without memory" in data["outcome"]["remarks"][0]
     stats = by_name(load(place).tree)
     assert {"env_step", "backward", "optimizer_step", "convlstm_layers"} <= set(stats)
 
@@ -120,7 +120,7 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "ricochet", *SMALL, "--timesteps", "32", "--no-profiling"]) == 0
+    assert main(["train", "ricochet", *SMALL, "--total-timesteps", "32", "--no-profiling"]) == 0
     assert "trained 32 env steps" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
     ("words", "sentence"),
     [
         (["nosuch"], "'nosuch' is not a workload; use one of ricochet"),
-        (["ricochet", "--envs", "0"], "must be at least 1"),
+        (["ricochet", "--n-envs", "0"], "must be at least 1"),
         (["ricochet", "--board-size", "3"], "7 to 16"),
         (["ricochet", "--no-profiling", "--enable-profiling"], "no report to write"),
         (["ricochet", "--profiling-report", "nowhere/a.json"], "there is no folder"),
@@ -153,7 +153,7 @@ def test_ctrl_c_keeps_the_agent_and_still_explains(tmp_path: Path) -> None:
         "train",
         "ricochet",
         *SMALL,
-        "--timesteps",
+        "--total-timesteps",
         "1000000",
         "--capture",
         "cap",

@@ -194,16 +194,16 @@ def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) 
 @pytest.mark.long
 def test_a_workload_is_tuned_and_trained_so(tmp_path: Path) -> None:
     code, out, err = hotloop(
-        tmp_path, "tune", "petri", "--budget", "40s", "--json", "--learner", "fused", "--envs", "2"
+        tmp_path, "tune", "petri", "--budget", "40s", "--json", "--learner", "fused", "--n-envs", "2"
     )
     assert code == 0, err
     found = json.loads(out)
     assert found["search"]["probes"] and not found["failed"]
     good = [probe for probe in found["search"]["probes"] if not probe["failure"]]
     assert good and all(probe["s_per_unit"] > 0 for probe in good)
-    assert found["tuned"]["base"]["frames_per_batch"] == 2048
+    assert found["tuned"]["base"]["batch_size"] == 512
     code, out, err = hotloop(
-        tmp_path, "train", "petri", "--tuned", "--timesteps", "4096", "--no-profiling", "--json"
+        tmp_path, "train", "petri", "--tuned", "--total-timesteps", "4096", "--no-profiling", "--json"
     )
     assert code == 0 and "tuned:" in err, err
     rows = json.loads(out)["predictions"]

@@ -118,8 +118,8 @@ def _runs(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("words", "then", "kept"),
     [
-        (("ricochet", "--channels", "4"), ("--timesteps", "512"), "envs x rollout_steps stays 512"),
-        (("ricochet", "--obs-mode", "symbolic"), ("--timesteps", "512", "--obs-mode", "symbolic"), ""),
+        (("ricochet", "--channels", "4"), ("--total-timesteps", "512"), "n_envs * n_steps stays 512"),
+        (("ricochet", "--obs-mode", "symbolic"), ("--total-timesteps", "512", "--obs-mode", "symbolic"), ""),
         (("snake",), ("--stop-at-episodes", "64"), "gradient steps per env step"),
         (
             ("snake", "--variant", "original", "--n-envs", "16"),

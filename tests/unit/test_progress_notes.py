@@ -67,8 +67,18 @@ def test_dqn_shows_the_words_it_is_given_where_the_loop_has_parts(lines: Lines) 
 @pytest.mark.parametrize(
     "words",
     [
-        ["ricochet", "--obs-mode", "symbolic", "--envs", "4", "--rollout-steps", "16", "--timesteps", "256"],
-        ["petri", "--envs", "4", "--frames-per-batch", "64", "--minibatch", "32", "--timesteps", "256"],
+        [
+            "ricochet",
+            "--obs-mode",
+            "symbolic",
+            "--n-envs",
+            "4",
+            "--n-steps",
+            "16",
+            "--total-timesteps",
+            "256",
+        ],
+        ["petri", "--n-envs", "4", "--n-steps", "16", "--batch-size", "32", "--total-timesteps", "256"],
     ],
 )
 def test_a_workload_says_who_waits_for_whom(

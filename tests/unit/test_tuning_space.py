@@ -133,26 +133,26 @@ def test_names_of_ones_own_are_semantic_unless_called_safe() -> None:
 
 
 def test_ricochet_keeps_the_samples_of_a_rollout() -> None:
-    target = WorkloadTarget("ricochet", Ricochet(envs=16, rollout_steps=32), 2)
-    assert target.changes((("threads", 1), ("envs", 64))) == {"envs": 64, "rollout_steps": 8}
+    target = WorkloadTarget("ricochet", Ricochet(n_envs=16, n_steps=32), 2)
+    assert target.changes((("threads", 1), ("n_envs", 64))) == {"n_envs": 64, "n_steps": 8}
     for settings in target.space.all_settings():
         config = target.config_of(settings)
-        assert config.envs * config.rollout_steps == 512
-    assert target.command((("threads", 2), ("envs", 64))) == (
-        *("hotloop", "train", "ricochet", "--envs", "64"),
-        *("--rollout-steps", "8", "--threads", "2"),
+        assert config.n_envs * config.n_steps == 512
+    assert target.command((("threads", 2), ("n_envs", 64))) == (
+        *("hotloop", "train", "ricochet", "--n-envs", "64"),
+        *("--n-steps", "8", "--threads", "2"),
     )
 
 
-def test_petri_keeps_its_frames_and_only_its_learner_is_safe() -> None:
-    target = WorkloadTarget("petri", Petri(frames_per_batch=96, minibatch=96), 2)
-    values = target.space.knob("envs").values
+def test_petri_keeps_the_samples_of_a_rollout_and_only_its_learner_is_safe() -> None:
+    target = WorkloadTarget("petri", Petri(n_steps=6, batch_size=96), 2)
+    values = target.space.knob("n_envs").values
     assert values == (1, 2, 4, 8, 16, 32)
     assert [knob.name for knob in target.space.knobs if knob.safety == "safe"] == ["learner"]
     assert "turbo" in [knob.name for knob in WorkloadTarget("petri", Petri(turbo=False), 2).space.knobs]
-    with pytest.raises(HotloopError, match="minibatch"):
+    with pytest.raises(HotloopError, match="batch_size"):
         WorkloadTarget("petri", Petri(), 2, ("lr",))
-    assert WorkloadTarget("petri", Petri(), 2, ("minibatch",)).space.knob("minibatch").role == "batch"
+    assert WorkloadTarget("petri", Petri(), 2, ("batch_size",)).space.knob("batch_size").role == "batch"
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,13 @@ def arguments(*words: str) -> Arguments:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("ricochet", "--preset", "small-ram"), {"envs": 2}),
-        (("ricochet", "--preset=many-cores"), {"envs": 12}),
-        (("ricochet", "--preset", "quick"), {"envs": 4, "timesteps": 100_000, "epochs": 3}),
-        (("petri", "--preset", "gpu"), {"envs": 8, "minibatch": 512}),  # 12 does not divide 2048
-        (("petri", "--preset", "quick", "--envs", "16"), {"envs": 16, "timesteps": 100_000}),  # flags win
+        (("ricochet", "--preset", "small-ram"), {"n_envs": 2}),
+        (("ricochet", "--preset=many-cores"), {"n_envs": 12}),
+        (("ricochet", "--preset", "quick"), {"n_envs": 4, "total_timesteps": 100_000, "n_epochs": 3}),
+        # 12 does not divide 2048, the samples of a rollout
+        (("petri", "--preset", "gpu"), {"n_envs": 8, "n_steps": 256, "batch_size": 512}),
+        # flags win
+        (("petri", "--preset", "quick", "--n-envs", "16"), {"n_envs": 16, "total_timesteps": 100_000}),
         (("snake", "--preset", "gpu"), {"n_envs": 12, "batch_size": 512}),
         (("snake", "--preset", "quick"), {"n_envs": 4, "stop_at_episodes": 50}),
     ],
@@ -53,7 +55,7 @@ def test_a_preset_stands_in_for_the_defaults(words: tuple[str, ...], expected: d
 
 def test_a_preset_says_what_it_could_not_set() -> None:
     said = " ".join(arguments("petri", "--preset", "many-cores").chosen.says)
-    assert "envs=8 instead of 12" in said and "demonstration_workers=12" in said
+    assert "n_envs=8 instead of 12" in said and "demonstration_workers=12" in said
     with pytest.raises(HotloopError, match="there is no preset 'big'"):
         read(["petri", "--preset", "big"])
     assert largest_divisor(2048, 12) == 8 and largest_divisor(7, 6) == 1
@@ -76,10 +78,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 FOUND = Tuned(
     target="petri",
-    base={"wafers": 4, "frames_per_batch": 2048},
+    base={"wafers": 4, "n_epochs": 4},
     safe={"learner": "fused"},
-    semantic={"learner": "fused", "envs": 64},
-    invariants=("envs: frames_per_batch stays 2048",),
+    semantic={"learner": "fused", "n_envs": 64, "n_steps": 32},
+    invariants=("n_envs: n_envs * n_steps stays 2048",),
     safe_gain="faster by 4.0 % [2.0, 6.0]",
     semantic_gain="faster by 30.0 % [28.0, 32.0]",
     rate_per_s=1000.0,
@@ -90,11 +92,11 @@ FOUND = Tuned(
 def test_tuned_settings_are_applied_safe_ones_first(cache: Path) -> None:
     assert remember(FOUND) and cache_file() == cache
     safe = arguments("petri", "--tuned")
-    assert (safe.config.learner, safe.config.envs) == ("fused", 16)
+    assert (safe.config.learner, safe.config.n_envs) == ("fused", 16)
     assert "faster by 4.0 %" in safe.chosen.says[0] and "--tuned-semantic" in safe.chosen.says[1]
     every = arguments("petri", "--tuned-semantic", "--wafers", "6")
-    assert (every.config.learner, every.config.envs, every.config.wafers) == ("fused", 64, 6)
-    assert any("frames_per_batch stays" in sentence for sentence in every.chosen.says)
+    assert (every.config.learner, every.config.n_envs, every.config.wafers) == ("fused", 64, 6)
+    assert any("n_steps stays" in sentence for sentence in every.chosen.says)
     assert every.chosen.rate_per_s == 1300.0
     from hotloop.workflows.choices import says_of
 
@@ -158,15 +160,15 @@ def test_a_run_that_cannot_fit_is_refused_with_the_setting_that_would(
     fitting = checked_plan("snake", replace(config, buffer_size=value), available_bytes=4 << 30)
     assert fitting is not None and fitting.plan.fits()
     monkeypatch.setattr(memory, "memory_available_bytes", lambda: 1 << 30)
-    assert main(["train", "ricochet", "--envs", "100000", "--no-profiling"]) == 2
-    assert "--envs" in capsys.readouterr().err
+    assert main(["train", "ricochet", "--n-envs", "100000", "--no-profiling"]) == 2
+    assert "--n-envs" in capsys.readouterr().err
 
 
 def test_the_plan_grows_with_the_settings_it_names() -> None:
     for name, config, setting in (
         ("snake", Snake(), "buffer_size"),
-        ("petri", Petri(), "frames_per_batch"),
-        ("ricochet", Ricochet(), "envs"),
+        ("petri", Petri(), "n_steps"),
+        ("ricochet", Ricochet(), "n_envs"),
     ):
         more = replace(config, **{setting: 8 * getattr(config, setting)})
         small, large = needs_of(name, config), needs_of(name, more)
@@ -176,9 +178,9 @@ def test_the_plan_grows_with_the_settings_it_names() -> None:
 
 
 def test_settings_that_cannot_be_are_left_to_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
-    assert memory_plan("petri", Petri(envs=0)) is None
-    assert main(["train", "petri", "--envs", "0", "--no-profiling"]) == 2
-    assert "envs=0 must be at least 1" in capsys.readouterr().err
+    assert memory_plan("petri", Petri(wafers=0)) is None
+    assert main(["train", "petri", "--n-envs", "0", "--no-profiling"]) == 2
+    assert "n_envs=0 must be at least 1" in capsys.readouterr().err
 
 
 MEASURE = """
@@ -199,14 +201,14 @@ print(json.dumps([plan.total_bytes, peak_bytes(None, children)]))
     [
         pytest.param(
             "petri",
-            {"frames_per_batch": 262_144, "timesteps": 1, "envs": 64, "epochs": 1, "minibatch": 2048}
+            {"n_steps": 4096, "total_timesteps": 1, "n_envs": 64, "n_epochs": 1, "batch_size": 2048}
             | {"learner": "fused"},
             marks=pytest.mark.long,
         ),
         ("snake", {"buffer_size": 2_000_000, "total_timesteps": 2_100_000, "gradient_steps": 0}),
         pytest.param(
             "ricochet",
-            {"timesteps": 1, "envs": 32, "rollout_steps": 32, "epochs": 1},
+            {"total_timesteps": 1, "n_envs": 32, "n_steps": 32, "n_epochs": 1},
             marks=pytest.mark.long,
         ),
         *(
@@ -223,12 +225,12 @@ print(json.dumps([plan.total_bytes, peak_bytes(None, children)]))
                 ),
                 ("snake", {"learner": "compiled", "total_timesteps": 4000}),
                 ("snake", {"trainer": "sb3", "n_envs": 16, "total_timesteps": 4000}),
-                ("petri", {"timesteps": 6000, "learner": "torch"}),
-                ("petri", {"timesteps": 6000, "learner": "fused", "trainer": "torchrl"}),
-                ("petri", {"timesteps": 6000, "learner": "fused", "trainer": "sb3"}),
-                ("ricochet", {"timesteps": 1, "epochs": 1, "evaluation_boards": 300}),
-                ("ricochet", {"timesteps": 1, "epochs": 1, "obs_mode": "symbolic"}),
-                ("ricochet", {"timesteps": 1, "epochs": 1, "trainer": "sb3"}),
+                ("petri", {"total_timesteps": 6000, "learner": "torch"}),
+                ("petri", {"total_timesteps": 6000, "learner": "fused", "trainer": "torchrl"}),
+                ("petri", {"total_timesteps": 6000, "learner": "fused", "trainer": "sb3"}),
+                ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "n_eval_episodes": 300}),
+                ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "obs_mode": "symbolic"}),
+                ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "trainer": "sb3"}),
             )
         ),
     ],

@@ -6,6 +6,28 @@ from hotloop._util.errors import HotloopError
 
 # "verb" or "train workload" -> {old flag: what to type today}
 RENAMED: dict[str, dict[str, str]] = {
+    "train ricochet": {
+        "--timesteps": "--total-timesteps",
+        "--envs": "--n-envs",
+        "--rollout-steps": "--n-steps",
+        "--epochs": "--n-epochs",
+        "--discount": "--gamma",
+        "--entropy-weight": "--ent-coef",
+        "--hidden": "--net-arch",
+        "--episode-steps": "--max-episode-steps",
+        "--evaluation-boards": "--n-eval-episodes",
+    },
+    "train petri": {
+        "--timesteps": "--total-timesteps",
+        "--envs": "--n-envs",
+        "--frames-per-batch": "--n-steps (of each environment)",
+        "--epochs": "--n-epochs",
+        "--minibatch": "--batch-size",
+        "--entropy-weight": "--ent-coef",
+        "--n-hidden": "--net-arch (the width of each hidden layer)",
+        "--n-layer": "--net-arch (the width of each hidden layer)",
+        "--metrics": "--tensorboard-log",
+    },
     "train snake": {
         "--episodes": "--stop-at-episodes",
         "--steps": "--total-timesteps",

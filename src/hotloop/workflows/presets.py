@@ -10,8 +10,8 @@ from hotloop.tuning.starting import PRESETS, Preset, preset
 # workload -> its setting -> the preset's entry. What a workload has no setting for is left out.
 # `epochs` of a preset are passes over demonstrations: no other workload's epochs are those.
 FIELDS: dict[str, dict[str, str]] = {
-    "ricochet": {"envs": "envs", "timesteps": "timesteps"},
-    "petri": {"envs": "envs", "timesteps": "timesteps", "minibatch": "batch_size"},
+    "ricochet": {"n_envs": "envs", "total_timesteps": "timesteps"},
+    "petri": {"n_envs": "envs", "total_timesteps": "timesteps", "batch_size": "batch_size"},
     "snake": {"n_envs": "envs", "stop_at_episodes": "episodes", "batch_size": "batch_size"},
     "mario": {"collectors": "envs", "batch_size": "batch_size"},
     "imitate": {
@@ -31,17 +31,17 @@ def preset_settings(name: str, config: Any, chosen: str) -> tuple[dict[str, Any]
         if getattr(values, theirs) is not None
     }
     said = []
-    if name == "petri" and "envs" in found:
-        fitting = largest_divisor(config.frames_per_batch, found["envs"])
-        if fitting != found["envs"]:
+    if name == "petri" and "n_envs" in found:  # the samples of a rollout stay the same
+        fitting = largest_divisor(config.samples, found["n_envs"])
+        if fitting != found["n_envs"]:
             said.append(
-                f"preset {chosen}: envs={fitting} instead of {found['envs']}, "
-                f"which does not divide frames_per_batch={config.frames_per_batch}"
+                f"preset {chosen}: n_envs={fitting} instead of {found['n_envs']}, "
+                f"which does not divide n_envs * n_steps = {config.samples}"
             )
-        found["envs"] = fitting
+        found |= {"n_envs": fitting, "n_steps": config.samples // fitting}
     words = " ".join(f"{key}={value}" for key, value in found.items())
     said.insert(0, f"preset {chosen}: {words}" if found else f"preset {chosen} sets nothing of {name}")
-    used = {fields[mine] for mine in found}
+    used = {fields[mine] for mine in found if mine in fields}
     rest = {f.name: getattr(values, f.name) for f in dataclasses.fields(Preset) if f.name not in used}
     left = " ".join(f"{key}={value}" for key, value in rest.items() if value is not None)
     if left:

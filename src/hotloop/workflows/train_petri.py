@@ -140,8 +140,9 @@ def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
     words.append("--turbo" if turbo else "--no-turbo")
     for field in dataclasses.fields(Petri):
         value = getattr(config, field.name)
-        if field.name not in ("turbo", "seed", "checkpoint", "resume", "metrics"):
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
+        if field.name not in ("turbo", "seed", "checkpoint", "resume", "tensorboard_log"):
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
     return tuple(words)
 
 
@@ -151,8 +152,8 @@ def measured_batches(folder: Path, config: Petri) -> Figures:
     found, known = batch_breakdown(capture), run_figures(capture)
     if found is None:
         return known
-    steps = found.batches * config.frames_per_batch
-    updates = found.batches * config.epochs * (config.frames_per_batch // config.minibatch)
+    steps = found.batches * config.samples
+    updates = found.batches * config.updates_per_batch
     return replace(
         known,
         s_per_env_step=found.wall_ns / 1e9 / steps,

@@ -55,30 +55,36 @@ class Tunable:
 
 
 def _petri_knobs(config: Any, cores: int) -> list[Knob]:
-    frames = config.frames_per_batch
+    samples = config.samples
     return [
         Knob("learner", ("fused", "torch"), config.learner),
         *([] if config.turbo else [Knob("turbo", (True,), False)]),
         Knob(
-            "envs",
-            tuple(n for n in doubling(1, 1024) if frames % n == 0),
-            config.envs,
+            "n_envs",
+            tuple(n for n in doubling(1, 1024) if samples % n == 0),
+            config.n_envs,
             "envs",
             "semantic",
-            f"frames_per_batch stays {frames}: more tools, fewer steps of each",
+            f"n_envs * n_steps stays {samples}: more tools, fewer steps of each",
         ),
     ]
 
 
 def _petri_also(config: Any, cores: int) -> list[Knob]:
-    sizes = tuple(n for n in doubling(64, config.frames_per_batch) if config.frames_per_batch % n == 0)
-    said = "frames and epochs stay, so the number of updates changes: a different amount of learning"
-    return [Knob("minibatch", sizes or (config.minibatch,), config.minibatch, "batch", "semantic", said)]
+    sizes = tuple(n for n in doubling(64, config.samples) if config.samples % n == 0)
+    said = "n_steps and n_epochs stay, so the number of updates changes: a different amount of learning"
+    return [Knob("batch_size", sizes or (config.batch_size,), config.batch_size, "batch", "semantic", said)]
+
+
+def _keep_samples(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
+    """More environments, shorter rollouts: the samples of a rollout stay the same."""
+    n_steps = config.n_envs * config.n_steps // int(settings["n_envs"])
+    return replace(config, **{**changed, "n_steps": n_steps})
 
 
 def _petri_endless(config: Any) -> Any:
     # `auto` measures the learners, with an eye on how long the training is: it keeps the user's length
-    return config if config.learner == "auto" else replace(config, timesteps=ENDLESS, batches=0)
+    return config if config.learner == "auto" else replace(config, total_timesteps=ENDLESS, batches=0)
 
 
 def _ours(config: Any) -> bool:
@@ -90,30 +96,25 @@ def _ours(config: Any) -> bool:
 
 
 def _ricochet_knobs(config: Any, cores: int) -> list[Knob]:
-    samples = config.envs * config.rollout_steps
+    samples = config.n_envs * config.n_steps
     pictures = config.obs_mode == "rgb_image" and config.trainer == "hotloop"
     return [
         *([] if config.rendering == "compiled" else [Knob("rendering", ("compiled",), config.rendering)]),
         *([Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads")] if pictures else []),
         Knob(
-            "envs",
-            tuple(n for n in doubling(4, 256) if samples % n == 0 and samples // n >= 4) or (config.envs,),
-            config.envs,
+            "n_envs",
+            tuple(n for n in doubling(4, 256) if samples % n == 0 and samples // n >= 4) or (config.n_envs,),
+            config.n_envs,
             "envs",
             "semantic",
-            f"envs x rollout_steps stays {samples}, and so does the number of updates",
+            f"n_envs * n_steps stays {samples}, and so does the number of updates",
         ),
     ]
 
 
-def _ricochet_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
-    steps = config.envs * config.rollout_steps // int(settings["envs"])
-    return replace(config, **{**changed, "rollout_steps": steps})
-
-
 def _ricochet_endless(config: Any) -> Any:
     auto = config.obs_mode != "rgb_image"  # then the learner is measured, see petri
-    return config if auto else replace(config, timesteps=ENDLESS)
+    return config if auto else replace(config, total_timesteps=ENDLESS)
 
 
 # ---- snake
@@ -241,8 +242,8 @@ def _imitate_endless(config: Any) -> Any:
 
 
 TUNABLE = {
-    "petri": Tunable(_petri_knobs, _petri_endless, _petri_also, ends_its_cycle=_ours),
-    "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_ricochet_change, ends_its_cycle=_ours),
+    "petri": Tunable(_petri_knobs, _petri_endless, _petri_also, change=_keep_samples, ends_its_cycle=_ours),
+    "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_keep_samples, ends_its_cycle=_ours),
     "snake": Tunable(
         _snake_knobs,
         lambda config: replace(config, total_timesteps=ENDLESS, stop_at_episodes=None),

@@ -19,6 +19,7 @@ from hotloop.rl.envs.batch import BatchedEnv
 
 _reset = profile("env_reset")
 _evaluate = profile("evaluate")
+_compile = profile("compile_kernels", "other")
 
 
 def make_envs(name: str, n_envs: int, **settings: Any) -> Any:
@@ -45,6 +46,14 @@ def make_envs(name: str, n_envs: int, **settings: Any) -> Any:
         copy=False,
         autoreset_mode=AutoresetMode.SAME_STEP,
     )
+
+
+def compile_kernels(envs: Any) -> Any:
+    """Reset and step the envs once, so that compilation is a region of its own; returns the envs."""
+    with _compile:
+        envs.reset(seed=0)
+        envs.step(np.zeros_like(envs.action_space.sample()))
+    return envs
 
 
 class EpisodeLog(NamedTuple):

@@ -98,28 +98,27 @@ def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
 def _petri(config: Any) -> tuple[MemoryEstimate, ...]:
     from hotloop.rl.workloads.petri import make_envs
 
-    one = make_envs(replace(config, envs=1))
+    one = make_envs(replace(config, n_envs=1))
     seen, actions = _bytes_of(one.single_observation_space), int(one.single_action_space.n)
-    frames = config.frames_per_batch
-    held = rollout_bytes(frames // config.envs, config.envs, seen, actions, masked=True)
+    samples = config.samples
+    held = rollout_bytes(config.n_steps, config.n_envs, seen, actions, masked=True)
     copies = 2 if config.learner == "auto" else 1  # the learners are tried on a made-up rollout
-    order = 8 * config.epochs * frames
-    batch = config.minibatch * 4 * (seen // 4 + 6 * config.n_layer * config.n_hidden)
+    order = 8 * config.n_epochs * samples
+    batch = config.batch_size * 4 * (seen // 4 + 6 * sum(config.net_arch))
     return (
-        MemoryEstimate(f"rollouts of {frames:,} frames", copies * held + order, "frames_per_batch", frames),
-        MemoryEstimate(f"{config.envs:,} tools", config.envs * 4 * seen, "envs", config.envs),
-        MemoryEstimate(f"minibatches of {config.minibatch:,}", batch, "minibatch", config.minibatch),
+        MemoryEstimate(f"rollouts of {samples:,} steps", copies * held + order, "n_steps", config.n_steps),
+        MemoryEstimate(f"{config.n_envs:,} tools", config.n_envs * 4 * seen, "n_envs", config.n_envs),
+        MemoryEstimate(f"batches of {config.batch_size:,}", batch, "batch_size", config.batch_size),
         _loaded(config.learner, config.trainer),
     )
 
 
 def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
-    from hotloop.rl.workloads.ricochet import make_envs
-    from hotloop.rl.workloads.ricochet_play import MOST_AT_ONCE
+    from hotloop.rl.workloads.ricochet import BOARDS_AT_ONCE, make_envs
 
-    one = make_envs(replace(config, envs=1))
+    one = make_envs(replace(config, n_envs=1))
     space, actions = one.single_observation_space, int(one.single_action_space.n)
-    seen, steps, envs = _bytes_of(space), config.rollout_steps, config.envs
+    seen, steps, envs = _bytes_of(space), config.n_steps, config.n_envs
     held = rollout_bytes(steps, envs, seen, actions, masked=False)
     boards = envs * 3 * seen
     pictures = config.obs_mode == "rgb_image"
@@ -127,19 +126,22 @@ def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
     if not pictures:
         dense = 4 * math.prod(space.shape)
         held = 2 * rollout_bytes(steps, envs, dense, actions, masked=False)
-        batch = max(steps * envs // 4, 1) * (dense + 4 * 12 * 128)
+        batch = max(steps * envs // config.num_minibatches, 1) * (dense + 4 * 12 * 128)
     else:
-        rows = -(-envs // min(4, envs))
+        rows = -(-envs // config.num_minibatches)
         batch = rows * steps * (seen + _picture_bytes(config, space.shape))
-    played = min(config.evaluation_boards, MOST_AT_ONCE)
+    played = min(config.n_eval_episodes, BOARDS_AT_ONCE)
     looked_at = played * (3 + 4 * PICTURE_COPIES) * seen if pictures else 0
     return (
-        MemoryEstimate(f"rollouts of {steps} steps x {envs:,} boards", held, "envs", envs),
+        MemoryEstimate(f"rollouts of {steps} steps x {envs:,} boards", held, "n_envs", envs),
         MemoryEstimate(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
         MemoryEstimate(
-            f"minibatches of {max(steps * envs // 4, 1):,} observations", batch, "rollout_steps", steps
+            f"batches of {max(steps * envs // config.num_minibatches, 1):,} observations",
+            batch,
+            "n_steps",
+            steps,
         ),
-        MemoryEstimate(f"{envs:,} boards", boards, "envs", envs),
+        MemoryEstimate(f"{envs:,} boards", boards, "n_envs", envs),
         _loaded(learner, config.trainer, convolves=pictures),
     )
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotloop.rl.train.runs import RunResult
 
 Note = Callable[[], str]
 
@@ -31,6 +35,13 @@ class Outcome:
     """What a reader must know to read the figures right."""
     figures: dict[str, float | None] = field(default_factory=dict)
     """What else was measured, by name; None for what was not. Goes into the recording."""
+
+    @classmethod
+    def of_run(cls, result: RunResult, checkpoint: Path | None, remarks: tuple[str, ...]) -> Outcome:
+        """The outcome of one of our trainers."""
+        names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by")
+        values = {name: getattr(result, name) for name in names}
+        return cls(**values, checkpoint=checkpoint, remarks=remarks)
 
     @property
     def steps_per_s(self) -> float:

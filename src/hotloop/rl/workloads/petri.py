@@ -1,10 +1,14 @@
-"""`hotloop train petri`: an agent that runs a cluster tool, a timed Petri net, without scrapping wafers.
+"""`hotloop train petri`: an agent learns to run a cluster tool, a timed Petri net, without scrapping wafers.
 
     from hotloop.rl.workloads.petri import Petri, run
-    outcome = run(Petri(wafers=4, timesteps=200_000))
+    outcome = run(Petri(wafers=4, total_timesteps=200_000))
 
-PPO by three trainers with the same network and the same settings. Every batch after the first is one call
-of the region `training_batch`, so that a breakdown of a batch has nothing of start-up in it.
+Three trainers run PPO with the same network and settings. A training batch is one rollout with its update.
+Every training batch after the first is one call of the region `training_batch`, so that its breakdown has
+nothing of start-up in it.
+
+torch and numba take seconds to load, and `hotloop train --help` only needs the settings. So the modules that
+need them, ours included, are imported in functions.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,15 +27,15 @@ from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
-from hotloop.rl.workloads.warming import warm
 
-Trainer = Literal["hotloop", "torchrl", "sb3"]
-Best = Callable[[NDArray[np.float32], NDArray[np.bool_]], NDArray[np.int64]]
+Policy = Callable[[NDArray[np.float32], NDArray[np.bool_]], NDArray[np.int64]]
+"""Observations and action masks -> actions."""
+AroundBatch = Callable[[], AbstractContextManager[Any]]
+"""Makes the context in which a measured training batch runs."""
 
-DISCOUNT, TRACE, CLIP, VALUE_WEIGHT, LARGEST_NORM, ADAM_EPSILON = 0.99, 0.95, 0.2, 0.5, 0.5, 1e-5
 WARM_UP_BATCHES = 1
 
-_batch = profile("training_batch", "other")
+_training_batch = profile("training_batch", "other")
 _evaluate = profile("evaluate")
 
 
@@ -39,234 +43,196 @@ _evaluate = profile("evaluate")
 class Petri:
     """Train an agent on a semiconductor cluster tool, a Petri net: PPO with action masks."""
 
-    timesteps: int = 200_000
-    """Env steps of the training; rounded up to whole batches."""
+    total_timesteps: int = 200_000
+    """Env steps to train for, rounded up to whole training batches."""
     batches: int = 0
-    """Train for so many batches instead, after one to warm up; 5 with --breakdown and --compare."""
+    """Train for this many training batches instead, plus one to warm up; 5 with --breakdown and --compare."""
     wafers: int = 4
     """Wafers to process in an episode."""
     turbo: bool = True
-    """The compiled simulator, or the plain one in numpy; what the agent sees and earns is the same."""
-    trainer: Trainer = "hotloop"
-    """Ours, TorchRL's collector and loss, or MaskablePPO of sb3-contrib; same network, same settings."""
-    n_hidden: int = 64
-    """Units of a hidden layer of actor and critic."""
-    n_layer: int = 2
-    """Hidden layers."""
-    frames_per_batch: int = 2048
-    """Env steps, of all environments together, between two rounds of learning."""
-    envs: int = 16
-    """Cluster tools run at the same time."""
-    epochs: int = 4
-    """Passes over a batch."""
-    minibatch: int = 512
-    """Samples of a gradient step."""
+    """Use the compiled simulator instead of the plain one in numpy; observations and rewards are the same."""
+    trainer: Literal["hotloop", "torchrl", "sb3"] = "hotloop"
+    """Our PPO, TorchRL's collector and loss, or MaskablePPO of sb3-contrib."""
+    net_arch: tuple[int, ...] = (64, 64)
+    """Hidden layer widths of the actor and of the critic."""
+    n_envs: int = 16
+    """Number of cluster tools run in parallel."""
+    n_steps: int = 128
+    """Length of a rollout on each tool."""
+    n_epochs: int = 4
+    """Passes over a rollout."""
+    batch_size: int = 512
+    """Samples of one gradient step; must divide n_envs * n_steps."""
     learning_rate: float = 1e-3
-    """Of Adam."""
-    entropy_weight: float = 0.01
+    """Adam's learning rate."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Lambda of generalized advantage estimation."""
+    clip_range: float = 0.2
+    """How far the probability ratio may leave 1 before its gradient is cut."""
+    ent_coef: float = 0.01
     """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Maximum norm of the gradient."""
     learner: Literal["auto", "fused", "torch"] = "auto"
-    """Of our trainer: loss, gradient and Adam in one kernel, or one by one in torch."""
+    """Learner of our PPO: one kernel for the whole update, or PyTorch; `auto` times both."""
     seed: int = 0
-    """Same seed, same settings: same agent."""
+    """Same seed and settings, same agent."""
     checkpoint: Path | None = None
-    """Where to keep the agent, with our trainer; also written on Ctrl-C."""
+    """File to save the agent to, with our PPO; also written on Ctrl-C."""
     resume: bool = False
-    """Go on from the checkpoint."""
-    metrics: Path | None = None
-    """Folder for TensorBoard, with our trainer."""
+    """Continue from the checkpoint."""
+    tensorboard_log: Path | None = None
+    """Folder for TensorBoard, with our PPO."""
 
+    @property
+    def samples(self) -> int:
+        """Env steps of a training batch, all tools together."""
+        return self.n_envs * self.n_steps
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """An episode of the trained agent, always taking the likeliest action."""
+    @property
+    def all_batches(self) -> int:
+        """Training batches of the whole run, the one to warm up included."""
+        return self.batches + WARM_UP_BATCHES if self.batches else -(-self.total_timesteps // self.samples)
 
-    wafers_done: int
-    scrapped: bool
-    clock_s: int
-    total_reward: float
-
-
-Measured = Callable[[], AbstractContextManager[Any]]  # what to be inside of during a measured batch
-
-
-def make_envs(config: Petri, autoreset_mode: str = "SameStep", copy: bool = False) -> Any:
-    """The cluster tools as a vector env, as our trainer wants them."""
-    from hotloop.rl.envs.petri.env import PetriVectorEnv
-
-    return PetriVectorEnv(
-        config.envs, wafers=config.wafers, turbo=config.turbo, autoreset_mode=autoreset_mode, copy=copy
-    )
-
-
-def batches_of(config: Petri) -> int:
-    """Batches of the whole training, the one to warm up included."""
-    if config.batches:
-        return config.batches + WARM_UP_BATCHES
-    return -(-config.timesteps // config.frames_per_batch)
-
-
-def prepare(config: Petri) -> None:
-    """Compile the kernels, before anybody looks at the time."""
-    if config.trainer == "hotloop":
-        warm(make_envs(config)).close()
-
-
-def run(
-    config: Petri, note: Note | None = None, quiet: bool = False, measured: Measured | None = None
-) -> Outcome:
-    """Train as the config says; each batch after the first inside `measured()`, by default the region."""
-    check(config)
-    around = measured or (lambda: _batch)
-    if config.trainer == "torchrl":
-        require_extra("torchrl", "torchrl")
-        from hotloop.rl.workloads.petri_torchrl import train
-
-        return train(config, around)
-    return _with_sb3(config, around) if config.trainer == "sb3" else _with_ppo(config, note, quiet, around)
+    @property
+    def updates_per_batch(self) -> int:
+        """Gradient steps of a training batch."""
+        return self.n_epochs * (self.samples // self.batch_size)
 
 
 def check(config: Petri) -> None:
-    """Raise HotloopError with one sentence for the first setting that cannot be."""
-    for name in ("wafers", "n_hidden", "n_layer", "envs", "epochs", "frames_per_batch"):
-        if getattr(config, name) < 1:
-            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
-    if config.batches < 0 or (not config.batches and config.timesteps < 1):
+    """Raise HotloopError for the first invalid setting."""
+    from hotloop.rl.train import runs
+
+    runs.check_at_least(config, 1, "wafers", "n_envs", "n_steps", "n_epochs")
+    runs.check_net_arch(config)
+    if config.batches < 0 or (not config.batches and config.total_timesteps < 1):
         raise HotloopError(
-            f"timesteps={config.timesteps} and batches={config.batches} leave nothing to do; "
-            "give one of them, at least 1."
+            f"total_timesteps={config.total_timesteps} and batches={config.batches} leave nothing to train; "
+            "set one of them to at least 1."
         )
-    frames = config.frames_per_batch
-    if frames % config.envs or config.minibatch < 2 or frames % config.minibatch:
+    runs.check_batch_size(config.batch_size, config.samples)
+    saves = config.checkpoint is not None or config.resume or config.tensorboard_log is not None
+    if config.trainer != "hotloop" and saves:
         raise HotloopError(
-            f"frames_per_batch={frames} must be a multiple of envs={config.envs} and of "
-            f"minibatch={config.minibatch} (at least 2)."
-        )
-    kept = config.checkpoint is not None or config.resume or config.metrics is not None
-    if config.trainer != "hotloop" and kept:
-        raise HotloopError(
-            f"trainer={config.trainer!r} keeps no checkpoints and no metrics; leave checkpoint, resume and "
-            "metrics out, or use hotloop."
+            f"trainer={config.trainer!r} writes no checkpoints and no TensorBoard log; leave out checkpoint, "
+            "resume and tensorboard_log, or use trainer='hotloop'."
         )
 
 
-def play(config: Petri, best: Best, seed: int = 0) -> Played:
-    """One episode of the agent, on the compiled simulator."""
+def make_envs(config: Petri, autoreset_mode: str = "SameStep", copy: bool = False) -> Any:
+    """The cluster tools as one vector env."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
-    env = PetriVectorEnv(1, wafers=config.wafers, autoreset_mode="Disabled")
-    with _evaluate:
-        observations, infos = env.reset(seed=seed)
-        total, over = 0.0, False
-        while not over:
-            actions = best(observations, infos["action_mask"])
-            observations, rewards, terminated, truncated, infos = env.step(actions)
-            total += float(rewards[0])
-            over = bool(terminated[0] or truncated[0])
-    return Played(int(infos["wafers_done"][0]), bool(infos["scrapped"][0]), int(infos["clock"][0]), total)
-
-
-def played_words(config: Petri, best: Best) -> tuple[str, ...]:
-    """What the trained agent does with a lot of wafers; nothing after a short measurement."""
-    if config.batches:
-        return ()
-    seen = play(config, best)
-    scrap = "one scrapped" if seen.scrapped else "none scrapped"
-    return (f"the agent finishes {seen.wafers_done} of {config.wafers} wafers in {seen.clock_s} s, {scrap}",)
-
-
-def best_of(network: Any) -> Best:
-    """The likeliest allowed actions of an `ActorCritic`."""
-    import torch
-
-    def best(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        with torch.inference_mode():
-            logits = network.logits(torch.from_numpy(observations))
-            logits = torch.where(torch.from_numpy(masks), logits, -torch.inf)
-            chosen: NDArray[np.int64] = logits.argmax(dim=1).numpy()
-        return chosen
-
-    return best
+    return PetriVectorEnv(
+        config.n_envs, wafers=config.wafers, turbo=config.turbo, autoreset_mode=autoreset_mode, copy=copy
+    )
 
 
 def make_network(config: Petri, observation: int, actions: int) -> Any:
-    """The network of all trainers but sb3, which makes its own alike; weights follow from the seed."""
+    """The network of our PPO and of TorchRL; its weights follow from the seed. sb3 makes one of its own."""
     import torch
 
     from hotloop.rl.train.networks.mlp import ActorCritic
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return ActorCritic(observation, actions, (config.n_hidden,) * config.n_layer)
+        return ActorCritic(observation, actions, config.net_arch)
 
 
-class _Turns:
-    """Enters what surrounds a measured batch between two updates of a loop that is not ours."""
+def prepare(config: Petri) -> None:
+    """Compile the kernels before anything is timed."""
+    from hotloop.rl.train.make_envs import compile_kernels
 
-    def __init__(self, around: Measured, batches: int):
+    if config.trainer == "hotloop":
+        compile_kernels(make_envs(config)).close()
+
+
+# ---- training
+
+
+def run(
+    config: Petri, note: Note | None = None, quiet: bool = False, around: AroundBatch | None = None
+) -> Outcome:
+    """Train; each training batch after the first runs inside `around()`, by default the region."""
+    check(config)
+    around = around or (lambda: _training_batch)
+    if config.trainer == "torchrl":
+        return _train_torchrl(config, around)
+    return _train_sb3(config, around) if config.trainer == "sb3" else _train_ppo(config, note, quiet, around)
+
+
+class _BatchContexts:
+    """Enters `around()` for each training batch after the first, in a loop that only calls `next_batch`."""
+
+    def __init__(self, around: AroundBatch, batches: int):
         self._around, self._left = around, batches
         self._open: AbstractContextManager[Any] = nullcontext()
 
-    def next(self, *_: Any) -> None:
-        """A batch has ended; the next one, if there is one, is measured."""
-        self.end()
+    def next_batch(self, *_: Any) -> None:
+        self.close()
         self._left -= 1
         if self._left > 0:
             self._open = self._around()
             self._open.__enter__()
 
-    def end(self) -> None:
-        """Leave what is open."""
+    def close(self) -> None:
         self._open.__exit__(None, None, None)
         self._open = nullcontext()
 
 
-def _with_ppo(config: Petri, note: Note | None, quiet: bool, around: Measured) -> Outcome:
+def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatch) -> Outcome:
+    from hotloop.rl.train.make_envs import compile_kernels
     from hotloop.rl.train.ppo import PPOConfig, train
 
-    batches = batches_of(config)
     settings = PPOConfig(
         env=f"Petri(wafers={config.wafers}, turbo={config.turbo})",  # a checkpoint of another is refused
-        total_timesteps=batches * config.frames_per_batch,
+        total_timesteps=config.all_batches * config.samples,
         seed=config.seed,
-        n_envs=config.envs,
-        n_steps=config.frames_per_batch // config.envs,
-        batch_size=config.minibatch,
-        n_epochs=config.epochs,
+        n_envs=config.n_envs,
+        n_steps=config.n_steps,
+        n_epochs=config.n_epochs,
+        batch_size=config.batch_size,
         learning_rate=config.learning_rate,
-        ent_coef=config.entropy_weight,
-        gamma=DISCOUNT,
-        gae_lambda=TRACE,
-        clip_range=CLIP,
-        vf_coef=VALUE_WEIGHT,
-        max_grad_norm=LARGEST_NORM,
-        adam_eps=ADAM_EPSILON,
-        net_arch=(config.n_hidden,) * config.n_layer,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_range=config.clip_range,
+        ent_coef=config.ent_coef,
+        vf_coef=config.vf_coef,
+        max_grad_norm=config.max_grad_norm,
+        net_arch=config.net_arch,
         learner=config.learner,
         checkpoint=config.checkpoint,
         resume=config.resume,
-        tensorboard_log=config.metrics,
+        tensorboard_log=config.tensorboard_log,
         quiet=quiet,
     )
-    turns = _Turns(around, batches)
+    contexts = _BatchContexts(around, config.all_batches)
     try:
-        done = train(settings, envs=warm(make_envs(config)), after_update=turns.next, note=note)
+        envs = compile_kernels(make_envs(config))
+        result = train(settings, envs=envs, after_update=contexts.next_batch, note=note)
     finally:
-        turns.end()
-    words = played_words(config, best_of(done.network)) if done.stopped_by is None else ()
-    return Outcome(
-        done.env_steps,
-        done.updates,
-        done.episodes,
-        done.mean_return,
-        done.seconds,
-        done.stopped_by,
-        config.checkpoint,
-        (*words, f"learner: {done.learner}"),
-    )
+        contexts.close()
+    remarks = _evaluation(config, greedy_policy(result.network)) if result.stopped_by is None else ()
+    return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
 
 
-def _with_sb3(config: Petri, around: Measured) -> Outcome:
+def _train_torchrl(config: Petri, around: AroundBatch) -> Outcome:
+    require_extra("torchrl", "torchrl")
+    from hotloop.rl.workloads.petri_torchrl import train_torchrl
+
+    envs = make_envs(config, autoreset_mode="Disabled", copy=True)
+    size, actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
+    network = make_network(config, size, actions)
+    outcome = train_torchrl(config, envs, network, around)
+    return replace(outcome, remarks=_evaluation(config, greedy_policy(network)))
+
+
+def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
     require_extra("sb3_contrib", "sb3")
     import torch
     from sb3_contrib import MaskablePPO
@@ -274,48 +240,99 @@ def _with_sb3(config: Petri, around: Measured) -> Outcome:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     from hotloop.rl.envs.petri.env import PetriEnv
+    from hotloop.rl.train.runs import torch_threads
 
     def make() -> Any:
         return Monitor(PetriEnv(wafers=config.wafers, turbo=config.turbo))
 
-    sizes = [config.n_hidden] * config.n_layer
+    sizes = list(config.net_arch)
     model = MaskablePPO(
         "MlpPolicy",
-        DummyVecEnv([make] * config.envs),
-        n_steps=config.frames_per_batch // config.envs,
-        batch_size=config.minibatch,
-        n_epochs=config.epochs,
+        DummyVecEnv([make] * config.n_envs),
+        n_steps=config.n_steps,
+        batch_size=config.batch_size,
+        n_epochs=config.n_epochs,
         learning_rate=config.learning_rate,
-        ent_coef=config.entropy_weight,
-        gamma=DISCOUNT,
-        gae_lambda=TRACE,
-        clip_range=CLIP,
-        vf_coef=VALUE_WEIGHT,
-        max_grad_norm=LARGEST_NORM,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        clip_range=config.clip_range,
+        ent_coef=config.ent_coef,
+        vf_coef=config.vf_coef,
+        max_grad_norm=config.max_grad_norm,
         policy_kwargs={"net_arch": {"pi": sizes, "vf": sizes}, "activation_fn": torch.nn.Tanh},
         seed=config.seed,
     )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    began_s = time.perf_counter()
-    try:
-        for number in range(batches_of(config)):
+    with torch_threads(1):
+        began_s = time.perf_counter()
+        for number in range(config.all_batches):
             with around() if number else nullcontext():
-                model.learn(config.frames_per_batch, reset_num_timesteps=number == 0)
-    finally:
-        torch.set_num_threads(threads)
-    seconds = time.perf_counter() - began_s
+                model.learn(config.samples, reset_num_timesteps=number == 0)
+        seconds = time.perf_counter() - began_s
 
-    def best(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def act(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.asarray(model.predict(observations, action_masks=masks, deterministic=True)[0])
 
     monitors: list[Any] = model.env.envs  # type: ignore[union-attr]
     recent = list(model.ep_info_buffer or [])
     return Outcome(
         env_steps=model.num_timesteps,
-        updates=batches_of(config) * config.epochs * (config.frames_per_batch // config.minibatch),
+        updates=config.all_batches * config.updates_per_batch,
         episodes=sum(len(env.get_episode_rewards()) for env in monitors),
         mean_return=sum(e["r"] for e in recent) / len(recent) if recent else None,
         seconds=seconds,
-        remarks=played_words(config, best),
+        remarks=_evaluation(config, act),
     )
+
+
+# ---- evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """An episode of the trained agent, always taking the most likely action."""
+
+    wafers_done: int
+    scrapped: bool
+    clock_s: int
+    total_reward: float
+
+
+def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
+    """One episode on the compiled simulator."""
+    from hotloop.rl.envs.petri.env import PetriVectorEnv
+
+    env = PetriVectorEnv(1, wafers=config.wafers, autoreset_mode="Disabled")
+    with _evaluate:
+        observations, infos = env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            actions = policy(observations, infos["action_mask"])
+            observations, rewards, terminated, truncated, infos = env.step(actions)
+            total += float(rewards[0])
+            over = bool(terminated[0] or truncated[0])
+    return EpisodeResult(
+        int(infos["wafers_done"][0]), bool(infos["scrapped"][0]), int(infos["clock"][0]), total
+    )
+
+
+def _evaluation(config: Petri, policy: Policy) -> tuple[str, ...]:
+    """A remark on how the trained agent does; none after a measurement of a few batches."""
+    if config.batches:
+        return ()
+    seen = play(config, policy)
+    scrap = "one scrapped" if seen.scrapped else "none scrapped"
+    return (f"the agent finishes {seen.wafers_done} of {config.wafers} wafers in {seen.clock_s} s, {scrap}",)
+
+
+def greedy_policy(network: Any) -> Policy:
+    """The most likely allowed actions of an `ActorCritic`."""
+    import torch
+
+    def act(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        with torch.inference_mode():
+            logits = network.logits(torch.from_numpy(observations))
+            logits = torch.where(torch.from_numpy(masks), logits, -torch.inf)
+            chosen: NDArray[np.int64] = logits.argmax(dim=1).numpy()
+        return chosen
+
+    return act

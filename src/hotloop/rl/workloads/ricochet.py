@@ -1,136 +1,177 @@
-"""`hotloop train ricochet`: an agent that sees a board game as pictures and learns to solve it."""
+"""`hotloop train ricochet`: an agent learns to solve Ricochet Robots boards, from pictures or from symbols.
+
+torch and numba take seconds to load, and `hotloop train --help` only needs the settings. So the modules that
+need them, ours included, are imported in functions.
+"""
 
 from __future__ import annotations
 
-import time
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
-from hotloop.rl.workloads.warming import warm
 
-Trainer = Literal["hotloop", "sb3"]
+if TYPE_CHECKING:
+    from hotloop.rl.train.ppo import PPOConfig
+    from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig
+
+_evaluate = profile("evaluate")
+
+EVALUATION_SEED = 1_000_000  # away from the seeds of training
+BOARDS_AT_ONCE = 256  # of an evaluation
 
 
 @dataclass(frozen=True)
 class Ricochet:
-    """Train an agent on Ricochet Robots: pictures, a ConvLSTM and PPO, or symbols and a small network."""
+    """Train an agent on Ricochet Robots with PPO: from pictures with a ConvLSTM, or from symbols."""
 
-    timesteps: int = 50_000
-    """Env steps of the training."""
-    envs: int = 32
-    """Boards played at the same time."""
+    total_timesteps: int = 50_000
+    """Env steps to train for."""
+    n_envs: int = 32
+    """Number of boards played in parallel."""
     obs_mode: Literal["rgb_image", "image", "symbolic"] = "rgb_image"
-    """What the agent sees: pictures of 128 x 128 pixels, planes of the board, or a vector."""
+    """Observations: pictures of 128 x 128 pixels, planes of the board, or a vector."""
     lookahead: Literal[0, 1, 2] = 0
-    """With symbols, 1: also where each move ends and whether it solves the board; 2: and whether one more
-    move would."""
+    """Add to symbolic observations: 1, where each move ends and whether it solves the board; 2, also whether
+    one more move would solve it."""
     convlstm: bool = True
-    """With pictures: an encoder that remembers; otherwise plain convolutions."""
+    """With pictures, use a ConvLSTM encoder, which remembers; otherwise plain convolutions."""
     rendering: Literal["compiled", "pil"] = "compiled"
-    """Who draws the pictures; the pixels are the same."""
-    trainer: Trainer = "hotloop"
-    """Ours, or Stable-Baselines3's PPO (where the ConvLSTM is a feature extractor and does not remember)."""
+    """How pictures are drawn; the pixels are the same."""
+    trainer: Literal["hotloop", "sb3"] = "hotloop"
+    """Our PPO, or Stable-Baselines3's (there the ConvLSTM is a feature extractor without memory)."""
     board_size: int = 8
     """Cells along a side, 7 to 16."""
     robots: int = 4
-    """1 to 5."""
+    """Number of robots, 1 to 5."""
     max_solution_moves: int = 3
-    """Every board can be solved in so many moves."""
-    episode_steps: int = 100
-    """Moves after which a board is given up."""
+    """Upper limit of the shortest solution of a board, in moves."""
+    max_episode_steps: int = 100
+    """Moves after which an episode is truncated."""
     channels: int = 16
-    """Of the encoder's maps and memory, with pictures."""
-    hidden: tuple[int, ...] = (128, 128)
-    """Widths of the hidden layers, without pictures."""
-    rollout_steps: int = 16
-    """Env steps of each board between two rounds of learning."""
-    epochs: int = 3
-    """Passes over what was collected."""
+    """Channels of the encoder, with pictures."""
+    net_arch: tuple[int, ...] = (128, 128)
+    """Hidden layer widths, without pictures."""
+    n_steps: int = 16
+    """Length of a rollout on each board."""
+    n_epochs: int = 3
+    """Passes over a rollout."""
+    batch_size: int | None = None
+    """Samples of one gradient step; a quarter of a rollout when not given."""
     learning_rate: float = 1e-3
-    """Of Adam."""
-    discount: float = 0.95
-    """What a reward one step later is worth."""
-    entropy_weight: float = 0.01
-    """Reward for undecided policies."""
+    """Adam's learning rate."""
+    gamma: float = 0.95
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Lambda of generalized advantage estimation."""
+    ent_coef: float = 0.01
+    """Weight of the entropy bonus."""
     compile: bool = False
-    """Compile the network; its inner regions are then not recorded."""
+    """Train with torch.compile, with pictures; the regions inside the network are then not recorded."""
     threads: int = 1
-    """Threads of torch, with pictures; `hotloop tune ricochet` finds out whether more help."""
-    evaluation_boards: int = 0
-    """Boards never seen in training to play after it; 0 for none."""
+    """Torch threads, with pictures; `hotloop tune ricochet` measures whether more help."""
+    n_eval_episodes: int = 0
+    """Boards to evaluate the agent on after training, none of them seen before."""
     seed: int = 0
-    """Same seed, same settings: same agent."""
+    """Same seed and settings, same agent."""
     checkpoint: Path | None = None
-    """Where to keep the agent; also written on Ctrl-C."""
+    """File to save the agent to; also written on Ctrl-C."""
     resume: bool = False
-    """Go on from the checkpoint."""
+    """Continue from the checkpoint."""
 
-
-def make_envs(config: Ricochet, copy: bool = False) -> Any:
-    """The boards, as our trainers want them."""
-    from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
-
-    return RicochetVectorEnv(
-        config.envs,
-        obs_mode=config.obs_mode,
-        lookahead=config.lookahead,
-        rendering=config.rendering,
-        board_size=config.board_size,
-        robots=config.robots,
-        max_solution_moves=config.max_solution_moves,
-        max_episode_steps=config.episode_steps,
-        autoreset_mode="SameStep",
-        copy=copy,
-    )
-
-
-def prepare(config: Ricochet) -> None:
-    """Compile the kernels, before anybody looks at the time."""
-    if config.trainer == "hotloop":
-        warm(make_envs(config)).close()
+    @property
+    def num_minibatches(self) -> int:
+        """Gradient steps per pass over a rollout."""
+        samples = self.n_envs * self.n_steps
+        if self.batch_size is not None:
+            return max(1, samples // self.batch_size)
+        if self.obs_mode == "rgb_image":  # whole rollouts of boards
+            return min(4, self.n_envs)
+        return 4 if samples % 4 == 0 else 1
 
 
 def check(config: Ricochet) -> None:
-    """Raise HotloopError with one sentence for the first setting that cannot be."""
-    for name in ("envs", "timesteps", "threads"):
-        if getattr(config, name) < 1:
-            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
-    if config.evaluation_boards < 0 or (config.evaluation_boards and config.trainer == "sb3"):
+    """Raise HotloopError for the first invalid setting."""
+    from hotloop.rl.train import runs
+
+    runs.check_at_least(config, 1, "total_timesteps", "n_envs", "n_steps", "n_epochs", "threads")
+    runs.check_at_least(config, 0, "n_eval_episodes")
+    if config.n_eval_episodes and config.trainer == "sb3":
         raise HotloopError(
-            f"evaluation_boards={config.evaluation_boards} with trainer={config.trainer!r} cannot be; "
-            "give at least 0, and with sb3 leave it out."
+            f"n_eval_episodes={config.n_eval_episodes} needs trainer='hotloop'; leave it out with sb3."
+        )
+    if (
+        config.batch_size is not None
+        and config.obs_mode == "rgb_image"
+        and config.num_minibatches > config.n_envs
+    ):
+        raise HotloopError(
+            f"batch_size={config.batch_size} is less than n_steps={config.n_steps}; with pictures a batch "
+            "holds whole rollouts, so use a multiple of n_steps."
         )
 
 
+def env_settings(config: Ricochet) -> dict[str, Any]:
+    """Keyword arguments of the environment."""
+    names = ("obs_mode", "lookahead", "rendering", "board_size", "robots", "max_solution_moves")
+    return {name: getattr(config, name) for name in (*names, "max_episode_steps")}
+
+
+def make_envs(config: Ricochet) -> Any:
+    """The boards of a training."""
+    from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
+
+    return RicochetVectorEnv(config.n_envs, autoreset_mode="SameStep", copy=False, **env_settings(config))
+
+
+def prepare(config: Ricochet) -> None:
+    """Compile the kernels before anything is timed."""
+    from hotloop.rl.train.make_envs import compile_kernels
+
+    if config.trainer == "hotloop":
+        compile_kernels(make_envs(config)).close()
+
+
+# ---- training
+
+
 def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outcome:
-    """Train as the config says."""
     check(config)
     if config.trainer == "sb3":
-        return _with_sb3(config)
+        require_extra("stable_baselines3", "sb3")
+        from hotloop.rl.workloads.ricochet_sb3 import train_sb3
+
+        return train_sb3(config, env_settings(config))
     if config.obs_mode == "rgb_image":
-        return _with_recurrent_ppo(config, note, quiet)
-    return _with_ppo(config, note, quiet)
+        return _train_on_pictures(config, note, quiet)
+    return _train_on_symbols(config, note, quiet)
 
 
-def recurrent_settings(config: Ricochet, quiet: bool = False) -> Any:
-    """The settings of our PPO for pictures."""
+def recurrent_ppo_config(config: Ricochet, quiet: bool = False) -> RecurrentPPOConfig:
+    """Settings for pictures."""
     from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig
 
     return RecurrentPPOConfig(
-        total_timesteps=config.timesteps,
+        total_timesteps=config.total_timesteps,
         seed=config.seed,
         encoder="convlstm" if config.convlstm else "conv",
         channels=config.channels,
-        n_steps=config.rollout_steps,
-        n_epochs=config.epochs,
-        num_minibatches=min(4, config.envs),
+        n_steps=config.n_steps,
+        n_epochs=config.n_epochs,
+        num_minibatches=config.num_minibatches,
         learning_rate=config.learning_rate,
-        gamma=config.discount,
-        ent_coef=config.entropy_weight,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        ent_coef=config.ent_coef,
         compile=config.compile,
         threads=config.threads,
         checkpoint=config.checkpoint,
@@ -139,133 +180,163 @@ def recurrent_settings(config: Ricochet, quiet: bool = False) -> Any:
     )
 
 
-def _with_recurrent_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
-    from hotloop.rl.train.recurrent_ppo import train
-
-    done = train(recurrent_settings(config, quiet), warm(make_envs(config)), note=note)
-    remarks: list[str] = []
-    if config.evaluation_boards and done.stopped_by is None:
-        from hotloop.rl.workloads.ricochet_play import remembering
-
-        remarks += _played(config, remembering(done.network))
-    if config.compile:
-        remarks.append("the network was compiled: only its outer regions were recorded")
-    if config.rendering == "compiled":
-        remarks.append("pictures were drawn compiled: only their outer region was recorded")
-    return Outcome(
-        done.env_steps,
-        done.updates,
-        done.episodes,
-        done.mean_return,
-        done.seconds,
-        done.stopped_by,
-        config.checkpoint,
-        tuple(remarks),
-    )
-
-
-def ppo_settings(config: Ricochet, quiet: bool = False) -> Any:
-    """The settings of our PPO for planes and symbols."""
+def ppo_config(config: Ricochet, quiet: bool = False) -> PPOConfig:
+    """Settings for planes and symbols."""
     from hotloop.rl.train.ppo import PPOConfig
 
-    samples = config.rollout_steps * config.envs
     return PPOConfig(
         env="Ricochet",
-        total_timesteps=config.timesteps,
+        total_timesteps=config.total_timesteps,
         seed=config.seed,
-        n_envs=config.envs,
-        n_steps=config.rollout_steps,
-        batch_size=samples // 4 if samples % 4 == 0 else samples,
-        n_epochs=config.epochs,
+        n_envs=config.n_envs,
+        n_steps=config.n_steps,
+        n_epochs=config.n_epochs,
+        batch_size=config.batch_size or config.n_envs * config.n_steps // config.num_minibatches,
         learning_rate=config.learning_rate,
-        gamma=config.discount,
-        ent_coef=config.entropy_weight,
-        net_arch=config.hidden,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        ent_coef=config.ent_coef,
+        net_arch=config.net_arch,
         checkpoint=config.checkpoint,
         resume=config.resume,
         quiet=quiet,
     )
 
 
-def _with_ppo(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+def _train_on_pictures(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+    from hotloop.rl.train.make_envs import compile_kernels
+    from hotloop.rl.train.recurrent_ppo import train
+
+    result = train(recurrent_ppo_config(config, quiet), compile_kernels(make_envs(config)), note=note)
+    remarks = _evaluation(config, recurrent_policy(result.network)) if result.stopped_by is None else ()
+    if config.compile:
+        remarks += ("the network was compiled: only its outer regions were recorded",)
+    if config.rendering == "compiled":
+        remarks += ("pictures were drawn by a kernel: only their outer region was recorded",)
+    return Outcome.of_run(result, config.checkpoint, remarks)
+
+
+def _train_on_symbols(config: Ricochet, note: Note | None, quiet: bool) -> Outcome:
+    from hotloop.rl.train.make_envs import compile_kernels
     from hotloop.rl.train.ppo import train
 
-    done = train(ppo_settings(config, quiet), envs=warm(make_envs(config)), note=note)
-    remarks: tuple[str, ...] = ()
-    if config.evaluation_boards and done.stopped_by is None:
-        from hotloop.rl.workloads.ricochet_play import sampled
-
-        remarks = _played(config, sampled(done.network))
-    return Outcome(
-        done.env_steps,
-        done.updates,
-        done.episodes,
-        done.mean_return,
-        done.seconds,
-        done.stopped_by,
-        config.checkpoint,
-        (*remarks, f"learner: {done.learner}"),
-    )
+    result = train(ppo_config(config, quiet), envs=compile_kernels(make_envs(config)), note=note)
+    remarks = _evaluation(config, sampled_policy(result.network)) if result.stopped_by is None else ()
+    return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
 
 
-def _played(config: Ricochet, act: Any) -> tuple[str, ...]:
-    """What the agent does with boards it never saw, and what chance does."""
-    from hotloop.rl.workloads.ricochet_play import at_random, play
+# ---- evaluation
 
-    agent = play(act, config, config.evaluation_boards)
-    chance = play(at_random(config), config, config.evaluation_boards)
-    return f"the agent {agent.says}", f"at random: {100 * chance.fraction:.1f} %"
+Policy = Callable[[NDArray[Any], NDArray[np.bool_]], NDArray[np.int64]]
+"""Observations, and which of them start an episode -> actions."""
 
 
-def _with_sb3(config: Ricochet) -> Outcome:
-    """Stable-Baselines3's PPO with our network as its feature extractor: no memory between steps."""
-    require_extra("stable_baselines3", "sb3")
-    import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.vec_env import DummyVecEnv
+def _evaluation(config: Ricochet, policy: Policy) -> tuple[str, ...]:
+    """Remarks on how many unseen boards the agent solves, and how many random actions solve."""
+    if not config.n_eval_episodes:
+        return ()
+    agent = play(policy, config, config.n_eval_episodes)
+    chance = play(random_policy(config), config, config.n_eval_episodes)
+    return f"the agent {agent.summary}", f"random actions: {100 * chance.fraction:.1f} %"
 
-    from hotloop.rl.envs.ricochet.env import RicochetEnv
-    from hotloop.rl.workloads.sb3_networks import extractor_for
 
-    def make() -> Any:
-        return RicochetEnv(
-            obs_mode=config.obs_mode,
-            lookahead=config.lookahead,
-            rendering=config.rendering,
-            board_size=config.board_size,
-            robots=config.robots,
-            max_solution_moves=config.max_solution_moves,
-            max_episode_steps=config.episode_steps,
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Result of an evaluation, one episode per board."""
+
+    max_episode_steps: int
+    """Steps after which a board counts as not solved."""
+    boards: dict[int, int]
+    """Number of boards, by the moves of their shortest solutions."""
+    solved: dict[int, int]
+    """How many of them were solved."""
+    mean_steps: float | None
+    """Mean number of steps on the solved boards; None when there is none."""
+
+    @property
+    def fraction(self) -> float:
+        """Solved boards of all boards."""
+        return sum(self.solved.values()) / sum(self.boards.values())
+
+    @property
+    def summary(self) -> str:
+        each = ", ".join(f"{100 * self.solved[n] / self.boards[n]:.0f} % of {n}" for n in self.boards)
+        return (
+            f"solves {100 * self.fraction:.1f} % of {sum(self.boards.values())} unseen boards within "
+            f"{self.max_episode_steps} steps ({each} moves)"
         )
 
-    torch.set_num_threads(1)
-    pictures = config.obs_mode == "rgb_image"
-    policy: dict[str, Any] = {"net_arch": [] if pictures else list(config.hidden)}
-    if pictures:
-        policy |= extractor_for("convlstm" if config.convlstm else "conv", config.channels)
-    model = PPO(
-        "CnnPolicy" if pictures else "MlpPolicy",
-        DummyVecEnv([make] * config.envs),
-        n_steps=config.rollout_steps,
-        batch_size=max(config.rollout_steps * config.envs // 4, 2),
-        n_epochs=config.epochs,
-        learning_rate=config.learning_rate,
-        gamma=config.discount,
-        ent_coef=config.entropy_weight,
-        policy_kwargs=policy,
-        seed=config.seed,
+
+def play(policy: Policy, config: Ricochet, boards: int, seed: int = EVALUATION_SEED) -> Solved:
+    """One episode on each of `boards` boards, up to BOARDS_AT_ONCE of them at a time."""
+    optimal, steps = np.zeros(boards, dtype=np.int64), np.zeros(boards, dtype=np.int64)
+    with _evaluate:
+        for first in range(0, boards, BOARDS_AT_ONCE):
+            some = slice(first, min(first + BOARDS_AT_ONCE, boards))
+            optimal[some], steps[some] = _play_some(policy, config, some.stop - some.start, seed + first)
+    moves = sorted(set(optimal.tolist()))
+    return Solved(
+        max_episode_steps=config.max_episode_steps,
+        boards={n: int((optimal == n).sum()) for n in moves},
+        solved={n: int(((optimal == n) & (steps > 0)).sum()) for n in moves},
+        mean_steps=float(steps[steps > 0].mean()) if steps.any() else None,
     )
-    began = time.perf_counter()
-    model.learn(config.timesteps)
-    seconds = time.perf_counter() - began
-    episodes = list(model.ep_info_buffer or [])
-    return Outcome(
-        env_steps=model.num_timesteps,
-        updates=model._n_updates * 4,
-        episodes=int(getattr(model, "_episode_num", len(episodes))) or len(episodes),
-        mean_return=sum(e["r"] for e in episodes) / len(episodes) if episodes else None,
-        seconds=seconds,
-        remarks=("Stable-Baselines3's PPO: the ConvLSTM is a feature extractor and does not remember",)
-        if pictures and config.convlstm
-        else (),
-    )
+
+
+def _play_some(policy: Policy, config: Ricochet, count: int, seed: int) -> tuple[Any, Any]:
+    """Moves of the shortest solutions, and steps taken or 0 where a board was not solved, [count] each."""
+    envs = make_envs(dataclasses.replace(config, n_envs=count))
+    observations, infos = envs.reset(seed=seed)
+    optimal, steps = infos["optimal_moves"].copy(), np.zeros(count, dtype=np.int64)
+    episode_starts, running = np.ones(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
+    for number in range(1, config.max_episode_steps + 1):
+        observations, _, terminated, truncated, _ = envs.step(policy(observations, episode_starts))
+        steps[terminated & running] = number
+        episode_starts = terminated | truncated
+        running &= ~episode_starts
+        if not running.any():
+            break
+    envs.close()
+    return optimal, steps
+
+
+def random_policy(config: Ricochet, seed: int = 0) -> Policy:
+    rng = np.random.default_rng(seed)
+    return lambda observations, _: rng.integers(0, 4 * config.robots, len(observations))
+
+
+def sampled_policy(network: Any, seed: int = 0) -> Policy:
+    """Actions sampled from an `ActorCritic`; always taking the most likely one may go in circles."""
+    import torch
+
+    rng = np.random.default_rng(seed)
+
+    def act(observations: NDArray[Any], _: NDArray[np.bool_]) -> NDArray[np.int64]:
+        with torch.inference_mode():
+            logits = network.logits(torch.from_numpy(observations)).numpy()
+        chosen: NDArray[np.int64] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        return chosen
+
+    return act
+
+
+def recurrent_policy(network: Any, seed: int = 0) -> Policy:
+    """Actions sampled from a `RecurrentActorCritic`, whose memory starts anew with each episode."""
+    import torch
+
+    rng, state = np.random.default_rng(seed), network.initial_state(0)
+
+    def act(observations: NDArray[Any], episode_starts: NDArray[np.bool_]) -> NDArray[np.int64]:
+        nonlocal state
+        if episode_starts.all():
+            state = network.initial_state(len(observations))
+        uniforms = torch.from_numpy(rng.random(len(observations), dtype=np.float32))
+        with torch.inference_mode():
+            output = network.act(
+                torch.from_numpy(observations), state, torch.from_numpy(episode_starts), uniforms
+            )
+        state = output.state
+        chosen: NDArray[np.int64] = output.actions.numpy()
+        return chosen
+
+    return act
