@@ -1,7 +1,7 @@
-"""`python -m hotloop.analyzer --input FILE ...`: the analysis of a capture as text, picture and JSON.
+"""`python -m hotloop.analyzer --input FILE ...`: the analysis of a capture as text, charts and JSON.
 
-The command line of the original analyzer, kept for scripts that use it; `hotloop report` does the same
-and more.
+The command line of the original analyzer, kept for scripts that use it; `hotloop report` does the same and
+more.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import tyro
+
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
+from hotloop.report.png import png_bytes
+from hotloop.report.text import terminal
+from hotloop.report.to_json import findings_json
+from hotloop.workflows.report import report_on
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Analyse a capture: what limits training, and what would help. Files that exist are replaced."""
+    """Analyse a capture: what limits training, and what would help. Overwrites existing files."""
 
     input: str
-    """A capture folder or the one-file JSON export of one."""
+    """Capture folder or one-file JSON export."""
     output: Path | None = None
-    """Write the report as text to this file; without it the report is printed."""
+    """Write the report to this text file instead of printing it."""
     charts: Path | None = None
-    """Write the charts as PNG to this file (needs the extra `report`)."""
+    """Write the charts to this PNG file (needs the extra `report`)."""
     detailed: Path | None = None
-    """Write all findings as JSON to this file."""
+    """Write all findings to this JSON file."""
 
 
 def analyze(arguments: Arguments) -> str:
-    """Write the files asked for; returns the text to print."""
-    from hotloop.report.text import terminal
-    from hotloop.report.to_json import findings_json
-    from hotloop.workflows.report import report_on
-
+    """Write the requested files; returns the text to print."""
     targets = [t for t in (arguments.output, arguments.charts, arguments.detailed) if t is not None]
     _check(targets)
     findings = report_on(arguments.input).findings
     if arguments.charts is not None:
-        from hotloop.report.png import png_bytes
-
         arguments.charts.write_bytes(png_bytes(findings))
     if arguments.detailed is not None:
         write_atomically(arguments.detailed, json.dumps(findings_json(findings), indent=2) + "\n")
@@ -54,9 +54,7 @@ def analyze(arguments: Arguments) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Entry point; a user's mistake gives one sentence and 2."""
-    import tyro
-
+    """Entry point; a mistake of the user gives one sentence and exit code 2."""
     arguments = tyro.cli(
         Arguments, args=words, prog="python -m hotloop.analyzer", description=Arguments.__doc__
     )
@@ -74,14 +72,14 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _check(targets: list[Path]) -> None:
-    """Complain before the work is done, not after."""
+    """Raise HotloopError before the work is done, not after."""
     for target in targets:
         if not target.absolute().parent.is_dir():
-            raise HotloopError(f"Cannot write {target}: there is no folder {target.parent}; make it first.")
+            raise HotloopError(f"{target.parent} does not exist; create the folder for {target.name} first.")
         if target.is_dir():
-            raise HotloopError(f"Cannot write {target}: it is a folder; name a file.")
+            raise HotloopError(f"{target} is a folder; name a file in it.")
     if len({target.absolute() for target in targets}) < len(targets):
-        raise HotloopError("Two outputs have the same name; give each a file of its own.")
+        raise HotloopError("Two outputs have the same name; give each its own file.")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def test_detailed_output_given_as_input_says_what_it_is(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--output", "no/such/folder/a.txt"], "there is no folder no/such/folder"),
-        (["--detailed", "."], "it is a folder"),
+        (["--output", "no/such/folder/a.txt"], "no/such/folder does not exist"),
+        (["--detailed", "."], "is a folder; name a file"),
         (["--output", "a.x", "--detailed", "./a.x"], "the same name"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from hotloop import Profiler
 from hotloop.capture.model import Capture, Event, OpenRegion
 from hotloop.measure.core_choice import CoreName
-from hotloop.report.perfetto import trace
+from hotloop.report.perfetto import perfetto_trace
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 TOLERANCE_US = 1e-3  # one nanosecond
@@ -98,7 +98,7 @@ def recorded(core: CoreName = "python", still_open: bool = False) -> Capture:
     ids=["rebuilt", "recorded", "open", "empty"],
 )
 def test_the_trace_keeps_the_rules(make: Callable[[], Capture]) -> None:
-    assert faults(json.loads(json.dumps(trace(make()), allow_nan=False))) == []
+    assert faults(json.loads(json.dumps(perfetto_trace(make()), allow_nan=False))) == []
 
 
 def test_the_checker_finds_faults() -> None:
@@ -119,7 +119,7 @@ def test_the_checker_finds_faults() -> None:
 
 def test_a_recorded_trace_shows_the_calls_as_they_were(core: CoreName) -> None:
     capture = recorded(core)
-    data = trace(capture)
+    data = perfetto_trace(capture)
     assert faults(data) == []
     assert data["otherData"]["rebuilt"] is False
     events = [e for e in data["traceEvents"] if e["ph"] == "X"]
@@ -133,7 +133,7 @@ def test_a_recorded_trace_shows_the_calls_as_they_were(core: CoreName) -> None:
 
 
 def test_an_open_region_is_drawn_up_to_the_moment_of_reading() -> None:
-    events = [e for e in trace(recorded(still_open=True))["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in perfetto_trace(recorded(still_open=True))["traceEvents"] if e["ph"] == "X"]
     assert events[0]["name"] == "train" and events[0]["args"]["still open"] is True
 
 
@@ -145,13 +145,15 @@ def test_a_region_open_for_hours_does_not_stretch_the_trace() -> None:
         thread, events=(Event(1, end - 900, 500),), open=(OpenRegion("train", end - 7200 * 10**9),)
     )
     process = replace(made_up.processes[0], threads=(thread,))
-    events = [e for e in trace(replace(made_up, processes=(process,)))["traceEvents"] if e["ph"] == "X"]
+    events = [
+        e for e in perfetto_trace(replace(made_up, processes=(process,)))["traceEvents"] if e["ph"] == "X"
+    ]
     assert max(e["dur"] for e in events) == 0.9
     assert events[0]["args"]["open_s"] == 7200
 
 
 def test_a_rebuilt_trace_says_so_and_is_one_mean_iteration() -> None:
-    data = trace(made())
+    data = perfetto_trace(made())
     assert data["otherData"]["rebuilt"] is True and data["otherData"]["iteration"] == "update"
     events = {e["name"]: e for e in data["traceEvents"] if e["ph"] == "X" and e["pid"] == 4000}
     assert "one typical update (rebuilt)" in events
@@ -172,12 +174,12 @@ def test_a_rebuilt_trace_says_so_and_is_one_mean_iteration() -> None:
 def test_without_updates_an_iteration_is_the_next_best_thing(
     progress: dict[str, Any], regions: dict[str, Spec], unit: str
 ) -> None:
-    assert trace(make_capture(regions, **progress))["otherData"]["iteration"] == unit
+    assert perfetto_trace(make_capture(regions, **progress))["otherData"]["iteration"] == unit
 
 
 def test_processes_with_the_same_number_on_two_hosts_stay_apart() -> None:
     capture = make_capture({"a": Spec(3, 10.0)})
     twin = replace(capture.processes[0], host="other")
-    data = trace(replace(capture, processes=(capture.processes[0], twin)))
+    data = perfetto_trace(replace(capture, processes=(capture.processes[0], twin)))
     names = {e["pid"]: e["args"]["name"] for e in data["traceEvents"] if e["name"] == "process_name"}
     assert len(names) == 2 and any("other" in name for name in names.values())

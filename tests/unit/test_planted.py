@@ -12,8 +12,7 @@ import pytest
 from hotloop.analysis.explain import explain
 from hotloop.analysis.recommend import AdviceWarning
 from hotloop.capture.model import Capture, Node
-from hotloop.testing.clean import CLEAN
-from hotloop.testing.planted import DEFECTS, Planted
+from hotloop.testing.planted import CLEAN, DEFECTS, Planted
 
 pytestmark = pytest.mark.filterwarnings(f"error::{AdviceWarning.__module__}.{AdviceWarning.__name__}")
 

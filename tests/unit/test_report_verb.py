@@ -110,7 +110,7 @@ def test_mistakes_are_found_before_the_work(capture: str, tmp_path: Path) -> Non
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(HotloopError, match="is a folder"):
         check_target(Path("folder.html"), force=True)
-    with pytest.raises(HotloopError, match="There is no folder nowhere"):
+    with pytest.raises(HotloopError, match="nowhere does not exist"):
         check_target(Path("nowhere/report.html"), force=False)
     with pytest.raises(HotloopError, match="above 0"):
         report_on(capture, goal_env_steps=0)

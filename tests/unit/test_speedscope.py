@@ -13,7 +13,7 @@ import pytest
 from hotloop import Profiler
 from hotloop.capture.model import Capture
 from hotloop.measure.core_choice import CoreName
-from hotloop.report.speedscope import profile
+from hotloop.report.speedscope import speedscope_profile
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 
 RULES = json.loads((Path(__file__).parent.parent / "golden" / "speedscope_rules.json").read_text())
@@ -108,12 +108,12 @@ def recorded(core: CoreName = "python") -> Capture:
     "make", [made, recorded, lambda: Capture(None, {}, ())], ids=["made", "recorded", "empty"]
 )
 def test_the_file_keeps_the_rules(make: Callable[[], Capture]) -> None:
-    file = json.loads(json.dumps(profile(make()), allow_nan=False))
+    file = json.loads(json.dumps(speedscope_profile(make()), allow_nan=False))
     assert faults(file, "file") == []
 
 
 def test_the_checker_finds_faults() -> None:
-    good = profile(recorded())
+    good = speedscope_profile(recorded())
     for damage in (
         lambda f: f.pop("shared"),
         lambda f: f.update({"$schema": "other"}),
@@ -131,7 +131,7 @@ def test_the_checker_finds_faults() -> None:
 
 def test_widths_are_own_times_and_add_up_to_the_threads_time() -> None:
     capture = made()
-    file = profile(capture)
+    file = speedscope_profile(capture)
     names = [frame["name"] for frame in file["shared"]["frames"]]
     everything = file["profiles"][0]
     assert everything["endValue"] == sum(t.wall_ns for t in capture.threads)
@@ -145,13 +145,15 @@ def test_widths_are_own_times_and_add_up_to_the_threads_time() -> None:
 
 
 def test_places_become_file_and_line() -> None:
-    frames = {(f["name"], f.get("file"), f.get("line")) for f in profile(made())["shared"]["frames"]}
+    frames = {
+        (f["name"], f.get("file"), f.get("line")) for f in speedscope_profile(made())["shared"]["frames"]
+    }
     assert ("env_step", "/a/b.py", 12) in frames
     assert ("learn", None, None) in frames
 
 
 def test_a_timeline_gives_a_profile_in_order_of_time(core: CoreName) -> None:
-    file = profile(recorded(core))
+    file = speedscope_profile(recorded(core))
     assert faults(file, "file") == []
     timed = file["profiles"][1]
     assert timed["type"] == "evented" and timed["name"].endswith("(timeline)")

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` with `text` in one step; a failure leaves the old file and no temporary one."""
-    temporary = _write_beside(path, text)
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` with `content` in one step; a failure leaves the old file and no temporary one."""
+    temporary = _write_beside(path, content)
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -17,9 +17,9 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def create_exclusively(path: Path, text: str) -> bool:
+def create_exclusively(path: Path, content: str | bytes) -> bool:
     """Write a new file in one step; False when it exists already."""
-    temporary = _write_beside(path, text)
+    temporary = _write_beside(path, content)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -34,13 +34,14 @@ def host_name() -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
 
 
-def _write_beside(path: Path, text: str) -> str:
+def _write_beside(path: Path, content: str | bytes) -> str:
     import tempfile  # loads twenty modules that `import hotloop` does not need
 
+    data = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(temporary, 0o644)
     except BaseException:
         _remove(temporary)

@@ -22,7 +22,7 @@ REBUILT = (
 )
 
 
-def trace(capture: Capture) -> dict[str, Any]:
+def perfetto_trace(capture: Capture) -> dict[str, Any]:
     """The trace as plain values; `otherData` tells whether it was recorded or rebuilt."""
     recorded = any(thread.events for thread in capture.threads)
     rows: list[Row] = []

@@ -36,7 +36,7 @@ class _Frames:
         return self._numbers[key]
 
 
-def profile(capture: Capture) -> dict[str, Any]:
+def speedscope_profile(capture: Capture) -> dict[str, Any]:
     """The speedscope file as plain values."""
     frames = _Frames()
     profiles = [_weighted("all threads", capture.tree, frames)]

@@ -34,7 +34,7 @@ class _Legend:
     text: str
 
 
-def svg(findings: Findings) -> str:
+def svg_card(findings: Findings) -> str:
     """The picture as SVG text: valid XML whatever the names are, light or dark as the viewer is."""
     headline = _wrapped(_clean(findings.headline), _HEADLINE_COLUMNS, 3)
     shares = [share for share in findings.breakdown.categories if share.own_ns > 0]

@@ -1,4 +1,4 @@
-"""For tests of your own: captures made from a description, and runs with a known defect in them."""
+"""For your own tests: captures made from a description, and made-up runs with a known defect."""
 
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
 

@@ -1,14 +1,14 @@
-"""Builds a `Capture` in memory from a few lines, so that a test shows at a glance what is in it.
+"""Builds a `Capture` in memory from a short description, so that a test shows at a glance what is in it.
 
     capture = make_capture(
         {"act": Spec(calls=1000, own_ns=20_000, category="policy"),
-         "memory_store": Spec(calls=1000, own_ns=80_000, growth=0.8)},   # each call dearer than the last
+         "memory_store": Spec(calls=1000, own_ns=80_000, growth=0.8)},   # calls get slower and slower
         env_steps=1000, episodes=10,
     )
 
-What comes out is consistent in the way a recording is: the own times of a thread's regions and its
-unattributed time add up to its wall time, windows are cumulative and end at the totals, and the
-histograms hold as many entries as there were calls. The same description gives the same capture.
+The result is as consistent as a recording: own times of a thread's regions and its unattributed time add up
+to its wall time, windows are cumulative and end at the totals, and histograms have as many entries as there
+were calls. The same description gives the same capture.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from hotloop.capture.model import Capture, Node, OpenRegion, Process, Progress, 
 Floats = NDArray[np.float64]
 _EDGES = np.array(layout.bucket_edges_ns(), dtype=np.float64)
 
-START_NS = 1_000_000_000  # monotonic and real time at which every made-up run begins
-START_REAL_NS = 1_700_000_000_000_000_000
-FINE = 8  # steps of work inside one window, so that windows can be cut at equal times
+START_NS = 1_000_000_000  # every run starts at this monotonic time ...
+START_REAL_NS = 1_700_000_000_000_000_000  # ... and this real time
+FINE = 8  # steps of work per window, so that windows can be cut at equal times
 
 DEFAULT_FACTS: dict[str, Any] = {
     "format_version": 1,
@@ -63,22 +63,22 @@ DEFAULT_FACTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Spec:
-    """One region: how often it ran and what a call cost, its children apart."""
+    """One region: how often it ran and what a call cost without its children."""
 
     calls: int
-    own_ns: float = 0.0  # mean own time of a call, children not included
+    own_ns: float = 0.0  # mean own time of a call
     children: Mapping[str, Spec] = field(default_factory=dict)
     category: str = ""
     site: str = ""  # file:line
     growth: float = 0.0  # own time of a call ~ work done ** growth
-    calls_growth: float = 0.0  # calls for a unit of work ~ work done ** calls_growth
+    calls_growth: float = 0.0  # calls per unit of work ~ work done ** calls_growth
     spread: float = 0.2  # standard deviation of ln(duration of a call)
-    pauses: tuple[int, float] = (0, 0.0)  # this many calls took this many ns more, in addition to own_ns
-    bytes_moved: float = 0.0  # for a call
-    flops: float = 0.0  # for a call
-    device_ns: float | None = None  # for a call
+    pauses: tuple[int, float] = (0, 0.0)  # (calls, ns): this many calls took this much longer
+    bytes_moved: float = 0.0  # per call
+    flops: float = 0.0  # per call
+    device_ns: float | None = None  # per call
     rss_growth_bytes: int | None = None  # of all calls
-    open_for_ns: int | None = None  # one more call was still open at the end, since so long
+    open_for_ns: int | None = None  # one more call is still open at the end, for this long
 
     @property
     def own_total_ns(self) -> int:
@@ -90,17 +90,17 @@ class Spec:
 
 @dataclass(frozen=True)
 class ThreadSpec:
-    """One thread: its regions and what it reported as done."""
+    """One thread: its regions and its progress."""
 
     regions: Mapping[str, Spec]
     name: str = "MainThread"
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
-    length_growth: float = 0.0  # steps in an episode ~ episodes done ** length_growth
+    length_growth: float = 0.0  # steps per episode ~ episodes done ** length_growth
     mean_return: float | None = None
     unattributed: float = (
-        0.05  # share of wall time in no region; made larger to last as long as the first thread
+        0.05  # share of time in no region; larger if needed to last as long as the first thread
     )
     cpu: float | None = 1.0  # CPU time / wall time; None: not measured
     ended: bool = False
@@ -108,11 +108,11 @@ class ThreadSpec:
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process: its threads, first the one that matters, and its memory."""
+    """One process: its threads, the most important one first, and its memory."""
 
     threads: Sequence[ThreadSpec]
     label: str = "worker"
-    rss: tuple[int, int] | int | None = None  # bytes at the start and at the end, or the same all along
+    rss: tuple[int, int] | int | None = None  # bytes at the start and the end, or constant
     alive: bool = False
 
 
@@ -132,12 +132,11 @@ def make_capture(
     alive: bool = False,
     **main: Any,
 ) -> Capture:
-    """A capture of one process with one thread, and of `extra_threads` and `processes` if given.
+    """A capture of one process with one thread, plus `extra_threads` and `processes`.
 
-    `regions` are the main thread's outermost regions. `facts` is laid over those of a made-up
-    machine with 8 cores and 16 GiB (`machine` key by key). `noise` is the standard deviation of
-    ln(cost) from window to window. Further keywords are fields of `ThreadSpec` for the main thread:
-    `unattributed=0.2`, `length_growth=1.0`, `mean_return=...`, `cpu=...`.
+    `regions` are the outermost regions of the main thread. `facts` override those of a made-up machine with
+    8 cores and 16 GiB (`machine` key by key). `noise` is the standard deviation of ln(cost) between windows.
+    Further keywords are fields of `ThreadSpec` for the main thread, such as `unattributed=0.2`.
     """
     unknown = set(main) - {f.name for f in fields(ThreadSpec)}
     if unknown:
@@ -259,7 +258,7 @@ def _open(regions: Mapping[str, Spec], end_ns: int) -> tuple[OpenRegion, ...]:
 
 
 def _fill_histogram(node: Node, spec: Spec) -> None:
-    """Durations of `calls` completed calls: log-normal, growing as the spec says, then the pauses."""
+    """Durations of the completed calls: log-normal, growing as specified, plus the pauses."""
     paused = min(spec.pauses[0], spec.calls)
     kinds = min(spec.calls, 500)
     work = (np.arange(kinds) + 0.5) / kinds
@@ -281,13 +280,13 @@ def _fill_histogram(node: Node, spec: Spec) -> None:
 
 @lru_cache(maxsize=256)
 def _normal_quantiles(count: int) -> Floats:
-    """Quantiles of the normal distribution, evenly mixed over the run, without random numbers."""
+    """Quantiles of the normal distribution in an even mix over the run, without random numbers."""
     mixed = np.modf((np.arange(count) + 0.5) * 0.6180339887498949)[0]  # golden-ratio order
     standard = NormalDist()
     return np.array([standard.inv_cdf(q) for q in mixed])
 
 
-# -- its course over time ------------------------------------------------------------------------
+# -- its windows ---------------------------------------------------------------------------------
 
 
 def _progress(spec: ThreadSpec) -> Progress:
@@ -314,15 +313,18 @@ def _windows(
 ) -> Windows:
     work = np.linspace(0.0, 1.0, count * FINE + 1)
     calls = np.stack(
-        [_calls_course(0, work, 0.0), *(_calls_course(s.calls, work, s.calls_growth) for _, s in nodes)]
+        [
+            _cumulative_calls(0, work, 0.0),
+            *(_cumulative_calls(s.calls, work, s.calls_growth) for _, s in nodes),
+        ]
     )
     own = np.stack(
         [
-            _own_course(root.own_ns, work, 1.0, noise, rng),
+            _cumulative_own_ns(root.own_ns, work, 1.0, noise, rng),
             *(
-                _own_course(n.own_ns, work, 1.0 + s.growth + s.calls_growth, noise, rng)
+                _cumulative_own_ns(n.own_ns, work, 1.0 + s.growth + s.calls_growth, noise, rng)
                 if n.children or s.calls > count or s.calls == 0
-                else n.own_ns * c / max(s.calls, 1)  # few calls without children: time comes in lumps
+                else n.own_ns * c / max(s.calls, 1)  # few calls: time comes in lumps
                 for (n, s), c in zip(nodes, calls[1:], strict=True)
             ),
         ]
@@ -330,21 +332,21 @@ def _windows(
     elapsed = own.sum(axis=0)
     cut = np.searchsorted(elapsed, np.linspace(0.0, elapsed[-1], count + 1)[1:] * (1 - 1e-12))
     cut = np.unique(np.minimum(np.append(cut, len(work) - 1), len(work) - 1))
-    cut = cut[np.append(np.diff(np.round(elapsed[cut])) > 0, True)]  # no two windows at one moment
+    cut = cut[np.append(np.diff(np.round(elapsed[cut])) > 0, True)]  # no two windows at the same time
     own, calls, work, elapsed = own[:, cut].T, calls[:, cut].T, work[cut], elapsed[cut]
     total = own.copy()
     row = {path: number for number, path in enumerate(paths)}
     for path in sorted(paths, key=len, reverse=True):
         if path:
             total[:, row[path[:-1]]] += total[:, row[path]]
-    total[:, 0] = 0.0  # as in a recording: the root is no region, so nothing is ever closed there
+    total[:, 0] = 0.0  # as in a recording: the root is not a region, so no call of it ever ends
     start, end = rss or (0, 0)
     return Windows(
         time_ns=_whole(START_NS + elapsed),
         real_ns=_whole(elapsed) + np.uint64(START_REAL_NS),
         cpu_ns=_whole(elapsed * (spec.cpu or 0.0)),
         rss_bytes=_whole(start + (end - start) * work),
-        progress=_progress_course(spec, work),
+        progress=_cumulative_progress(spec, work),
         calls=_whole(calls),
         total_ns=_whole(total),
         own_ns=_whole(own),
@@ -355,35 +357,37 @@ def _whole(values: Floats) -> NDArray[np.uint64]:
     return np.round(values).astype(np.uint64)
 
 
-def _calls_course(calls: int, work: Floats, growth: float) -> Floats:
-    """Completed calls after each part of the work."""
+def _cumulative_calls(calls: int, work: Floats, growth: float) -> Floats:
+    """Completed calls at each point of the work."""
     found: Floats = np.floor(calls * work ** (1.0 + growth) + 1e-9)
     return found
 
 
-def _own_course(own_ns: int, work: Floats, exponent: float, noise: float, rng: np.random.Generator) -> Floats:
-    """Own time after each part of the work; the noise is the same within a window, the end exact."""
+def _cumulative_own_ns(
+    own_ns: int, work: Floats, exponent: float, noise: float, rng: np.random.Generator
+) -> Floats:
+    """Own time at each point of the work; noise is constant within a window, and the total is exact."""
     steps = np.diff(work**exponent)
     if noise:
         steps = steps * np.repeat(rng.lognormal(0.0, noise, math.ceil(len(steps) / FINE)), FINE)
     total = steps.sum()
-    course = np.concatenate([[0.0], np.cumsum(steps)]) / (total or 1.0) * own_ns
-    found: Floats = np.asarray(course, dtype=np.float64)
+    cumulative = np.concatenate([[0.0], np.cumsum(steps)]) / (total or 1.0) * own_ns
+    found: Floats = np.asarray(cumulative, dtype=np.float64)
     return found
 
 
-def _progress_course(spec: ThreadSpec, work: Floats) -> dict[str, NDArray[Any]]:
+def _cumulative_progress(spec: ThreadSpec, work: Floats) -> dict[str, NDArray[Any]]:
     done = _progress(spec)
     # length ~ episodes ** g, so the steps so far ~ episodes ** (1 + g)
     episodes = np.floor(spec.episodes * work ** (1.0 / (1.0 + spec.length_growth)) + 1e-9)
     share = episodes / spec.episodes if spec.episodes else work
-    course: dict[str, NDArray[Any]] = {
+    cumulative: dict[str, NDArray[Any]] = {
         "env_steps": np.floor(spec.env_steps * work + 1e-9).astype(np.uint64),
         "updates": np.floor(spec.updates * work + 1e-9).astype(np.uint64),
         "episodes": episodes.astype(np.uint64),
     }
     for name in ("length_sum", "return_sum", "loss_sum"):
-        course[name] = getattr(done, name) * (work if name == "length_sum" else share)
+        cumulative[name] = getattr(done, name) * (work if name == "length_sum" else share)
     for name in ("length_count", "return_count", "loss_count"):
-        course[name] = np.floor(getattr(done, name) * share + 1e-9).astype(np.uint64)
-    return course
+        cumulative[name] = np.floor(getattr(done, name) * share + 1e-9).astype(np.uint64)
+    return cumulative

@@ -1,4 +1,4 @@
-"""Times as a noisy machine gives them: drift that neighbours share, outliers, a planted difference."""
+"""Run times as on a noisy machine: drift that neighbouring runs share, outliers, a planted difference."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the log of a run's time scatters."""
+    """Distribution of the log of run times."""
 
     sd: float
     neighbours: float = 0.0  # correlation of one run with the next
-    outliers: float = 0.0  # share of runs that take 1 + an exponential time longer (in logs)
+    outliers: float = 0.0  # share of runs whose log time gets an exponential amount added
 
 
 QUIET = Noise(0.02)
@@ -24,7 +24,7 @@ VERY_NOISY = Noise(0.36, neighbours=0.8, outliers=0.05)
 
 
 def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -> NDArray[np.float64]:
-    """Logs of run times around 0 in the order of the runs, [repeats, runs]."""
+    """Logs of run times around 0, in run order, [repeats, runs]."""
     fresh = rng.standard_normal((repeats, runs))
     fresh[:, 1:] *= math.sqrt(1 - noise.neighbours**2)
     drift = fresh
@@ -37,12 +37,12 @@ def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -
 def paired_times(
     rng: np.random.Generator, repeats: int, pairs: int, noise: Noise, change: float = 0.0, variants: int = 1
 ) -> NDArray[np.float64]:
-    """Times [repeats, pairs, 1 + variants]: A, then the variants, each `change` longer than A.
+    """Times [repeats, pairs, 1 + variants]: A first, then the variants, each longer than A by `change`.
 
-    Within a pair (or a block) the order of the runs is random.
+    The order of the runs within a pair (or block) is random.
     """
-    arms = 1 + variants
-    logs = log_times(rng, repeats, pairs * arms, noise).reshape(repeats, pairs, arms)
+    sides = 1 + variants
+    logs = log_times(rng, repeats, pairs * sides, noise).reshape(repeats, pairs, sides)
     logs = rng.permuted(logs, axis=2)
     logs[:, :, 1:] += math.log1p(change)
     return np.asarray(np.exp(logs))

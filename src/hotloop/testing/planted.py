@@ -1,8 +1,8 @@
-"""Runs with a known defect, as captures: what rules are tested with.
+"""Made-up runs for testing advice, as captures: some with a planted defect, some healthy.
 
-Every function in `DEFECTS` returns a capture and the name of the rule that must come out first.
-`hotloop.testing.clean` has runs without one.
-Region names are mixed on purpose: hotloop's own, and names as people choose them.
+Every function in `DEFECTS` returns a capture and the name of the recommendation that must come first. For
+the captures in `CLEAN`, nothing above low impact may be recommended. Region names are mixed on purpose:
+hotloop's own, and names as users choose them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ TORCH: dict[str, Any] = {"versions": {"torch": "2.5.0"}, "machine": {"threads_en
 Planted = tuple[Capture, str]
 
 
-def collect(turns: int, policy_us: float = 120.0, env_us: float = 400.0) -> dict[str, Spec]:
-    """A healthy loop: one policy call and one step of all envs in each turn."""
+def collect(iterations: int, policy_us: float = 120.0, env_us: float = 400.0) -> dict[str, Spec]:
+    """A healthy loop: one policy call and one step of all envs per iteration."""
     return {
-        "policy_forward": Spec(turns, policy_us * US, site="train.py:40"),
-        "env_step": Spec(turns, env_us * US, site="train.py:42"),
+        "policy_forward": Spec(iterations, policy_us * US, site="train.py:40"),
+        "env_step": Spec(iterations, env_us * US, site="train.py:42"),
     }
 
 
 def learn(updates: int, scale: float = 1.0) -> dict[str, Spec]:
-    """A healthy learner, about 3 ms for an update."""
+    """A healthy learner, about 3 ms per update."""
     return {
         "learner_forward": Spec(updates, 0.8 * MS * scale, site="train.py:60"),
         "loss": Spec(updates, 0.2 * MS * scale),
@@ -38,18 +38,18 @@ def learn(updates: int, scale: float = 1.0) -> dict[str, Spec]:
     }
 
 
-# -- items one by one ----------------------------------------------------------------------------
+# -- one item at a time --------------------------------------------------------------------------
 
 
 def replay_push_for_each_env() -> Planted:
-    """64 envs step at once; each of their transitions is pushed alone."""
+    """64 envs step at once; their transitions are pushed one by one."""
     push = {"replay_push": Spec(64 * 1000, 12 * US, site="train.py:50")}
     loop = {**collect(1000), **push, **learn(100)}
     return make_capture(loop, env_steps=64 * 1000, updates=100), "replay_item_by_item"
 
 
 def memory_store_for_each_env() -> Planted:
-    """The same under names of somebody's own, nested in a loop region."""
+    """The same with other names, nested in a loop region."""
     inner = {
         "think": Spec(500, 200 * US),
         "world": Spec(500, 500 * US),
@@ -76,20 +76,20 @@ def batch_of_samples_one_by_one() -> Planted:
 
 
 def updates_for_a_quarter_of_256_envs() -> Planted:
-    """64 updates in each turn of 256 envs."""
+    """64 updates per step of 256 envs."""
     loop = {**collect(100), "replay_sample": Spec(6400, 150 * US), **learn(6400)}
     return make_capture(loop, env_steps=256 * 100, updates=6400), "too_many_updates"
 
 
 def three_updates_for_each_step() -> Planted:
-    """One env, three updates after each step, names of somebody's own."""
+    """One env, three updates after each step, other names."""
     work = Spec(3000, 0.1 * MS, {"q_forward": Spec(3000, 0.4 * MS), "backprop": Spec(3000, 0.6 * MS)})
     loop = {"choose_action": Spec(1000, 90 * US), "env": Spec(1000, 60 * US), "fit": work}
     return make_capture(loop, env_steps=1000, updates=3000), "too_many_updates"
 
 
 def observations_moved_one_by_one() -> Planted:
-    """128 small transfers in each turn."""
+    """128 small transfers per iteration."""
     moves = {"transfer": Spec(128 * 300, 25 * US, bytes_moved=512.0, site="train.py:33")}
     return make_capture({**collect(300), **moves}, env_steps=128 * 300), "transfers_one_by_one"
 
@@ -109,8 +109,8 @@ def loss_item_in_every_update() -> Planted:
 # -- policy --------------------------------------------------------------------------------------
 
 
-def policy_asked_env_by_env() -> Planted:
-    """16 envs step at once, the policy is asked 16 times."""
+def policy_called_env_by_env() -> Planted:
+    """16 envs step at once, the policy is called 16 times."""
     loop = {
         "select_action": Spec(16 * 500, 110 * US, site="agent.py:12"),
         "vec_env_step": Spec(500, 900 * US),
@@ -120,7 +120,7 @@ def policy_asked_env_by_env() -> Planted:
 
 
 def one_env_for_each_policy_call() -> Planted:
-    """A cheap env, a network asked for one observation at a time."""
+    """A cheap env, a network called for one observation at a time."""
     loop = {
         "policy_forward": Spec(4000, 180 * US, site="train.py:40"),
         "env_step": Spec(4000, 30 * US),
@@ -129,7 +129,7 @@ def one_env_for_each_policy_call() -> Planted:
     return make_capture(loop, env_steps=4000, updates=120, facts=TORCH), "too_few_envs"
 
 
-def policy_as_dear_as_a_batch() -> Planted:
+def policy_as_expensive_as_a_batch() -> Planted:
     """A policy call for 8 envs costs more than the learner's forward on a batch."""
     loop = {
         "get_action": Spec(1500, 900 * US, site="agent.py:20"),
@@ -143,7 +143,7 @@ def policy_as_dear_as_a_batch() -> Planted:
 
 
 def cheap_envs_in_processes() -> Planted:
-    """Four processes step envs that take 10 us; asking them takes 300."""
+    """Four processes step envs that take 10 us; the hand-over takes 300 us."""
     worker = ThreadSpec({"env_step": Spec(3000, 10 * US)}, cpu=0.1)
     loop = {
         "policy_forward": Spec(3000, 80 * US),
@@ -155,8 +155,8 @@ def cheap_envs_in_processes() -> Planted:
     return capture, "env_workers_cost_more_than_work"
 
 
-def dear_envs_one_after_another() -> Planted:
-    """An env step takes 2 ms, eight of them in turn, seven cores idle."""
+def expensive_envs_one_after_another() -> Planted:
+    """An env step takes 2 ms; eight envs are stepped in turn while seven cores idle."""
     loop = {
         "policy_forward": Spec(400, 300 * US),
         "env_step": Spec(400, 16 * MS, site="train.py:42"),
@@ -189,7 +189,7 @@ def loaders_slower_than_loading() -> Planted:
 
 
 def eight_threads_in_each_of_eight_processes() -> Planted:
-    """Nine processes with eight threads each on eight cores; the learner gets a core half of the time."""
+    """Nine processes with eight threads each on eight cores; the learner has a core half of the time."""
     worker = ThreadSpec(
         {"env_step": Spec(2000, MS), "policy_forward": Spec(2000, MS)}, cpu=0.5, env_steps=2000
     )
@@ -223,7 +223,7 @@ def collectors_at_one_lock() -> Planted:
 
 
 def _pipeline(loop: dict[str, Spec], updates: int, waiting_ms: float = 0.0) -> Capture:
-    """Two collectors that wait so long after each of 3000 steps, beside a learner's loop."""
+    """Two collectors that wait `waiting_ms` after each of 3000 steps, and a learner."""
     work = {"env_step": Spec(3000, 0.7 * MS), "policy_forward": Spec(3000, 0.4 * MS)}
     if waiting_ms:
         work["ipc_wait"] = Spec(3000, waiting_ms * MS)
@@ -232,8 +232,8 @@ def _pipeline(loop: dict[str, Spec], updates: int, waiting_ms: float = 0.0) -> C
     return make_capture(loop, updates=updates, processes=processes, facts=TORCH)
 
 
-def rows_that_found_no_room() -> Planted:
-    """A fifth of all transitions is thrown away, because the queue is full."""
+def rows_dropped_from_a_full_queue() -> Planted:
+    """A fifth of all transitions is dropped because the queue is full."""
     push = {"replay_push": Spec(12, 5 * MS, bytes_moved=4e6), "rows_dropped": Spec(12, US, bytes_moved=1e6)}
     return _pipeline({**push, **learn(1100)}, 1100, waiting_ms=0.05), "experience_dropped"
 
@@ -250,23 +250,23 @@ def learner_that_sorts_experience() -> Planted:
     return _pipeline({**sort, **learn(800)}, 800, waiting_ms=0.1), "learner_under_used"
 
 
-# -- jobs beside training ------------------------------------------------------------------------
+# -- side jobs -----------------------------------------------------------------------------------
 
 
-def log_line_in_every_turn() -> Planted:
-    """Writing a line after each turn takes a third of the time."""
+def log_line_in_every_iteration() -> Planted:
+    """Writing a line after each iteration takes a third of the time."""
     loop = {**collect(2000), "write_metrics": Spec(2000, 450 * US, site="train.py:90"), **learn(60)}
     return make_capture(loop, env_steps=8 * 2000, updates=60), "logging_too_often"
 
 
-def evaluation_every_100_turns() -> Planted:
+def evaluation_every_100_iterations() -> Planted:
     """Evaluation takes as long as training."""
     test = Spec(20, 0, {"eval_episode": Spec(200, 6 * MS)}, category="evaluation", site="train.py:101")
     return make_capture({**collect(2000), "test": test}, env_steps=8 * 2000), "evaluation_too_often"
 
 
 def evaluation_without_its_name() -> Planted:
-    """A region that plays episodes of its own, called nothing in particular."""
+    """A region that plays episodes of its own, with a name that says nothing."""
     play = Spec(15, 0, {"act": Spec(9000, 60 * US), "env_step": Spec(9000, 50 * US)}, site="train.py:101")
     loop = {"act": Spec(6000, 60 * US), "env_step": Spec(6000, 50 * US), "how_good": play}
     return make_capture(loop, env_steps=8 * 6000), "evaluation_too_often"
@@ -284,7 +284,7 @@ def resets_that_build_everything() -> Planted:
     return make_capture(loop, env_steps=4 * 3000, updates=40, episodes=100), "costly_resets"
 
 
-# -- pictures ------------------------------------------------------------------------------------
+# -- frames --------------------------------------------------------------------------------------
 
 
 def board_drawn_piece_by_piece() -> Planted:
@@ -299,8 +299,8 @@ def board_drawn_piece_by_piece() -> Planted:
     return make_capture(loop, env_steps=1500, updates=100, facts=TORCH), "rendering_in_python"
 
 
-def picture_shrunk_at_each_step() -> Planted:
-    """A large picture is drawn fast and shrunk slowly."""
+def frame_shrunk_at_each_step() -> Planted:
+    """A large frame is drawn fast and shrunk slowly."""
     step = Spec(2000, 200 * US, {"shrink_frame": Spec(2000, 1.1 * MS, site="wrappers.py:14")})
     loop = {"policy_forward": Spec(2000, 200 * US), "env_step": step, **learn(100)}
     return make_capture(loop, env_steps=2000, updates=100, facts=TORCH), "resizing"
@@ -310,7 +310,7 @@ def picture_shrunk_at_each_step() -> Planted:
 
 
 def list_buffer_that_slows_down() -> Planted:
-    """Sampling from a list costs more the longer it is."""
+    """Sampling from a list costs more as it grows."""
     loop = {
         **collect(3000),
         "draw_batch": Spec(750, 3 * MS, growth=0.9, site="buffer.py:22"),
@@ -320,7 +320,7 @@ def list_buffer_that_slows_down() -> Planted:
 
 
 def log_that_is_rewritten() -> Planted:
-    """The log is averaged as a whole at each of its rare lines, while episodes get longer, too."""
+    """The whole log is averaged at each of its few lines, while episodes get longer as well."""
     loop = {**collect(4000), "log": Spec(150, 16 * MS, growth=1.0, site="train.py:95")}
     capture = make_capture(loop, env_steps=8 * 4000, episodes=300, length_growth=0.5)
     return capture, "growing_cost"
@@ -338,7 +338,7 @@ def collector_pauses_everywhere() -> Planted:
 
 
 def buffer_larger_than_memory() -> Planted:
-    """2 GiB after a fiftieth of the goal, growing all the time, with 16 GiB in all."""
+    """2 GiB after a fiftieth of the goal, still growing, with 16 GiB in total."""
     facts = {"config": {"total_timesteps": 50 * 16_000}}
     push = {"replay_push": Spec(2000, 20 * US, rss_growth_bytes=int(1.9 * GIB), site="buffer.py:8")}
     loop = {**collect(2000), **push, **learn(100)}
@@ -355,28 +355,104 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     three_updates_for_each_step,
     observations_moved_one_by_one,
     loss_item_in_every_update,
-    policy_asked_env_by_env,
+    policy_called_env_by_env,
     one_env_for_each_policy_call,
-    policy_as_dear_as_a_batch,
+    policy_as_expensive_as_a_batch,
     cheap_envs_in_processes,
-    dear_envs_one_after_another,
+    expensive_envs_one_after_another,
     loader_processes_for_small_data,
     loaders_slower_than_loading,
     eight_threads_in_each_of_eight_processes,
     learner_without_experience,
     collectors_at_one_lock,
-    rows_that_found_no_room,
+    rows_dropped_from_a_full_queue,
     learner_that_waits_a_little,
     learner_that_sorts_experience,
-    log_line_in_every_turn,
-    evaluation_every_100_turns,
+    log_line_in_every_iteration,
+    evaluation_every_100_iterations,
     evaluation_without_its_name,
     checkpoint_every_second,
     resets_that_build_everything,
     board_drawn_piece_by_piece,
-    picture_shrunk_at_each_step,
+    frame_shrunk_at_each_step,
     list_buffer_that_slows_down,
     log_that_is_rewritten,
     collector_pauses_everywhere,
     buffer_larger_than_memory,
+)
+
+
+# -- healthy runs --------------------------------------------------------------------------------
+
+
+def clean_ppo() -> Capture:
+    """Synchronous PPO: n_envs=32, n_steps=128, 4 epochs of 4 batches."""
+    rollout = {
+        "policy_forward": Spec(128 * 15, 300 * US),
+        "env_step": Spec(128 * 15, 900 * US),
+        "store": Spec(128 * 15, 20 * US),
+    }
+    loop = {
+        "rollout": Spec(15, 100 * US, rollout),
+        "advantage": Spec(15, 2 * MS),
+        **learn(240, 3.0),
+        "log": Spec(15, 300 * US),
+    }
+    return make_capture(loop, env_steps=32 * 128 * 15, updates=240, episodes=200, facts=TORCH, rss=GIB)
+
+
+def clean_ppo_that_learns() -> Capture:
+    """The same with other names; episodes get longer, which is no defect."""
+    loop = {
+        "act": Spec(2000, 250 * US),
+        "simulate": Spec(2000, 700 * US),
+        "gae": Spec(16, 3 * MS),
+        "minibatch": Spec(256, 0, {"forward": Spec(256, 2 * MS), "backprop": Spec(256, 4 * MS)}),
+    }
+    done: dict[str, Any] = {"env_steps": 32 * 2000, "updates": 256, "episodes": 400}
+    return make_capture(loop, **done, length_growth=1.0, facts=TORCH, noise=0.15, seed=3)
+
+
+def clean_dqn() -> Capture:
+    """DQN with 16 envs, one write and at most one update per iteration."""
+    loop = {
+        **collect(3000, policy_us=150, env_us=500),
+        "replay_push": Spec(3000, 15 * US),
+        "replay_sample": Spec(750, 120 * US),
+        **learn(750),
+        "evaluate": Spec(3, 20 * MS),
+    }
+    return make_capture(loop, env_steps=16 * 3000, updates=750, episodes=120, facts=TORCH, rss=(GIB, 2 * GIB))
+
+
+def clean_sac() -> Capture:
+    """SAC with one env and one update per step: slow by design, the learner is the work."""
+    loop = {
+        "actor": Spec(1500, 150 * US),
+        "sim_step": Spec(1500, 200 * US),
+        "buffer_add": Spec(1500, 8 * US),
+        "update": Spec(1500, 50 * US, {"critic_loss": Spec(1500, MS), "backward": Spec(1500, 2 * MS)}),
+    }
+    return make_capture(loop, env_steps=1500, updates=1500, facts=TORCH, noise=0.1)
+
+
+def clean_pipeline() -> Capture:
+    """Collectors and a learner in parallel, all busy, one compute thread each."""
+    work = {
+        "env_step": Spec(4000, 0.8 * MS),
+        "policy_forward": Spec(4000, 0.25 * MS),
+        "ipc_send": Spec(40, 0.5 * MS),
+    }
+    collector = ThreadSpec(work, env_steps=16 * 4000)
+    processes = [ProcessSpec([collector], label=f"collector-{i}") for i in range(6)]
+    loop = {"queue_wait": Spec(400, 0.9 * MS), "replay_push": Spec(400, 0.4 * MS), **learn(1300)}
+    return make_capture(loop, updates=1300, processes=processes, facts=TORCH, cpu=0.9)
+
+
+CLEAN: tuple[Callable[[], Capture], ...] = (
+    clean_ppo,
+    clean_ppo_that_learns,
+    clean_dqn,
+    clean_sac,
+    clean_pipeline,
 )

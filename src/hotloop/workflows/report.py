@@ -1,11 +1,9 @@
-"""`hotloop report`: reads a capture, explains it, and renders it in the format asked for."""
+"""`hotloop report CAPTURE`: reads a capture, explains it, and renders it in the requested format."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -14,16 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import create_exclusively, write_atomically
 from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Findings
 from hotloop.analysis.recommend import AdviceFunction, AdviceWarning
 from hotloop.analysis.region_tree import walk
+from hotloop.capture.export import text as capture_as_json
 from hotloop.capture.folder import latest_capture, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import machine_facts
 from hotloop.machine.limits import limits
+from hotloop.report.html import html
+from hotloop.report.perfetto import perfetto_trace
+from hotloop.report.png import png_bytes
+from hotloop.report.speedscope import speedscope_profile
+from hotloop.report.svg_card import svg_card
+from hotloop.report.text import terminal
+from hotloop.report.to_json import findings_json
 from hotloop.workflows.settings import load_settings
 
 ADVICE_GROUP = "hotloop.advice"  # entry points: each an advice function, or a list of them
@@ -31,7 +38,7 @@ ADVICE_GROUP = "hotloop.advice"  # entry points: each an advice function, or a l
 
 @dataclass(frozen=True)
 class CaptureReport:
-    """A capture with what was found in it."""
+    """A capture and its findings."""
 
     name: str  # as the user would type it
     capture: Capture
@@ -42,9 +49,9 @@ Render = Callable[[CaptureReport], str | bytes]
 
 
 def report_on(path: str | None, goal_env_steps: int | None = None) -> CaptureReport:
-    """Open the capture at `path`, the latest when None, and explain it with the project's settings."""
+    """Open the capture at `path` (None: the latest) and explain it with the project's settings."""
     if goal_env_steps is not None and goal_env_steps <= 0:
-        raise HotloopError(f"The goal is {goal_env_steps} env steps; it must be a number above 0.")
+        raise HotloopError(f"goal_env_steps={goal_env_steps} must be above 0.")
     name = str(latest_capture()) if path is None else path
     capture = with_limits(open_capture(name))
     findings = explain(
@@ -59,7 +66,7 @@ def report_on(path: str | None, goal_env_steps: int | None = None) -> CaptureRep
 def load_advice(points: Iterable[metadata.EntryPoint] | None = None) -> tuple[AdviceFunction, ...]:
     """Built-in advice functions, then those of installed packages in the order of their names.
 
-    A package whose functions cannot be loaded costs an `AdviceWarning`; the others are used.
+    A package whose functions cannot be loaded is skipped with an `AdviceWarning`.
     """
     found: list[AdviceFunction] = list(BUILT_IN)
     for point in sorted(
@@ -88,135 +95,74 @@ def _functions_of(offered: Any) -> list[AdviceFunction]:
 
 
 def with_limits(capture: Capture) -> Capture:
-    """The capture with this computer's limits in it, measured now if they are missing and of use.
+    """The capture with the limits of this machine, measured now if they are missing and needed.
 
-    Only for a run that was recorded on this very computer, has ended, and has a region that says
-    what it moved or computed; they are kept in its capture.json.
+    Only for a finished run that was recorded on this machine and has a region that declares bytes or flops.
+    The limits are stored in its capture.json.
     """
     facts, folder = capture.facts, capture.path
-    useful = any(node.bytes_moved or node.flops for _, node in walk(capture.tree))
+    needed = any(node.bytes_moved or node.flops for _, node in walk(capture.tree))
     here = (facts.get("machine") or {}).get("host") == machine_facts()["host"]
-    if facts.get("limits") or not useful or not here or any(p.alive for p in capture.processes):
+    if facts.get("limits") or not needed or not here or any(p.alive for p in capture.processes):
         return capture
     facts = facts | {"limits": limits()}
     if folder is not None and folder.is_dir():
-        with contextlib.suppress(OSError):  # a read-only capture: they are measured again next time
+        with contextlib.suppress(OSError):  # a read-only capture: measured again next time
             update_facts(folder, {"limits": facts["limits"]})
     return replace(capture, facts=facts)
 
 
 def format_of(file: Path) -> Render:
-    """The renderer for a file's extension; the longest that fits wins."""
+    """The renderer for a file name; the longest matching ending wins."""
     name = file.name.lower()
     fitting = [ending for ending in FORMATS if name.endswith(ending)]
     if not fitting:
-        raise HotloopError(
-            f"{file.name!r} has no extension hotloop can write; use one of {', '.join(FORMATS)}."
-        )
+        raise HotloopError(f"hotloop cannot write {file.name!r}; end the name in {', '.join(FORMATS)}.")
     return FORMATS[max(fitting, key=len)]
 
 
 def check_target(file: Path, force: bool) -> None:
-    """Complain about a file that cannot be written before the work is done, not after."""
+    """Raise HotloopError for a file that cannot be written, before the report is made."""
     format_of(file)
     if file.is_dir():
         raise HotloopError(f"{file} is a folder; name a file in it, such as {file / 'report.html'}.")
     if not file.absolute().parent.is_dir():
-        raise HotloopError(f"There is no folder {file.parent} for {file.name}; make it first.")
+        raise HotloopError(f"{file.parent} does not exist; create the folder for {file.name} first.")
     if file.exists() and not force:
         raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
 
 
-def write_report(run: CaptureReport, file: Path, force: bool = False) -> int:
-    """Write `file` in the format its extension names; returns its size in bytes.
-
-    Without `force` a file that is there stays as it is, also when it came to be meanwhile.
-    """
+def write_report(report: CaptureReport, file: Path, force: bool = False) -> int:
+    """Write `file` in the format of its extension; returns its size in bytes."""
     check_target(file, force)
-    content = format_of(file)(run)
-    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+    content = format_of(file)(report)
+    return write_output(file, content, force)
+
+
+def write_output(file: Path, content: str | bytes, force: bool) -> int:
+    """Write a file in one step; returns its size in bytes.
+
+    Without `force` an existing file is left alone, even if it appeared only just now.
+    """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
-        _place(file, data, force)
-    except FileExistsError:
-        raise HotloopError(f"{file} exists; choose another name, or replace it with --force.") from None
+        if force:
+            write_atomically(file.absolute(), data)
+        elif not create_exclusively(file.absolute(), data):
+            raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
     except OSError as error:
         raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
     return len(data)
 
 
-def _place(file: Path, data: bytes, force: bool) -> None:
-    """Put the whole file in place in one step; on failure nothing of it is left."""
-    handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        temporary.chmod(0o644)
-        if force:
-            temporary.replace(file)
-        else:
-            os.link(temporary, file)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _html(run: CaptureReport) -> str:
-    from hotloop.report.html import html
-
-    return html(run.findings, run.name)
-
-
-def _text(run: CaptureReport) -> str:
-    from hotloop.report.text import terminal
-
-    return terminal(run.findings, capture=run.name)
-
-
-def _json(run: CaptureReport) -> str:
-    from hotloop.report.to_json import findings_json
-
-    return json.dumps(findings_json(run.findings), indent=1) + "\n"
-
-
-def _png(run: CaptureReport) -> bytes:
-    from hotloop.report.png import png_bytes
-
-    return png_bytes(run.findings)
-
-
-def _card(run: CaptureReport) -> str:
-    from hotloop.report.svg_card import svg
-
-    return svg(run.findings)
-
-
-def _trace(run: CaptureReport) -> str:
-    from hotloop.report.perfetto import trace
-
-    return json.dumps(trace(run.capture))
-
-
-def _speedscope(run: CaptureReport) -> str:
-    from hotloop.report.speedscope import profile
-
-    return json.dumps(profile(run.capture))
-
-
-def _export(run: CaptureReport) -> str:
-    from hotloop.capture.export import text
-
-    return text(run.capture)
-
-
-# How a file's name may end, and what is then written.
+# ending of the file name -> what to write
 FORMATS: dict[str, Render] = {
-    ".html": _html,
-    ".txt": _text,
-    ".json": _json,
-    ".png": _png,
-    ".svg": _card,
-    "capture.json": _export,
-    "trace.json": _trace,
-    ".speedscope.json": _speedscope,
+    ".html": lambda report: html(report.findings, report.name),
+    ".txt": lambda report: terminal(report.findings, capture=report.name),
+    ".json": lambda report: json.dumps(findings_json(report.findings), indent=1) + "\n",
+    ".png": lambda report: png_bytes(report.findings),
+    ".svg": lambda report: svg_card(report.findings),
+    "capture.json": lambda report: capture_as_json(report.capture),
+    "trace.json": lambda report: json.dumps(perfetto_trace(report.capture)),
+    ".speedscope.json": lambda report: json.dumps(speedscope_profile(report.capture)),
 }

@@ -1,4 +1,4 @@
-"""`hotloop report SERIES`: reads a series, judges it, and renders it in the format asked for."""
+"""`hotloop report SERIES`: reads a series, judges it, and renders it in the requested format."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.files import create_exclusively, write_atomically
 from hotloop.analysis.comparison import Comparison, compare_series, rank_comparison
 from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling, scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.series import Series
 from hotloop.report.pen import Pen
+from hotloop.report.series_html import series_html
+from hotloop.report.series_text import investigation_json, investigation_text, series_text
 from hotloop.workflows.lab import read_combination
+from hotloop.workflows.report import write_output
 
 
 @dataclass(frozen=True)
 class SeriesReport:
-    """A series with what was found in it."""
+    """A series and its findings."""
 
     name: str  # as the user would type it
     series: Series
@@ -44,8 +46,6 @@ def series_report(path: str) -> SeriesReport:
 
 def text(report: SeriesReport, pen: Pen | None = None) -> str:
     """What `hotloop report SERIES` prints."""
-    from hotloop.report.series_text import investigation_text, series_text
-
     pen = pen or Pen()
     if report.scaling is None and len(report.found.compared) == 1:
         return series_text(report.series, report.found, pen)
@@ -54,16 +54,12 @@ def text(report: SeriesReport, pen: Pen | None = None) -> str:
 
 
 def as_json(report: SeriesReport) -> str:
-    """Everything as one JSON object."""
-    from hotloop.report.series_text import investigation_json
-
+    """The report as one JSON object."""
     return json.dumps(investigation_json(report.series, report.found, report.table, report.scaling)) + "\n"
 
 
 def html(report: SeriesReport) -> str:
-    """The page."""
-    from hotloop.report.series_html import series_html
-
+    """The report as an HTML page."""
     combination = read_combination(report.series)
     found = report.found
     if combination is not None:
@@ -75,16 +71,10 @@ FORMATS: dict[str, Callable[[SeriesReport], str]] = {".html": html, ".txt": text
 
 
 def write_series_report(report: SeriesReport, file: Path, force: bool = False) -> int:
-    """Write `file` in the format its extension names; returns its size in bytes."""
+    """Write `file` in the format of its extension; returns its size in bytes."""
     render = FORMATS.get(file.suffix.lower())
     if render is None:
-        raise HotloopError(f"A series is written as {', '.join(FORMATS)}; {file.name!r} is none of these.")
-    content = render(report)
-    try:
-        if force:
-            write_atomically(file, content)
-        elif not create_exclusively(file, content):
-            raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
-    except OSError as error:
-        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
-    return len(content.encode())
+        raise HotloopError(
+            f"hotloop cannot write a series as {file.name!r}; end the name in {', '.join(FORMATS)}."
+        )
+    return write_output(file, render(report), force)
