@@ -17,7 +17,7 @@ import pytest
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import read
 from hotloop.lab import process
-from hotloop.workflows.experiments import Progress, begin, run_experiment
+from hotloop.workflows.experiments import Progress, create_series, run_experiment
 from tests.cli import hotloop as run_verb
 
 ROOT = Path(__file__).parent.parent.parent
@@ -296,7 +296,7 @@ def test_runs_at_once_have_cores_of_their_own(project: Path) -> None:
     (project / "only.py").write_text(ONLY)
     variants = tuple(Variant(x, (sys.executable, "only.py", x, "log")) for x in ("A", "B"))
     made = Plan(variants, budget_s=60.0, record=False, looks=(5,))
-    series = begin(made, project / "series", "")
+    series = create_series(made, project / "series", "")
     lanes = ((mine[0],), (mine[1],))
     done = run_experiment(series, Progress(quiet=True), lanes=lanes)
     assert done.comparison.compared[0].verdict.word == "slower"
@@ -319,7 +319,7 @@ def test_ctrl_c_ends_runs_at_once(project: Path) -> None:
     mine = sorted(os.sched_getaffinity(0))
     lanes = ((mine[0],), (mine[-1],))
     variants = tuple(Variant(x, (sys.executable, "wait.py", x)) for x in ("A", "B"))
-    series = begin(Plan(variants, record=False), project / "series", "")
+    series = create_series(Plan(variants, record=False), project / "series", "")
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     done = run_experiment(series, Progress(quiet=True), lanes=lanes)

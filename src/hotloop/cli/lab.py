@@ -33,7 +33,7 @@ class Arguments:
     file: Annotated[str | None, tyro.conf.Positional, option("PLAN|CAPTURE")] = None
     """run: a plan file, or the name of a plan that comes with hotloop, such as snake-investigation.
     new: the capture of the script; the latest in hotloop-runs/ if none is named."""
-    output: Annotated[Path | None, option("PLAN.toml", "plan.toml", aliases=["-o"])] = None
+    output: Annotated[Path | None, option("PLAN.toml", "plan.toml", aliases=("-o",))] = None
     """new: file to write."""
     force: Flag = False
     """new: replace an existing file."""

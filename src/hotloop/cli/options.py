@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -13,7 +12,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
-def option(metavar: str, default: str = "", *, aliases: Sequence[str] = ()) -> Any:
+def option(metavar: str, default: str = "", *, aliases: tuple[str, ...] = ()) -> Any:
     """An option whose default in code (None or "") means something else, which `default` says in --help.
 
     series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-compare")] = None

@@ -42,7 +42,7 @@ class Arguments:
 
     capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<script>")] = None
     """Folder for the recording."""
-    output: Annotated[Path | None, option("FILE", aliases=["-o"])] = None
+    output: Annotated[Path | None, option("FILE", aliases=("-o",))] = None
     """Also write the report to this file; the extension selects the format (see hotloop report)."""
     modules: Flag = False
     """Add a region for every torch module, not only the outermost (costs more)."""

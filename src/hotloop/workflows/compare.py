@@ -32,9 +32,9 @@ from hotloop.report.side_by_side import function_changes_text, functions_text
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
-    begin,
+    create_series,
     lanes_for,
-    resume,
+    resume_series,
     run_experiment,
 )
 from hotloop.workflows.revisions import checked_out
@@ -120,14 +120,14 @@ def compare_commands(plan: Plan, folder: Path | None, progress: Progress, jobs: 
     """Run the plan of a comparison in a new series, `jobs` pairs at a time."""
     lanes = lanes_for(jobs)
     with checked_out(plan.variants) as places:
-        return run_experiment(begin(plan, folder, "compare"), progress, places, lanes)
+        return run_experiment(create_series(plan, folder, "compare"), progress, places, lanes)
 
 
 def resume_comparison(
     folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
 ) -> ExperimentResult:
     """Continue a comparison where it stopped."""
-    series, lanes = resume(folder, budget_s), lanes_for(jobs)
+    series, lanes = resume_series(folder, budget_s), lanes_for(jobs)
     with checked_out(series.plan.variants) as places:
         return run_experiment(series, progress, places, lanes)
 

@@ -114,7 +114,7 @@ def exit_code_of(outcome: PlanOutcome) -> int:
 # -- the series ----------------------------------------------------------------------------------
 
 
-def begin(plan: Plan, folder: Path | None, name: str) -> Series:
+def create_series(plan: Plan, folder: Path | None, name: str) -> Series:
     """Create a series in `folder`, or in hotloop-runs/<time>-<name>."""
     about: dict[str, Any] = {
         "hotloop_version": HOTLOOP_VERSION,
@@ -126,7 +126,7 @@ def begin(plan: Plan, folder: Path | None, name: str) -> Series:
     return store.create(folder or new_folder(name), plan, about)
 
 
-def resume(folder: Path | None, budget_s: float | None = None) -> Series:
+def resume_series(folder: Path | None, budget_s: float | None = None) -> Series:
     """Read the series in `folder`; `budget_s` replaces the budget of its plan."""
     if folder is None:
         raise HotloopError("--resume needs the folder of the series; name it with --series DIR.")

@@ -25,9 +25,9 @@ from hotloop.lab.run_plan import Workplace
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
-    begin,
+    create_series,
     lanes_for,
-    resume,
+    resume_series,
     run_experiment,
 )
 from hotloop.workflows.report import report_on
@@ -55,12 +55,12 @@ def investigate(
     plan = find_plan(file)
     lanes = lanes_for(jobs)
     if resumed:
-        series = resume(folder)
+        series = resume_series(folder)
         if replace(series.plan, budget_s=plan.budget_s) != plan:
             raise HotloopError(f"{file} is not the plan of the series in {folder}; start a new series.")
         series = replace(series, plan=plan)
     else:
-        series = begin(plan, folder, plan.name or file.stem)
+        series = create_series(plan, folder, plan.name or file.stem)
     with checked_out(plan.variants) as places:
         result = run_experiment(series, progress, places, lanes)
         if result.outcome.ended not in ("interrupted", "disk") and result.comparison.compared:
@@ -97,7 +97,7 @@ def _run_combination(
     if store.is_series(folder):
         return run_experiment(store.read(folder), progress, places, lanes)
     progress.note(f"together: {together.name}")
-    pairs = begin(_pairs_plan(series, together), folder, "")
+    pairs = create_series(_pairs_plan(series, together), folder, "")
     return run_experiment(pairs, progress, places, lanes)
 
 

@@ -19,7 +19,7 @@ from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
-    begin,
+    create_series,
     plain_environment,
     run_experiment,
 )
@@ -61,7 +61,7 @@ def prove(
     plan = plan_of(run, found, number, overrides, settings)
     place = Workplace(_working_folder(run.capture), plain_environment())
     places = {variant.name: place for variant in plan.variants}
-    result = run_experiment(begin(plan, folder, f"prove-{number}"), progress, places)
+    result = run_experiment(create_series(plan, folder, f"prove-{number}"), progress, places)
     measured = result.comparison.compared[0].verdict.speed_up
     conclusion = conclude(found.gain, measured)
     file = _write(run.capture, number, found, result, conclusion)

@@ -57,8 +57,8 @@ def run_recorded(
     words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool
 ) -> ScriptRun:
     """Run a command and record it; with `quiet` its stdout goes to stderr."""
-    command = normal_command(words)
-    target = folder or new_folder(name_of(command))
+    command = resolve_command(words)
+    target = folder or new_folder(script_name(command))
     begin_capture(target, command)
     environment = recording_environment(target, options=options)
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
@@ -123,7 +123,7 @@ def wait_for(child: subprocess.Popen[bytes]) -> bool:
         if child.poll() is None and (number != signal.SIGINT or asked > 1):
             child.send_signal(signal.SIGKILL if asked > 2 else number)
 
-    with handling((signal.SIGINT, signal.SIGTERM), pass_on):
+    with signals_handled((signal.SIGINT, signal.SIGTERM), pass_on):
         while True:
             with contextlib.suppress(InterruptedError):
                 child.wait()
@@ -131,7 +131,7 @@ def wait_for(child: subprocess.Popen[bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def handling(signals: tuple[signal.Signals, ...], handler: Any) -> Iterator[None]:
+def signals_handled(signals: tuple[signal.Signals, ...], handler: Any) -> Iterator[None]:
     """Handle signals for a while; does nothing outside of the main thread."""
     try:
         before = {number: signal.signal(number, handler) for number in signals}
@@ -148,7 +148,7 @@ def handling(signals: tuple[signal.Signals, ...], handler: Any) -> Iterator[None
 # -- the command -----------------------------------------------------------------------------------
 
 
-def normal_command(words: tuple[str, ...]) -> list[str]:
+def resolve_command(words: tuple[str, ...]) -> list[str]:
     """The command to start, from `train.py ...`, `-m module ...` or a whole command line."""
     if not words:
         raise HotloopError("No script to run; name one, as in: hotloop run train.py --its arguments")
@@ -165,11 +165,11 @@ def normal_command(words: tuple[str, ...]) -> list[str]:
             f"{first!r} is neither a script nor a command{_did_you_mean(first)}; "
             "name a .py file, -m and a module, or a command on PATH."
         )
-    refuse_blind_python([first, *words[1:]], program)
+    check_recordable([first, *words[1:]], program)
     return list(words)
 
 
-def refuse_blind_python(command: list[str], program: str) -> None:
+def check_recordable(command: list[str], program: str) -> None:
     """Raise HotloopError for a Python started with -I, -E or -S, which never loads our start-up hook."""
     if Path(program).name.startswith("python"):
         flags, script = _python_flags(command[1:])
@@ -220,7 +220,7 @@ def _did_you_mean(name: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def name_of(command: list[str]) -> str:
+def script_name(command: list[str]) -> str:
     """A short name for the capture folder: that of the script or module."""
     for at, word in enumerate(command[1:], 1):
         if word == "-m" and at + 1 < len(command):

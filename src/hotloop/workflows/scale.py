@@ -11,9 +11,9 @@ from hotloop.capture.plan import Plan, Variant
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
-    begin,
+    create_series,
     lanes_for,
-    resume,
+    resume_series,
     run_experiment,
 )
 
@@ -48,7 +48,7 @@ def scale_plan(
 def scale(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> ScaleResult:
     """Run the sizes in a new series, `jobs` rounds of them at a time."""
     lanes = lanes_for(jobs)
-    result = run_experiment(begin(plan, folder, "scale"), progress, lanes=lanes)
+    result = run_experiment(create_series(plan, folder, "scale"), progress, lanes=lanes)
     return ScaleResult(result, scaling_of(result.series))
 
 
@@ -56,6 +56,6 @@ def resume_scale(
     folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
 ) -> ScaleResult:
     """Continue a series of sizes."""
-    series, lanes = resume(folder, budget_s), lanes_for(jobs)
+    series, lanes = resume_series(folder, budget_s), lanes_for(jobs)
     result = run_experiment(series, progress, lanes=lanes)
     return ScaleResult(result, scaling_of(result.series))

@@ -24,7 +24,7 @@ from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.report.pipeline import benchmark_json, benchmark_png
 from hotloop.rl.workloads.mario import VARIANTS, Mario, VariantName, check
-from hotloop.workflows.experiments import ExperimentResult, Progress, begin, run_experiment
+from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
 
 ORIGINAL: VariantName = "original"
 FAST: VariantName = "fast"
@@ -116,7 +116,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         looks=(request.pairs,),
         timeout_s=max(budget_s, LEAST_TIMEOUT_S),
     )
-    series = begin(plan, request.series, "mario-benchmark")
+    series = create_series(plan, request.series, "mario-benchmark")
     done = run_experiment(series, progress, read_figures=lambda folder: _measured(folder, sides[FAST]))
     pairs = tuple(_figures_of_pairs(done.series, sides))
     found = Benchmark(

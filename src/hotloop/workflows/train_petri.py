@@ -34,7 +34,7 @@ from hotloop.capture.stats import by_name
 from hotloop.report.pen import Pen
 from hotloop.report.side_by_side import function_changes_text
 from hotloop.rl.workloads.petri import Petri, check, run
-from hotloop.workflows.experiments import ExperimentResult, Progress, begin, run_experiment
+from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
 from hotloop.workflows.report import report_on
 
 BATCHES = 5
@@ -116,7 +116,7 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> TurboC
         looks=PAIRS,
         timeout_s=max(budget_s, MIN_TIMEOUT_S),
     )
-    series = begin(plan, request.series, "petri-turbo")
+    series = create_series(plan, request.series, "petri-turbo")
     result = run_experiment(series, progress, read_figures=lambda folder: measured_batches(folder, config))
     runs = result.series.of(ON)
     row = result.comparison.compared[0]

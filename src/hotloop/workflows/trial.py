@@ -29,9 +29,9 @@ from hotloop.workflows.insertion_point import find_insertion_point, script_of
 from hotloop.workflows.run import (
     ScriptRun,
     begin_capture,
-    name_of,
-    normal_command,
     recording_environment,
+    resolve_command,
+    script_name,
     wait_for,
 )
 
@@ -79,8 +79,8 @@ def run_trial(
         raise HotloopError(f"--only has {unknown[0]!r}, which is not a patch; use {', '.join(NAMES)}.")
     if settings.selftest and settings.only:
         raise HotloopError("--selftest uses patches without effect; remove --only.")
-    command = normal_command(words)
-    target = folder or new_folder(name_of(command))
+    command = resolve_command(words)
+    target = folder or new_folder(script_name(command))
     begin_capture(target, command)
     trial = {
         "only": list(settings.only),

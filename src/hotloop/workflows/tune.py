@@ -31,7 +31,7 @@ from hotloop.tuning.space import words_of as words_of
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
-    begin,
+    create_series,
     interruptible,
     plain_environment,
     run_experiment,
@@ -262,7 +262,7 @@ def _compare(
             tolerance=terms.tolerance,
             order_seed=terms.seed,
         )
-        series = begin(plan, place / f"compare-{name}", "tune")
+        series = create_series(plan, place / f"compare-{name}", "tune")
         compared.append(run_experiment(series, progress, read_figures=prober.measured, start=prober.run))
         left_s -= compared[-1].series.spent_s
         if compared[-1].interrupted:
