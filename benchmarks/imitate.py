@@ -1,13 +1,13 @@
-"""All cores: how fast are demonstrations, cloning and SAC, with more workers and next to others?
+"""How fast are demonstrations, cloning and SAC, with more workers and next to other libraries?
 
-Four questions, each answered with variants that take turns, medians over the rounds:
+Four questions, each answered by variants that run in turn, medians over the rounds:
 
-- demos: the expert with 1 and 2 workers, the same episodes; start-up of the processes apart.
+- demos: the expert with 1 and 2 workers, the same episodes; start-up of the processes excluded.
 - loading: cloning the same samples in the same order, by index batches (fused and torch), by torch's
-  DataLoader with 0, 1 and 2 workers, and by d3rlpy and imitation where a Python that has them is given.
-- envs: our SAC with 1 to 8 envs at one update for each env step.
-- sb3: our SAC, fused and torch, and Stable-Baselines3's with SubprocVecEnv: same networks, same updates for
-  each env step.
+  DataLoader with 0, 1 and 2 workers, and by d3rlpy and imitation where a Python with them is given.
+- envs: our SAC with 1 to 8 envs at one update per env step.
+- sb3: our SAC, fused and torch, and Stable-Baselines3's with SubprocVecEnv: same networks, same updates
+  per env step.
 
 Run: python benchmarks/imitate.py [--rounds N] [--only demos loading envs sb3] [--peers-python PYTHON]
      [--json FILE]
@@ -33,8 +33,10 @@ import numpy as np
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Samples
 from hotloop.rl.collect.experts import collect, track_schema
+from hotloop.rl.train import sac
+from hotloop.rl.workloads import imitate_sb3
 from hotloop.rl.workloads.imitate import Imitate
-from hotloop.rl.workloads.imitate_sb3 import train_with_sb3
+from hotloop.rl.workloads.imitate_rl import sac_settings
 from hotloop.rl.workloads.imitate_speedup import (
     Measured,
     Round,
@@ -44,7 +46,6 @@ from hotloop.rl.workloads.imitate_speedup import (
     speedup_lines,
     take_turns,
 )
-from hotloop.rl.workloads.imitate_stages import sac_settings
 
 PEERS = Path(__file__).parent / "programs" / "bc_peer.py"
 LEAST_OF_TWO_WORKERS = 1.7  # times one worker, where there are two cores
@@ -57,7 +58,7 @@ def demos(rounds: int, _: str | None) -> tuple[list[Measured], str, str, dict[st
     reached = {}
     if cores_granted() >= 2:
         two = next(one for one in found if one.variant == "2 workers")
-        reached[f"2 workers at least {LEAST_OF_TWO_WORKERS} x 1"] = two.times_first >= LEAST_OF_TWO_WORKERS
+        reached[f"2 workers at least {LEAST_OF_TWO_WORKERS}x 1"] = two.speedup >= LEAST_OF_TWO_WORKERS
     return found, "the same episodes", "steps/s", reached
 
 
@@ -102,19 +103,17 @@ def peer(python: str, library: str, data: Samples) -> Round:
 
 def envs(rounds: int, _: str | None) -> tuple[list[Measured], str, str, dict[str, bool]]:
     found = take_turns("envs", env_variants(Imitate()), rounds)
-    return found, "1 update for each env step after the first 256", "steps/s", {}
+    return found, "1 update per env step after the first 256", "steps/s", {}
 
 
 def sb3(rounds: int, _: str | None) -> tuple[list[Measured], str, str, dict[str, bool]]:
     updates: dict[str, int] = {}
 
     def ours(envs: int, learner: Any) -> Round:
-        from hotloop.rl.train.sac import train
-
         def once() -> tuple[float, None]:
-            config = Imitate(envs=envs, start="scratch", timesteps=STEPS, learner=learner)
-            settings = sac_settings(config, evaluate_every=0, checkpoint=None)
-            done = train(settings, report=lambda **work: None)
+            config = Imitate(n_envs=envs, start="scratch", total_timesteps=STEPS, learner=learner)
+            settings = sac_settings(config, eval_every_steps=0, checkpoint=None)
+            done = sac.train(settings, report=lambda **work: None)
             updates[f"hotloop {learner} {envs}"] = done.updates
             return done.steps_here / done.seconds, None
 
@@ -122,11 +121,10 @@ def sb3(rounds: int, _: str | None) -> tuple[list[Measured], str, str, dict[str,
 
     def theirs(envs: int) -> Round:
         def once() -> tuple[float, Any]:
-            config = Imitate(envs=envs, start="scratch", timesteps=STEPS, trainer="sb3")
-            done, memory = train_with_sb3(config, None, None, True)
-            seconds = done["seconds"] - done["parts_s"]["evaluation"]
-            updates[f"sb3 {envs}"] = done["updates"]
-            return done["env_steps"] / seconds, memory
+            config = Imitate(n_envs=envs, start="scratch", total_timesteps=STEPS, trainer="sb3")
+            done = imitate_sb3.train(sac_settings(config), None, evaluate=lambda policy: 0.0)
+            updates[f"sb3 {envs}"] = done.updates
+            return done.env_steps / done.seconds, done.worker_memory
 
         return once
 
@@ -143,7 +141,12 @@ def sb3(rounds: int, _: str | None) -> tuple[list[Measured], str, str, dict[str,
         > rates[f"Stable-Baselines3, {count} envs"]
         for count in (1, 4, 8)
     }
-    return found, f"{STEPS:,} env steps, 1 update for each after the first {STEPS // 10}", "steps/s", reached
+    return (
+        found,
+        f"{STEPS:,} env steps, 1 update per env step after the first {STEPS // 10}",
+        "steps/s",
+        reached,
+    )
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {"demos": demos, "loading": loading, "envs": envs, "sb3": sb3}
@@ -164,7 +167,7 @@ def main() -> int:
             print(f"  {words}: {'reached' if yes else 'MISSED'}")
             missed |= not yes
         print(flush=True)
-        results[name] = {one.variant: {"rate": one.rate, "times_first": one.times_first} for one in found}
+        results[name] = {one.variant: {"rate": one.rate, "speedup": one.speedup} for one in found}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
     return int(missed)

@@ -30,11 +30,11 @@ FLAGS = {
         "--envs": "--n-envs",
     },
     "imitate": {
-        "--episodes": "--episodes",
+        "--episodes": "--n-episodes",
         "--workers": "--workers",
-        "--epochs": "--epochs",
-        "--timesteps": "--timesteps",
-        "--envs": "--envs",
+        "--epochs": "--n-epochs",
+        "--timesteps": "--total-timesteps",
+        "--envs": "--n-envs",
         "--batch-size": "--batch-size",
     },
     "mario": {

@@ -21,16 +21,18 @@ from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.envs.track.expert import expert_actions
-from hotloop.rl.train.bc import read_clone
+from hotloop.rl.train.bc import load_clone
+from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import load_checkpoint
 from hotloop.rl.workloads.imitate import SB3_WORKER_BYTES, WORKER_BYTES, Imitate, memory_needs
 from hotloop.rl.workloads.imitate_speedup import take_turns, worker_counts
-from hotloop.rl.workloads.imitate_stages import best_of
-from hotloop.rl.workloads.track_laps import drive_laps
+from hotloop.rl.workloads.track_laps import actor_policy, drive_laps
 
 ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
 # Small, but enough for a clone that drives laps.
-SMALL = ["--episodes", "4", "--workers", "2", "--epochs", "30", "--timesteps", "6000", "--envs", "4"]
+SMALL = [
+    *("--n-episodes", "4", "--workers", "2", "--n-epochs", "30", "--total-timesteps", "6000", "--n-envs", "4")
+]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,9 @@ def test_the_expert_demonstrates_the_clone_drives_and_rl_does_not_forget(
     assert figures["agent_early_return"] >= figures["clone_early_return"]
     assert figures["agent_return"] > 0.98 * figures["clone_return"]
     # and the same from starts that nobody was chosen by
-    clone = drive_laps(best_of(read_clone(folder / "here" / "clone")), 8, seed=777)
+    actor = SquashedActor(8, 2)
+    load_clone(folder / "here" / "clone", actor)
+    clone = drive_laps(actor_policy(actor), 8, seed=777)
     assert clone.finished == 8
 
 
@@ -92,7 +96,7 @@ def test_every_stage_says_where_its_time_went_and_what_it_did(trained: tuple[Pat
     assert demos["parts_of"] == "time of 2 workers" and demos["worker_memory"]["private_bytes"] > 1 << 20
     assert {"forward/backward (gathering included)", "evaluation", "logging"} <= set(bc["parts_s"])
     assert {"stepping", "learning", "replay", "evaluation"} <= set(rl["parts_s"])
-    said = "1 updates for each env step, whatever the number of envs: 5,400 after the first 600 steps"
+    said = "1 update per env step, for any number of envs: 5,400 after the first 600 steps"
     assert said in rl["remarks"]
     samples = round(found["figures"]["cloned_samples"]) // 30  # of an epoch
     assert found["updates"] == 30 * -(-samples // 256) + 6000 - 600
@@ -114,15 +118,15 @@ def test_stages_alone_do_what_all_together_do(
 ) -> None:
     folder, told = trained
     apart = tmp_path / "apart"
-    outcome(capsys, apart, "--stage", "demos", "--episodes", "4", "--workers", "1")
+    outcome(capsys, apart, "--stage", "demos", "--n-episodes", "4", "--workers", "1")
     stores = [DemonstrationStore(place / "demonstrations") for place in (apart, folder / "here")]
     for number in range(4):
         one, other = (store.read(number).actions for store in stores)
         assert np.array_equal(one, other)
-    outcome(capsys, apart, "--stage", "bc", "--epochs", "30")
+    outcome(capsys, apart, "--stage", "bc", "--n-epochs", "30")
     whole = load_checkpoint(folder / "here" / "clone").arrays
     assert all((load_checkpoint(apart / "clone").arrays[n] == a).all() for n, a in whole.items())
-    done = outcome(capsys, apart, "--stage", "rl", "--timesteps", "6000", "--envs", "4")
+    done = outcome(capsys, apart, "--stage", "rl", "--total-timesteps", "6000", "--n-envs", "4")
     assert done["mean_return"] == told["outcome"]["mean_return"]
 
 
@@ -133,23 +137,23 @@ def test_the_memory_plan_knows_what_a_worker_takes(trained: tuple[Path, dict[str
     few, many = (memory_needs(Imitate(workers=count)) for count in (1, 40))
     assert ("workers", 40) in [(need.setting, need.value) for need in many]
     assert sum(need.bytes for need in many) - sum(need.bytes for need in few) > 30 * WORKER_BYTES
-    apart = memory_needs(Imitate(stage="rl", trainer="sb3", envs=6))
-    assert ("envs", 6, 6 * SB3_WORKER_BYTES) in [(need.setting, need.value, need.bytes) for need in apart]
+    apart = memory_needs(Imitate(stage="rl", trainer="sb3", n_envs=6))
+    assert ("n_envs", 6, 6 * SB3_WORKER_BYTES) in [(need.setting, need.value, need.bytes) for need in apart]
 
 
 def test_a_stage_restarts_from_its_own_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome(capsys, tmp_path, "--stage", "demos", "--episodes", "2", "--workers", "1")
-    first = outcome(capsys, tmp_path, "--stage", "demos", "--episodes", "3", "--workers", "1", "--resume")
+    outcome(capsys, tmp_path, "--stage", "demos", "--n-episodes", "2", "--workers", "1")
+    first = outcome(capsys, tmp_path, "--stage", "demos", "--n-episodes", "3", "--workers", "1", "--resume")
     assert first["episodes"] == 1
     assert any("2 episodes were there already" in line for line in first["remarks"])
-    outcome(capsys, tmp_path, "--stage", "bc", "--epochs", "2")
-    more = outcome(capsys, tmp_path, "--stage", "bc", "--epochs", "3", "--resume")
+    outcome(capsys, tmp_path, "--stage", "bc", "--n-epochs", "2")
+    more = outcome(capsys, tmp_path, "--stage", "bc", "--n-epochs", "3", "--resume")
     assert round(more["figures"]["cloned_samples"]) == len(
         DemonstrationStore(tmp_path / "demonstrations").load().split(0.1, 0)[0].samples()
     )
-    steps = ["--stage", "rl", "--envs", "2", "--n-hidden", "64"]
-    outcome(capsys, tmp_path, *steps, "--timesteps", "400")
-    again = outcome(capsys, tmp_path, *steps, "--timesteps", "400", "--resume")
+    steps = ["--stage", "rl", "--n-envs", "2", "--net-arch", "64", "64"]
+    outcome(capsys, tmp_path, *steps, "--total-timesteps", "400")
+    again = outcome(capsys, tmp_path, *steps, "--total-timesteps", "400", "--resume")
     assert again["env_steps"] == 400 and stage(again, "rl")["summary"].startswith("0 env steps")
 
 
@@ -158,7 +162,7 @@ def test_stable_baselines3_does_the_same_updates_for_each_env_step(
     trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str], envs: str
 ) -> None:
     folder, _ = trained
-    words = ("--stage", "rl", "--trainer", "sb3", "--timesteps", "300", "--envs", envs)
+    words = ("--stage", "rl", "--trainer", "sb3", "--total-timesteps", "300", "--n-envs", envs)
     done = outcome(capsys, folder / "here", *words, "--batch-size", "32")
     assert done["env_steps"] == 300 and done["updates"] == 300 - 30
     rl = stage(done, "rl")
@@ -168,8 +172,18 @@ def test_stable_baselines3_does_the_same_updates_for_each_env_step(
 
 
 def test_ctrl_c_keeps_what_was_driven(tmp_path: Path) -> None:
-    words = ["train", "imitate", "--stage", "demos", "--episodes", "500", "--workers", "1", "--no-profiling"]
-    command, pipe = [sys.executable, "-m", "hotloop", *words], subprocess.PIPE
+    words = [
+        "train",
+        "imitate",
+        "--stage",
+        "demos",
+        "--n-episodes",
+        "500",
+        "--workers",
+        "1",
+        "--no-profiling",
+    ]
+    command, pipe = [sys.executable, "-m", "hotloop", *words, "--no-profiling"], subprocess.PIPE
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe) as process:
         store, deadline = DemonstrationStore(tmp_path / "imitate/demonstrations"), time.monotonic() + 120
         while not store.numbers() and time.monotonic() < deadline:
@@ -184,14 +198,14 @@ def test_ctrl_c_keeps_what_was_driven(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--episodes", "1"], "episodes=1 leaves none to hold out"),
+        (["--n-episodes", "1"], "n_episodes=1 leaves none to hold out"),
         (["--workers", "0"], "workers=0 must be at least 1"),
-        (["--stage", "bc"], "there are no demonstrations in"),
+        (["--stage", "bc"], "There are no demonstrations in"),
         (["--stage", "rl"], "run --stage bc first, or use --start scratch"),
-        (["--loading", "index", "--loading-workers", "2"], "have nothing to do with --loading index"),
+        (["--loading", "index", "--loading-workers", "2"], "loading_workers=2 needs --loading loader"),
         (["--stage", "bc", "--workers", "1", "--learner", "fused"], "cannot use a DataLoader"),
-        (["--updates", "seldom"], "updates='seldom' is no amount"),
-        (["--stage", "rl", "--trainer", "sb3", "--resume"], "keeps no checkpoint"),
+        (["--gradient-steps", "0"], "gradient_steps=0 must be at least 1, or -1"),
+        (["--stage", "rl", "--trainer", "sb3", "--resume"], "saves no checkpoint"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(
@@ -206,7 +220,7 @@ def test_a_clone_of_another_network_is_refused(
     trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = trained
-    words = ["train", "imitate", "--stage", "rl", "--n-hidden", "32", "--no-profiling"]
+    words = ["train", "imitate", "--stage", "rl", "--net-arch", "32", "32", "--no-profiling"]
     assert main([*words, "--folder", str(folder / "here")]) == 2
     assert "does not fit this actor" in capsys.readouterr().err
 
@@ -220,17 +234,18 @@ def test_laps_are_compared_over_equal_time() -> None:
 
 
 def test_what_the_flags_mean() -> None:
-    assert Imitate().loaders is None and Imitate(workers=3).loaders is None
-    assert Imitate(stage="bc", workers=3).loaders == 3 and Imitate(loading_workers=2).loaders == 2
-    assert Imitate(loading="loader").loaders == 0
-    assert Imitate(loading="index", stage="bc", workers=2).loaders is None
+    assert Imitate().dataloader_workers is None and Imitate(workers=3).dataloader_workers is None
+    assert Imitate(stage="bc", workers=3).dataloader_workers == 3
+    assert Imitate(loading_workers=2).dataloader_workers == 2
+    assert Imitate(loading="loader").dataloader_workers == 0
+    assert Imitate(loading="index", stage="bc", workers=2).dataloader_workers is None
     assert Imitate(workers=5).demonstration_workers == 5 and Imitate().demonstration_workers >= 1
 
 
 def test_speedups_are_medians_of_ratios_of_the_same_round() -> None:
     rates = {"one": iter([10.0, 20.0, 10.0]), "two": iter([30.0, 40.0, 15.0])}
     found = take_turns("demos", {name: lambda r=r: (next(r), None) for name, r in rates.items()}, 3)  # type: ignore[misc]
-    assert [(one.variant, one.rate, one.times_first) for one in found] == [("one", 10, 1.0), ("two", 30, 2.0)]
+    assert [(one.variant, one.rate, one.speedup) for one in found] == [("one", 10, 1.0), ("two", 30, 2.0)]
     assert worker_counts(1) == [1] and worker_counts(4) == [1, 2, 4] and worker_counts(6) == [1, 2, 4, 6]
 
 
@@ -255,7 +270,7 @@ def test_the_scripts_of_the_original_take_their_flags(tmp_path: Path) -> None:
         for name, flags in small.items()
     }
     assert "with 2 workers" in said["collect_demonstrations.py"]
-    assert "DataLoader, 1 workers" in said["train_bc.py"] and "laps driven" in said["train_bc.py"]
+    assert "DataLoader, 1 workers" in said["train_bc.py"] and "laps finished" in said["train_bc.py"]
     assert "SubprocVecEnv" in said["train_rl.py"] and "Where the time goes" in said["train_rl.py"]
     all_flags = ["--episodes", "2", "--workers", "1", "--epochs", "2", "--timesteps", "100", "--envs", "2"]
     whole = run_original(
@@ -266,7 +281,7 @@ def test_the_scripts_of_the_original_take_their_flags(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_rl_improves_on_the_clone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ("--episodes", "10", "--timesteps", "50000")
+    sizes = ("--n-episodes", "10", "--total-timesteps", "50000")
     figures = outcome(capsys, tmp_path, *sizes, "--speedup")["figures"]
     assert figures["agent_early_return"] > figures["clone_early_return"]
     assert figures["agent_laps"] == 8

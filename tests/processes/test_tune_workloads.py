@@ -44,7 +44,7 @@ def demonstrations(folder: Path, episodes: int = 2) -> None:
         ("mario", SMALL_MARIO, "env step"),
         ("imitate", {"stage": "demos", "workers": 2}, "env step"),
         pytest.param("imitate", {"stage": "bc"}, "update", marks=pytest.mark.long),
-        pytest.param("imitate", {"stage": "rl", "n_hidden": 16}, "env step", marks=pytest.mark.long),
+        pytest.param("imitate", {"stage": "rl", "net_arch": (16, 16)}, "env step", marks=pytest.mark.long),
     ],
 )
 def test_a_probe_is_timed_and_leaves_nothing_behind(
@@ -127,9 +127,13 @@ def _runs(pid: int) -> bool:
             "",
         ),
         (MARIO_WORDS, (*MARIO_WORDS[1:], "--epochs", "1", "--epoch-steps", "4096"), "learn_per_step stays"),
-        (("imitate", "--stage", "demos"), ("--stage", "demos", "--episodes", "2"), ""),
-        (("imitate", "--stage", "bc"), ("--stage", "bc", "--epochs", "2"), ""),
-        (("imitate", "--stage", "rl"), ("--stage", "rl", "--timesteps", "300", "--start", "scratch"), ""),
+        (("imitate", "--stage", "demos"), ("--stage", "demos", "--n-episodes", "2"), ""),
+        (("imitate", "--stage", "bc"), ("--stage", "bc", "--n-epochs", "2"), ""),
+        (
+            ("imitate", "--stage", "rl"),
+            ("--stage", "rl", "--total-timesteps", "300", "--start", "scratch"),
+            "",
+        ),
     ],
     ids=lambda words: "-".join(words[:3]) if isinstance(words, tuple) else "",
 )

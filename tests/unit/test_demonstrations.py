@@ -21,7 +21,7 @@ from hotloop.machine.process_memory import process_memory
 from hotloop.rl.buffers.demonstrations import DemonstrationError, Demonstrations, DemonstrationStore, Episode
 from hotloop.rl.collect.experts import Collected, DiskFull, Driven, Driver, collect, track_schema
 from hotloop.rl.envs.track.expert import expert_actions
-from hotloop.rl.workloads.stages import StageBar, StageReport, report_lines, split, table
+from hotloop.rl.workloads.stage_report import StageBar, StageReport, report_lines, split, table
 
 SHORT = {"max_episode_steps": 40}  # laps take 1,900 steps
 
@@ -120,7 +120,7 @@ def test_an_episode_that_kills_every_worker_ends_the_collection(tmp_path: Path) 
             os.kill(victim.pid or 0, 9)
         return False
 
-    with pytest.raises(HotloopError, match=r"ended its worker 3 times \(last exit code -9\)"):
+    with pytest.raises(HotloopError, match=r"killed its worker 3 times \(last exit code -9\)"):
         collected(store, [0], stop=stop)
 
 
@@ -131,7 +131,7 @@ def test_a_full_disk_keeps_what_was_written_and_the_rest_can_follow(tmp_path: Pa
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # as a full disk does, this stops every write
     try:
-        with pytest.raises(DiskFull, match=r"no room on the disk for episode 2.*2 episodes are kept"):
+        with pytest.raises(DiskFull, match=r"The disk is full: episode 2.*2 episodes are kept"):
             collected(store, [2, 3])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -151,17 +151,17 @@ def test_resuming_keeps_whole_episodes_only_and_only_of_the_same_task(tmp_path: 
     assert driver.store.begin(track_schema(3, SHORT), resume=True) == [0, 2]
     with pytest.raises(DemonstrationError, match="another kind \\(env_settings, seed differ\\)"):
         driver.store.begin(track_schema(4, {}), resume=True)
-    with pytest.raises(DemonstrationError, match=r"episode-000001\.npz is cut or damaged"):
+    with pytest.raises(DemonstrationError, match=r"episode-000001\.npz is truncated or damaged"):
         driver.store.load()
     assert driver.store.begin(track_schema(4, {}), resume=False) == [] and driver.store.numbers() == []
 
 
 def test_what_does_not_fit_the_schema_is_said(tmp_path: Path) -> None:
     store = DemonstrationStore(tmp_path)
-    with pytest.raises(DemonstrationError, match="there are no demonstrations in"):
+    with pytest.raises(DemonstrationError, match="There are no demonstrations in"):
         store.load()
     store = store_in(tmp_path)
-    with pytest.raises(DemonstrationError, match="there is no episode in"):
+    with pytest.raises(DemonstrationError, match="There is no episode in"):
         store.load()
     step = np.zeros(4, dtype=np.bool_)
     seen, actions = np.zeros((5, 7), dtype=np.float32), np.zeros((4, 2), dtype=np.float32)
@@ -169,7 +169,7 @@ def test_what_does_not_fit_the_schema_is_said(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match=r"observations is float32 \[5, 7\], not float32 \[5, 8\]"):
         store.load()
     (tmp_path / "schema.json").write_text('{"format": "other"}')
-    with pytest.raises(DemonstrationError, match="is of format 'other', version None"):
+    with pytest.raises(DemonstrationError, match="has format 'other', version None"):
         store.load()
 
 

@@ -149,7 +149,7 @@ def test_tiers_and_presets() -> None:
     assert tier(16, 64 * GIB, 1)[0] == "optimal"
     assert whole_cores(0.3) == 1
     quick = preset("quick")
-    assert (quick.episodes, quick.demonstration_workers, quick.epochs, quick.timesteps) == (
+    assert (quick.n_episodes, quick.demonstration_workers, quick.n_epochs, quick.total_timesteps) == (
         50,
         4,
         20,

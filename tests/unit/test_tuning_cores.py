@@ -135,11 +135,11 @@ def test_presets_have_their_published_values() -> None:
         name: (
             p.demonstration_workers,
             p.loading_workers,
-            p.envs,
+            p.n_envs,
             p.batch_size,
-            p.episodes,
-            p.epochs,
-            p.timesteps,
+            p.n_episodes,
+            p.n_epochs,
+            p.total_timesteps,
         )
         for name, p in PRESETS.items()
     }
@@ -150,4 +150,4 @@ def test_presets_have_their_published_values() -> None:
         "quick": (4, 2, 4, None, 50, 20, 100_000),
     }
     cap = {one.name: int(one.value) for one in starting_settings(128) if isinstance(one.value, int)}["envs"]
-    assert (preset("many-cores").envs or 0) > cap  # a preset may go beyond
+    assert (preset("many-cores").n_envs or 0) > cap  # a preset may go beyond

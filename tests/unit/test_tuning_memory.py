@@ -162,7 +162,7 @@ def test_the_plan_of_mario_comes_within_15_percent_of_what_its_processes_hold(gi
 
 def test_workers_of_imitate_are_told_as_processes() -> None:
     needs = needs_of("imitate", Imitate(stage="demos", workers=3)) or ()
-    assert [(need.what, need.value) for need in needs if need.in_children] == [("3 workers", 3)]
+    assert [(need.what, need.value) for need in needs if need.in_children] == [("3 x worker", 3)]
     few, more = (needs_of("imitate", Imitate(workers=1, speedup=speedup)) or () for speedup in (False, True))
     cores = max(int(cores_granted()), 1)  # the speed-up is measured with as many workers
     assert [need.value for need in more if need.in_children] == [cores]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +134,10 @@ def test_ways_of_loading_become_the_settings_of_imitate() -> None:
     assert dict(target.space.current) == {"learner": "torch", "loading": "loader:2"}
     assert not target.space.allowed({"learner": "fused", "loading": "loader:0"})
     index = target.config_of(one(target, loading="index", learner="fused"))
-    assert index.loaders is None and index.learner == "fused"
+    assert index.dataloader_workers is None and index.learner == "fused"
     slow = target.config_of(one(target, loading="index"))
-    assert slow.loaders is None and slow.learner == "torch"  # not what `auto` would take
-    assert target.config_of(one(target, loading="loader:0")).loaders == 0
+    assert slow.dataloader_workers is None and slow.learner == "torch"  # not what `auto` would take
+    assert target.config_of(one(target, loading="loader:0")).dataloader_workers == 0
     assert dict(WorkloadTarget("imitate", Imitate(stage="bc"), CORES).space.current) == {
         "learner": "fused",
         "loading": "index",
@@ -146,9 +145,11 @@ def test_ways_of_loading_become_the_settings_of_imitate() -> None:
 
 
 def test_reinforcement_learning_keeps_its_updates_for_each_env_step() -> None:
-    target = WorkloadTarget("imitate", Imitate(stage="rl", updates="1/2"), CORES)
-    found = target.config_of(one(target, envs=64))
-    assert Fraction(found.updates) == Fraction(1, 2) and target.space.knob("envs").safety == "semantic"
+    target = WorkloadTarget("imitate", Imitate(stage="rl", gradient_steps=2), CORES)
+    more, fewer = (target.config_of(one(target, n_envs=n_envs)) for n_envs in (64, 1))
+    assert (more.train_freq, more.gradient_steps) == (1, 32)
+    assert (fewer.train_freq, fewer.gradient_steps) == (2, 1)
+    assert target.space.knob("n_envs").safety == "semantic"
     assert target.cycles and target.settling  # its first steps are without updates
     assert not WorkloadTarget("imitate", Imitate(stage="demos"), CORES).cycles
 
@@ -189,9 +190,9 @@ def test_settings_to_search_besides_are_named() -> None:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    remember(Tuned("imitate --stage demos", {"envs": 4}, {"workers": 2}, safe_gain="faster by 80 %"))
-    rl = {"learner": "torch", "envs": 16}
-    kept = ("envs: updates for each env step stay the same",)
+    remember(Tuned("imitate --stage demos", {"n_envs": 4}, {"workers": 2}, safe_gain="faster by 80 %"))
+    rl = {"learner": "torch", "n_envs": 16}
+    kept = ("n_envs: updates for each env step stay the same",)
     base = {"stage": "rl", "batch_size": 64}
     remember(
         Tuned("imitate --stage rl", base, {"learner": "torch"}, rl, kept, "faster", "more", 100.0, 300.0)
@@ -210,7 +211,7 @@ def test_a_stage_takes_what_was_found_for_it() -> None:
     assert demos.config.workers == 2 and demos.config.learner == "auto"
     assert demos.chosen.says == ("tuned: workers=2 (faster by 80 %)",)
     rl = given("--tuned-semantic", "--stage=rl")
-    assert (rl.config.envs, rl.config.learner, rl.config.workers) == (16, "torch", None)
+    assert (rl.config.n_envs, rl.config.learner, rl.config.workers) == (16, "torch", None)
     assert rl.chosen.rate_per_s == 300.0
     assert says_of("imitate", rl.chosen, rl.config)[-1] == "it was tuned with batch_size=64"
     with pytest.raises(
@@ -222,7 +223,7 @@ def test_a_stage_takes_what_was_found_for_it() -> None:
 @pytest.mark.usefixtures("cache")
 def test_all_stages_take_what_was_found_for_each_but_no_setting_that_they_share() -> None:
     found = given("--tuned-semantic")
-    assert (found.config.workers, found.config.envs, found.config.learner) == (2, 16, "auto")
+    assert (found.config.workers, found.config.n_envs, found.config.learner) == (2, 16, "auto")
     said = " | ".join(found.chosen.says)
     assert "demos: tuned: workers=2" in said
     assert "rl: learner=torch is for that stage alone; --stage rl applies it" in said

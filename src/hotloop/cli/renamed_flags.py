@@ -39,6 +39,16 @@ RENAMED: dict[str, dict[str, str]] = {
         "--learning-check": "--learning-check-steps",
         "--metrics": "--tensorboard-log",
     },
+    "train imitate": {
+        "--episodes": "--n-episodes",
+        "--epochs": "--n-epochs",
+        "--timesteps": "--total-timesteps",
+        "--envs": "--n-envs",
+        "--updates": "--train-freq and --gradient-steps (-1 for one update per env step)",
+        "--n-hidden": "--net-arch with the width of each hidden layer",
+        "--n-layer": "--net-arch with the width of each hidden layer",
+        "--metrics": "--tensorboard-log",
+    },
 }
 
 

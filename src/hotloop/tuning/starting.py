@@ -26,19 +26,24 @@ class Preset:
 
     demonstration_workers: int | None = None
     loading_workers: int | None = None
-    envs: int | None = None
+    n_envs: int | None = None
     batch_size: int | None = None
-    episodes: int | None = None
-    epochs: int | None = None
-    timesteps: int | None = None
+    n_episodes: int | None = None
+    n_epochs: int | None = None
+    total_timesteps: int | None = None
 
 
 PRESETS: dict[str, Preset] = {
-    "small-ram": Preset(demonstration_workers=2, loading_workers=2, envs=2),
-    "many-cores": Preset(demonstration_workers=12, loading_workers=8, envs=12),
-    "gpu": Preset(loading_workers=8, envs=12, batch_size=512),
+    "small-ram": Preset(demonstration_workers=2, loading_workers=2, n_envs=2),
+    "many-cores": Preset(demonstration_workers=12, loading_workers=8, n_envs=12),
+    "gpu": Preset(loading_workers=8, n_envs=12, batch_size=512),
     "quick": Preset(
-        demonstration_workers=4, loading_workers=2, envs=4, episodes=50, epochs=20, timesteps=100_000
+        demonstration_workers=4,
+        loading_workers=2,
+        n_envs=4,
+        n_episodes=50,
+        n_epochs=20,
+        total_timesteps=100_000,
     ),
 }
 

@@ -8,15 +8,20 @@ from typing import Any
 from hotloop.tuning.starting import PRESETS, Preset, preset
 
 # workload -> its setting -> the preset's entry. What a workload has no setting for is left out.
-# `epochs` of a preset are passes over demonstrations: no other workload's epochs are those.
+# `n_epochs` of a preset are passes over demonstrations: no other workload's epochs are those.
 FIELDS: dict[str, dict[str, str]] = {
-    "ricochet": {"n_envs": "envs", "total_timesteps": "timesteps"},
-    "petri": {"n_envs": "envs", "total_timesteps": "timesteps", "batch_size": "batch_size"},
-    "snake": {"n_envs": "envs", "stop_at_episodes": "episodes", "batch_size": "batch_size"},
-    "mario": {"collectors": "envs", "batch_size": "batch_size"},
+    "ricochet": {"n_envs": "n_envs", "total_timesteps": "total_timesteps"},
+    "petri": {"n_envs": "n_envs", "total_timesteps": "total_timesteps", "batch_size": "batch_size"},
+    "snake": {"n_envs": "n_envs", "stop_at_episodes": "n_episodes", "batch_size": "batch_size"},
+    "mario": {"collectors": "n_envs", "batch_size": "batch_size"},
     "imitate": {
         "workers": "demonstration_workers",
-        **{key: key for key in ("loading_workers", "envs", "batch_size", "episodes", "epochs", "timesteps")},
+        "loading_workers": "loading_workers",
+        "n_envs": "n_envs",
+        "batch_size": "batch_size",
+        "n_episodes": "n_episodes",
+        "n_epochs": "n_epochs",
+        "total_timesteps": "total_timesteps",
     },
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from hotloop._util.errors import HotloopError
@@ -49,6 +50,12 @@ class Tunable:
     compare_s: Callable[[Any], float] = lambda config: COMPARE_S
     """Seconds of work of a run of the comparison; more where processes do not all start at the same time."""
     budget: str = USUAL_BUDGET
+
+
+def same_updates_per_env_step(config: Any, n_envs: int) -> dict[str, int]:
+    """`train_freq` and `gradient_steps` with which `n_envs` environments get as many updates per env step."""
+    rate = Fraction(config.gradient_steps, config.train_freq) * n_envs / config.n_envs
+    return {"train_freq": rate.denominator, "gradient_steps": rate.numerator}
 
 
 # ---- petri
@@ -205,18 +212,19 @@ def _imitate_knobs(config: Any, cores: int) -> list[Knob]:
     if config.stage == "demos":
         return [Knob("workers", tuple(range(1, cores + 1)), config.demonstration_workers, "workers")]
     if config.stage == "bc":
-        now = "index" if config.loaders is None else f"loader:{config.loaders}"
+        workers = config.dataloader_workers
+        now = "index" if workers is None else f"loader:{workers}"
         learner = ("fused" if now == "index" else "torch") if config.learner == "auto" else config.learner
         ways = ("index", *(f"loader:{workers}" for workers in range(min(cores, 8) + 1)))
         return [Knob("learner", ("fused", "torch"), learner), Knob("loading", ways, now)]
     if config.stage == "rl":
-        said = "updates for each env step stay the same"
+        said = "the number of updates per env step stays the same"
         if config.trainer != "hotloop":  # each env is a process
-            return [Knob("envs", doubling(1, max(2 * cores, 4)), config.envs, "envs", "semantic", said)]
+            return [Knob("n_envs", doubling(1, max(2 * cores, 4)), config.n_envs, "envs", "semantic", said)]
         learner = "fused" if config.learner == "auto" else config.learner
         return [
             Knob("learner", ("fused", "torch"), learner),
-            Knob("envs", doubling(1, 64), config.envs, "envs", "semantic", said),
+            Knob("n_envs", doubling(1, 64), config.n_envs, "envs", "semantic", said),
         ]
     raise HotloopError("imitate is tuned stage by stage; add --stage demos, --stage bc or --stage rl.")
 
@@ -224,10 +232,12 @@ def _imitate_knobs(config: Any, cores: int) -> list[Knob]:
 def _imitate_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
     found: dict[str, Any] = dict(changed)
     if config.stage == "bc":
-        found["learner"] = settings["learner"]  # what `auto` means hangs on the loading
+        found["learner"] = settings["learner"]  # what `auto` means depends on the loading
     if "loading" in found:
         kind, _, workers = str(found["loading"]).partition(":")
         found |= {"loading": kind, "loading_workers": int(workers) if workers else None, "workers": None}
+    if "n_envs" in found and config.gradient_steps != -1:
+        found |= same_updates_per_env_step(config, int(found["n_envs"]))
     return replace(config, **found)
 
 
@@ -238,7 +248,9 @@ def _imitate_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
 
 def _imitate_endless(config: Any) -> Any:
     # reinforcement learning begins anew, so that probes do not need a clone
-    return replace(config, episodes=MANY_EPISODES, epochs=ENDLESS, timesteps=ENDLESS, start="scratch")
+    return replace(
+        config, n_episodes=MANY_EPISODES, n_epochs=ENDLESS, total_timesteps=ENDLESS, start="scratch"
+    )
 
 
 TUNABLE = {

@@ -23,7 +23,16 @@ from hotloop.workflows.tune_knobs import TUNABLE, stage_names
 
 # Not part of what is tuned, and not to be touched by probes.
 LEFT_OUT = (
-    *("seed", "checkpoint", "resume", "metrics", "log", "learning_check", "evaluation_boards"),
+    *(
+        "seed",
+        "checkpoint",
+        "resume",
+        "metrics",
+        "tensorboard_log",
+        "log",
+        "learning_check",
+        "evaluation_boards",
+    ),
     *("play", "speedup"),
 )
 

@@ -14,7 +14,10 @@ from hotloop.workflows.tune_workloads import LEFT_OUT, WorkloadTarget
 
 SHARED = "learner"  # a setting that several stages have, and that tuning finds for one
 # where these differ, what was found holds all the same
-UNIMPORTANT = ("stage", "folder", "episodes", "timesteps", "batches", "total_timesteps", "stop_at_episodes")
+UNIMPORTANT = (
+    *("stage", "folder", "episodes", "n_episodes", "stop_at_episodes"),
+    *("timesteps", "total_timesteps", "batches"),
+)
 
 
 def workload_target(name: str, config: Any, also: tuple[str, ...] = ()) -> WorkloadTarget:

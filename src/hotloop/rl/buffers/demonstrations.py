@@ -1,11 +1,11 @@
-"""Demonstrations on disk: one npz file for each episode beside `schema.json`, which says what is in them.
+"""Demonstrations on disk: one npz file per episode, and `schema.json`, which describes their arrays.
 
-An episode's arrays have the names that Minari uses: `observations` [steps + 1, ...], the last one that
-after the last step; `actions`, `rewards`, `terminations`, `truncations` [steps, ...]. Nothing is pickled.
-A file is written under another name and then renamed, so whatever has an episode's name is a whole episode.
+The arrays have the names that Minari uses: `observations` [steps + 1, ...], `actions`, `rewards`,
+`terminations`, `truncations` [steps, ...]. Nothing is pickled. A file is written under another name and then
+renamed, so every file with the name of an episode is complete.
 
     store = DemonstrationStore(Path("demonstrations"))
-    data = store.load()                                # every episode, one after the other
+    data = store.load()                                # all episodes, in memory
     learn, held_out = data.split(0.1, seed=0)          # by episode: no episode is in both
 """
 
@@ -33,12 +33,12 @@ _DIGITS = 6
 
 
 class DemonstrationError(HotloopError):
-    """A folder or file that does not hold the demonstrations wanted."""
+    """Demonstrations are missing, damaged, or of another task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One episode; first index the step."""
+    """One episode; the first index is the step."""
 
     observations: NDArray[Any]
     actions: NDArray[Any]
@@ -67,10 +67,10 @@ class Demonstrations:
 
     episodes: tuple[Episode, ...]
     numbers: tuple[int, ...]
-    """The number of each in its store."""
+    """The number of each episode in its store."""
 
     def samples(self) -> Samples:
-        """All steps of all episodes in order, as float32 arrays of their own."""
+        """All steps of all episodes in order, as new float32 arrays."""
         seen = [one.observations[:-1].reshape(len(one), -1) for one in self.episodes]
         return Samples(
             np.ascontiguousarray(np.concatenate(seen), dtype=np.float32),
@@ -78,12 +78,11 @@ class Demonstrations:
         )
 
     def split(self, held_out_fraction: float, seed: int) -> tuple[Demonstrations, Demonstrations]:
-        """Episodes to learn from and episodes held out, at least one of each, chosen by the seed."""
+        """Episodes for training and held-out episodes, at least one of each, drawn with the seed."""
         count = len(self.episodes)
         if count < 2:
             raise DemonstrationError(
-                f"{count} episode cannot be split into one to learn from and one held out; "
-                "collect at least 2 episodes."
+                f"{count} episode cannot be split into training and held-out episodes; collect at least 2."
             )
         held = min(max(round(count * held_out_fraction), 1), count - 1)
         order = np.random.default_rng(seed).permutation(count)
@@ -97,7 +96,7 @@ class Demonstrations:
 
 
 def schema(env: str, settings: Mapping[str, Any], seed: int, observation: Any, action: Any) -> dict[str, Any]:
-    """What `schema.json` says: the task, the seed of episode i (seed + i), every array's type and shape."""
+    """The content of `schema.json`: task, seed (of episode i: seed + i), type and shape of every array."""
 
     def array(dtype: Any, *shape: Any) -> dict[str, Any]:
         return {"dtype": str(np.dtype(dtype)), "shape": list(shape)}
@@ -125,11 +124,11 @@ class DemonstrationStore:
         self.folder = folder
 
     def file(self, number: int) -> Path:
-        """Where an episode is kept."""
+        """The file of an episode."""
         return self.folder / f"episode-{number:0{_DIGITS}d}.npz"
 
     def numbers(self) -> list[int]:
-        """The episodes that are there, in order."""
+        """The numbers of the episodes in the folder, in order."""
         found = []
         for file in self.folder.glob("episode-*.npz"):
             digits = file.stem.removeprefix("episode-")
@@ -140,9 +139,9 @@ class DemonstrationStore:
     # ---- writing
 
     def begin(self, wanted: dict[str, Any], *, resume: bool) -> list[int]:
-        """Make the folder ready for episodes of this schema; returns the numbers of those already there.
+        """Prepare the folder for episodes of this schema; returns the numbers of those already there.
 
-        Without `resume`, episodes of an earlier collection are deleted.
+        Without `resume`, earlier episodes are deleted.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "schema.json"
@@ -152,16 +151,16 @@ class DemonstrationStore:
                 differing = sorted(name for name in known | wanted if known.get(name) != wanted.get(name))
                 raise DemonstrationError(
                     f"{self.folder} holds demonstrations of another kind ({', '.join(differing)} "
-                    "differ); collect into another folder, or without resuming."
+                    "differ); use another folder, or collect without resume."
                 )
-            return [number for number in self.numbers() if self._whole(number)]
+            return [number for number in self.numbers() if self._is_complete(number)]
         for number in self.numbers():
             self.file(number).unlink()
         write_atomically(file, json.dumps(wanted, indent=1) + "\n")
         return []
 
     def write(self, number: int, episode: Episode) -> None:
-        """Keep an episode; a failure (a full disk) leaves nothing of it behind and every other one whole."""
+        """Write an episode; on failure (a full disk) nothing of it is left and the others are intact."""
         handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".episode.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -183,34 +182,36 @@ class DemonstrationStore:
     # ---- reading
 
     def schema(self) -> dict[str, Any]:
-        """What `schema.json` says, once it is known to be ours."""
+        """The content of `schema.json`; raises DemonstrationError when there is none, or it is not ours."""
         file = self.folder / "schema.json"
         try:
             known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         except OSError:
             raise DemonstrationError(
-                f"there are no demonstrations in {self.folder}; collect some first "
+                f"There are no demonstrations in {self.folder}; collect some first "
                 "(hotloop train imitate --stage demos)."
             ) from None
         except ValueError as error:
-            raise DemonstrationError(f"{file} is no JSON ({error}); collect demonstrations anew.") from None
+            raise DemonstrationError(
+                f"{file} is not JSON ({error}); collect the demonstrations again."
+            ) from None
         if known.get("format") != FORMAT or known.get("version") != VERSION:
             raise DemonstrationError(
-                f"{file} is of format {known.get('format')!r}, version {known.get('version')!r}; "
+                f"{file} has format {known.get('format')!r}, version {known.get('version')!r}; "
                 f"this hotloop reads {FORMAT!r}, version {VERSION}."
             )
         return known
 
     def read(self, number: int) -> Episode:
-        """One episode; raises DemonstrationError when its file is cut or does not fit the schema."""
+        """One episode; raises DemonstrationError when its file is truncated or does not match the schema."""
         return self._read(number, self.schema())
 
     def load(self) -> Demonstrations:
-        """Every episode; raises DemonstrationError when there is none or one is damaged."""
+        """All episodes; raises DemonstrationError when there are none or one is damaged."""
         known, numbers = self.schema(), self.numbers()
         if not numbers:
             raise DemonstrationError(
-                f"there is no episode in {self.folder}; collect some first "
+                f"There is no episode in {self.folder}; collect some first "
                 "(hotloop train imitate --stage demos)."
             )
         return Demonstrations(tuple(self._read(number, known) for number in numbers), tuple(numbers))
@@ -222,21 +223,21 @@ class DemonstrationStore:
                 arrays = {name: content[name] for name in NAMES}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DemonstrationError(
-                f"{file} is cut or damaged ({error}); delete it and collect again with --resume."
+                f"{file} is truncated or damaged ({error}); delete it and collect again with --resume."
             ) from error
         steps = len(arrays["actions"])
         for name, array in arrays.items():
-            told = known["arrays"][name]
-            rows, *rest = told["shape"]
+            expected = known["arrays"][name]
+            rows, *rest = expected["shape"]
             shape = [steps + 1 if rows == "steps + 1" else steps, *rest]
-            if list(array.shape) != shape or str(array.dtype) != told["dtype"]:
+            if list(array.shape) != shape or str(array.dtype) != expected["dtype"]:
                 raise DemonstrationError(
-                    f"{file} does not fit its schema: {name} is {array.dtype} {list(array.shape)}, not "
-                    f"{told['dtype']} {shape}; delete it and collect again with --resume."
+                    f"{file} does not match its schema: {name} is {array.dtype} {list(array.shape)}, not "
+                    f"{expected['dtype']} {shape}; delete it and collect again with --resume."
                 )
         return Episode(**arrays)
 
-    def _whole(self, number: int) -> bool:
+    def _is_complete(self, number: int) -> bool:
         try:
             self.read(number)
         except DemonstrationError:

@@ -1,8 +1,8 @@
-"""Expert demonstrations of the track, one episode for each task, driven in worker processes.
+"""Expert demonstrations of the track, driven in worker processes, one episode per task.
 
-A worker drives an episode, writes its file and says so; nothing else goes between processes. The worker
-that dies loses only the episode it was driving: another takes its place and the episode is driven again,
-to the same numbers, since episode i is seeded with seed + i whoever drives it.
+A worker drives an episode, writes its file and reports it; nothing else passes between processes. A worker
+that dies loses only the episode it was driving: a new worker drives it again, to the same numbers, because
+episode i is seeded with seed + i in any worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hotloop.rl.buffers.demonstrations import DemonstrationStore, Episode, schem
 from hotloop.rl.envs.track.env import TrackVectorEnv
 from hotloop.rl.envs.track.expert import expert_actions
 
-MOST_TRIES = 3  # of an episode whose worker dies
+MAX_ATTEMPTS = 3  # at an episode whose worker dies
 
 _step = profile("env_step")
 _expert = profile("policy_forward")
@@ -38,24 +38,24 @@ _wait = profile("ipc_wait")
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """An episode that a worker has driven and kept."""
+    """An episode that a worker has driven and written."""
 
     episode: int
     steps: int
     total_reward: float
     lap_fraction: float
-    """1 and more is a finished lap."""
+    """1 or more for a finished lap."""
     simulation_s: float
-    """Environment and expert."""
+    """Seconds in environment and expert."""
     aggregation_s: float
-    """Putting the steps into arrays."""
+    """Seconds for copying the steps into arrays."""
     disk_s: float
     memory: ProcessMemory | None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What kept a worker from its episode."""
+    """An episode that could not be written."""
 
     episode: int
     sentence: str
@@ -64,13 +64,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection did."""
+    """Result of a collection."""
 
     driven: tuple[Driven, ...]
     seconds: float
-    """From the moment the first worker was ready to the last episode kept."""
+    """From the first worker being ready to the last episode written."""
     start_up_s: float
-    """Before that: starting the first worker."""
+    """Before that: start-up of the first worker."""
     deaths: int
     """Workers that died; their episodes were driven again."""
     stopped: bool
@@ -78,11 +78,11 @@ class Collected:
 
 
 class DiskFull(HotloopError):
-    """No room for an episode; those written before are whole."""
+    """The disk is full; the episodes written before are complete."""
 
 
 class Driver:
-    """Drives whole episodes of one car and keeps them; what a worker does, usable without one."""
+    """Drives whole episodes of one car and writes them: the work of a worker, usable without one."""
 
     def __init__(self, store: DemonstrationStore, seed: int, settings: dict[str, Any]):
         self.store, self.seed = store, seed
@@ -94,7 +94,7 @@ class Driver:
         self._rewards = np.zeros(most)
 
     def drive(self, number: int) -> Driven:
-        """One episode, from its own seed to its end, onto the disk."""
+        """Drive one episode and write it."""
         env, clock = self.env, time.perf_counter
         simulation = aggregation = 0.0
         seen, infos = env.reset(seed=[self.seed + number])
@@ -153,10 +153,10 @@ def collect(
     done: Callable[[Driven], None] = lambda one: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Collected:
-    """Drive and keep the episodes with these numbers; `done` is told of each, `stop` asked between them.
+    """Drive and write the episodes with these numbers.
 
-    Raises DiskFull when an episode cannot be written (the others are kept), HotloopError when an episode
-    kills its worker again and again.
+    `done` is called with each; the collection ends early once `stop()` is true. Raises DiskFull when an
+    episode cannot be written (the others are kept), HotloopError when an episode kills its worker repeatedly.
     """
     if workers < 1:
         raise HotloopError(f"workers={workers} must be at least 1.")
@@ -168,7 +168,7 @@ def collect(
 
 
 class _Worker:
-    """A worker process, its pipe, and the episode it is driving."""
+    """A worker process, its pipe, and the episode it drives."""
 
     def __init__(self, store: DemonstrationStore, seed: int, settings: dict[str, Any]):
         context = multiprocessing.get_context("spawn")
@@ -181,7 +181,7 @@ class _Worker:
         far.close()
 
     def end(self) -> None:
-        """Let it end by itself, or end it."""
+        """Ask the process to end, and kill it if it does not."""
         try:
             self.pipe.send(None)
         except OSError:
@@ -195,7 +195,7 @@ class _Worker:
 
 
 class _Pool:
-    """Workers, the episodes that wait, and how often each was tried."""
+    """The workers, the episodes still to drive, and the attempts at each."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class _Pool:
         self._store, self._seed, self._settings = store, seed, settings
         self._all = len(episodes)
         self._waiting = deque(episodes)
-        self._tries: dict[int, int] = {}
+        self._attempts: dict[int, int] = {}
         self._driven: list[Driven] = []
         self._deaths = 0
         self._began = time.perf_counter()
@@ -219,7 +219,7 @@ class _Pool:
         return _Worker(self._store, self._seed, self._settings)
 
     def run(self, done: Callable[[Driven], None], stop: Callable[[], bool]) -> Collected:
-        """Until every episode is kept, or `stop` says so and those being driven are kept."""
+        """Run until every episode is written, or until `stop()` and those under way are written."""
         stopped = False
         while len(self._driven) < self._all:
             stopped = stopped or stop()
@@ -229,26 +229,26 @@ class _Pool:
             with _wait:
                 found = wait([w.pipe for w in self._workers], timeout=0.2)
             for worker in [w for w in self._workers if w.pipe in found]:
-                self._hear(worker, done, stopped)
+                self._handle(worker, done, stopped)
         end = time.perf_counter()
         ready = self._ready_at if self._ready_at is not None else end
         return Collected(tuple(self._driven), end - ready, ready - self._began, self._deaths, stopped)
 
-    def _hear(self, worker: _Worker, done: Callable[[Driven], None], stopped: bool) -> None:
-        """Take what a worker says: ready, an episode, or, by a broken pipe, that it died."""
+    def _handle(self, worker: _Worker, done: Callable[[Driven], None], stopped: bool) -> None:
+        """Handle a worker's message: ready, an episode, or a broken pipe, which means that it died."""
         try:
-            word = worker.pipe.recv()
+            message = worker.pipe.recv()
         except (EOFError, OSError):
             self._replace(worker)
             return
-        if isinstance(word, Failed):
-            raise self._error(word)
+        if isinstance(message, Failed):
+            raise self._error(message)
         if self._ready_at is None:
             self._ready_at = time.perf_counter()
-        if isinstance(word, Driven):
+        if isinstance(message, Driven):
             worker.episode = None
-            self._driven.append(word)
-            done(word)
+            self._driven.append(message)
+            done(message)
         if self._waiting and not stopped:
             worker.episode = self._waiting.popleft()
             try:
@@ -257,7 +257,7 @@ class _Pool:
                 self._replace(worker)
 
     def _replace(self, worker: _Worker) -> None:
-        """A worker died: its episode waits again, another worker takes its place."""
+        """Replace a worker that died and queue its episode again."""
         self._workers.remove(worker)
         worker.process.join(5.0)
         code = worker.process.exitcode
@@ -265,27 +265,27 @@ class _Pool:
         worker.end()
         self._deaths += 1
         if lost is None:
-            lost = -1  # died before it was given one: counted as a try of starting
+            lost = -1  # died before it got one: an attempt at starting
         else:
             self._waiting.appendleft(lost)
-        self._tries[lost] = self._tries.get(lost, 0) + 1
-        if self._tries[lost] >= MOST_TRIES:
-            what = "starting" if lost < 0 else f"episode {lost}"
+        self._attempts[lost] = self._attempts.get(lost, 0) + 1
+        if self._attempts[lost] >= MAX_ATTEMPTS:
+            what = "Starting" if lost < 0 else f"Episode {lost}"
             raise HotloopError(
-                f"{what} ended its worker {MOST_TRIES} times (last exit code {code}); "
-                f"{len(self._store.numbers())} episodes are kept in {self._store.folder}. Try fewer workers, "
-                "and look at the memory."
+                f"{what} killed its worker {MAX_ATTEMPTS} times (last exit code {code}); "
+                f"{len(self._store.numbers())} episodes are kept in {self._store.folder}. Use fewer workers, "
+                "and check the memory."
             )
         self._workers.append(self._make())
 
-    def _error(self, word: Failed) -> HotloopError:
+    def _error(self, message: Failed) -> HotloopError:
         kept = f"{len(self._store.numbers())} episodes are kept in {self._store.folder}"
-        if word.disk_full:
+        if message.disk_full:
             return DiskFull(
-                f"no room on the disk for episode {word.episode} ({word.sentence}); {kept}. "
-                "Make room and go on with --resume."
+                f"The disk is full: episode {message.episode} was not written ({message.sentence}); {kept}. "
+                "Free some space and continue with --resume."
             )
-        return HotloopError(f"episode {word.episode} failed ({word.sentence}); {kept}.")
+        return HotloopError(f"Episode {message.episode} failed ({message.sentence}); {kept}.")
 
     def end(self) -> None:
         """End every worker."""
@@ -295,19 +295,19 @@ class _Pool:
 
 
 def _work(pipe: Connection, folder: str, seed: int, settings: dict[str, Any]) -> None:
-    """The body of a worker: says that it is ready, then drives what it is told until told to end."""
+    """The body of a worker: reports that it is ready, then drives the episodes it is sent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     driver = Driver(DemonstrationStore(Path(folder)), seed, settings)
     driver.env.reset(seed=0)
-    driver.env.step(np.zeros((1, 2), dtype=np.float32))  # compiled, or read from the cache
+    driver.env.step(np.zeros((1, 2), dtype=np.float32))  # compiles, or loads from the cache
     try:
         pipe.send("ready")
         while (number := pipe.recv()) is not None:
             try:
-                word: Driven | Failed = driver.drive(number)
+                message: Driven | Failed = driver.drive(number)
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-                word = Failed(number, error.strerror or str(error), full)
-            pipe.send(word)
+                message = Failed(number, error.strerror or str(error), full)
+            pipe.send(message)
     except (EOFError, BrokenPipeError):
-        pass  # the parent has gone; so do we
+        pass  # the parent is gone

@@ -1,50 +1,52 @@
-"""Behaviour cloning: an actor that does what an expert did, from top to bottom.
+"""Behaviour cloning in one file: an actor trained to imitate an expert's actions.
 
     from hotloop.rl.train.bc import BCConfig, train
-    result = train(BCConfig(epochs=20), learn, held_out)     # two `Samples`
+    result = train(BCConfig(n_epochs=20), learn, held_out)     # two `Samples`
 
-The loss is the mean squared error between the squashed means tanh(mean) and the expert's actions, so the
-cloned actor is one that soft actor-critic can go on with. There are two ways to load a batch: `index` takes
-rows of arrays that are in memory already; `loader` is torch's DataLoader, item by item, with worker
-processes or without. With `index` two learners do the same steps up to rounding: `fused` (kernels) and
-`torch`. All ways see the same samples in the same order.
+The loss is the mean squared error between the actor's greedy actions tanh(mean) and the expert's actions, so
+`sac.py` can continue with the clone. Batches are loaded in one of two ways: `index` takes rows of arrays in
+memory; `loader` is torch's DataLoader, item by item, with or without worker processes. `TorchLearner` below
+does both; `fused/bc.py` trains whole epochs in compiled kernels, with `index` loading only. All of them see
+the same samples in the same order and agree up to rounding.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
-from hotloop.machine.process_memory import ProcessMemory
+from hotloop.machine.process_memory import ProcessMemory, largest_memory
 from hotloop.rl.buffers.demonstrations import Samples
-from hotloop.rl.train.bc_learners import FusedLearner, TorchLearner
+from hotloop.rl.train import runs
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import (
-    CheckpointError,
-    StopRequests,
-    Stopwatch,
-    TensorboardLog,
-    check_finite,
-    check_same_settings,
-    load_checkpoint,
-    save_checkpoint,
-)
+from hotloop.rl.train.runs import Arrays, CheckpointError, Stopwatch
 
+if TYPE_CHECKING:
+    from hotloop.rl.train.fused.bc import FusedBC
+
+_load = profile("data_load")
+_forward = profile("learner_forward")
+_loss = profile("loss")
+_backward = profile("backward")
+_optimizer = profile("optimizer_step")
 _evaluate = profile("evaluate")
 _log = profile("log")
 _checkpoint = profile("checkpoint")
+
+
+# ---- settings and result
 
 
 @dataclass(frozen=True)
@@ -52,94 +54,224 @@ class BCConfig:
     """Settings of a run."""
 
     seed: int = 0
-    """Decides weights and the order of samples."""
-    epochs: int = 20
+    """Determines the weights and the order of samples."""
+    n_epochs: int = 20
     """Passes over the samples."""
     batch_size: int = 256
     """Samples of a gradient step."""
     learning_rate: float = 1e-3
-    """Adam's step size."""
-    hidden: tuple[int, ...] = (64, 64)
+    """Adam's learning rate."""
+    net_arch: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Literal["tanh", "relu"] = "relu"
-    """After each hidden layer."""
-    first_log_std: float = 0.0
-    """Logarithm of the noise with which the actor begins reinforcement learning; cloning keeps it."""
+    """Activation after each hidden layer."""
+    log_std_init: float = 0.0
+    """Log standard deviation of the actor's noise; cloning does not change it."""
     loading: Literal["index", "loader"] = "index"
     """Rows of arrays in memory, or torch's DataLoader, item by item."""
     loading_workers: int = 0
-    """Processes of the DataLoader; 0 loads in the training process."""
+    """Worker processes of the DataLoader; 0 loads in the training process."""
     learner: Literal["auto", "fused", "torch"] = "auto"
-    """Who learns; auto is fused with index loading, torch with the loader."""
+    """Learner implementation; auto is fused with index loading, torch with the loader."""
     threads: int = 1
-    """Threads of torch's own operations."""
+    """Intra-op threads of torch."""
     checkpoint: Path | None = None
-    """File to save to, now and then, at the end and when asked to stop."""
-    checkpoint_every_s: float = 2.0
-    """Least time between two saves."""
+    """File to save to, regularly, at the end and when asked to stop."""
+    checkpoint_every_epochs: int = 5
+    """Epochs between two checkpoints."""
     resume: bool = False
-    """Go on from `checkpoint`."""
-    metrics: Path | None = None
+    """Continue from `checkpoint`."""
+    tensorboard_log: Path | None = None
     """Folder for TensorBoard."""
 
-    @property
-    def who_learns(self) -> str:
-        """The learner that `auto` stands for."""
-        if self.learner == "auto":
-            return "fused" if self.loading == "index" else "torch"
-        return self.learner
 
-
-# What may differ between a run and the checkpoint it goes on from: none of it changes what is learnt.
-MAY_DIFFER = frozenset(
-    {"epochs", "loading", "loading_workers", "learner", "threads", "metrics"}
-    | {"checkpoint", "checkpoint_every_s", "resume"}
-)
+# Both ways of loading and both learners give the same clone.
+MAY_DIFFER = runs.MAY_DIFFER | {"n_epochs", "loading", "loading_workers", "checkpoint_every_epochs"}
 
 
 @dataclass(frozen=True)
 class BCResult:
-    """What a run did."""
+    """Result of a training run."""
 
     actor: SquashedActor
     """The clone."""
     learner: str
-    """Who learnt: fused or torch."""
+    """fused or torch."""
     epochs: int
-    """Epochs done, those of the resumed run included."""
+    """Epochs done, those before a resume included."""
     updates: int
-    """Gradient steps, those of the resumed run included."""
+    """Gradient steps, those before a resume included."""
     samples: int
-    """Samples learnt from in this run, each epoch anew."""
+    """Samples trained on in this run, counted once per epoch."""
     seconds: float
     """Wall time of this run's epochs."""
     loss: float | None
-    """Mean squared error over the last epoch; None when there was none."""
+    """Mean squared error over the last epoch; None when this run had none."""
     held_out_loss: float
-    """Mean squared error on the episodes held out."""
+    """Mean squared error on the held-out episodes."""
     stopped_by: str | None
     """SIGTERM or SIGINT; None when all epochs were done."""
     worker_memory: ProcessMemory | None
-    """Of a loading process; None without one."""
+    """Of the loading process with most memory; None without one."""
 
 
-class Learner(Protocol):
-    """What the loop needs of a learner."""
+def check(config: BCConfig, learn: Samples) -> None:
+    """Raise HotloopError for the first invalid setting."""
+    runs.check_at_least(config, 1, "n_epochs", "batch_size", "threads", "checkpoint_every_epochs")
+    runs.check_at_least(config, 0, "loading_workers")
+    runs.check_positive(config, "learning_rate")
+    runs.check_net_arch(config)
+    runs.check_resume(config)
+    if config.loading == "index" and config.loading_workers:
+        raise HotloopError(
+            f"loading_workers={config.loading_workers} needs loading='loader'; loading='index' copies rows "
+            "of arrays in memory and has no workers."
+        )
+    if config.loading == "loader" and config.learner == "fused":
+        raise HotloopError(
+            "learner='fused' gathers its batches inside the kernel; use loading='index', or learner='torch'."
+        )
+    if len(learn) == 0:
+        raise HotloopError("There are no samples to learn from; collect demonstrations first.")
 
-    name: str
-    actor: SquashedActor
 
-    def epoch(self, order: NDArray[np.int64]) -> float:
-        """Learn from all samples in this order; returns the mean loss on the way."""
+def upgrade_settings(saved: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a checkpoint by hotloop 0.1, which kept the number of samples among them."""
+    return {name: value for name, value in saved.items() if name not in ("samples", "checkpoint_every_s")}
+
+
+# ---- the torch learner
+
+
+def clone_loss(actions: Tensor, expert_actions: Tensor) -> Tensor:
+    """Mean squared error over samples and actions."""
+    return (actions - expert_actions).square().mean()
+
+
+class TorchLearner:
+    """Cloning in eager torch, with both ways of loading: the reference of the fused learner."""
+
+    name = "torch"
+
+    def __init__(
+        self, actor: SquashedActor, config: BCConfig, learn: Samples, held_out: Samples, stopwatch: Stopwatch
+    ):
+        self.actor, self._config = actor, config
+        self._observations = torch.from_numpy(learn.observations)
+        self._actions = torch.from_numpy(learn.actions)
+        self._held_out = (torch.from_numpy(held_out.observations), torch.from_numpy(held_out.actions))
+        self._adam = runs.make_adam(actor, config.learning_rate)
+        self.worker_memory: ProcessMemory | None = None
+        self._order = _Order()
+        self._loader: DataLoader[Any] | None = None
+        if config.loading == "loader":
+            self._loader = DataLoader(
+                _Items(self._observations, self._actions),
+                batch_size=config.batch_size,
+                sampler=self._order,
+                num_workers=config.loading_workers,
+                persistent_workers=config.loading_workers > 0,
+                pin_memory=torch.cuda.is_available(),
+            )
+        self._loading = stopwatch.part("loading", _load)
+        self._parts = [
+            stopwatch.part("forward/backward", region) for region in (_forward, _loss, _backward, _optimizer)
+        ]
+
+    def close(self) -> None:
+        """Stop the loading processes."""
+        iterator = getattr(self._loader, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+        self._loader = None
+
+    def train_epoch(self, order: NDArray[np.int64]) -> float:
+        """Train on all samples in this order; returns their mean loss before each gradient step."""
+        total, batches = 0.0, self._batches(order)
+        forward, loss_part, backward, optimizer = self._parts
+        while True:
+            with self._loading:
+                batch = next(batches, None)
+            if batch is None:
+                return total / len(order)
+            observations, expert_actions = batch
+            with forward:
+                actions = self.actor.greedy_actions(observations)
+            with loss_part:
+                loss = clone_loss(actions, expert_actions)
+            with backward:
+                self._adam.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+            with optimizer:
+                self._adam.step()
+                total += float(loss.detach()) * len(expert_actions)
+
+    def _batches(self, order: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._loader is None:
+            rows = torch.from_numpy(order)
+            for start in range(0, len(order), self._config.batch_size):
+                chosen = rows[start : start + self._config.batch_size]
+                yield self._observations[chosen], self._actions[chosen]
+            return
+        self._order.order = order.tolist()
+        for observations, actions in self._loader:
+            if self.worker_memory is None and self._config.loading_workers:
+                workers = getattr(self._loader._iterator, "_workers", [])
+                self.worker_memory = largest_memory([worker.pid for worker in workers])
+            yield observations, actions
 
     def held_out_loss(self) -> float:
-        """The loss on the samples held out."""
+        observations, expert_actions = self._held_out
+        with torch.inference_mode():
+            return float(clone_loss(self.actor.greedy_actions(observations), expert_actions))
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> Arrays:
         """Weights and Adam's moments under the names of the actor's parameters; copies."""
+        return runs.weights_and_moments(self.actor, self._adam)
 
-    def load(self, state: dict[str, NDArray[Any]]) -> None:
-        """Take up what `state` gave."""
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from the `state()` of a torch or fused learner with the same network."""
+        runs.load_weights_and_moments(self.actor, self._adam, state)
+
+
+class _Items(Dataset[tuple[Tensor, Tensor]]):
+    """Samples one by one, as a DataLoader asks for them."""
+
+    def __init__(self, observations: Tensor, actions: Tensor):
+        self._observations, self._actions = observations, actions
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self._observations[place], self._actions[place]
+
+
+class _Order:
+    """A sampler for DataLoader: the order set last."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def make_learner(
+    config: BCConfig, actor: SquashedActor, learn: Samples, held_out: Samples, stopwatch: Stopwatch
+) -> TorchLearner | FusedBC:
+    if config.learner == "torch" or config.loading == "loader":
+        return TorchLearner(actor, config, learn, held_out, stopwatch)
+    # Imported on demand: the kernels need numba, the torch learner does not.
+    from hotloop.rl.train.fused.bc import FusedBC
+
+    return FusedBC(actor, config, learn, held_out, stopwatch)
+
+
+# ---- the training loop
 
 
 def train(
@@ -147,163 +279,111 @@ def train(
     learn: Samples,
     held_out: Samples,
     *,
-    watch: Stopwatch | None = None,
+    stopwatch: Stopwatch | None = None,
     after_epoch: Callable[[int, float, float], None] | None = None,
     report: Callable[..., Any] = progress,
 ) -> BCResult:
-    """Clone; see `BCConfig`.
+    """Clone the expert of the samples `learn`; see `BCConfig`.
 
-    `watch` is told the seconds of loading, forward/backward, evaluation and logging. `after_epoch(epochs
+    `stopwatch` gets the seconds of loading, forward/backward, evaluation and logging. `after_epoch(epochs
     done, loss, held-out loss)` is called after each epoch.
     """
     check(config, learn)
-    watch = watch or Stopwatch()
-    with ExitStack() as leave:
-        leave.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(config.threads)
+    stopwatch = stopwatch or Stopwatch()
+    with ExitStack() as stack:
+        stack.enter_context(runs.torch_threads(config.threads))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             actor = SquashedActor(
                 learn.observations.shape[1],
                 learn.actions.shape[1],
-                config.hidden,
+                config.net_arch,
                 config.activation,
-                first_log_std=config.first_log_std,
+                log_std_init=config.log_std_init,
             )
-        learner: Learner
-        if config.who_learns == "fused":
-            learner = FusedLearner(actor, config, learn, held_out, watch)
-        else:
-            learner = leave.enter_context(TorchLearner(actor, config, learn, held_out, watch))
-        rng, done, updates = np.random.default_rng(config.seed), 0, 0
-        if config.resume and config.checkpoint is not None and config.checkpoint.is_file():
-            saved = load_checkpoint(config.checkpoint)
-            check_same_settings(config.checkpoint, saved.config, _settings(config, learn), MAY_DIFFER)
-            learner.load(saved.arrays)
+        learner = make_learner(config, actor, learn, held_out, stopwatch)
+        stack.callback(learner.close)
+        rng, epochs, updates = np.random.default_rng(config.seed), 0, 0
+        saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
+        if saved is not None:
+            samples = saved.state.get("samples", len(learn))  # not there in checkpoints by hotloop 0.1
+            if samples != len(learn):
+                raise CheckpointError(
+                    f"{config.checkpoint} was trained on {samples:,} samples, this run has {len(learn):,}; "
+                    "use the same demonstrations, or another checkpoint path."
+                )
+            learner.load(saved.part("learner") or saved.arrays)  # hotloop 0.1 saved them without a prefix
             rng.bit_generator.state = saved.state["rng"]
-            done, updates = saved.state["epochs"], saved.state["updates"]
-        metrics = TensorboardLog(config.metrics)
-        leave.callback(metrics.close)
-        stop = leave.enter_context(StopRequests())
-        evaluating, logging = watch.part("evaluation", _evaluate), watch.part("logging", _log)
-        keeping = watch.part("logging", _checkpoint)
+            epochs, updates = saved.state["epochs"], saved.state["updates"]
+        tensorboard = runs.TensorboardLog(config.tensorboard_log)
+        stack.callback(tensorboard.close)
+        stop = stack.enter_context(runs.StopRequests())
+        evaluating, logging = stopwatch.part("evaluation", _evaluate), stopwatch.part("logging", _log)
+        saving = stopwatch.part("logging", _checkpoint)
 
         def save() -> None:
             if config.checkpoint is not None:
-                with keeping:
-                    state = {"rng": rng.bit_generator.state, "epochs": done, "updates": updates}
-                    save_checkpoint(config.checkpoint, learner.state(), state, _settings(config, learn))
+                with saving:
+                    state = {"rng": rng.bit_generator.state, "epochs": epochs, "updates": updates}
+                    state["samples"] = len(learn)
+                    runs.save_run(
+                        config.checkpoint, config, env_steps=0, learner=learner.state(), state=state
+                    )
 
-        def held_out_loss() -> float:
+        began, first_epoch = time.perf_counter(), epochs
+        loss = held_out_loss = None
+        while epochs < config.n_epochs and stop.by is None:
+            loss = learner.train_epoch(rng.permutation(len(learn)))
             with evaluating:
-                return learner.held_out_loss()
-
-        began, first = time.perf_counter(), done
-        saved_at, loss, seen = began, None, None
-        while done < config.epochs and stop.by is None:
-            loss = learner.epoch(rng.permutation(len(learn)))
-            seen = held_out_loss()
-            done += 1
+                held_out_loss = learner.held_out_loss()
+            epochs += 1
             steps = -(-len(learn) // config.batch_size)
             updates += steps
             with logging:
-                check_finite({"loss": loss, "held_out_loss": seen}, done, config.checkpoint)
-                metrics.write(done, {"bc/loss": loss, "bc/held_out_loss": seen})
+                losses = {"loss": loss, "held_out_loss": held_out_loss}
+                runs.check_finite(losses, epochs, config.checkpoint)
+                tensorboard.write(epochs, {f"bc/{name}": value for name, value in losses.items()})
                 report(updates=steps, loss=loss)
                 if after_epoch is not None:
-                    after_epoch(done, loss, seen)
-            if time.perf_counter() - saved_at >= config.checkpoint_every_s:
+                    after_epoch(epochs, loss, held_out_loss)
+            if epochs % config.checkpoint_every_epochs == 0:
                 save()
-                saved_at = time.perf_counter()
         save()
-        seconds = time.perf_counter() - began
         return BCResult(
-            learner.actor,
-            learner.name,
-            done,
-            updates,
-            (done - first) * len(learn),
-            seconds,
-            loss,
-            held_out_loss() if seen is None else seen,
-            stop.by,
-            learner.worker_memory if isinstance(learner, TorchLearner) else None,
+            actor=learner.actor,
+            learner=learner.name,
+            epochs=epochs,
+            updates=updates,
+            samples=(epochs - first_epoch) * len(learn),
+            seconds=time.perf_counter() - began,
+            loss=loss,
+            held_out_loss=learner.held_out_loss() if held_out_loss is None else held_out_loss,
+            stopped_by=stop.by,
+            worker_memory=learner.worker_memory,
         )
 
 
-def check(config: BCConfig, learn: Samples) -> None:
-    """Raise HotloopError with one sentence for the first setting that cannot be."""
-    for name in ("epochs", "batch_size", "threads"):
-        if getattr(config, name) < 1:
-            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
-    if config.loading_workers < 0:
-        raise HotloopError(f"loading_workers={config.loading_workers} must be at least 0.")
-    if config.loading == "index" and config.loading_workers:
-        raise HotloopError(
-            f"loading_workers={config.loading_workers} have nothing to do with loading='index', which copies "
-            "rows of arrays in memory; use loading='loader', or 0."
-        )
-    if config.loading == "loader" and config.learner == "fused":
-        raise HotloopError(
-            "learner='fused' gathers its batches itself; use loading='index', or learner='torch'."
-        )
-    if not (config.learning_rate > 0 and math.isfinite(config.learning_rate)):
-        raise HotloopError(f"learning_rate={config.learning_rate} must be above 0.")
-    if not config.hidden or min(config.hidden) < 1:
-        raise HotloopError(f"hidden={config.hidden} must be widths of at least 1, such as (64, 64).")
-    if len(learn) == 0:
-        raise HotloopError("there is no sample to learn from; collect demonstrations first.")
-    if config.resume and config.checkpoint is None:
-        raise HotloopError("resume needs to know from what; give checkpoint as well.")
+# ---- the clone as the start of another run
 
 
-def _settings(config: BCConfig, learn: Samples) -> dict[str, Any]:
-    """The settings as JSON holds them, and how much there was to learn from."""
-    found = dataclasses.asdict(config) | {"samples": len(learn)}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
-
-
-# ---- the clone as somebody's start
-
-
-def read_clone(file: Path) -> SquashedActor:
-    """The actor that a run of `train` kept in this checkpoint."""
-    saved = load_checkpoint(file)
-    weights = _weights(file, saved.arrays)
-    last = weights[f"layers.{2 * len(saved.config['hidden'])}.bias"]
-    actor = SquashedActor(
-        weights["layers.0.weight"].shape[1],
-        last.shape[0] // 2,
-        tuple(saved.config["hidden"]),
-        saved.config["activation"],
-    )
-    take_clone(file, actor)
-    return actor
-
-
-def take_clone(file: Path, actor: SquashedActor) -> None:
-    """Make `actor` the clone of this checkpoint; raises CheckpointError when their networks differ."""
-    saved = load_checkpoint(file)
-    weights = _weights(file, saved.arrays)
+def load_clone(file: Path, actor: SquashedActor) -> None:
+    """Copy the clone in this checkpoint into `actor`; raises CheckpointError when their networks differ."""
+    saved = runs.load_checkpoint(file, upgrade_settings)
+    arrays = saved.part("learner") or saved.arrays  # hotloop 0.1 saved them without a prefix
+    weights = {n.removeprefix("weights."): a for n, a in arrays.items() if n.startswith("weights.layers.")}
+    if not weights:
+        raise CheckpointError(f"{file} is not a clone; make one with: hotloop train imitate --stage bc")
     own = {name: tuple(weight.shape) for name, weight in actor.named_parameters()}
     found = {name: weight.shape for name, weight in weights.items()}
-    if own != found or saved.config["activation"] != actor.activation:
-        names = [name for name in sorted(own | found) if own.get(name) != found.get(name)]
-        what = (
-            f"{names[0]} is {found.get(names[0])} in the file and {own.get(names[0])} here"
-            if names
-            else f"its activation is {saved.config['activation']}, not {actor.activation}"
-        )
-        raise CheckpointError(
-            f"the clone in {file} does not fit this actor: {what}; clone again with the same network."
-        )
-    with torch.no_grad():
-        for name, weight in actor.named_parameters():
-            weight.copy_(torch.from_numpy(weights[name]))
-
-
-def _weights(file: Path, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    found = {n.removeprefix("weights."): a for n, a in arrays.items() if n.startswith("weights.layers.")}
-    if not found:
-        raise CheckpointError(f"{file} holds no clone; make one with hotloop train imitate --stage bc.")
-    return found
+    differing = [name for name in sorted(own | found) if own.get(name) != found.get(name)]
+    if differing:
+        first = differing[0]
+        what = f"{first} is {found.get(first)} in the file and {own.get(first)} here"
+    elif saved.config["activation"] != actor.activation:
+        what = f"its activation is {saved.config['activation']}, not {actor.activation}"
+    else:
+        runs.load_weights(actor, weights)
+        return
+    raise CheckpointError(
+        f"The clone in {file} does not fit this actor: {what}; clone again with the same network."
+    )

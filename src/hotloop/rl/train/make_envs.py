@@ -133,6 +133,21 @@ class RolloutState:
             self.episodes.finish(ended)
         return int(stepped.sum())
 
+    def final_observations(self, infos: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[Any] | None:
+        """Last observations of the episodes that ended in this step; the other rows are undefined.
+
+        None when none ended, and with next-step autoreset, where the step's own observations are the last.
+        """
+        if not (self.same_step and ended.any()):
+            return None
+        given: NDArray[Any] = infos["final_obs"]
+        if given.dtype != object:
+            return given
+        finals: NDArray[Any] = np.zeros_like(self.observations)  # SyncVectorEnv gives a list of arrays
+        for row in np.flatnonzero(ended):
+            finals[row] = given[row]
+        return finals
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint: all that the next rollout depends on, env states included where possible."""
         found = {

@@ -99,7 +99,7 @@ FORMAT_VERSION = 2
 # 2: settings have the names that Stable-Baselines3 uses; arrays of the envs are called rollout.*
 # 1: hotloop 0.1
 
-RENAMED_ARRAYS = {"position.": "rollout."}  # prefixes of version 1
+RENAMED_ARRAYS = {"position.": "rollout.", "learner.temperature": "learner.ent_coef"}  # prefixes, version 1
 RENAMED_SETTINGS = {  # of version 1, in any algorithm
     "adam_epsilon": "adam_eps",
     "anneal": "anneal_lr",

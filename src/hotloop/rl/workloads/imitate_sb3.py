@@ -1,14 +1,16 @@
-"""Reinforcement learning from the clone by Stable-Baselines3's SAC, cars in processes of their own.
+"""Soft actor-critic by Stable-Baselines3 with the settings, networks and updates of our own trainer.
 
-The networks, the hyper-parameters and the updates for each env step are those of our trainer. SAC there does
-one update for each vector step by default, which with n envs is an n-th of the work; here `gradient_steps`
-makes up for it. The actor is frozen until `actor_starts`, as in our trainer.
+The cars drive in separate processes (SubprocVecEnv). What Stable-Baselines3 does not offer is added here: it
+starts from the clone instead of random actions, freezes the actor until `actor_learning_starts`, gives the
+actor its own learning rate, and adds the anchor's gradient.
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,23 +19,19 @@ from numpy.typing import NDArray
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.machine.process_memory import ProcessMemory, largest_memory
-from hotloop.rl.train.runs import Stopwatch
-from hotloop.rl.workloads.imitate import Imitate
-from hotloop.rl.workloads.imitate_stages import choosing, sac_settings
-from hotloop.rl.workloads.outcome import Note
-from hotloop.rl.workloads.stages import StageBar
-from hotloop.rl.workloads.track_laps import Best
+from hotloop.rl.envs.track.env import TrackEnv
+from hotloop.rl.train.networks.squashed import SquashedActor
+from hotloop.rl.train.runs import Stopwatch, torch_threads
+from hotloop.rl.train.sac import Policy, SACConfig, anchor_loss
 
 
-def make_car() -> Any:
-    """One car; here so that a worker process can import it."""
-    from hotloop.rl.envs.track.env import TrackEnv
-
+def make_car() -> TrackEnv:
+    """One car; at module level, so that a worker process can import it."""
     return TrackEnv()
 
 
-def copy_actor(actor: Any, theirs: Any) -> None:
-    """Put our actor's weights into theirs; raises HotloopError when the networks differ."""
+def copy_actor(actor: SquashedActor, theirs: Any) -> None:
+    """Copy our actor's weights into theirs; raises HotloopError when the networks differ."""
     import torch
     from torch import nn
 
@@ -42,36 +40,118 @@ def copy_actor(actor: Any, theirs: Any) -> None:
     same = [tuple(layer.weight.shape) for layer in mine[:-1]] == [tuple(x.weight.shape) for x in latent]
     activations = {type(layer) for layer in theirs.latent_pi if not isinstance(layer, nn.Linear)}
     same = same and activations == {type(layer) for layer in actor.layers if not isinstance(layer, nn.Linear)}
-    if not same or theirs.mu.weight.shape != (actor.actions, mine[-1].in_features):
+    if not same or theirs.mu.weight.shape != (actor.n_actions, mine[-1].in_features):
         raise HotloopError(
-            f"the clone's layers {actor.sizes} ({actor.activation}) are not those of the policy {theirs}; "
-            "make both with the same network."
+            f"The clone's layers {actor.sizes} ({actor.activation}) are not those of the policy {theirs}; "
+            "use the same network for both."
         )
     with torch.no_grad():
         for ours, other in zip(mine[:-1], latent, strict=True):
             other.weight.copy_(ours.weight)
             other.bias.copy_(ours.bias)
-        means, noises = slice(0, actor.actions), slice(actor.actions, None)
+        means, noises = slice(0, actor.n_actions), slice(actor.n_actions, None)
         for rows, other in ((means, theirs.mu), (noises, theirs.log_std)):
             other.weight.copy_(mine[-1].weight[rows])
             other.bias.copy_(mine[-1].bias[rows])
 
 
-def make_model(config: Imitate, actor: Any, venv: Any, watch: Stopwatch) -> Any:
-    """Stable-Baselines3's SAC with our settings and our actor, its calls timed by `watch`."""
+@dataclass(frozen=True, slots=True)
+class SB3Result:
+    """Result of a training run."""
+
+    policy: Policy
+    env_steps: int
+    updates: int
+    episodes: int
+    seconds: float
+    parts_s: dict[str, float]
+    evaluations: tuple[tuple[int, float], ...]
+    best_at_step: int | None
+    """Env steps after which the policy was kept as the best; None when it is the last one."""
+    worker_memory: ProcessMemory | None
+
+
+def train(
+    settings: SACConfig,
+    actor: SquashedActor | None,
+    *,
+    evaluate: Callable[[Policy], float],
+    after_step: Callable[[int], None] = lambda steps: None,
+) -> SB3Result:
+    """Train; `evaluate(policy)` chooses the best actor, `after_step(env steps)` shows progress."""
+    require_extra("stable_baselines3", "sb3")
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor
+
+    stopwatch = Stopwatch()
+    evaluating = stopwatch.part("evaluation")
+    evaluations: list[tuple[int, float]] = []
+    best: dict[str, Any] = {}
+
+    class Monitor(BaseCallback):
+        """Counts episodes, shows progress, evaluates, and keeps the best actor."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.episodes = 0
+
+        def _on_step(self) -> bool:
+            self.episodes += sum("episode" in info for info in self.locals["infos"])
+            after_step(self.num_timesteps)
+            every = settings.eval_every_steps
+            if self.num_timesteps // every > evaluations[-1][0] // every:
+                self.evaluate()
+            return True
+
+        def evaluate(self) -> None:
+            with evaluating:
+                mean_return = evaluate(model_policy(self.model))
+            if not evaluations or mean_return > max(value for _, value in evaluations):
+                best["weights"] = {n: w.clone() for n, w in model.actor.state_dict().items()}
+                best["step"] = self.model.num_timesteps
+            evaluations.append((self.model.num_timesteps, mean_return))
+
+    workers = SubprocVecEnv([make_car] * settings.n_envs, start_method="spawn")
+    venv = VecMonitor(workers)
+    try:
+        with torch_threads(1):
+            model = make_model(settings, actor, venv, stopwatch)
+            monitor = Monitor()
+            monitor.init_callback(model)
+            monitor.evaluate()
+            stopwatch.seconds.update(dict.fromkeys(stopwatch.seconds, 0.0))
+            began = time.perf_counter()
+            model.learn(settings.total_timesteps, callback=monitor)
+            memory = largest_memory([process.pid for process in workers.processes])
+            monitor.evaluate()
+            seconds = time.perf_counter() - began
+            model.actor.load_state_dict(best["weights"])
+    finally:
+        venv.close()
+    return SB3Result(
+        policy=model_policy(model),
+        env_steps=model.num_timesteps,
+        updates=model._n_updates,
+        episodes=monitor.episodes,
+        seconds=seconds,
+        parts_s=dict(stopwatch.seconds),
+        evaluations=tuple(evaluations),
+        best_at_step=best["step"] if best["step"] != model.num_timesteps else None,
+        worker_memory=memory,
+    )
+
+
+def make_model(settings: SACConfig, actor: SquashedActor | None, venv: Any, stopwatch: Stopwatch) -> Any:
+    """Stable-Baselines3's SAC with our settings and our actor, its calls timed by the stopwatch."""
     require_extra("stable_baselines3", "sb3")
     import torch
     from stable_baselines3 import SAC
 
-    settings = sac_settings(config)
-    rate = settings.updates_per_env_step * config.envs
-
     class FromClone(SAC):
-        """Drives by its actor from the first step on, where the original would act at random."""
+        """Acts with its actor from the first step on, where the original starts with random actions."""
 
         def _sample_action(self, learning_starts: int, *rest: Any, **more: Any) -> Any:
-            first = settings.random_steps if config.start == "scratch" else 0
-            return super()._sample_action(first, *rest, **more)
+            return super()._sample_action(settings.random_steps, *rest, **more)
 
         def _update_learning_rate(self, optimizers: Any) -> None:
             super()._update_learning_rate(optimizers)
@@ -79,47 +159,45 @@ def make_model(config: Imitate, actor: Any, venv: Any, watch: Stopwatch) -> Any:
                 group["lr"] = settings.actor_rate
 
         def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-            self.actor.requires_grad_(self.num_timesteps > settings.actor_starts)
-            sampling = watch.seconds["replay"]
+            self.actor.requires_grad_(self.num_timesteps > settings.actor_learning_starts)
+            sampling = stopwatch.seconds["replay"]
             began = time.perf_counter()
             super().train(gradient_steps, batch_size)
             passed = time.perf_counter() - began
-            watch.add("learning", passed - (watch.seconds["replay"] - sampling))
+            stopwatch.add("learning", passed - (stopwatch.seconds["replay"] - sampling))
 
     model = FromClone(
         "MlpPolicy",
         venv,
         learning_rate=settings.learning_rate,
-        buffer_size=settings.capacity,
+        buffer_size=settings.buffer_size,
         learning_starts=settings.learning_starts,
         batch_size=settings.batch_size,
-        tau=settings.target_rate,
-        gamma=settings.discount,
-        train_freq=rate.denominator,
-        gradient_steps=rate.numerator,
-        ent_coef=f"auto_{settings.first_temperature}",
-        target_entropy=settings.target_entropy_for(2),
-        policy_kwargs={"net_arch": list(settings.hidden), "activation_fn": torch.nn.ReLU},
+        tau=settings.tau,
+        gamma=settings.gamma,
+        train_freq=settings.train_freq,
+        gradient_steps=settings.gradient_steps,
+        ent_coef=settings.ent_coef,
+        target_entropy=settings.target_entropy,
+        policy_kwargs={"net_arch": list(settings.net_arch), "activation_fn": torch.nn.ReLU},
         seed=settings.seed,
         device="cpu",
     )
+    stopwatch.part("replay")
     if actor is not None:
         copy_actor(actor, model.actor)
-    watch.part("replay")
-    if actor is not None and settings.anchor_weight:
-        hold_on(model, copy.deepcopy(actor), settings.anchor_weight)
-    _time(model.replay_buffer, "add", watch, "replay")
-    _time(model.replay_buffer, "sample", watch, "replay")
-    _time(venv, "step", watch, "stepping")
-    _time(model, "_sample_action", watch, "stepping")
+        if settings.anchor_weight:
+            add_anchor(model, copy.deepcopy(actor), settings.anchor_weight)
+    _time_method(model.replay_buffer, "add", stopwatch, "replay")
+    _time_method(model.replay_buffer, "sample", stopwatch, "replay")
+    _time_method(venv, "step", stopwatch, "stepping")
+    _time_method(model, "_sample_action", stopwatch, "stepping")
     return model
 
 
-def hold_on(model: Any, clone: Any, weight: float) -> None:
-    """Add the gradient of the distance from the clone just before the actor's optimizer steps."""
+def add_anchor(model: Any, clone: SquashedActor, weight: float) -> None:
+    """Add the gradient of the anchor loss just before the actor's optimizer steps."""
     import torch
-
-    from hotloop.rl.train.sac_torch import anchor_loss
 
     sample, step = model.replay_buffer.sample, model.actor.optimizer.step
     seen: list[Any] = []
@@ -133,16 +211,15 @@ def hold_on(model: Any, clone: Any, weight: float) -> None:
         if model.actor.mu.weight.requires_grad:
             actions = torch.tanh(model.actor.get_action_dist_params(seen[0])[0])
             with torch.no_grad():
-                anchors = clone.best(seen[0])
+                anchors = clone.greedy_actions(seen[0])
             (weight * anchor_loss(actions, anchors)).backward()  # type: ignore[no-untyped-call]
         return step(*given, **more)
 
     model.replay_buffer.sample, model.actor.optimizer.step = sampling, stepping
 
 
-def _time(thing: Any, name: str, watch: Stopwatch, part: str) -> None:
-    """Let one object's method be timed."""
-    original, clock = getattr(thing, name), watch.part(part)
+def _time_method(thing: Any, name: str, stopwatch: Stopwatch, part: str) -> None:
+    original, clock = getattr(thing, name), stopwatch.part(part)
 
     def timed(*given: Any, **more: Any) -> Any:
         with clock:
@@ -151,85 +228,11 @@ def _time(thing: Any, name: str, watch: Stopwatch, part: str) -> None:
     setattr(thing, name, timed)
 
 
-def best_of_model(model: Any) -> Best:
-    """What the model does without noise."""
+def model_policy(model: Any) -> Policy:
+    """The model without noise."""
 
-    def best(observations: NDArray[Any]) -> NDArray[np.float32]:
+    def policy(observations: NDArray[Any]) -> NDArray[np.float32]:
         actions: NDArray[np.float32] = model.predict(observations.copy(), deterministic=True)[0]
         return actions
 
-    return best
-
-
-def train_with_sb3(
-    config: Imitate, actor: Any, note: Note | None, quiet: bool
-) -> tuple[dict[str, Any], ProcessMemory | None]:
-    """Train; gives what the stage reports, and the memory of a car's process."""
-    require_extra("stable_baselines3", "sb3")
-    import torch
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.vec_env import SubprocVecEnv, VecMonitor
-
-    settings, watch = sac_settings(config), Stopwatch()
-    judge = choosing(config)
-    evaluations: list[tuple[int, float]] = []
-    kept: dict[str, Any] = {}
-    bar = StageBar("rl", config.timesteps, "steps", quiet=quiet, note=note)
-
-    class Watching(BaseCallback):
-        """The bar, the episodes, and the evaluations between which the best actor is kept."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.episodes = 0
-
-        def _on_step(self) -> bool:
-            self.episodes += sum("episode" in info for info in self.locals["infos"])
-            bar.update(min(self.num_timesteps, config.timesteps))
-            every = settings.evaluate_every
-            if self.num_timesteps // every > evaluations[-1][0] // every:
-                self.look()
-            return True
-
-        def look(self) -> None:
-            with evaluating:
-                found = judge(best_of_model(self.model))
-            if not evaluations or found > max(value for _, value in evaluations):
-                kept["weights"] = {n: w.clone() for n, w in model.actor.state_dict().items()}
-                kept["at"] = self.model.num_timesteps
-            evaluations.append((self.model.num_timesteps, found))
-
-    evaluating = watch.part("evaluation")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    workers = SubprocVecEnv([make_car] * config.envs, start_method="spawn")
-    venv = VecMonitor(workers)
-    try:
-        model = make_model(config, actor, venv, watch)
-        watching = Watching()
-        watching.init_callback(model)
-        watching.look()
-        watch.seconds.update(dict.fromkeys(watch.seconds, 0.0))
-        began = time.perf_counter()
-        model.learn(config.timesteps, callback=watching)
-        memory = largest_memory([process.pid for process in workers.processes])
-        watching.look()
-        seconds = time.perf_counter() - began
-        model.actor.load_state_dict(kept["weights"])
-    finally:
-        bar.close()
-        venv.close()
-        torch.set_num_threads(threads)
-    return {
-        "best": best_of_model(model),
-        "env_steps": model.num_timesteps,
-        "steps_here": model.num_timesteps,
-        "updates": model._n_updates,
-        "episodes": watching.episodes,
-        "seconds": seconds,
-        "stopped_by": None,
-        "parts_s": dict(watch.seconds),
-        "evaluations": tuple(evaluations),
-        "kept_from": kept["at"] if kept["at"] != model.num_timesteps else None,
-        "who": f"Stable-Baselines3's SAC, {config.envs} envs in processes of their own (SubprocVecEnv)",
-    }, memory
+    return policy

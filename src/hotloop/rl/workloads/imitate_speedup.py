@@ -1,8 +1,8 @@
 """How much faster each stage of `imitate` gets with more workers, measured at small size before the run.
 
-Every variant of a stage does the same work; variants take turns for a few rounds and the median over the
-rounds is told, so that a busy moment of the machine hits all of them. Start-up of processes is not
-counted; it is told by the stage's own report.
+All variants of a stage do the same work. They run in turn for a few rounds and the median is reported, so a
+busy moment of the machine affects all of them. The start-up of processes is not counted; each stage's own
+report has it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from hotloop.machine.facts import cores_granted
 from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Samples
 from hotloop.rl.collect.experts import collect, track_schema
-from hotloop.rl.workloads.imitate import Imitate
-from hotloop.rl.workloads.imitate_stages import bc_settings, sac_settings
-from hotloop.rl.workloads.stages import StageReport, table
+from hotloop.rl.train import bc, sac
+from hotloop.rl.workloads.imitate_bc import bc_settings
+from hotloop.rl.workloads.imitate_config import Imitate
+from hotloop.rl.workloads.imitate_rl import sac_settings, update_words
+from hotloop.rl.workloads.stage_report import StageReport, table
 
 ROUNDS = 3
 EPISODES = 16  # of a round of demonstrations, for all workers together
@@ -36,23 +38,23 @@ WIDTH = 76  # of a line, before it is indented
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One variant of a stage."""
+    """The speed of one variant of a stage."""
 
     stage: str
     variant: str
     rate: float
-    """Work per second, median over the rounds."""
-    times_first: float
-    """How many times the rate of the stage's first variant, median over the rounds."""
+    """Work per second, median of the rounds."""
+    speedup: float
+    """Against the stage's first variant: the median of the rounds' own ratios."""
     worker_memory: ProcessMemory | None
     """Of a worker process; None without one."""
 
 
-Round = Callable[[], tuple[float, ProcessMemory | None]]  # rate of the work, memory by worker
+Round = Callable[[], tuple[float, ProcessMemory | None]]  # work per second, memory per worker
 
 
 def take_turns(stage: str, variants: dict[str, Round], rounds: int = ROUNDS) -> list[Measured]:
-    """Run every variant once in each round, forwards and backwards in turn."""
+    """Run every variant once per round, in alternating order."""
     rates: dict[str, list[float]] = {name: [] for name in variants}
     memory: dict[str, ProcessMemory | None] = {}
     for number in range(rounds):
@@ -81,7 +83,7 @@ def worker_counts(most: int) -> list[int]:
 
 
 def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
-    """The expert with 1, 2 .. workers, as many as there are cores, or as are wanted if that is more."""
+    """The expert with 1, 2, 4 ... workers, up to the number of cores or the workers asked for."""
     most = max(int(cores_granted()), config.demonstration_workers)
 
     def of(workers: int) -> Round:
@@ -104,17 +106,17 @@ def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
 def loading_variants(
     config: Imitate, samples: Samples, workers: tuple[int, ...] = (0, 1, 2)
 ) -> dict[str, Round]:
-    """One epoch with each way of loading; the second epoch counts, when loading processes run already."""
-    from hotloop.rl.train.bc import train
-
+    """One epoch with each way of loading: the second one, when the loading processes are running."""
     small = Samples(samples.observations[:SAMPLES], samples.actions[:SAMPLES])
     held_out = Samples(samples.observations[:256], samples.actions[:256])
 
     def of(**settings: Any) -> Round:
         def once() -> tuple[float, ProcessMemory | None]:
             ends: list[float] = []
-            done = train(
-                bc_settings(config, epochs=2, checkpoint=None, resume=False, metrics=None, **settings),
+            done = bc.train(
+                bc_settings(
+                    config, n_epochs=2, checkpoint=None, resume=False, tensorboard_log=None, **settings
+                ),
                 small,
                 held_out,
                 after_epoch=lambda *_: ends.append(time.perf_counter()),
@@ -138,23 +140,22 @@ def loading_variants(
 def env_variants(
     config: Imitate, counts: tuple[int, ...] = (1, 2, 4, 8), first_steps: int = 256
 ) -> dict[str, Round]:
-    """Our SAC with 1 to 8 envs: the same env steps, and the same updates for each after the first few."""
-    from hotloop.rl.train.sac import train
+    """Our SAC with 1 to 8 envs: the same env steps, and the same updates per env step."""
 
-    def of(envs: int) -> Round:
+    def of(n_envs: int) -> Round:
         def once() -> tuple[float, ProcessMemory | None]:
             settings = sac_settings(
-                replace(config, envs=envs, start="scratch"),
-                total_steps=STEPS,
+                replace(config, n_envs=n_envs, start="scratch"),
+                total_timesteps=STEPS,
                 learning_starts=first_steps,
-                actor_starts=0,
+                actor_learning_starts=0,
                 random_steps=0,
-                evaluate_every=0,
+                eval_every_steps=0,
                 checkpoint=None,
                 resume=False,
-                metrics=None,
+                tensorboard_log=None,
             )
-            done = train(settings, report=lambda **_: None)
+            done = sac.train(settings, report=lambda **_: None)
             return done.steps_here / done.seconds, None
 
         return once
@@ -163,7 +164,7 @@ def env_variants(
 
 
 def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, float]]:
-    """The lines of the speed-up tables for the stages of this run, and the rate of each stage's first way."""
+    """Speed-up tables of this run's stages as lines, and the rate of each stage's first variant."""
     lines: list[str] = []
     sequential: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as given:
@@ -179,8 +180,7 @@ def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, 
                 work, unit = "the same samples in the same order", "samples/s"
             else:
                 found = take_turns(stage, env_variants(config, first_steps=FIRST_STEPS))
-                each = f"{config.updates} updates for each after the first {FIRST_STEPS}"
-                work = f"{count(STEPS)} env steps, {each}"
+                work = f"{count(STEPS)} env steps, {update_words(config)} after the first {FIRST_STEPS}"
                 unit = "steps/s"
             lines += speedup_lines(found, work, unit)
             sequential[stage] = found[0].rate
@@ -188,9 +188,9 @@ def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, 
 
 
 def against_sequential(reports: Sequence[StageReport], sequential: dict[str, float]) -> list[str]:
-    """A table: the time of each stage by the rate of its first way, and the time it took.
+    """A table of the time that each stage would take at its first variant's rate, and the time it took.
 
-    What a stage does the same in any way (evaluation, logging) is part of both.
+    Evaluation and logging, which no variant changes, are part of both.
     """
     found = []
     for one in reports:
@@ -202,31 +202,31 @@ def against_sequential(reports: Sequence[StageReport], sequential: dict[str, flo
     if len(found) > 1:
         found.append(("all", sum(one[1] for one in found), sum(one[2] for one in found)))
     rows = [
-        (stage, duration(1e9 * before), duration(1e9 * after), f"{before / after:.2f} x")
+        (stage, duration(1e9 * before), duration(1e9 * after), f"{before / after:.2f}x")
         for stage, before, after in found
     ]
     before, after = found[-1][1:]
     saved = f"{'saved' if before >= after else 'lost'} {duration(1e9 * abs(before - after))}"
-    how = "by the rates measured before: 1 worker, DataLoader without workers, 1 env"
+    how = "from the rates measured before: 1 worker, DataLoader without workers, 1 env"
     return [
         *table(("stage", "sequential (predicted)", "this run (measured)", "speed-up"), rows),
-        *_remark(f"predicted {how}; start-up apart, evaluation and logging as in this run; {saved}"),
+        *_remark(f"predicted {how}; without start-up, evaluation and logging as in this run; {saved}"),
     ]
 
 
 def speedup_lines(found: list[Measured], work: str, unit: str, rounds: int = ROUNDS) -> list[str]:
-    """A table of one stage."""
+    """The speed-up table of one stage."""
     rows = [
         (
             one.variant,
             count(one.rate),
-            f"{one.times_first:.2f} x",
+            f"{one.speedup:.2f}x",
             "-" if one.worker_memory is None else size(one.worker_memory.private_bytes),
         )
         for one in found
     ]
-    head = (f"speed-up of {found[0].stage}", unit, "speed-up", "memory by worker")
-    said = f"against {found[0].variant}; {work}; median of {rounds} rounds in turn, start-up apart"
+    head = (f"speed-up of {found[0].stage}", unit, "speed-up", "memory per worker")
+    said = f"against {found[0].variant}; {work}; median of {rounds} rounds, start-up excluded"
     return [*table(head, rows), *_remark(said)]
 
 
@@ -235,7 +235,7 @@ def _remark(said: str) -> list[str]:
 
 
 def _samples(config: Imitate, folder: Path) -> Samples:
-    """Samples to load: of the run's own demonstrations where there are some, else of a few new ones."""
+    """Samples to load: the run's own demonstrations where there are some, else a few new ones."""
     if config.stage == "bc":
         return DemonstrationStore(config.demonstrations).load().samples()
     store = DemonstrationStore(folder / "for-cloning")

@@ -1,4 +1,4 @@
-"""What every workload hands back, and the words it may put on its progress line."""
+"""What every workload returns, and the note it may show on its progress line."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Note = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a training ended."""
+    """Result of a workload's training."""
 
     env_steps: int
-    """Env steps taken in all."""
+    """Total env steps."""
     updates: int
-    """Gradient updates."""
+    """Updates: gradient steps of every network that the algorithm trains."""
     episodes: int
-    """Episodes that ended."""
+    """Finished episodes."""
     mean_return: float | None
-    """Of the last episodes; None before the first ended."""
+    """Of the last episodes; None when none finished."""
     seconds: float
-    """Wall time of the training itself."""
+    """Wall time of the training itself, without start-up."""
     stopped_by: str | None = None
     """The signal that ended it early, if one did."""
     checkpoint: Path | None = None
-    """Where the agent was kept, if it was."""
+    """Where the agent was saved, if it was."""
     remarks: tuple[str, ...] = ()
-    """What a reader must know to read the figures right."""
+    """Printed below the figures."""
     figures: dict[str, float | None] = field(default_factory=dict)
-    """What else was measured, by name; None for what was not. Goes into the recording."""
+    """Further measurements by name, saved in the capture; None for what was not measured."""
 
     @classmethod
     def of_run(cls, result: RunResult, checkpoint: Path | None, remarks: tuple[str, ...]) -> Outcome:

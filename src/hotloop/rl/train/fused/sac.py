@@ -1,440 +1,192 @@
-"""Soft actor-critic in kernels for small dense networks: acting and the whole update.
-
-The twin is `sac_torch.TorchLearner`: same samples and same noise, the same up to rounding.
-"""
+"""The fused learner of `sac.py`: sampling and whole updates in compiled kernels, for small dense networks."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from hotloop.rl.buffers import replay_kernels
+from hotloop import profile
+from hotloop.rl.buffers.replay import ReplayBuffer
+from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel, not_inlined
-from hotloop.rl.train.fused.layers import (
-    ACTIVATION,
-    CHUNK,
-    COLUMNS,
-    HIDDEN,
-    INPUT_ROW,
-    INPUTS,
-    OUTPUTS,
-    PACKED,
-    PACKED_TRANSPOSED,
-    Table,
-)
-from hotloop.rl.train.fused.tiles import Floats, multiply
+from hotloop.rl.train.fused import sac_kernels as kernels
+from hotloop.rl.train.fused.flat import MlpLayout, Work, bind, lay_out, make_flat, views
+from hotloop.rl.train.fused.layers import CHUNK
+from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics
+from hotloop.rl.train.runs import ADAM_BETAS, ADAM_EPS, Arrays, Stopwatch
 
-# Places in `settings`, float64.
-LEARNING_RATE, BETA1, BETA2, EPSILON, GAMMA, TARGET_RATE, TARGET_ENTROPY, LEARN_TEMPERATURE = range(8)
-ACTOR_RATE, ANCHOR_WEIGHT = 8, 9
+if TYPE_CHECKING:
+    from hotloop.rl.train.sac import EntropyCoefficient, SACConfig
 
-# Places in `temperature`, float64: the logarithm, Adam's moments and steps.
-LOG, FIRST, SECOND, STEPS = range(4)
+_update = profile("fused_update", "model")
 
-# Places in `statistics`, float64: sums over updates, then the numbers of updates.
-CRITIC_LOSS, VALUE, ACTOR_LOSS, LOG_PROBABILITY, UPDATES, ACTOR_UPDATES = range(6)
-
-LEAST_LOG_STD, MOST_LOG_STD = np.float32(-20.0), np.float32(2.0)
-_HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
-_LOG_2 = np.float32(math.log(2.0))
-_ONE, _TWO, _ZERO, _HALF = np.float32(1.0), np.float32(2.0), np.float32(0.0), np.float32(0.5)
-
-Words = NDArray[np.int64]
+Flat = NDArray[np.float32]
 
 
-class Network(NamedTuple):
-    """One actor, or both critics one after the other, with Adam; arrays owned by the caller."""
+class FusedSAC:
+    """A drop-in replacement of `sac.TorchLearner`; the networks' parameters become views of flat arrays.
 
-    parameters: Floats
-    first: Floats
-    second: Floats
-    steps: Words
-    packed: Floats
-    packed_transposed: Floats
-    packed_grads: Floats
-    hidden: Floats
-    deltas: Floats
-    grads: Floats
-
-
-class Tables(NamedTuple):
-    """Where the layers of the three networks lie."""
-
-    actor: Table
-    critic_a: Table
-    critic_b: Table
-
-
-class Targets(NamedTuple):
-    """The slow critics."""
-
-    parameters: Floats
-    packed: Floats
-    packed_transposed: Floats
-
-
-class Room(NamedTuple):
-    """Memory for what lies between: of a chunk, but for `wanted` [batch]."""
-
-    joined: Floats
-    """[CHUNK * (observation + actions)]: what the critics take."""
-    actions: Floats
-    """[CHUNK * actions]: squashed actions."""
-    slopes: Floats
-    """[CHUNK * actions]: derivatives by the squashed actions."""
-    anchors: Floats
-    """[CHUNK * actions]: what the anchor would do."""
-    logs: Floats
-    """[CHUNK]: log probabilities."""
-    wanted: Floats
-    """[batch]: what the critics learn towards."""
-
-
-class Batch(NamedTuple):
-    """Samples [batch, ...]: views of the replay's batch."""
-
-    observations: Floats
-    actions: Floats
-    rewards: Floats
-    discounts: Floats
-    next_observations: Floats
-
-
-@fast_kernel
-def pack_all(tables: Tables, actor: Network, critics: Network, targets: Targets) -> None:
-    """Make the packed weights those of the parameters, which something else may have changed."""
-    layers.pack(tables.actor, actor.parameters, actor.packed, actor.packed_transposed)
-    pack_critics(tables, critics.parameters, critics.packed, critics.packed_transposed)
-    pack_critics(tables, targets.parameters, targets.packed, targets.packed_transposed)
-
-
-@fast_kernel
-def pack_critics(tables: Tables, parameters: Floats, packed: Floats, packed_transposed: Floats) -> None:
-    """The same for two critics."""
-    layers.pack(tables.critic_a, parameters, packed, packed_transposed)
-    layers.pack(tables.critic_b, parameters, packed, packed_transposed)
-
-
-@fast_kernel
-def log_std_of(raw: np.float32) -> np.float32:
-    """The log standard deviation that an output stands for: kept within its bounds."""
-    return min(max(raw, LEAST_LOG_STD), MOST_LOG_STD)
-
-
-@fast_kernel
-def softplus(x: np.float32) -> np.float32:
-    """log(1 + exp(x)), without overflow."""
-    return np.float32(max(x, _ZERO) + math.log1p(math.exp(-abs(x))))
-
-
-@fast_kernel
-def draw(table: Table, hidden: Floats, rows: int, count: int, noise: Floats, room: Room) -> None:
-    """Squashed actions and log probabilities of the rows that the actor has just been run on.
-
-    `noise` [rows, count] is standard normal.
+    Sampling is part of the kernel, so the stopwatch counts it as learning.
     """
-    last = table.shape[0] - 1
-    out, columns = table[last, HIDDEN], table[last, COLUMNS]
-    for i in range(rows):
-        line = hidden[out + i * columns : out + (i + 1) * columns]
-        total = _ZERO
-        for a in range(count):
-            log_std, drawn = log_std_of(line[count + a]), noise[i, a]
-            raw = line[a] + np.float32(math.exp(log_std)) * drawn
-            room.actions[i * count + a] = layers.tanh(raw)
-            squash = _TWO * (_LOG_2 - raw - softplus(-_TWO * raw))
-            total += -_HALF * drawn * drawn - log_std - _HALF_LOG_2_PI - squash
-        room.logs[i] = total
+
+    name = "fused"
+
+    def __init__(
+        self,
+        actor: SquashedActor,
+        critics: TwinCritics,
+        ent_coef: EntropyCoefficient,
+        config: SACConfig,
+        stopwatch: Stopwatch | None = None,
+    ):
+        (of_actor,), work = lay_out((actor.sizes, actor.activation))
+        of_critics, critic_work = lay_out(*[(critics.sizes, critics.activation)] * 2)
+        self.actor, self.critics, self.targets = actor, critics, copy.deepcopy(critics)
+        self.targets.requires_grad_(False)
+        self.anchor = copy.deepcopy(actor).requires_grad_(False)
+        self._layouts = {"actor": (of_actor,), "critics": tuple(of_critics)}
+        self._layouts |= {"anchor": (of_actor,), "targets": tuple(of_critics)}
+        self._flats = {name: make_flat(layouts) for name, layouts in self._layouts.items()}
+        for part in self._layouts:
+            for _, layout, module in self._networks(part):
+                bind(layout, module, self._flats[part])
+        self._tables = kernels.Tables(of_actor.table, *(layout.table for layout in of_critics))
+        self._actor = _network(self._flats["actor"], work)
+        self._critics = _network(self._flats["critics"], critic_work)
+        self._targets = kernels.Targets(
+            self._flats["targets"],
+            np.zeros_like(critic_work.packed),
+            np.zeros_like(critic_work.packed_transposed),
+        )
+        wide, count = critics.sizes[0], actor.n_actions
+        self._room = kernels.Room(
+            joined=np.zeros(CHUNK * wide, dtype=np.float32),
+            actions=np.zeros(CHUNK * count, dtype=np.float32),
+            slopes=np.zeros(CHUNK * count, dtype=np.float32),
+            anchors=np.zeros(CHUNK * count, dtype=np.float32),
+            logs=np.zeros(CHUNK, dtype=np.float32),
+            wanted=np.zeros(config.batch_size, dtype=np.float32),
+        )
+        self.ent_coef = ent_coef
+        self.statistics = np.zeros(kernels.STATISTICS)
+        self._settings = np.array(
+            [
+                config.learning_rate, *ADAM_BETAS, ADAM_EPS, config.gamma, config.tau,
+                ent_coef.target_entropy, ent_coef.learned, config.actor_rate, config.anchor_weight,
+            ]
+        )  # fmt: skip
+        self._views: tuple[ReplayBatch, kernels.Batch] | None = None
+        self._anchor = np.zeros_like(work.packed)
+        self._anchor_transposed = np.zeros_like(work.packed_transposed)
+        self._learning = (stopwatch or Stopwatch()).part("learning", _update)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Repack the weights; call it after something else wrote to the parameters."""
+        kernels.pack_all(self._tables, self._actor, self._critics, self._targets)
+        layers.pack(self._tables.actor, self._flats["anchor"], self._anchor, self._anchor_transposed)
+
+    def warm_up(self, buffer: ReplayBuffer, batch: ReplayBatch) -> None:
+        """Compile, or load from the cache, what the loop calls."""
+        width, count = self.actor.sizes[0], self.actor.n_actions
+        zeros = np.zeros((1, count), dtype=np.float32)
+        self.act(np.zeros((1, width), dtype=np.float32), zeros, zeros.copy())
+        no_updates = np.zeros((0, 2, len(batch.actions), count), dtype=np.float32)
+        self._call_update(buffer, batch, no_updates, False)
+
+    def act(
+        self, observations: NDArray[np.float32], noise: NDArray[np.float32], actions: NDArray[np.float32]
+    ) -> None:
+        """Write the actions for standard normal `noise` [rows, actions] into `actions`."""
+        kernels.act(self._tables.actor, self._actor, observations, noise, actions)
+
+    def greedy_actions(self, observations: NDArray[Any]) -> NDArray[np.float32]:
+        """Actions without noise [rows, actions], a new array."""
+        rows = np.ascontiguousarray(observations.reshape(len(observations), -1), dtype=np.float32)
+        actions = np.zeros((len(rows), self.actor.n_actions), dtype=np.float32)
+        self.act(rows, np.zeros_like(actions), actions)
+        return actions
+
+    def update(
+        self, buffer: ReplayBuffer, batch: ReplayBatch, noise: NDArray[np.float32], train_actor: bool
+    ) -> None:
+        """One update per entry of `noise` [updates, 2, batch, actions], each on a fresh sample."""
+        with self._learning:
+            self._call_update(buffer, batch, noise, train_actor)
+
+    def _call_update(
+        self, buffer: ReplayBuffer, batch: ReplayBatch, noise: NDArray[np.float32], train_actor: bool
+    ) -> None:
+        if self._views is None or self._views[0] is not batch:
+            names = kernels.Batch._fields
+            self._views = batch, kernels.Batch(*(getattr(batch, name) for name in names))
+            self._settings[kernels.GAMMA] = buffer.layout.gamma
+        kernels.update(
+            self._tables,
+            self._actor,
+            self._critics,
+            self._targets,
+            self._anchor,
+            self._room,
+            buffer.kernel_arrays(batch),
+            self._views[1],
+            noise,
+            self.ent_coef.state,
+            train_actor,
+            self._settings,
+            self.statistics,
+        )
+
+    def state(self) -> Arrays:
+        """Weights, Adam's moments and the entropy coefficient, as copies under the parameters' names."""
+        found: Arrays = {"ent_coef": self.ent_coef.state.copy()}
+        for name, view in self._named_views():
+            found[name] = view.numpy().copy()
+        found["actor.steps"], found["critics.steps"] = self._actor.steps.copy(), self._critics.steps.copy()
+        return found
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from the `state()` of a torch or fused learner with the same networks."""
+        self.ent_coef.state[:] = state["ent_coef"]
+        for name, view in self._named_views():
+            view.copy_(torch.from_numpy(state[name]))
+        self._actor.steps[:], self._critics.steps[:] = state["actor.steps"], state["critics.steps"]
+        self.weights_changed()
+
+    def _named_views(self) -> list[tuple[str, torch.Tensor]]:
+        """Everything that is saved, as torch views under the names of the plain learner's state."""
+        flats = [("targets", "weights", self._flats["targets"]), ("anchor", "weights", self._flats["anchor"])]
+        for part, network in (("actor", self._actor), ("critics", self._critics)):
+            flats += [
+                (part, "weights", network.parameters),
+                (part, "first", network.first),
+                (part, "second", network.second),
+            ]
+        return [
+            (f"{part}.{kind}.{child}.{name}", view)
+            for part, kind, flat in flats
+            for child, layout, module in self._networks(part)
+            for name, view in views(layout, module, flat).items()
+        ]
+
+    def _networks(self, part: str) -> list[tuple[str, MlpLayout, nn.Module]]:
+        """The dense networks of a part: name of the child module, place in the part's flat array, module."""
+        module = getattr(self, part)
+        names = ("layers",) if part in ("actor", "anchor") else ("first", "second")
+        return [
+            (name, layout, getattr(module, name))
+            for name, layout in zip(names, self._layouts[part], strict=True)
+        ]
 
 
-@fast_kernel
-def act(table: Table, actor: Network, observations: Floats, noise: Floats, actions: Floats) -> None:
-    """Actions [rows, count] for observations [rows, width] and standard normal noise, or none if it is 0."""
-    not_inlined()
-    last = table.shape[0] - 1
-    out, columns = table[last, HIDDEN], table[last, COLUMNS]
-    rows, width = observations.shape
-    count = actions.shape[1]
-    inputs = observations.reshape(-1)
-    for start in range(0, rows, CHUNK):
-        stop = min(start + CHUNK, rows)
-        layers.forward(table, actor.packed, inputs, start * width, actor.hidden, stop - start)
-        for row in range(start, stop):
-            at = out + (row - start) * columns
-            for a in range(count):
-                std = np.float32(math.exp(log_std_of(actor.hidden[at + count + a])))
-                actions[row, a] = layers.tanh(actor.hidden[at + a] + std * noise[row, a])
-
-
-@fast_kernel
-def join(observations: Floats, actions: Floats, at: int, start: int, rows: int, joined: Floats) -> None:
-    """Observations [batch, width] from row `start` on and actions from place `at` on, into `joined`."""
-    width = observations.shape[1]
-    wide = joined.size // CHUNK
-    count = wide - width
-    for i in range(rows):
-        source, target = observations[start + i], joined[i * wide : (i + 1) * wide]
-        for j in range(width):
-            target[j] = source[j]
-        for a in range(count):
-            target[width + a] = actions[at + i * count + a]
-
-
-@fast_kernel
-def values_of(tables: Tables, packed: Floats, hidden: Floats, rows: int, joined: Floats) -> None:
-    """Run both critics on the rows of `joined`."""
-    layers.forward(tables.critic_a, packed, joined, 0, hidden, rows)
-    layers.forward(tables.critic_b, packed, joined, 0, hidden, rows)
-
-
-@fast_kernel
-def learn_critics(
-    tables: Tables,
-    actor: Network,
-    critics: Network,
-    targets: Targets,
-    room: Room,
-    batch: Batch,
-    noise: Floats,
-    temperature: np.float32,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
-) -> None:
-    """One step of both critics towards reward + discount * (lesser value - temperature * log p)."""
-    not_inlined()
-    size, width = batch.observations.shape
-    count = batch.actions.shape[1]
-    last = tables.critic_a.shape[0] - 1
-    out_a, out_b = tables.critic_a[last, HIDDEN], tables.critic_b[last, HIDDEN]
-    columns = tables.critic_a[last, COLUMNS]
-    later, taken = batch.next_observations.reshape(-1), batch.actions.reshape(-1)
-    share = np.float32(1.0 / size)
-    loss, value = 0.0, 0.0
-    for start in range(0, size, CHUNK):
-        rows = min(CHUNK, size - start)
-        layers.forward(tables.actor, actor.packed, later, start * width, actor.hidden, rows)
-        draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.next_observations, room.actions, 0, start, rows, room.joined)
-        values_of(tables, targets.packed, critics.hidden, rows, room.joined)
-        for i in range(rows):
-            a, b = critics.hidden[out_a + i * columns], critics.hidden[out_b + i * columns]
-            soft = min(a, b) - temperature * room.logs[i]
-            room.wanted[start + i] = batch.rewards[start + i] + batch.discounts[start + i] * soft
-        join(batch.observations, taken, start * count, start, rows, room.joined)
-        values_of(tables, critics.packed, critics.hidden, rows, room.joined)
-        for i in range(rows):
-            for out in (out_a, out_b):
-                at = out + i * columns
-                error = critics.hidden[at] - room.wanted[start + i]
-                value += critics.hidden[at]
-                loss += error * error
-                for j in range(columns):
-                    critics.deltas[at + j] = _ZERO
-                critics.deltas[at] = share * error
-        for table in (tables.critic_a, tables.critic_b):
-            layers.backward(
-                table, critics.packed_transposed, room.joined, 0, critics.hidden, critics.deltas, rows,
-                critics.packed_grads,
-            )  # fmt: skip
-    layers.unpack_grads(tables.critic_a, critics.packed_grads, critics.grads)
-    layers.unpack_grads(tables.critic_b, critics.packed_grads, critics.grads)
-    adam(critics, settings[LEARNING_RATE], settings)
-    pack_critics(tables, critics.parameters, critics.packed, critics.packed_transposed)
-    statistics[CRITIC_LOSS] += 0.5 * loss / size
-    statistics[VALUE] += 0.5 * value / size
-    statistics[UPDATES] += 1
-
-
-@fast_kernel
-def adam(network: Network, learning_rate: float, settings: NDArray[np.float64]) -> None:
-    """Adam's next step for all parameters of a network."""
-    network.steps[0] += 1
-    layers.adam(
-        network.parameters, network.grads, network.first, network.second, network.steps[0],
-        learning_rate, settings[BETA1], settings[BETA2], settings[EPSILON], 1.0,
+def _network(flat: Flat, work: Work) -> kernels.Network:
+    return kernels.Network(
+        flat, np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64),
+        work.packed, work.packed_transposed, work.packed_grads, work.hidden, work.deltas, work.grads,
     )  # fmt: skip
-
-
-@fast_kernel
-def add_slopes(table: Table, critics: Network, rows: int, width: int, slopes: Floats) -> None:
-    """Add the derivatives of a critic's output by the actions, weighted by the deltas at its output.
-
-    The actions are the inputs from `width` on. Nothing is added to the gradients of weights.
-    """
-    not_inlined()
-    for layer in range(table.shape[0] - 1, 0, -1):
-        row, depth, columns = table[layer, INPUT_ROW], table[layer, OUTPUTS], table[layer, COLUMNS]
-        before, delta = table[layer - 1, HIDDEN], table[layer, HIDDEN]
-        multiply(
-            critics.deltas, delta, columns, 1,
-            critics.packed_transposed, table[layer, PACKED_TRANSPOSED], row,
-            critics.deltas, before, row, rows, row, depth, False,
-        )  # fmt: skip
-        size = rows * row
-        layers.through_activation(
-            critics.deltas[before : before + size],
-            critics.hidden[before : before + size],
-            table[layer - 1, ACTIVATION],
-        )
-    columns, at = table[0, COLUMNS], table[0, HIDDEN]
-    count = table[0, INPUTS] - width
-    for i in range(rows):
-        line = critics.deltas[at + i * columns : at + (i + 1) * columns]
-        for a in range(count):
-            begin = table[0, PACKED] + (width + a) * columns
-            weights = critics.packed[begin : begin + columns]
-            total = _ZERO
-            for j in range(columns):
-                total += line[j] * weights[j]
-            slopes[i * count + a] += total
-
-
-@fast_kernel
-def find_anchors(
-    table: Table, anchor: Floats, hidden: Floats, inputs: Floats, at: int, rows: int, room: Room
-) -> None:
-    """What the anchor, given by its packed weights, does without noise, into `room.anchors`."""
-    last = table.shape[0] - 1
-    out, columns = table[last, HIDDEN], table[last, COLUMNS]
-    count = room.anchors.size // CHUNK
-    layers.forward(table, anchor, inputs, at, hidden, rows)
-    for i in range(rows):
-        for a in range(count):
-            room.anchors[i * count + a] = layers.tanh(hidden[out + i * columns + a])
-
-
-@fast_kernel
-def learn_actor(
-    tables: Tables,
-    actor: Network,
-    critics: Network,
-    anchor: Floats,
-    room: Room,
-    batch: Batch,
-    noise: Floats,
-    temperature: np.float32,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
-) -> float:
-    """One step of the actor down temperature * log p - lesser value + weighted distance from the anchor.
-
-    Returns the mean log probability.
-    """
-    not_inlined()
-    size, width = batch.observations.shape
-    count = batch.actions.shape[1]
-    last, last_critic = tables.actor.shape[0] - 1, tables.critic_a.shape[0] - 1
-    out, columns = tables.actor[last, HIDDEN], tables.actor[last, COLUMNS]
-    out_a, out_b = tables.critic_a[last_critic, HIDDEN], tables.critic_b[last_critic, HIDDEN]
-    critic_columns = tables.critic_a[last_critic, COLUMNS]
-    inputs = batch.observations.reshape(-1)
-    share, weight = np.float32(1.0 / size), np.float32(settings[ANCHOR_WEIGHT])
-    loss, logs = 0.0, 0.0
-    for start in range(0, size, CHUNK):
-        rows = min(CHUNK, size - start)
-        if weight > _ZERO:
-            find_anchors(tables.actor, anchor, actor.hidden, inputs, start * width, rows, room)
-        layers.forward(tables.actor, actor.packed, inputs, start * width, actor.hidden, rows)
-        draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.observations, room.actions, 0, start, rows, room.joined)
-        values_of(tables, critics.packed, critics.hidden, rows, room.joined)
-        for i in range(rows):
-            at_a, at_b = out_a + i * critic_columns, out_b + i * critic_columns
-            a, b = critics.hidden[at_a], critics.hidden[at_b]
-            loss += temperature * room.logs[i] - min(a, b)
-            logs += room.logs[i]
-            for j in range(critic_columns):
-                critics.deltas[at_a + j], critics.deltas[at_b + j] = _ZERO, _ZERO
-            critics.deltas[at_a if a <= b else at_b] = -share  # the lesser one; torch's first of equals
-            for k in range(count):
-                room.slopes[i * count + k] = _ZERO
-        add_slopes(tables.critic_a, critics, rows, width, room.slopes)
-        add_slopes(tables.critic_b, critics, rows, width, room.slopes)
-        for i in range(rows):
-            line = actor.hidden[out + i * columns : out + (i + 1) * columns]
-            delta = actor.deltas[out + i * columns : out + (i + 1) * columns]
-            for j in range(columns):
-                delta[j] = _ZERO
-            for k in range(count):
-                squashed, output = room.actions[i * count + k], line[count + k]
-                # d log p / d raw = 2 tanh(raw), since raw enters it only through the squashing
-                by_raw = share * temperature * _TWO * squashed
-                by_raw += room.slopes[i * count + k] * (_ONE - squashed * squashed)
-                delta[k] = by_raw
-                if weight > _ZERO:
-                    best = layers.tanh(line[k])
-                    apart = best - room.anchors[i * count + k]
-                    loss += weight * apart * apart
-                    delta[k] += share * weight * _TWO * apart * (_ONE - best * best)
-                if LEAST_LOG_STD <= output <= MOST_LOG_STD:
-                    std = np.float32(math.exp(output))
-                    delta[count + k] = by_raw * std * noise[start + i, k] - share * temperature
-        layers.backward(
-            tables.actor, actor.packed_transposed, inputs, start * width, actor.hidden, actor.deltas, rows,
-            actor.packed_grads,
-        )  # fmt: skip
-    layers.unpack_grads(tables.actor, actor.packed_grads, actor.grads)
-    adam(actor, settings[ACTOR_RATE], settings)
-    layers.pack(tables.actor, actor.parameters, actor.packed, actor.packed_transposed)
-    statistics[ACTOR_LOSS] += loss / size
-    statistics[LOG_PROBABILITY] += logs / size
-    statistics[ACTOR_UPDATES] += 1
-    return float(logs / size)
-
-
-@fast_kernel
-def move_temperature(state: NDArray[np.float64], gradient: float, settings: NDArray[np.float64]) -> None:
-    """One step of Adam on the logarithm of the temperature."""
-    state[STEPS] += 1.0
-    state[FIRST] = settings[BETA1] * state[FIRST] + (1.0 - settings[BETA1]) * gradient
-    state[SECOND] = settings[BETA2] * state[SECOND] + (1.0 - settings[BETA2]) * gradient * gradient
-    scaled = state[FIRST] / (1.0 - settings[BETA1] ** state[STEPS])
-    root = math.sqrt(state[SECOND] / (1.0 - settings[BETA2] ** state[STEPS]))
-    state[LOG] -= settings[LEARNING_RATE] * scaled / (root + settings[EPSILON])
-
-
-@fast_kernel
-def follow(tables: Tables, critics: Network, targets: Targets, rate: np.float32) -> None:
-    """Move the target critics towards the critics."""
-    for i in range(targets.parameters.size):
-        targets.parameters[i] += rate * (critics.parameters[i] - targets.parameters[i])
-    pack_critics(tables, targets.parameters, targets.packed, targets.packed_transposed)
-
-
-@fast_kernel
-def learn(
-    tables: Tables,
-    actor: Network,
-    critics: Network,
-    targets: Targets,
-    anchor: Floats,
-    room: Room,
-    replay: replay_kernels.ReplayArrays,
-    batch: Batch,
-    noise: Floats,
-    temperature: NDArray[np.float64],
-    with_actor: bool,
-    settings: NDArray[np.float64],
-    statistics: NDArray[np.float64],
-) -> None:
-    """An update for each of `noise` [updates, 2, batch, actions], each on a fresh uniform sample."""
-    for update in range(noise.shape[0]):
-        replay_kernels.sample(
-            replay.memory, replay.numbers, replay.marks, replay.finals, replay.ring, settings[GAMMA],
-            replay.streams, replay.rows, replay.out, replay.out_numbers, replay.layout,
-        )  # fmt: skip
-        weight = np.float32(math.exp(temperature[LOG]))
-        learn_critics(
-            tables, actor, critics, targets, room, batch, noise[update, 0], weight, settings, statistics
-        )
-        if with_actor:
-            logs = learn_actor(
-                tables, actor, critics, anchor, room, batch, noise[update, 1], weight, settings, statistics
-            )
-            if settings[LEARN_TEMPERATURE] != 0.0:
-                move_temperature(temperature, -(logs + settings[TARGET_ENTROPY]), settings)
-        follow(tables, critics, targets, np.float32(settings[TARGET_RATE]))

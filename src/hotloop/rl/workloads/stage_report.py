@@ -1,4 +1,4 @@
-"""A pipeline of stages: a progress bar for each, what each did, and where its time went."""
+"""Stages of a pipeline: a progress bar for each, and a report of what it did and where its time went."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = 24  # characters
 
 
 class StageBar:
-    """How far a stage is, on stderr: a bar redrawn on a terminal, a line now and then elsewhere."""
+    """Progress of a stage on stderr: a bar redrawn on a terminal, otherwise a line every 10 s."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class StageBar:
         self._words = ""
 
     def update(self, done: int, words: str = "") -> None:
-        """So much is done in all; draws when it is time to."""
+        """Set what is done in total, and draw the bar if it is due."""
         self._done, self._words = done, words
         now = self._clock()
         if not self._quiet and now >= self._due_s:
@@ -48,7 +48,7 @@ class StageBar:
             self._draw(now)
 
     def close(self) -> None:
-        """Draw the last state, and end the line so that what follows starts on its own."""
+        """Draw the last state and end the line."""
         if not self._quiet:
             self._draw(self._clock(), last=True)
 
@@ -83,28 +83,27 @@ class StageReport:
     summary: str
     """The work and its rate in one sentence."""
     seconds: float
-    """Wall time of the work; start-up and compilation apart."""
+    """Wall time of the work, without start-up and compilation."""
     parts_s: dict[str, float]
-    """Seconds of each part, and of what is in none of them as `other`; they add up to `parts_of_s`."""
+    """Seconds by part, the rest as `other`; they add up to `parts_of_s`."""
     parts_of_s: float
-    """The time that was split: wall time, or that of all workers together."""
+    """The time that was split: wall time, or the time of all workers together."""
     parts_of: str
-    """Whose time that is, in words."""
+    """Which of the two, in words."""
     remarks: tuple[str, ...]
-    """What else a reader must know."""
     work: float = 0.0
-    """How much was done: env steps, or samples cloned."""
+    """Env steps, or samples cloned."""
     worker_memory: ProcessMemory | None = None
-    """Of the worker process with most; None without worker processes, or where it is not told."""
+    """Of the worker process with most memory; None without worker processes, or when unknown."""
 
 
 def split(parts_s: dict[str, float], whole_s: float) -> dict[str, float]:
-    """The parts, and what is left of the whole as `other`."""
+    """The parts, and the rest of the whole as `other`."""
     return {**parts_s, "other": max(whole_s - sum(parts_s.values()), 0.0)}
 
 
 def report_lines(report: StageReport) -> list[str]:
-    """The report as a person reads it, at most 100 characters a line."""
+    """The report as lines of at most 100 characters."""
     whole = max(report.parts_of_s, 1e-12)
     shares = sorted(report.parts_s.items(), key=lambda part: (part[0] == "other", -part[1]))
     shown = ", ".join(f"{name} {percent(seconds / whole)}" for name, seconds in shares)
@@ -112,12 +111,12 @@ def report_lines(report: StageReport) -> list[str]:
     if report.worker_memory is not None:
         memory = report.worker_memory
         own = size(memory.private_bytes)
-        lines.append(f"  memory by worker: {size(memory.resident_bytes)}, of which {own} its own")
+        lines.append(f"  memory per worker: {size(memory.resident_bytes)}, {own} of it private")
     return lines + [f"  {remark}" for remark in report.remarks]
 
 
 def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
-    """Columns of text, the first to the left and the others to the right."""
+    """Columns of text, the first aligned left, the others right."""
     cells = [tuple(str(cell) for cell in row) for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return [

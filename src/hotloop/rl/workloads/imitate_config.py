@@ -1,0 +1,155 @@
+"""The settings of `hotloop train imitate`, their check, and what a stage returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hotloop._util.errors import HotloopError
+from hotloop.machine.facts import cores_granted
+from hotloop.rl.buffers.demonstrations import DemonstrationStore
+from hotloop.rl.workloads.stage_report import StageReport
+
+Stage = Literal["demos", "bc", "rl"]
+STAGES: tuple[Stage, ...] = ("demos", "bc", "rl")
+
+BUFFER_SIZE = 200_000
+
+
+@dataclass(frozen=True)
+class Imitate:
+    """Learn to drive a track: expert demonstrations, behaviour cloning, then SAC from the clone."""
+
+    stage: Literal["all", "demos", "bc", "rl"] = "all"
+    """All three stages, or one of them with what the others left in the folder."""
+    folder: Path = Path("imitate")
+    """Folder for demonstrations, clone and agent."""
+    n_episodes: int = 50
+    """Number of laps that the expert demonstrates."""
+    workers: int | None = None
+    """Processes that drive the expert; the number of cores minus one by default. With --stage bc: worker
+    processes of torch's DataLoader."""
+    n_epochs: int = 20
+    """Passes of behaviour cloning over the demonstrations."""
+    loading: Literal["index", "loader"] | None = None
+    """How cloning loads its batches: rows of arrays in memory (index), or torch's DataLoader, item by item;
+    index unless loading workers are given."""
+    loading_workers: int | None = None
+    """Worker processes of the DataLoader; 0 loads in the training process."""
+    total_timesteps: int = 50_000
+    """Env steps of reinforcement learning."""
+    n_envs: int = 4
+    """Number of parallel environments (cars) in reinforcement learning."""
+    train_freq: int = 1
+    """Vector steps (one step of every environment) between two rounds of updates."""
+    gradient_steps: int = -1
+    """Updates per round; -1 for one per env step, whatever the number of environments."""
+    batch_size: int = 256
+    """Samples of a gradient step, in cloning and in reinforcement learning."""
+    trainer: Literal["hotloop", "sb3"] = "hotloop"
+    """Our SAC, or Stable-Baselines3's with SubprocVecEnv; same networks, same updates."""
+    learner: Literal["auto", "fused", "torch"] = "auto"
+    """Learner implementation of our trainers: compiled kernels, or eager torch; equal up to rounding."""
+    start: Literal["clone", "scratch"] = "clone"
+    """Start reinforcement learning from the clone, or from a new actor."""
+    net_arch: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and critics."""
+    speedup: bool = False
+    """First measure each stage at small size with one and more workers, envs and ways of loading."""
+    seed: int = 0
+    """Random seed. Results do not depend on the number of workers."""
+    resume: bool = False
+    """Continue each stage from what it left in the folder, to the same numbers as an uninterrupted run."""
+    tensorboard_log: Path | None = None
+    """Folder for TensorBoard; our trainers only."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages to run."""
+        return STAGES if self.stage == "all" else (self.stage,)
+
+    @property
+    def demonstration_workers(self) -> int:
+        """Processes that drive the expert."""
+        return max(int(cores_granted()) - 1, 1) if self.workers is None else self.workers
+
+    @property
+    def dataloader_workers(self) -> int | None:
+        """Worker processes of the DataLoader; None for index loading."""
+        asked = self.loading_workers
+        if asked is None and self.stage == "bc":
+            asked = self.workers
+        if self.loading == "index" or (self.loading is None and asked is None):
+            return None
+        return asked or 0
+
+    @property
+    def demonstrations(self) -> Path:
+        """Folder of the demonstrated episodes."""
+        return self.folder / "demonstrations"
+
+    @property
+    def clone(self) -> Path:
+        """Checkpoint of behaviour cloning."""
+        return self.folder / "clone"
+
+    @property
+    def agent(self) -> Path:
+        """Checkpoint of reinforcement learning."""
+        return self.folder / "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """Result of one stage."""
+
+    report: StageReport
+    env_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    mean_return: float | None = None
+    stopped_by: str | None = None
+    checkpoint: Path | None = None
+    figures: dict[str, float | None] = field(default_factory=dict)
+
+
+def check(config: Imitate) -> None:
+    """Raise HotloopError for the first invalid setting."""
+    for name in ("n_episodes", "n_epochs", "total_timesteps", "n_envs", "batch_size", "train_freq"):
+        if getattr(config, name) < 1:
+            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
+    if not config.net_arch or min(config.net_arch) < 1:
+        raise HotloopError(f"net_arch={config.net_arch} must be widths of at least 1, such as 64 64.")
+    if config.gradient_steps < 1 and config.gradient_steps != -1:
+        raise HotloopError(
+            f"gradient_steps={config.gradient_steps} must be at least 1, or -1 for one per env step."
+        )
+    if "bc" in config.stages and "demos" in config.stages and config.n_episodes < 2:
+        raise HotloopError(
+            f"n_episodes={config.n_episodes} leaves none to hold out from cloning; use at least 2."
+        )
+    least = 0 if config.stage == "bc" else 1
+    if config.workers is not None and config.workers < least:
+        raise HotloopError(f"workers={config.workers} must be at least {least}.")
+    if config.loading_workers is not None and config.loading_workers < 0:
+        raise HotloopError(f"loading_workers={config.loading_workers} must be at least 0.")
+    if config.loading == "index" and config.loading_workers:
+        raise HotloopError(
+            f"loading_workers={config.loading_workers} needs --loading loader; --loading index takes rows of "
+            "arrays in memory and has no workers."
+        )
+    if config.dataloader_workers is not None and config.learner == "fused":
+        raise HotloopError(
+            "--learner fused gathers its batches inside the kernel and cannot use a DataLoader; remove one "
+            "of the two."
+        )
+    if "bc" in config.stages and "demos" not in config.stages:
+        DemonstrationStore(config.demonstrations).schema()  # raises if there are none, before compiling
+    if config.trainer == "sb3" and "rl" in config.stages:
+        if config.speedup:
+            raise HotloopError("--speedup measures our own trainers; remove it, or use --trainer hotloop.")
+        if config.resume:
+            raise HotloopError(
+                "--trainer sb3 saves no checkpoint to resume from; remove --resume, or use --trainer hotloop."
+            )

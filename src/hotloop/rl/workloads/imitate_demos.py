@@ -1,0 +1,89 @@
+"""The stage `demos` of `hotloop train imitate`: an expert drives laps in worker processes."""
+
+from __future__ import annotations
+
+from hotloop import progress
+from hotloop._util.units import count, duration
+from hotloop.rl.buffers.demonstrations import DemonstrationStore
+from hotloop.rl.collect.experts import Collected, Driven, collect, track_schema
+from hotloop.rl.train.runs import StopRequests
+from hotloop.rl.workloads.imitate_config import Imitate, StageResult
+from hotloop.rl.workloads.outcome import Note
+from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
+
+
+def demonstrate(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
+    """Let the expert drive the episodes that are not in the folder yet."""
+    store = DemonstrationStore(config.demonstrations)
+    kept = set(store.begin(track_schema(config.seed, {}), resume=config.resume))
+    wanted = [number for number in range(config.n_episodes) if number not in kept]
+    before = config.n_episodes - len(wanted)
+    bar = StageBar("demos", config.n_episodes, "episodes", done=before, quiet=quiet, note=note)
+    driven: list[Driven] = []
+
+    def done(one: Driven) -> None:
+        driven.append(one)
+        progress(
+            env_steps=one.steps, episodes=1, episode_return=one.total_reward, episode_length=float(one.steps)
+        )
+        bar.update(before + len(driven))
+
+    with StopRequests() as stop:
+        try:
+            collected = collect(
+                store,
+                wanted,
+                workers=config.demonstration_workers,
+                seed=config.seed,
+                settings={},
+                done=done,
+                stop=lambda: stop.by is not None,
+            )
+        finally:
+            bar.close()
+    returns = [one.total_reward for one in collected.driven]
+    return StageResult(
+        demonstration_report(
+            collected,
+            min(config.demonstration_workers, max(len(wanted), 1)),
+            (f"{count(len(kept))} episodes were there already",) if kept else (),
+            store,
+        ),
+        env_steps=sum(one.steps for one in collected.driven),
+        episodes=len(collected.driven),
+        mean_return=sum(returns) / len(returns) if returns else None,
+        stopped_by=stop.by if collected.stopped else None,
+        figures={"expert_laps": float(sum(one.lap_fraction >= 1.0 for one in collected.driven))},
+    )
+
+
+def demonstration_report(
+    collected: Collected, workers: int, remarks: tuple[str, ...], store: DemonstrationStore
+) -> StageReport:
+    """The report of a collection; its time is split over all workers."""
+    driven = collected.driven
+    steps, laps = sum(one.steps for one in driven), sum(one.lap_fraction >= 1.0 for one in driven)
+    parts = {
+        "simulation": sum(one.simulation_s for one in driven),
+        "aggregation": sum(one.aggregation_s for one in driven),
+        "disk": sum(one.disk_s for one in driven),
+    }
+    total_s = workers * collected.seconds
+    rate = steps / collected.seconds if collected.seconds > 0 else 0.0
+    said = [f"start-up of the first worker: {duration(1e9 * collected.start_up_s)}", *remarks]
+    if collected.deaths:
+        said.append(f"{count(collected.deaths)} workers died; their episodes were driven again")
+    said.append(f"{count(len(store.numbers()))} episodes are in {store.folder}")
+    plural = "worker" if workers == 1 else "workers"
+    return StageReport(
+        "demos",
+        f"{count(len(driven))} episodes ({count(laps)} laps), {count(steps)} env steps in "
+        f"{duration(1e9 * collected.seconds)} with {workers} {plural} ({count(rate)} steps/s)",
+        collected.seconds,
+        split(parts, total_s),
+        total_s,
+        f"time of {workers} {plural}",
+        tuple(said),
+        float(steps),
+        max((one.memory for one in driven if one.memory), key=lambda m: m.private_bytes, default=None),
+    )
