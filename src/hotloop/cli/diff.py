@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
@@ -15,17 +16,13 @@ from hotloop.workflows.read_captures import diff_captures
 
 @dataclass(frozen=True)
 class Arguments:
-    """Show two captures side by side, region by region.
+    """Show two captures side by side, region by region, without a verdict (see hotloop compare)."""
 
-    Describes the two runs without a verdict: one run each cannot tell a difference from noise. For a
-    verdict use `hotloop compare`.
-    """
-
-    a: tyro.conf.Positional[str]
+    a: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="A")]
     """Capture folder or one-file JSON export."""
-    b: tyro.conf.Positional[str]
+    b: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="B")]
     """Capture folder or one-file JSON export to compare with it."""
-    rows: int = 20
+    rows: Annotated[int, tyro.conf.arg(metavar="N")] = 20
     """Number of regions to print, largest change first."""
     json: Flag = False
     """Print one JSON object with all regions instead of text."""

@@ -12,10 +12,16 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
-def option(metavar: str, default: str = "", *, aliases: tuple[str, ...] = ()) -> Any:
+def option(metavar: str, default: str = "", *, aliases: list[str] | tuple[str, ...] = ()) -> Any:
     """An option whose default in code (None or "") means something else, which `default` says in --help.
 
     series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-compare")] = None
     """
     hint = f"(default: {default})" if default else ""
     return tyro.conf.arg(metavar=metavar, aliases=aliases, help_behavior_hint=hint)
+
+
+# The capture that a verb reads, which may be left out.
+LatestCapture = Annotated[
+    str | None, tyro.conf.Positional, option("[CAPTURE]", "the latest in hotloop-runs/")
+]

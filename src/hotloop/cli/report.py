@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from hotloop._util.units import size
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.text import terminal
 from hotloop.report.to_json import findings_json
@@ -23,16 +21,16 @@ from hotloop.workflows.report import CaptureReport, check_target, report_on, wri
 class Arguments:
     """Explain a recorded run: what limits it, what would help, and by how much."""
 
-    capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
-    """Capture folder, one-file JSON export or series (default: the latest capture in hotloop-runs/)."""
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None
-    """Write a file instead of printing; the extension chooses the format: .html, .txt, .json (all findings),
+    capture: LatestCapture = None
+    """Capture folder, one-file JSON export or series."""
+    output: Annotated[Path | None, option("FILE", aliases=("-o",))] = None
+    """Write a file instead of printing; its name chooses the format: .html, .txt, .json (all findings),
     .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json."""
     force: Flag = False
     """Overwrite the file if it exists."""
     json: Flag = False
     """Print all findings as one JSON object."""
-    goal_env_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    goal_env_steps: Annotated[int | None, option("N")] = None
     """Forecast the time left until this many env steps."""
 
 

@@ -6,9 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import tyro
-
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.cli.output import note, terminal_width
 from hotloop.workflows.read_captures import show_capture
 
@@ -17,12 +15,12 @@ from hotloop.workflows.read_captures import show_capture
 class Arguments:
     """Print the region tree of a capture: calls, total and own time, share, mean, p50 and p99."""
 
-    capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
-    """Capture folder or one-file JSON export (default: the latest in hotloop-runs/)."""
+    capture: LatestCapture = None
+    """Capture folder or one-file JSON export."""
     by: Literal["all", "process", "thread"] = "all"
     """Merge everything, or print one tree for each process or thread."""
-    depth: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Number of levels to print (default: all)."""
+    depth: Annotated[int | None, option("N", "all")] = None
+    """Number of levels to print."""
     json: Flag = False
     """Print one JSON object instead of text (fields: docs/capture-format.md)."""
 

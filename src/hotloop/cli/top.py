@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from typing import Annotated
 
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.report.top import ending, show_live, top_json, top_lines
 from hotloop.workflows.read_captures import capture_to_watch, watch_capture
 
@@ -18,12 +19,12 @@ from hotloop.workflows.read_captures import capture_to_watch, watch_capture
 class Arguments:
     """Watch a running job: throughput, where the time goes, and threads that are stuck."""
 
-    capture: tyro.conf.Positional[str | None] = None
-    """Capture folder of the job (default: the latest in hotloop-runs/)."""
-    interval: float = 1.0
-    """Seconds between updates."""
-    iterations: int | None = None
-    """Number of updates (default: until all processes of the capture have ended)."""
+    capture: LatestCapture = None
+    """Capture folder of the job."""
+    interval: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 1.0
+    """Time between updates."""
+    iterations: Annotated[int | None, option("N", "until all processes have ended")] = None
+    """Number of updates."""
     json: Flag = False
     """Print each update as one JSON object per line."""
 

@@ -8,7 +8,16 @@ from hotloop.report import markup as m
 from hotloop.report.html_sections import CONTENTS, MOST_ROWS
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import words
-from hotloop.report.text import forecast_text, machine_parts, nature, parts_of, slope, thread_sentences
+from hotloop.report.text import (
+    forecast_text,
+    machine_parts,
+    nature,
+    parts_of,
+    ratio_text,
+    sentence,
+    slope,
+    thread_sentences,
+)
 
 USES = {"busy": colour_of("policy"), "waiting": colour_of("wait"), "idle": colour_of("unattributed")}
 
@@ -109,7 +118,7 @@ def roofline(findings: Findings) -> str:
             f"<td>{m.text(words(r.limit), 60)}</td>",
             m.optional(duration(r.measured_ns)),
             m.optional(duration(r.limit_ns)),
-            m.cell(f"<strong>{r.ratio:.1f}x</strong>"),
+            m.cell(f"<strong>{ratio_text(r.ratio)}</strong>"),
         )
         for r in findings.roofline[:MOST_ROWS]
     )
@@ -162,7 +171,8 @@ def machine(findings: Findings) -> str:
     """The machine, what could not be measured, and warnings."""
     chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
     parts = [f'<p class="chips">{chips}</p>'] if chips else []
-    lists = (("What could not be measured", findings.not_measured), ("Warnings", findings.warnings))
+    unknown = [sentence(reason) for reason in findings.not_measured]
+    lists = (("What could not be measured", unknown), ("Warnings", findings.warnings))
     for title, sentences in lists:
         if sentences:
             listed = "".join(f"<li>{m.text(s, 600)}</li>" for s in sentences)

@@ -205,8 +205,7 @@ def growth_lines(found: Growth, pen: Pen) -> list[str]:
     """The excess, its factors, and the regions whose calls got slower."""
     lines = [
         pen.wrap(
-            f"Time per {words(found.per)}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
-            f"{found.excess:.2f}x.",
+            f"Time per {words(found.per)}: {duration(found.early_ns)} early, {duration(found.late_ns)} late.",
             "  ",
         ),
         pen.wrap(found.summary, "  "),
@@ -280,7 +279,7 @@ def roofline(findings: Findings, pen: Pen) -> str:
     rows = [("region", "per call", "limit", "ratio", "limited by")]
     for r in findings.roofline:
         limit = pen.clean(words(r.limit), 20)
-        rows.append((r.name, duration(r.measured_ns), duration(r.limit_ns), f"{r.ratio:.1f}x", limit))
+        rows.append((r.name, duration(r.measured_ns), duration(r.limit_ns), ratio_text(r.ratio), limit))
     drawn = table(pen, rows)
     return "\n".join(
         [
@@ -316,7 +315,8 @@ def machine_parts(findings: Findings) -> list[str]:
 def unmeasured(findings: Findings, pen: Pen) -> str:
     """What could not be measured, and warnings about this capture."""
     blocks = []
-    for title, sentences in (("Not measured", findings.not_measured), ("Warnings", findings.warnings)):
+    unknown = [sentence(reason) for reason in findings.not_measured]
+    for title, sentences in (("Not measured", unknown), ("Warnings", findings.warnings)):
         if sentences:
             blocks.append("\n".join([pen.heading(title), *(pen.wrap(s, "  - ", "    ") for s in sentences)]))
     return "\n\n".join(blocks)
@@ -349,6 +349,11 @@ def gain(estimate: Estimate | None) -> str:
     digits = 3 if estimate.high - estimate.low < 0.02 else 2
     value, low, high = (f"{x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
     return f"{value}x [{low}, {high}]"
+
+
+def ratio_text(ratio: float) -> str:
+    """`1.3x`, `10,828x`."""
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x"
 
 
 def rate_text(per_s: float) -> str:
