@@ -91,7 +91,7 @@ def test_a_planted_difference_is_found_and_named(project: Path) -> None:
     )  # fmt: skip
     assert "B is slower by" in done.stdout
     assert "B did 50 % fewer updates (3 against 6)." in done.stdout
-    assert "noise floor" in done.stdout and "machine: load" in done.stdout
+    assert "Noise floor" in done.stdout and "machine: load" in done.stdout
     assert "environment" in done.stdout
     assert "5 pairs: time" in done.stderr  # the interval on its way
     assert (project / "out.md").read_text().startswith("**B is slower by")
@@ -256,7 +256,7 @@ def test_work_counters_against_a_baseline_differ_by_exactly_nothing(project: Pat
     record("three", "--steps", "21")
     hotloop("compare", "one", "--baseline", "base.json", "--update")
     same = hotloop("compare", "two", "--baseline", "base.json", "--fail-if", "work:0%")
-    assert "all 4 counters are exactly what they were" in same.stdout
+    assert "all 4 counters are exactly as in the baseline" in same.stdout
     words = ("compare", "three", "--baseline", "base.json", "--markdown", "out.md")
     other = hotloop(*words, "--fail-if", "work:0%", code=3)
     assert "env steps" in other.stdout and "+5.00 %" in other.stdout

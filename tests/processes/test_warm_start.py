@@ -67,14 +67,14 @@ def test_a_forked_run_does_and_records_what_a_fresh_process_does(host: Host, tmp
 
 
 def test_words_that_are_refused_fail_the_run_and_the_next_one_goes_on(host: Host, tmp_path: Path) -> None:
-    refused = run_forked(host, job(tmp_path / "refused", "--envs", "0"))
+    refused = run_forked(host, job(tmp_path / "refused", "--n-envs", "0"))
     assert refused.exit_code == 2 and refused.failure == "exit code 2"
     assert "must be at least 1" in refused.stderr_tail
     assert run_forked(host, job(tmp_path / "next")).exit_code == 0
 
 
 def test_a_run_beyond_its_time_is_ended(host: Host, tmp_path: Path) -> None:
-    late = run_forked(host, job(tmp_path / "late", "--episodes", "1000000", timeout_s=1.0))
+    late = run_forked(host, job(tmp_path / "late", "--stop-at-episodes", "1000000", timeout_s=1.0))
     assert late.exit_code is None and "timeout" in late.failure
     assert run_forked(host, job(tmp_path / "next")).exit_code == 0
 
