@@ -123,7 +123,7 @@ def test_the_comparison_runs_both_modes_in_turn_and_says_what_it_knows(
     assert main([*words, "--budget", "1s", "--series", "s"]) == 0
     text = capsys.readouterr().out
     assert "turbo on against turbo off: undecided" in text and "too few for an interval" in text
-    assert "work: the same on both sides" in text and "no gain to explain" in text
+    assert "Work: the same on both sides" in text and "no gain to explain" in text
     assert "A training batch, turbo off" in text and "A training batch, turbo on" in text
     assert "What to optimise next" in text and "--learner fused" in text
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -224,5 +224,5 @@ def test_the_original_for_the_environment_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     off, on = done.stdout.split("turbo on, 200 env steps")
     assert "env_enabled_set" in off and "env_step" in on and "env_enabled_set" not in on
-    assert "work: the same on both sides" in on
+    assert "Work: the same on both sides" in on
     assert [run.figures.env_steps for run in read(tmp_path / "s").runs] == [200, 200]

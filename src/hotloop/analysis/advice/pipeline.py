@@ -35,7 +35,7 @@ def experience_dropped(run: RunView) -> Recommendation | None:
             "collecting them was wasted.",
         ],
         "Let a full queue block the collector (the default without --drop). If the learner cannot keep up, "
-        "use fewer collectors or a lower --replay-ratio.",
+        "use fewer collectors or a lower --learn-per-step.",
         None,
         Change("back-pressure instead of drops", effort="minutes", safety="semantic", provable_by="flag"),
         tier="high" if share > 0.1 else "medium",
@@ -60,8 +60,8 @@ def production_below_consumption(run: RunView) -> Recommendation | None:
             f"The learner waited for experience {percent(waiting_ns / _span_ns(run))} of the time; "
             f"{len(collectors)} collectors waited for a free slot {percent(held_up)} of theirs.",
         ],
-        "More envs per collector (--n-envs) cost least; then more collectors while cores are free; then "
-        "cheaper env steps and a smaller network. A higher --replay-ratio also keeps the learner busy, but "
+        "More envs per collector (--envs) cost least; then more collectors while cores are free; then "
+        "cheaper env steps and a smaller network. A higher --learn-per-step also keeps the learner busy, but "
         "changes training.",
         None,
         Change("more envs per collector", effort="minutes", safety="semantic", provable_by="flag"),
