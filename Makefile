@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo test test-long lint bench bench-peers browser clean
+.PHONY: help demo test short-tests test-long lint bench bench-peers browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -15,9 +15,13 @@ help: ## list the targets
 demo: $(INSTALLED) ## train an agent, find what is slow, exchange it, prove the gain (three minutes)
 	$(BIN)/python examples/demo.py
 
-# A moment in which a shared machine does something else can fail a test of times: it is run once more and named.
-test: $(INSTALLED) browser lint ## lint, types and all tests but the long ones; many wait, so three at once on two cores
-	$(BIN)/python -m pytest -n 3 --dist loadfile --reruns 1 --durations 25 -m "not long" tests
+# Lint and types run beside the tests. Many tests wait, so three at once on two cores.
+test: $(INSTALLED) browser ## lint, types and all tests but the long ones
+	$(MAKE) --no-print-directory -j2 lint short-tests
+
+short-tests: $(INSTALLED)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --durations 25 -m "not long and not timing" tests
+	$(BIN)/python -m pytest -p no:xdist -m "timing and not long" tests || test $$? = 5  # 5: there are none
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

@@ -427,8 +427,8 @@ def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path, learner: str) ->
     before = load_checkpoint(path).arrays["learner.weights.layers.0.weight"]
     settings = DQNConfig(
         total_timesteps=1500, net_arch=(8,), buffer_size=512, learning_starts=200, loop="python", quiet=True,
-        learner=learner, checkpoint=path, resume=True,
-    )  # type: ignore[arg-type]  # fmt: skip
+        learner=learner, checkpoint=path, resume=True,  # type: ignore[arg-type]
+    )  # fmt: skip
     done = train(settings)
     assert (done.env_steps, done.resumed_at, done.updates) == (1500, 1500, 651)
     np.testing.assert_array_equal(dict(done.network.named_parameters())["layers.0.weight"].detach(), before)

@@ -24,7 +24,8 @@ SPACE = Box(-9.0, 9.0, (OBSERVATIONS,), np.float32)
 class Noise(gymnasium.Env[np.ndarray, int]):
     """Only its spaces matter."""
 
-    observation_space, action_space = SPACE, Discrete(ACTIONS)
+    observation_space = SPACE
+    action_space: Any = Discrete(ACTIONS)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         return np.zeros(OBSERVATIONS, dtype=np.float32), {}
@@ -39,9 +40,10 @@ def filled_replay(n_steps: int) -> ReplayBuffer:
 
     buffer.start(observations())
     for _ in range(100):
-        ends = rng.random((2, 2)) < 0.1
+        terminated, truncated = rng.random((2, 2)) < 0.1
         rewards = rng.normal(size=2) * 3  # on both sides of the knee of the loss
-        buffer.push(rng.integers(0, ACTIONS, 2), rewards, *ends, observations(), observations())
+        actions = rng.integers(0, ACTIONS, 2)
+        buffer.push(actions, rewards, terminated, truncated, observations(), observations())
     return buffer
 
 

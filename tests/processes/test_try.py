@@ -101,11 +101,11 @@ def test_a_planted_defect_is_found_with_the_line_that_cures_it(folder: Path) -> 
 def test_the_script_ends_as_it_would_have_and_json_has_it_all(folder: Path) -> None:
     (folder / "careless.py").write_text(CAREFUL.replace("gc.collect()", "pass"))  # quick, same numbers
     plain = subprocess.run(
-        [sys.executable, "careless.py", "60", "8000"], cwd=folder, capture_output=True, text=True
+        [sys.executable, "careless.py", "1000", "8000"], cwd=folder, capture_output=True, text=True
     )
     assert plain.stdout.startswith("total 8000 ")
     words = ("--only", "gc", "--budget", "1s", "--json", "--", sys.executable)
-    done = attempt(folder, *words, "careful.py", "60", "8000")
+    done = attempt(folder, *words, "careful.py", "1000", "8000")
     assert done.returncode == 0, done.stderr
     assert plain.stdout.strip() in done.stderr  # same numbers to the last digit
     found = json.loads(done.stdout)

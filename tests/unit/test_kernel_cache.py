@@ -134,7 +134,7 @@ def test_the_fields_of_a_named_tuple_belong_to_its_type() -> None:
 
 def test_no_kernel_of_ours_has_an_address_in_its_key() -> None:
     """It would be compiled again by every process."""
-    kernels = {}
+    kernels: dict[str, Dispatcher] = {}
     for found in pkgutil.walk_packages(hotloop.rl.__path__, "hotloop.rl."):
         module = importlib.import_module(found.name)
         kernels |= {f"{found.name}.{n}": v for n, v in vars(module).items() if isinstance(v, Dispatcher)}
