@@ -50,7 +50,6 @@ EXCEPTIONS = {
 }
 # Cycles that are still there; each goes with the next change of its part.
 KNOWN_CYCLES = [
-    {"hotloop.rl.workloads.mario", "hotloop.rl.workloads.mario_play"},
     {
         *("hotloop.rl.workloads.imitate", "hotloop.rl.workloads.imitate_sb3"),
         *("hotloop.rl.workloads.imitate_speedup", "hotloop.rl.workloads.imitate_stages"),

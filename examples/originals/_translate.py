@@ -38,7 +38,7 @@ FLAGS = {
         "--batch-size": "--batch-size",
     },
     "mario": {
-        "--epochs": "--epochs",
+        "--epochs": "--stop-at-epochs",
     },
 }
 

@@ -420,14 +420,14 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(tmp_path: Path, words: dict[s
 
 
 @pytest.mark.parametrize("learner", ["torch", "fused"])
-def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path, learner: str) -> None:
+def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path, learner: Any) -> None:
     with tarfile.open(WRITTEN_BY_0_1) as archive:
         archive.extract("dqn.safetensors", tmp_path, filter="data")
     path = tmp_path / "dqn.safetensors"
     before = load_checkpoint(path).arrays["learner.weights.layers.0.weight"]
     settings = DQNConfig(
         total_timesteps=1500, net_arch=(8,), buffer_size=512, learning_starts=200, loop="python", quiet=True,
-        learner=learner, checkpoint=path, resume=True,  # type: ignore[arg-type]
+        learner=learner, checkpoint=path, resume=True,
     )  # fmt: skip
     done = train(settings)
     assert (done.env_steps, done.resumed_at, done.updates) == (1500, 1500, 651)

@@ -1,4 +1,4 @@
-"""The platformer is learnt: how far the agent comes after a set number of steps, beside chance."""
+"""The platformer is learned: how far the agent comes after training, compared with random actions."""
 
 from __future__ import annotations
 
@@ -9,75 +9,84 @@ import pytest
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.train.async_dqn import train
-from hotloop.rl.workloads.mario import Mario, check, make_env, run, settings_of
-from hotloop.rl.workloads.mario_play import BesideChance, beside_chance, play
+from hotloop.rl.workloads.mario import (
+    AgentAndRandom,
+    Mario,
+    async_dqn_config,
+    check,
+    compare_with_random,
+    evaluate,
+    make_env,
+    run,
+)
 
 GAMES = 64
-# Small frames and a small network on one level, without processes: half a minute of one core. Chance falls
-# into the level's first pit as a rule; an agent that has learnt to jump comes to the second or the flag.
+# Small frames and a small network on one level, without processes: half a minute of one core. Random actions
+# usually end in the level's first pit; an agent that has learned to jump reaches the second or the flag.
 LEARNER = Mario(
     transport="serial",
-    collectors=1,
-    envs=16,
+    n_collectors=1,
+    envs_per_collector=16,
     level=3,
     max_episode_steps=300,
     size=36,
     channels=(16, 32, 32),
-    hidden=128,
-    norm_momentum=0.02,
+    features_dim=128,
+    batch_norm_momentum=0.02,
     batch_size=32,
-    accumulate=1,
-    learn_per_step=4.0,
+    accumulate_grad_batches=1,
+    replay_ratio=4.0,
     learning_starts=1_000,
     learning_rate=5e-4,
-    learning_rate_end=1e-5,
-    discount=0.9,
-    n_step=5,
-    target_every=100,
-    epsilon_steps=8_000,
-    weights_every=1,
+    final_learning_rate=1e-5,
+    gamma=0.9,
+    n_steps=5,
+    target_every_updates=100,
+    exploration_steps=8_000,
+    weights_every_epochs=1,
     epoch_steps=128,
-    epochs=160,
+    total_timesteps=160 * 128,
     device="cpu",
     precision="float32",
 )
 
 
-def learn_and_play(config: Mario) -> BesideChance:
-    done = train(settings_of(config), partial(make_env, config), distance="x_pos")
-    return beside_chance(config, done.network, GAMES)
+def learn_and_evaluate(config: Mario) -> AgentAndRandom:
+    done = train(async_dqn_config(config), partial(make_env, config), distance="x_pos")
+    return compare_with_random(config, done.network, GAMES)
 
 
-def assert_clearly_further(both: BesideChance) -> None:
-    assert both.agent.episodes == both.chance.episodes == GAMES
-    assert both.agent.mean_distance >= 1.5 * both.chance.mean_distance, both.says
-    assert both.agent.mean_return > both.chance.mean_return, both.says
+def assert_clearly_further(both: AgentAndRandom) -> None:
+    assert both.agent.episodes == both.random.episodes == GAMES
+    assert both.agent.mean_distance >= 1.5 * both.random.mean_distance, str(both)
+    assert both.agent.mean_return > both.random.mean_return, str(both)
 
 
-def test_the_agent_comes_clearly_further_than_chance() -> None:
-    assert_clearly_further(learn_and_play(LEARNER))
+def test_the_agent_comes_clearly_further_than_random_actions() -> None:
+    assert_clearly_further(learn_and_evaluate(LEARNER))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_with_other_seeds_it_does(seed: int) -> None:  # not with every seed: see docs/mario.md
-    assert_clearly_further(learn_and_play(replace(LEARNER, seed=seed)))
+    assert_clearly_further(learn_and_evaluate(replace(LEARNER, seed=seed)))
 
 
-@pytest.mark.parametrize("games", [1, 20])
-def test_as_many_games_are_played_as_were_asked_for(games: int) -> None:
+@pytest.mark.parametrize("episodes", [1, 20])
+def test_as_many_episodes_are_played_as_asked_for(episodes: int) -> None:
     config = replace(LEARNER, max_episode_steps=10)
-    both = BesideChance(play(config, None, games), play(config, None, games))
-    assert both.agent == both.chance and both.agent.episodes == games  # the same seed, the same games
-    assert both.times == 1.0 and both.figures["agent_distance"] == both.chance.mean_distance
-    assert both.says.startswith(f"played {games} games: the agent's mean distance is ")
+    both = AgentAndRandom(evaluate(config, None, episodes), evaluate(config, None, episodes))
+    assert both.agent == both.random and both.agent.episodes == episodes  # the same seed, the same games
+    assert both.ratio == 1.0 and both.figures["agent_distance"] == both.random.mean_distance
+    assert str(both).startswith(f"evaluated on {episodes} episodes: the agent's distance is ")
 
 
-def test_a_run_tells_how_far_the_agent_comes_when_asked_to() -> None:
-    outcome = run(replace(LEARNER, epochs=2, max_episode_steps=10, play=3), quiet=True)
-    assert outcome.remarks[-1].startswith("played 3 games: the agent's mean distance is ")
-    assert outcome.figures["played_games"] == 3 and outcome.figures["chance_distance"] is not None
-    with pytest.raises(HotloopError, match="play=-1 must be at least 0"):
-        check(replace(LEARNER, play=-1))
-    with pytest.raises(HotloopError, match="plays the platformer only"):
-        check(replace(LEARNER, play=3, env="mario"))
+def test_a_run_evaluates_the_agent_when_asked_to() -> None:
+    config = replace(LEARNER, total_timesteps=256, max_episode_steps=10, n_eval_episodes=3)
+    outcome = run(config, quiet=True)
+    assert outcome.remarks[-1].startswith("evaluated on 3 episodes: the agent's distance is ")
+    assert outcome.figures["eval_episodes"] == 3 and outcome.figures["random_distance"] is not None
+    with pytest.raises(HotloopError, match="n_eval_episodes=-1 must be at least 0"):
+        check(replace(LEARNER, n_eval_episodes=-1))
+    with pytest.raises(HotloopError, match="for the platformer only"):
+        check(replace(LEARNER, n_eval_episodes=3, env="mario"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +17,31 @@ from torch._inductor import config as inductor
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
-from hotloop.rl.train.async_actor import FrameActor
-from hotloop.rl.train.async_dqn import train
-from hotloop.rl.train.async_dqn_config import AsyncDQNConfig, check
-from hotloop.rl.train.async_learner import FrameLearner, choose_device, choose_precision, cpu_has_bfloat16
-from hotloop.rl.train.networks.frames import (
-    Folded,
+from hotloop.rl.train.async_dqn import (
+    AsyncDQNConfig,
+    FrameActor,
+    FrameLearner,
+    check_config,
+    choose_device,
+    choose_precision,
+    cpu_has_bfloat16,
+    train,
+)
+from hotloop.rl.train.networks.frame_q import (
+    FoldedNetwork,
     FrameQNetwork,
     flat_size,
     flatten_into,
-    learning_values,
     load_flat,
+    training_values,
 )
-from hotloop.rl.train.networks.prepare import prepared, prepared_plain
+from hotloop.rl.train.networks.space_to_depth import plain_space_to_depth, space_to_depth
+from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from tests.frame_game import make_corridor
 
+WRITTEN_BY_0_1 = Path(__file__).parents[1] / "golden" / "written_by_0_1.tar.gz"
 SHAPE, ACTIONS = (4, 36, 36), 5
-SMALL: dict[str, Any] = {"channels": (8, 8, 8), "hidden": 16}
+SMALL: dict[str, Any] = {"channels": (8, 8, 8), "features_dim": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +52,9 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def network(norm: bool = True, seed: int = 0) -> FrameQNetwork:
+def network(batch_norm: bool = True, seed: int = 0) -> FrameQNetwork:
     torch.manual_seed(seed)
-    made = FrameQNetwork(SHAPE, ACTIONS, norm=norm, **SMALL)
+    made = FrameQNetwork(SHAPE, ACTIONS, batch_norm=batch_norm, **SMALL)
     with torch.no_grad():  # statistics and scales as after some training
         for layer in made.norms:
             layer.running_mean.uniform_(-0.5, 0.5)
@@ -55,7 +65,7 @@ def network(norm: bool = True, seed: int = 0) -> FrameQNetwork:
 
 
 def settings(**given: Any) -> AsyncDQNConfig:
-    small = {"batch_size": 16, "accumulate": 1, "device": "cpu", "precision": "float32", **SMALL}
+    small = {"batch_size": 16, "accumulate_grad_batches": 1, "device": "cpu", "precision": "float32", **SMALL}
     return AsyncDQNConfig(**small | given)
 
 
@@ -92,7 +102,7 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], **within: float) ->
 @pytest.mark.parametrize("norm", [True, False])
 def test_convolutions_have_a_bias_only_without_normalisation_and_he_weights(norm: bool) -> None:
     torch.manual_seed(0)
-    made = FrameQNetwork((4, 84, 84), 7, norm=norm)
+    made = FrameQNetwork((4, 84, 84), 7, batch_norm=norm)
     assert [layer.bias is None for layer in made.convolutions] == [norm] * 3
     assert made.hidden.in_features == 64 * 7 * 7  # Mnih et al., 2015
     for layer in (*made.convolutions, made.hidden):
@@ -105,13 +115,15 @@ def test_convolutions_have_a_bias_only_without_normalisation_and_he_weights(norm
 @pytest.mark.parametrize("norm", [True, False])
 def test_the_fast_forms_give_the_network_s_own_values(norm: bool) -> None:
     made, observations = network(norm), fields(12)["observations"]
-    ready = prepared(observations)
+    ready = space_to_depth(observations)
     with torch.no_grad():
-        torch.testing.assert_close(Folded(made)(observations), made(observations), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            FoldedNetwork(made)(observations), made(observations), rtol=1e-4, atol=1e-5
+        )
         many = fields(300)["observations"]  # more than are computed at once
-        torch.testing.assert_close(Folded(made)(many), made(many), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(FoldedNetwork(made)(many), made(many), rtol=1e-4, atol=1e-5)
     twin = copy.deepcopy(made)
-    fast, plain = learning_values(made, ready), twin(observations, batch_statistics=True)
+    fast, plain = training_values(made, ready), twin(observations, batch_statistics=True)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
     fast.square().sum().backward()
     plain.square().sum().backward()
@@ -126,12 +138,12 @@ def test_the_kernel_prepares_pixels_as_torch_does(contiguous: bool) -> None:
     observations = fields(6)["observations"]
     if contiguous:
         observations = observations.contiguous()
-    wanted = prepared_plain(observations)
+    wanted = plain_space_to_depth(observations)
     memory = torch.full((8, 9, 9, 64), 7.0)
     for found in (
-        prepared(observations),
-        prepared(observations, memory),
-        prepared(observations.mT.clone().mT),
+        space_to_depth(observations),
+        space_to_depth(observations, memory),
+        space_to_depth(observations.mT.clone().mT),
     ):
         assert torch.equal(found, wanted) and found.is_contiguous(memory_format=torch.channels_last)
     assert bool((memory[6:] == 7.0).all())
@@ -139,7 +151,7 @@ def test_the_kernel_prepares_pixels_as_torch_does(contiguous: bool) -> None:
 
 def test_prepared_pixels_are_the_blocks_of_the_frames() -> None:
     observations = fields(2)["observations"]
-    ready = prepared(observations)
+    ready = space_to_depth(observations)
     assert ready.shape == (2, 64, 9, 9)
     for frame, y, x in ((0, 0, 0), (3, 35, 35), (2, 17, 30)):
         channel = 16 * frame + 4 * (y % 4) + x % 4
@@ -161,7 +173,7 @@ def test_weights_travel_as_one_vector_with_the_running_statistics() -> None:
 
 
 def test_frames_that_are_too_small_are_refused() -> None:
-    with pytest.raises(HotloopError, match=r"\(4, 20, 84\) are no stacks of frames"):
+    with pytest.raises(HotloopError, match=r"\(4, 20, 84\) are not supported"):
         FrameQNetwork((4, 20, 84), 7)
 
 
@@ -183,13 +195,15 @@ def reference_loss(made: FrameQNetwork, config: AsyncDQNConfig, groups: list[dic
 
 @pytest.mark.parametrize("layout", ["plain", "fast"])
 def test_accumulated_batches_make_the_update_of_one_large_batch(layout: Any) -> None:
-    config = settings(accumulate=4, layout=layout, reward_scale=0.5, norm=False, max_grad_norm=0.5)
+    config = settings(
+        accumulate_grad_batches=4, layout=layout, reward_scale=0.5, batch_norm=False, max_grad_norm=0.5
+    )
     whole = fields(64)
-    learner, plain = FrameLearner(network(norm=False), config), network(norm=False)
+    learner, plain = FrameLearner(network(batch_norm=False), config), network(batch_norm=False)
     for n in range(4):
-        learner.add(part(whole, 16 * n, 16 * n + 16))
+        learner.add_gradient(part(whole, 16 * n, 16 * n + 16))
     learner.update()
-    adam = torch.optim.Adam(plain.parameters(), lr=config.learning_rate, eps=config.adam_epsilon)
+    adam = torch.optim.Adam(plain.parameters(), lr=config.learning_rate, eps=config.adam_eps)
     reference_loss(plain, config, [whole]).backward()
     nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
     adam.step()
@@ -200,12 +214,12 @@ def test_accumulated_batches_make_the_update_of_one_large_batch(layout: Any) -> 
 @pytest.mark.parametrize("layout", ["plain", "fast"])
 def test_with_normalisation_the_large_batch_is_normalised_in_groups_of_a_batch(layout: Any) -> None:
     # The choice of the next action reads running statistics, which move with every batch: left out here.
-    config = settings(accumulate=4, double=False, layout=layout)
+    config = settings(accumulate_grad_batches=4, double=False, layout=layout)
     whole = fields(64)
     groups = [part(whole, 16 * n, 16 * n + 16) for n in range(4)]
     learner, plain = FrameLearner(network(), config), network()
     for group in groups:
-        learner.add(group)
+        learner.add_gradient(group)
     reference_loss(plain, config, groups).backward()
     for (name, mine), theirs in zip(learner.network.named_parameters(), plain.parameters(), strict=True):
         assert mine.grad is not None and theirs.grad is not None
@@ -218,7 +232,7 @@ def assert_same_learning(**switch: Any) -> None:
     other = FrameLearner(network(), settings(**{"layout": "plain"} | switch))
     for seed in range(3):
         for learner in (plain, other):
-            learner.add(fields(16, seed))
+            learner.add_gradient(fields(16, seed))
             learner.update()
     assert other.statistics() == pytest.approx(plain.statistics(), rel=1e-3)
     assert_close(weights(other), weights(plain), rtol=1e-2, atol=2e-4)
@@ -246,8 +260,8 @@ def test_half_precision_follows_single_precision_and_keeps_single_weights(
 ) -> None:
     single = FrameLearner(network(), settings(layout=layout))
     half = FrameLearner(network(), settings(layout=layout, precision=precision))
-    single.add(fields(16))
-    half.add(fields(16))
+    single.add_gradient(fields(16))
+    half.add_gradient(fields(16))
     scale = half._scaler.get_scale() if precision == "float16" else 1.0
     a = torch.cat([p.grad.flatten() for p in single.network.parameters() if p.grad is not None])
     b = torch.cat([p.grad.flatten() for p in half.network.parameters() if p.grad is not None]) / scale
@@ -261,7 +275,7 @@ def test_half_precision_follows_single_precision_and_keeps_single_weights(
 def test_a_step_that_overflows_half_precision_is_skipped_and_the_scale_falls() -> None:
     learner = FrameLearner(network(), settings(precision="float16"))
     before, scale = weights(learner), learner._scaler.get_scale()
-    learner.add(fields(16) | {"rewards": torch.full((16,), 1e30)})
+    learner.add_gradient(fields(16) | {"rewards": torch.full((16,), 1e30)})
     next(learner.network.parameters()).grad.fill_(float("inf"))
     learner.update()
     kept = dict(learner.network.named_parameters())
@@ -270,14 +284,14 @@ def test_a_step_that_overflows_half_precision_is_skipped_and_the_scale_falls() -
 
 
 def test_targets_end_with_termination_only_and_use_the_target_network() -> None:
-    config = settings(layout="plain", target_every=2, accumulate=1)
+    config = settings(layout="plain", target_every_updates=2, accumulate_grad_batches=1)
     learner = FrameLearner(network(), config)
     first = weights(learner)
-    learner.add(fields(16))
+    learner.add_gradient(fields(16))
     learner.update()
     now = dict(learner.target.state_dict())
     assert all(torch.equal(first[name], now[name]) for name in first)
-    learner.add(fields(16))
+    learner.add_gradient(fields(16))
     learner.update()
     now = {name: tensor for name, tensor in learner.target.state_dict().items() if "num_batches" not in name}
     assert all(torch.equal(now[name], weights(learner)[name]) for name in now)
@@ -285,16 +299,16 @@ def test_targets_end_with_termination_only_and_use_the_target_network() -> None:
 
 @pytest.mark.parametrize("layout", ["plain", "fast"])
 def test_a_learner_goes_on_from_its_state_to_the_same_numbers(layout: Any) -> None:
-    config = settings(accumulate=2, layout=layout, target_every=2)
+    config = settings(accumulate_grad_batches=2, layout=layout, target_every_updates=2)
     one, two = FrameLearner(network(), config), FrameLearner(network(seed=5), config)
     for seed in range(3):  # one batch is under way
-        one.add(fields(16, seed))
+        one.add_gradient(fields(16, seed))
         if one.batches % 2 == 0:
             one.update()
     two.load(one.state())
     for seed in range(3, 6):
         for learner in (one, two):
-            learner.add(fields(16, seed))
+            learner.add_gradient(fields(16, seed))
             if learner.batches % 2 == 0:
                 learner.update()
     a, b = one.state(), two.state()
@@ -311,7 +325,7 @@ def test_it_learns_from_a_replay_of_single_frames() -> None:
     for _ in range(60):
         stacks[:, :-1], stacks[:, -1] = stacks[:, 1:].copy(), rng.integers(0, 256, (2, 36, 36))
         buffer.push(rng.integers(0, ACTIONS, 2), rng.random(2), no, no, stacks)
-    learner = FrameLearner(network(), settings(accumulate=2, batch_size=32, learning_rate=1e-3))
+    learner = FrameLearner(network(), settings(accumulate_grad_batches=2, batch_size=32, learning_rate=1e-3))
     batch = learner.make_batch(buffer)
     losses = []
     for _ in range(6):
@@ -358,7 +372,7 @@ def test_auto_precision_is_what_the_device_has(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_said_in_one_sentence() -> None:
-    with pytest.raises(HotloopError, match="device='tpu' is not known"):
+    with pytest.raises(HotloopError, match="device='tpu' is unknown"):
         choose_device("tpu")
     if not torch.cuda.is_available():
         with pytest.raises(HotloopError, match="needs a GPU"):
@@ -368,28 +382,60 @@ def test_a_device_that_is_not_there_is_said_in_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"epochs": 0}, "epochs=0 must be at least 1"),
-        ({"learn_per_step": -1.0}, "learn_per_step=-1.0 must be at least 0"),
-        ({"discount": 1.5}, "discount=1.5 must lie in 0 .. 1"),
+        ({"total_timesteps": 0}, "total_timesteps=0 must be at least 1"),
+        ({"stop_at_epochs": 0}, "stop_at_epochs=0 must be at least 1"),
+        ({"replay_ratio": -1.0}, "replay_ratio=-1.0 must be at least 0"),
+        ({"gamma": 1.5}, "gamma=1.5 must be between 0 and 1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
         ({"channels": (8, 8)}, r"channels=\(8, 8\) must be three widths"),
-        ({"capacity": 40, "collectors": 4, "envs": 8}, "no room for two steps of 32 environments"),
-        ({"resume": True}, "resume needs to know from what"),
+        ({"buffer_size": 40, "n_collectors": 4}, "no room for two steps of 32 environments"),
+        ({"resume": True}, "needs a checkpoint to resume from"),
     ],
 )
-def test_settings_that_cannot_be_are_named(given: dict[str, Any], sentence: str) -> None:
+def test_invalid_settings_are_named(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(HotloopError, match=sentence):
-        check(AsyncDQNConfig(**given))
+        check_config(AsyncDQNConfig(**given))
 
 
 # ---- collecting in this process
 
 
 def corridor(**given: Any) -> AsyncDQNConfig:
-    tiny: dict[str, Any] = {"channels": (4, 4, 4), "hidden": 8, "batch_size": 16, "accumulate": 1, "envs": 2}
-    tiny |= {"transport": "serial", "collectors": 2, "learning_starts": 32, "capacity": 2000, "ring": 64}
-    tiny |= {"epoch_steps": 16, "epochs": 12, "weights_every": 1, "device": "cpu", "quiet": True}
-    return AsyncDQNConfig(**tiny | {"epsilon_steps": 100} | given)
+    tiny: dict[str, Any] = {
+        "channels": (4, 4, 4),
+        "features_dim": 8,
+        "batch_size": 16,
+        "accumulate_grad_batches": 1,
+        "envs_per_collector": 2,
+    }
+    tiny |= {
+        "transport": "serial",
+        "n_collectors": 2,
+        "learning_starts": 32,
+        "buffer_size": 2000,
+        "queue_size": 64,
+    }
+    tiny |= {
+        "epoch_steps": 16,
+        "total_timesteps": 12 * 16,
+        "weights_every_epochs": 1,
+        "device": "cpu",
+        "quiet": True,
+    }
+    return AsyncDQNConfig(**tiny | {"exploration_steps": 100} | given)
+
+
+def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path) -> None:
+    with tarfile.open(WRITTEN_BY_0_1) as archive:
+        archive.extract("async_dqn.safetensors", tmp_path, filter="data")
+    path = tmp_path / "async_dqn.safetensors"
+    before = load_checkpoint(path)
+    resumed = corridor(checkpoint=path, resume=True, total_timesteps=before.state["env_steps"] + 64)
+    done = train(resumed, make_corridor)
+    assert done.epochs > before.state["epochs"] and done.env_steps >= before.state["env_steps"] + 64
+    assert done.batches >= int(before.arrays["learner.counts"][0])
+    with pytest.raises(CheckpointError, match="batch_size was 16, is 8"):
+        train(replace(resumed, batch_size=8), make_corridor)
 
 
 def test_every_hand_over_of_weights_is_played_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,8 +452,8 @@ def test_every_hand_over_of_weights_is_played_with(monkeypatch: pytest.MonkeyPat
             steps += len(observations)
             return super().act(observations, control, rng)
 
-    monkeypatch.setattr("hotloop.rl.train.async_making.FrameActor", Counting)
-    done = train(corridor(collectors=1), make_corridor)
+    monkeypatch.setattr("hotloop.rl.train.async_dqn.FrameActor", Counting)
+    done = train(corridor(n_collectors=1), make_corridor)
     assert done.epochs == 12 and len(steps_at_load) == 12  # the last epoch's weights find nobody to play
     between = np.diff(steps_at_load)
     assert between.min() >= 16 - 2 and between.max() <= 16 + 4
@@ -429,22 +475,23 @@ def test_a_slow_machine_makes_the_same_agent(monkeypatch: pytest.MonkeyPatch) ->
     assert_close(dict(slow.network.state_dict()), dict(usual.network.state_dict()), rtol=0, atol=0)
 
 
-def test_the_learning_rate_falls_in_a_straight_line_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_rate_falls_linearly_to_its_final_value(monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    monkeypatch.setattr(FrameLearner, "set_rate", lambda learner, rate: rates.append(rate))
-    train(corridor(epochs=4, learning_rate=1e-3, learning_rate_end=1e-4), make_corridor)
-    assert rates == pytest.approx([1e-3, 7e-4, 4e-4, 1e-4])
+    monkeypatch.setattr(FrameLearner, "set_learning_rate", lambda learner, rate: rates.append(rate))
+    train(corridor(total_timesteps=64, learning_rate=1e-3, final_learning_rate=1e-4), make_corridor)
+    steps = np.arange(0, 68, 4)  # 4 envs
+    assert sorted(set(rates), reverse=True) == pytest.approx(1e-3 - 9e-4 * steps / 64)
     rates.clear()
-    train(corridor(epochs=2, learning_rate=1e-3), make_corridor)
-    assert rates == [1e-3, 1e-3]
+    train(corridor(total_timesteps=32, learning_rate=1e-3), make_corridor)
+    assert set(rates) == {1e-3}
 
 
 @pytest.mark.parametrize("layout", ["plain", "fast"])
-def test_running_statistics_follow_as_fast_as_they_are_told(layout: Any) -> None:
+def test_running_statistics_follow_by_their_momentum(layout: Any) -> None:
     after = []
     for momentum in (0.0, 0.02, 1.0):
-        learner = FrameLearner(network(), settings(layout=layout, norm_momentum=momentum))
-        learner.add(fields(16))
+        learner = FrameLearner(network(), settings(layout=layout, batch_norm_momentum=momentum))
+        learner.add_gradient(fields(16))
         after.append([layer.running_mean.clone() for layer in learner.network.norms])
     start = [layer.running_mean for layer in network().norms]
     for none, little, all_the_way, before in zip(*after, start, strict=True):
@@ -452,14 +499,14 @@ def test_running_statistics_follow_as_fast_as_they_are_told(layout: Any) -> None
         torch.testing.assert_close(little, 0.98 * none + 0.02 * all_the_way)
 
 
-def test_updates_take_the_rate_that_was_set_last() -> None:
-    learner = FrameLearner(network(norm=False), settings(norm=False))
-    learner.set_rate(0.0)
+def test_updates_use_the_learning_rate_that_was_set_last() -> None:
+    learner = FrameLearner(network(batch_norm=False), settings(batch_norm=False))
+    learner.set_learning_rate(0.0)
     before = weights(learner)
-    learner.add(fields(16))
+    learner.add_gradient(fields(16))
     learner.update()
     assert_close(weights(learner), before, rtol=0, atol=0)
-    learner.set_rate(1e-3)
-    learner.add(fields(16))
+    learner.set_learning_rate(1e-3)
+    learner.add_gradient(fields(16))
     learner.update()
     assert any(not torch.equal(before[name], now) for name, now in weights(learner).items())

@@ -21,7 +21,7 @@ OBSERVATIONS, ACTIONS, BATCH, GAMMA = 5, 3, 64, 0.97
 SPACE = Box(-9.0, 9.0, (OBSERVATIONS,), np.float32)
 
 
-class Noise(gymnasium.Env[np.ndarray, int]):
+class Noise(gymnasium.Env[np.ndarray, Any]):
     """Only its spaces matter."""
 
     observation_space = SPACE

@@ -1,4 +1,4 @@
-"""`hotloop train mario` as a user runs it: both machineries, monitoring, stops and resumes, the benchmark."""
+"""`hotloop train mario` as a user runs it: both variants, monitoring, stops and resumes, the benchmark."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.collect.protocol import CollectorState
-from hotloop.rl.train.async_dqn import train
-from hotloop.rl.train.async_dqn_config import AsyncDQNConfig
-from hotloop.rl.train.async_monitor import Epoch, Moment, Monitor, live_lines, main_line, processor_line
+from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
+from hotloop.rl.train.async_dqn_monitor import Epoch, Monitor, Pipeline, live_lines, main_line, processor_line
 from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
-from hotloop.rl.workloads.mario import Mario, settings_of
+from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.workflows.train_mario import command_of, equal_work
 from tests.frame_game import make_corridor
 
 ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
 TINY: dict[str, Any] = {
     "channels": (4, 4, 4),
-    "hidden": 8,
+    "features_dim": 8,
     "batch_size": 16,
-    "accumulate": 2,
+    "accumulate_grad_batches": 2,
     "learning_starts": 32,
-    "capacity": 2000,
-    "ring": 64,
+    "buffer_size": 2000,
+    "queue_size": 64,
     "experience_batch_size": 64,
     "epoch_steps": 128,
-    "epochs": 3,
+    "total_timesteps": 3 * 128,
     "device": "cpu",
     "precision": "float32",
     "quiet": True,
@@ -56,17 +55,26 @@ SMALL = [
     "4",
     "4",
     "4",
-    "--hidden",
+    "--features-dim",
     "8",
     "--batch-size",
     "16",
-    "--accumulate",
+    "--accumulate-grad-batches",
     "2",
     "--size",
     "36",
 ]
-SMALL += ["--learning-starts", "32", "--ring", "64", "--experience-batch-size", "64", "--epoch-steps", "128"]
-SMALL += ["--epochs", "3", "--envs", "2", "--collectors", "2"]
+SMALL += [
+    "--learning-starts",
+    "32",
+    "--queue-size",
+    "64",
+    "--experience-batch-size",
+    "64",
+    "--epoch-steps",
+    "128",
+]
+SMALL += ["--stop-at-epochs", "3", "--envs-per-collector", "2", "--n-collectors", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +86,9 @@ def last_recording_forgotten() -> Iterator[None]:
 
 
 def tiny(**given: Any) -> AsyncDQNConfig:
-    return AsyncDQNConfig(**TINY | {"transport": "serial", "collectors": 2, "envs": 2} | given)
+    return AsyncDQNConfig(
+        **TINY | {"transport": "serial", "n_collectors": 2, "envs_per_collector": 2} | given
+    )
 
 
 # ---- the trainer
@@ -90,13 +100,13 @@ def test_every_transport_does_the_same_amount_of_work(transport: Any) -> None:
     told: list[dict[str, Any]] = []
     config = tiny(transport=transport, start_method=method)
     done = train(config, make_corridor, distance="x_pos", report=lambda **words: told.append(words))
-    assert done.epochs == 3 and 384 <= done.steps_here < 384 + 64 + 8
+    assert done.epochs == 3 and 384 <= done.loop_env_steps < 384 + 64 + 8
     assert done.batches == (done.env_steps - 32) // 16 and done.updates == done.batches // 2
     assert sum(words.get("updates", 0) for words in told) == done.updates
     assert done.episodes > 0 and done.mean_distance is not None and done.mean_length is not None
-    assert done.drops == 0 and done.restarts == 0 and done.stopped_by is None
+    assert done.dropped == 0 and done.restarts == 0 and done.stopped_by is None
     assert len(done.epoch_s) == 3 and 0 < done.learner_busy_fraction <= 1
-    assert done.staleness is not None and (transport == "locked" or done.lock_wait_s == 0)
+    assert done.versions_behind is not None and (transport == "locked" or done.lock_wait_s == 0)
     assert done.steps_per_s > 0 and done.batches_per_s > 0
 
 
@@ -108,34 +118,36 @@ def test_the_same_seed_gives_the_same_agent_without_processes() -> None:
 
 
 def test_epochs_can_end_by_their_episodes() -> None:
-    done = train(tiny(epoch_steps=0, episodes_per_epoch=5, epochs=2), make_corridor)
+    done = train(
+        tiny(epoch_steps=0, episodes_per_epoch=5, stop_at_epochs=2, total_timesteps=10**9), make_corridor
+    )
     assert done.epochs == 2 and done.episodes >= 10
 
 
 def test_no_learning_is_a_setting() -> None:
-    done = train(tiny(learn_per_step=0.0), make_corridor)
+    done = train(tiny(replay_ratio=0.0), make_corridor)
     assert done.batches == 0 and done.env_steps >= 384 and done.learner_busy_fraction == 0
 
 
 def test_it_goes_on_from_its_checkpoint_and_refuses_another_network(tmp_path: Path) -> None:
     file = tmp_path / "agent.safetensors"
-    first = train(tiny(checkpoint=file, epochs=2), make_corridor, distance="x_pos")
+    first = train(tiny(checkpoint=file, stop_at_epochs=2), make_corridor, distance="x_pos")
     saved = load_checkpoint(file)
     assert saved.state["epochs"] == 2 and saved.state["env_steps"] == first.env_steps
-    second = train(tiny(checkpoint=file, epochs=3, resume=True), make_corridor, distance="x_pos")
+    second = train(tiny(checkpoint=file, stop_at_epochs=3, resume=True), make_corridor, distance="x_pos")
     assert second.epochs == 3 and len(second.epoch_s) == 1
     assert second.env_steps > first.env_steps and second.batches > first.batches
-    assert second.env_steps - first.env_steps >= second.steps_here
+    assert second.env_steps - first.env_steps >= second.loop_env_steps
     assert second.episodes > first.episodes
-    with pytest.raises(CheckpointError, match=r"hidden was 8, is 16"):
-        train(tiny(checkpoint=file, resume=True, hidden=16), make_corridor)
+    with pytest.raises(CheckpointError, match=r"features_dim was 8, is 16"):
+        train(tiny(checkpoint=file, resume=True, features_dim=16), make_corridor)
 
 
 def test_a_request_to_stop_saves_and_says_so(tmp_path: Path) -> None:
     file = tmp_path / "agent.safetensors"
     asked = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     asked.start()
-    done = train(tiny(checkpoint=file, epochs=10**6), make_corridor)
+    done = train(tiny(checkpoint=file, total_timesteps=10**9), make_corridor)
     asked.join()
     assert done.stopped_by == "SIGINT" and load_checkpoint(file).state["epochs"] == done.epochs
 
@@ -160,19 +172,19 @@ def state(**given: Any) -> CollectorState:
     return CollectorState(**known | given)
 
 
-def moment(**given: Any) -> Moment:
+def pipeline(**given: Any) -> Pipeline:
     known: dict[str, Any] = {
-        "env_steps": 2000, "takes": 4, "buffer": 1990, "seconds": 4.0, "steps_here": 2000, "batches_here": 8,
-        "learning_s": 3.0, "collectors": state(),
+        "env_steps": 2000, "takes": 4, "buffer": 1990, "seconds": 4.0, "loop_env_steps": 2000,
+        "loop_batches": 8, "learning_s": 3.0, "collectors": state(),
     }  # fmt: skip
-    return Moment(**known | given)
+    return Pipeline(**known | given)
 
 
 EPOCH = Epoch(3, 1.5, 0.01234, 0.5, 123.44, 456.0, 0.95, 1990)
 
 
 def test_the_lines_have_the_form_people_know() -> None:
-    assert processor_line(moment()) == (
+    assert processor_line(pipeline()) == (
         "[PROCESSOR] Processed: 2,000, Batches: 4, Drops: 3, Buffer: 1,990, Queue: 40, Learner busy: 75.0 %, "
         "Lock wait: 12.5 ms, Stale: 1.5, Collectors busy: 75.0 %"
     )
@@ -194,24 +206,24 @@ def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
     file = io.StringIO()
     monitor = Monitor(stream=file, clock=lambda: float(next(clock)), note=lambda: "backward 60 %")
     assert not monitor.due and monitor.due
-    monitor.show(moment())
-    monitor.epoch(EPOCH, moment())
+    monitor.show(pipeline())
+    monitor.epoch(EPOCH, pipeline())
     monitor.line("collector 1 was started anew")
     lines = file.getvalue().splitlines()
     assert [line.split("]")[0] for line in lines[:3]] == ["[PROCESSOR", "[MAIN", "[PROCESSOR"]
     assert lines[0].endswith("backward 60 %") and lines[3] == "collector 1 was started anew"
     screen = Terminal()
     monitor = Monitor(stream=screen)
-    monitor.show(moment())
-    shown = live_lines(moment(), 99)
+    monitor.show(pipeline())
+    shown = live_lines(pipeline(), 99)
     assert screen.getvalue().count("\n") == len(shown) and "\033" not in screen.getvalue()
     assert any(line.startswith("  collector 0") and "75.0 % busy" in line for line in shown)
     assert any("500 steps/s" in line and "2.00 batches/s" in line for line in shown)
-    monitor.epoch(EPOCH, moment())
+    monitor.epoch(EPOCH, pipeline())
     assert f"\033[{len(shown)}A\033[J[MAIN] Epoch 3" in screen.getvalue()
     quiet = io.StringIO()
     monitor = Monitor(stream=quiet, quiet=True)
-    monitor.epoch(EPOCH, moment())
+    monitor.epoch(EPOCH, pipeline())
     assert not monitor.due and not quiet.getvalue()
 
 
@@ -222,17 +234,28 @@ def test_variants_are_those_of_the_original_and_a_flag_takes_a_variant_s_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mario, "cores_granted", lambda: 8.0)
-    original, fast = settings_of(Mario(variant="original")), settings_of(Mario())
-    names = ("transport", "collectors", "capacity", "batch_size", "episodes_per_epoch", "weights_every")
-    assert [getattr(original, n) for n in names] == ["locked", 2, 10_000, 256, 8, 3]
-    assert [getattr(fast, n) for n in names] == ["rings", 4, 50_000, 512, 16, 5]
-    assert original.envs == 1 and original.layout == "plain" and fast.accumulate == 4
-    assert settings_of(Mario(batch_size=64, collectors=1)).batch_size == 64
+    original, fast = async_dqn_config(Mario(variant="original")), async_dqn_config(Mario())
+    names = ("transport", "n_collectors", "buffer_size", "batch_size", "episodes_per_epoch")
+    assert [getattr(original, n) for n in names] == ["locked", 2, 10_000, 256, 8]
+    assert [getattr(fast, n) for n in names] == ["rings", 4, 50_000, 512, 16]
+    assert (original.weights_every_epochs, fast.weights_every_epochs) == (3, 5)
+    assert original.envs_per_collector == 1 and original.layout == "plain"
+    assert fast.accumulate_grad_batches == 4
+    assert async_dqn_config(Mario(batch_size=64, n_collectors=1)).batch_size == 64
     for cores, split in ((2.0, (1, 64)), (3.0, (2, 32)), (1.0, (1, 64)), (5.0, (4, 16))):
         monkeypatch.setattr(mario, "cores_granted", lambda cores=cores: cores)
-        assert (Mario().machinery.collectors, Mario().machinery.envs) == split
-        assert Mario(collectors=4).machinery.envs == 16 and Mario(envs=2).machinery.collectors == 4
-    same = ("discount", "reward_scale", "learning_rate", "learn_per_step", "channels", "hidden", "norm")
+        assert (Mario().settings.n_collectors, Mario().settings.envs_per_collector) == split
+        assert Mario(n_collectors=4).settings.envs_per_collector == 16
+        assert Mario(envs_per_collector=2).settings.n_collectors == 4
+    same = (
+        "gamma",
+        "reward_scale",
+        "learning_rate",
+        "replay_ratio",
+        "channels",
+        "features_dim",
+        "batch_norm",
+    )
     assert all(getattr(original, n) == getattr(fast, n) for n in same)
 
 
@@ -254,12 +277,12 @@ def test_a_run_is_recorded_over_all_processes(tmp_path: Path, capsys: pytest.Cap
     assert capture.progress.env_steps >= outcome["env_steps"]
     found = pipeline_figures(capture, 128, 16)
     assert found is not None and found.epochs == 2 and found.lock_wait_s == 0
-    assert 0 < found.learner_busy_fraction < 1 and found.learnt_per_s > 0
+    assert 0 < found.learner_busy_fraction < 1 and found.learned_per_s > 0
 
 
 def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
     place = str(tmp_path / "cap")
-    words = [*SMALL, "--variant", "original", "--envs", "1", "--no-profiling"]
+    words = [*SMALL, "--variant", "original", "--envs-per-collector", "1", "--no-profiling"]
     done = subprocess.run(
         [sys.executable, "-m", "hotloop", "train", "mario", *words],
         env=os.environ | {"HOTLOOP_CAPTURE": place},
@@ -279,13 +302,14 @@ def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--size", "50"], "size=50 must be a multiple of 4"),
-        (["--world", "9-1"], "world='9-1' is not known"),
+        (["--world", "9-1"], "world='9-1' is unknown"),
         (["--stack", "1"], "stack=1 must be at least 2"),
-        (["--epochs", "0"], "epochs=0 must be at least 1"),
-        (["--play", "-1"], "play=-1 must be at least 0"),
-        (["--device", "tpu"], "device='tpu' is not known"),
-        (["--benchmark", "--checkpoint", "a"], "trains afresh"),
-        (["--benchmark", "--no-profiling"], "figures from recordings"),
+        (["--stop-at-epochs", "0"], "stop_at_epochs=0 must be at least 1"),
+        (["--n-eval-episodes", "-1"], "n_eval_episodes=-1 must be at least 0"),
+        (["--epochs", "3"], "--epochs is now --stop-at-epochs"),
+        (["--device", "tpu"], "device='tpu' is unknown"),
+        (["--benchmark", "--checkpoint", "a"], "starts every run anew"),
+        (["--benchmark", "--no-profiling"], "figures from captures"),
         (["--benchmark", "--benchmark-json", "nowhere/a.json"], "there is no folder"),
     ],
 )
@@ -308,8 +332,9 @@ def test_the_real_game_runs_an_epoch() -> None:
     from hotloop.rl.workloads.mario import run
 
     config = Mario(
-        env="mario", epochs=1, epoch_steps=64, collectors=1, envs=1, channels=(4, 4, 4), hidden=8,
-        batch_size=16, accumulate=1, learning_starts=16, max_episode_steps=50,
+        env="mario", stop_at_epochs=1, epoch_steps=64, n_collectors=1, envs_per_collector=1,
+        channels=(4, 4, 4), features_dim=8,
+        batch_size=16, accumulate_grad_batches=1, learning_starts=16, max_episode_steps=50,
     )  # fmt: skip
     done = run(config, quiet=True)
     assert done.env_steps >= 64 and done.episodes >= 1 and done.updates >= 1
@@ -321,11 +346,12 @@ def test_the_real_game_runs_an_epoch() -> None:
 def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
     original, fast = (equal_work(Mario(), name) for name in ("original", "fast"))
     for side in (original, fast):
-        machinery = side.machinery
-        assert machinery.batch_size * machinery.accumulate == 2048
-        assert (side.epoch_steps, side.epsilon_start, side.epsilon_end) == (4096, 0.1, 0.1)
-    assert original.machinery.batch_size == 256 and fast.machinery.batch_size == 512
-    assert original.learn_per_step == fast.learn_per_step
+        settings = side.settings
+        assert settings.batch_size * settings.accumulate_grad_batches == 2048
+        assert (side.epoch_steps, side.stop_at_epochs, side.total_timesteps) == (4096, 3, None)
+        assert (side.exploration_initial_eps, side.exploration_final_eps) == (0.1, 0.1)
+    assert original.settings.batch_size == 256 and fast.settings.batch_size == 512
+    assert original.replay_ratio == fast.replay_ratio
     words = command_of(original)
     assert words[words.index("--variant") + 1] == "original" and "--checkpoint" not in words
     assert words[words.index("--seed") + 1] == "{seed}" and "--no-compile" in words
@@ -333,7 +359,13 @@ def test_both_sides_of_the_benchmark_do_the_same_work() -> None:
 
 @pytest.mark.long
 def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
-    command = [sys.executable, str(ORIGINALS / "benchmark_performance.py"), *SMALL[:-4], "--collectors", "2"]
+    command = [
+        sys.executable,
+        str(ORIGINALS / "benchmark_performance.py"),
+        *SMALL[:-4],
+        "--n-collectors",
+        "2",
+    ]
     command += ["--pairs", "1", "--budget", "1s", "--series", "s"]
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=400

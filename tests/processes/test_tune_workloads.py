@@ -22,10 +22,13 @@ from hotloop.workflows.probes import Patience, measured, watched
 from hotloop.workflows.tune_workloads import WorkloadTarget
 from tests.processes.test_tune import hotloop, start
 
-SMALL_MARIO = {"channels": (8, 8, 8), "hidden": 32, "size": 36, "batch_size": 32, "collectors": 2, "envs": 2}
+SMALL_MARIO = {
+    "channels": (8, 8, 8), "features_dim": 32, "size": 36, "batch_size": 32, "n_collectors": 2,
+    "envs_per_collector": 2,
+}  # fmt: skip
 MARIO_WORDS = (
-    *("mario", "--channels", "8", "8", "8", "--hidden", "32", "--size", "36", "--batch-size", "32"),
-    *("--collectors", "2", "--envs", "2"),
+    *("mario", "--channels", "8", "8", "8", "--features-dim", "32", "--size", "36", "--batch-size", "32"),
+    *("--n-collectors", "2", "--envs-per-collector", "2"),
 )
 
 
@@ -126,7 +129,7 @@ def _runs(pid: int) -> bool:
             ("--stop-at-episodes", "64", "--n-envs", "16"),
             "",
         ),
-        (MARIO_WORDS, (*MARIO_WORDS[1:], "--epochs", "1", "--epoch-steps", "4096"), "learn_per_step stays"),
+        (MARIO_WORDS, (*MARIO_WORDS[1:], "--total-timesteps", "4096"), "replay_ratio stays"),
         (("imitate", "--stage", "demos"), ("--stage", "demos", "--n-episodes", "2"), ""),
         (("imitate", "--stage", "bc"), ("--stage", "bc", "--n-epochs", "2"), ""),
         (

@@ -15,7 +15,7 @@ from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.process_memory import peak_resident_bytes
 from hotloop.rl.workloads.imitate import Imitate
-from hotloop.rl.workloads.mario import Mario, settings_of
+from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.rl.workloads.needs import needs_of
 from hotloop.rl.workloads.outcome import Outcome
 from hotloop.tuning.memory import MemoryPlan
@@ -83,19 +83,26 @@ def test_the_parts_of_mario_are_those_it_makes() -> None:
     from gymnasium.spaces import Box, Discrete
 
     from hotloop.rl.collect.protocol import Spaces, experience_dtype
-    from hotloop.rl.train.async_making import make_network, make_replay
-    from hotloop.rl.train.networks.frames import flat_size
+    from hotloop.rl.train.async_dqn import make_network, make_replay
+    from hotloop.rl.train.networks.frame_q import flat_size
     from hotloop.rl.workloads.needs import _frame_network
 
-    config = Mario(capacity=3000, collectors=3, envs=5, size=44, stack=3, channels=(8, 16, 16), hidden=64)
+    config = Mario(
+        buffer_size=3000, n_collectors=3, envs_per_collector=5, size=44, stack=3, channels=(8, 16, 16),
+        features_dim=64,
+    )  # fmt: skip
     spaces = Spaces(Box(0, 255, (3, 44, 44), np.uint8), Discrete(7), 5, 3)
     needs = {need.setting or need.what: need for need in needs_of("mario", config) or ()}
-    assert 0 <= make_replay(settings_of(config), spaces, 3000).bytes_stored - needs["capacity"].bytes <= 64
-    assert needs["ring"].bytes == 3 * 1024 * experience_dtype(spaces, ("x_pos",)).itemsize
-    network = make_network(spaces, config.channels, config.hidden, config.norm)
+    assert (
+        0
+        <= make_replay(async_dqn_config(config), spaces, 3000).bytes_stored - needs["buffer_size"].bytes
+        <= 64
+    )
+    assert needs["queue_size"].bytes == 3 * 1024 * experience_dtype(spaces, ("x_pos",)).itemsize
+    network = make_network(spaces, config.channels, config.features_dim, config.batch_norm)
     weights, _ = _frame_network(config, 7)
     assert weights == pytest.approx(4 * flat_size(network), rel=0.05)  # without biases
-    assert needs["collectors"].in_children and needs["collectors"].value == 3
+    assert needs["n_collectors"].in_children and needs["n_collectors"].value == 3
     alone = needs_of("mario", replace(config, transport="serial")) or ()
     assert not any(need.in_children for need in alone)
 
@@ -103,8 +110,8 @@ def test_the_parts_of_mario_are_those_it_makes() -> None:
 @pytest.mark.parametrize(
     ("changes", "setting"),
     [
-        ({"capacity": 2_000_000}, "capacity"),
-        ({"collectors": 60}, "collectors"),
+        ({"buffer_size": 2_000_000}, "buffer-size"),
+        ({"n_collectors": 60}, "n-collectors"),
         ({"batch_size": 40_000}, "batch-size"),
     ],
 )
@@ -137,18 +144,24 @@ print(json.dumps([plan.total_bytes, peak_bytes(None, children), children.most_by
 @pytest.mark.parametrize(
     "given",
     [
-        {"collectors": 2, "envs": 8, "capacity": 1600, "batch_size": 256, "learning_starts": 256},
+        {
+            "n_collectors": 2,
+            "envs_per_collector": 8,
+            "buffer_size": 1600,
+            "batch_size": 256,
+            "learning_starts": 256,
+        },
         pytest.param(
-            {"variant": "original", "capacity": 3000, "learning_starts": 500}, marks=pytest.mark.long
+            {"variant": "original", "buffer_size": 3000, "learning_starts": 500}, marks=pytest.mark.long
         ),
-        pytest.param({"capacity": 8000, "collectors": 4}, marks=pytest.mark.long),
-        pytest.param({"transport": "serial", "capacity": 3000, "collectors": 1}, marks=pytest.mark.long),
+        pytest.param({"buffer_size": 8000, "n_collectors": 4}, marks=pytest.mark.long),
+        pytest.param({"transport": "serial", "buffer_size": 3000, "n_collectors": 1}, marks=pytest.mark.long),
     ],
 )
 def test_the_plan_of_mario_comes_within_15_percent_of_what_its_processes_hold(given: dict[str, Any]) -> None:
-    steps = max(int(given["capacity"]), 2400)  # the replay and the rings are full
-    given = {"learn_per_step": 0.25, "epsilon_steps": 1000, "learning_starts": 500} | given
-    config = given | {"epochs": 2, "epoch_steps": steps * 5 // 8, "weights_every": 1}
+    steps = max(int(given["buffer_size"]), 2400)  # the replay and the rings are full
+    given = {"replay_ratio": 0.25, "exploration_steps": 1000, "learning_starts": 500} | given
+    config = given | {"stop_at_epochs": 2, "epoch_steps": steps * 5 // 8, "weights_every_epochs": 1}
     for _ in range(2):
         ran = subprocess.run(
             [sys.executable, "-c", MEASURE, "mario", json.dumps(config)], capture_output=True, text=True

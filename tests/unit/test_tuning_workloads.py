@@ -106,27 +106,32 @@ def test_mario_is_tuned_with_its_learning_for_each_step_kept() -> None:
     target = WorkloadTarget("mario", Mario(variant="original"), CORES)
     knobs = {knob.name: knob for knob in target.space.knobs}
     assert {n for n, k in knobs.items() if k.safety == "safe"} == {"layout", "transport", "threads"}
-    assert "learn_per_step stays" in knobs["collectors"].invariant
-    found = target.config_of(one(target, transport="rings", layout="fast", collectors=1, envs=32))
-    now = found.machinery
-    assert (now.transport, now.layout, now.collectors, now.envs) == ("rings", "fast", 1, 32)
-    assert found.learn_per_step == Mario().learn_per_step and now.batch_size == 256
-    small = WorkloadTarget("mario", Mario(capacity=100), CORES)
+    assert "replay_ratio stays" in knobs["n_collectors"].invariant
+    found = target.config_of(
+        one(target, transport="rings", layout="fast", n_collectors=1, envs_per_collector=32)
+    )
+    now = found.settings
+    assert (now.transport, now.layout) == ("rings", "fast")
+    assert (now.n_collectors, now.envs_per_collector) == (1, 32)
+    assert found.replay_ratio == Mario().replay_ratio and now.batch_size == 256
+    small = WorkloadTarget("mario", Mario(buffer_size=100), CORES)
     for settings in set(small.space.all_settings()) - {small.space.current}:
-        assert 2 * int(dict(settings)["collectors"]) * int(dict(settings)["envs"]) <= 100
+        games = int(dict(settings)["n_collectors"]) * int(dict(settings)["envs_per_collector"])
+        assert 2 * games <= 100
 
 
 def test_a_probe_of_mario_is_like_the_middle_of_a_training() -> None:
     config = TUNABLE["mario"].endless(Mario())
-    assert config.epsilon_start == config.epsilon_end == Mario().epsilon_end  # the network is asked
-    assert config.machinery.accumulate == 1 and config.machinery.batch_size == 512
-    assert config.learning_starts == 512 and config.target_every == 4 * Mario().target_every
+    assert config.exploration_initial_eps == Mario().exploration_final_eps  # actions come from the network
+    assert config.settings.accumulate_grad_batches == 1 and config.settings.batch_size == 512
+    assert config.learning_starts == 512
+    assert config.target_every_updates == 4 * Mario().target_every_updates
 
 
 def test_a_command_is_what_a_person_would_type() -> None:
-    target = WorkloadTarget("mario", Mario(channels=(8, 16, 16), norm=False), CORES)
-    words = " ".join(target.command(one(target, envs=4)))
-    assert words == "hotloop train mario --envs 4 --no-norm --channels 8 16 16"
+    target = WorkloadTarget("mario", Mario(channels=(8, 16, 16), batch_norm=False), CORES)
+    words = " ".join(target.command(one(target, envs_per_collector=4)))
+    assert words == "hotloop train mario --envs-per-collector 4 --no-batch-norm --channels 8 16 16"
 
 
 def test_ways_of_loading_become_the_settings_of_imitate() -> None:

@@ -1,7 +1,7 @@
-"""Collectors that feed a learner: what one run came to, and one machinery against another.
+"""Figures of a run in which collectors feed a learner, and the comparison of two variants.
 
 Reads the region `training_epoch` of the thread that drives training: everything the learner does in an epoch,
-start-up and the first epoch left out. Steps and waits of the collectors come from their own threads.
+without start-up and the first epoch. Steps and waits of the collectors come from their own threads.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ MOST_DROPPED, LEAST_BUSY = 0.001, 0.8  # health: drops near zero, learner busy o
 
 @dataclass(frozen=True, slots=True)
 class PipelineFigures:
-    """One run, over its measured epochs."""
+    """Figures of one run, over its measured epochs."""
 
     epochs: int
     epoch_s: float
     """Mean wall time of an epoch."""
     env_steps_per_s: float
-    learnt_per_s: float
-    """Transitions learnt from, each as often as it was sampled."""
+    learned_per_s: float
+    """Transitions learned from, each counted as often as it was sampled."""
     learner_busy_fraction: float
-    """Share of the epochs in which the learner sampled and learnt."""
+    """Fraction of the epochs in which the learner sampled or learned."""
     learner_wait_fraction: float
-    """Share of the epochs in which the learner waited for experience or a lock."""
+    """Fraction of the epochs in which the learner waited for experience or a lock."""
     lock_wait_s: float
-    """Time all processes waited for a lock, for 1000 env steps; over the whole run."""
+    """Time per 1000 env steps that all processes waited for a lock, over the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure has to reach."""
+    """The target of a figure."""
 
     change: float | None = None  # B / A - 1, at least (above 0) or at most (below 0)
     at_least: float | None = None  # B itself
@@ -52,7 +52,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRow:
-    """One figure of both machineries."""
+    """One figure of both variants."""
 
     name: str
     unit: str
@@ -60,11 +60,11 @@ class PipelineRow:
     b: float | None
     change: Estimate | None  # B / A - 1 with its interval; None: too few pairs
     goal: Goal
-    reached: bool | None  # None: the interval reaches over the goal, or there is none
+    reached: bool | None  # None: the interval contains the goal, or there is none
 
 
 def pipeline_figures(capture: Capture, epoch_steps: int, batch_size: int) -> PipelineFigures | None:
-    """The figures of a run whose epochs are `epoch_steps` long; None when no epoch was measured."""
+    """The figures of a run with `epoch_steps` env steps per epoch; None if no epoch was measured."""
     driver = driving_thread(capture)
     if driver is None or not capture.progress.env_steps:
         return None
@@ -87,7 +87,7 @@ def pipeline_figures(capture: Capture, epoch_steps: int, batch_size: int) -> Pip
         epochs=whole.calls,
         epoch_s=seconds / whole.calls,
         env_steps_per_s=whole.calls * epoch_steps / seconds,
-        learnt_per_s=batches * batch_size / seconds,
+        learned_per_s=batches * batch_size / seconds,
         learner_busy_fraction=busy_ns / flat.wall_ns,
         learner_wait_fraction=waiting_ns / flat.wall_ns,
         lock_wait_s=lock_ns / 1e9 / capture.progress.env_steps * 1000,
@@ -98,15 +98,15 @@ Pair = tuple[PipelineFigures, PipelineFigures]
 Of = Callable[[PipelineFigures], float]
 _ROWS: tuple[tuple[str, str, Of, bool, Goal], ...] = (
     ("experience rate", "env steps/s", lambda f: f.env_steps_per_s, True, Goal(change=0.8)),
-    ("learner throughput", "batches of 512/s", lambda f: f.learnt_per_s / 512, True, Goal(change=1.5)),
-    ("learner busy", "share", lambda f: f.learner_busy_fraction, True, Goal(at_least=LEAST_BUSY)),
+    ("learner throughput", "batches of 512/s", lambda f: f.learned_per_s / 512, True, Goal(change=1.5)),
+    ("learner busy", "fraction", lambda f: f.learner_busy_fraction, True, Goal(at_least=LEAST_BUSY)),
     ("lock wait", "ms/1000 steps", lambda f: 1000 * f.lock_wait_s, False, Goal(change=-0.9)),
     ("epoch time", "s", lambda f: f.epoch_s, False, Goal(change=-0.6)),
 )
 
 
 def compare_pipelines(pairs: Sequence[Pair], level: float = 0.05) -> tuple[PipelineRow, ...]:
-    """A against B, row by row; the runs of a pair were made side by side."""
+    """A against B, row by row; the runs of a pair were made one after the other."""
     rows = []
     for name, unit, of, more_is_better, goal in _ROWS:
         values = [(of(a), of(b)) for a, b in pairs]

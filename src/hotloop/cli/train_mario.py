@@ -1,4 +1,4 @@
-"""`hotloop train mario --benchmark`: prints the table and says what was written."""
+"""`hotloop train mario --benchmark`: prints the comparison of both variants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Wish(Protocol):
 def run(config: Any, request: Request, wish: Wish) -> int:
     """Run the benchmark, print it, and return the exit code."""
     if wish.no_profiling:
-        raise HotloopError("--benchmark takes its figures from recordings; leave out --no-profiling.")
+        raise HotloopError("--benchmark reads its figures from captures; leave out --no-profiling.")
     found = benchmark(config, request, Progress())
     done = found.done
     if wish.json:

@@ -1,4 +1,4 @@
-"""Two machineries of collectors and a learner, side by side: as a table, as JSON, as a picture."""
+"""Two variants of a pipeline of collectors and a learner, side by side: as a table, as JSON, as a chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"original": "#d55e00", "fast": "#0072b2"}
 _LABELS = {  # short enough for 80 columns
     "experience rate": "experience, steps/s",
     "learner throughput": "learner, batches/s",
-    "learner busy": "learner busy, share",
+    "learner busy": "learner busy, fraction",
     "lock wait": "lock wait, ms/1000",
     "epoch time": "epoch, s",
 }
@@ -32,7 +32,7 @@ Figures = Sequence[tuple[PipelineFigures, PipelineFigures]]
 def benchmark_text(
     rows: Sequence[PipelineRow], pairs: int, same_work: str, machine_load: MachineLoad, pen: Pen
 ) -> str:
-    """Medians of both, the change with its interval, the goal, and whether it was reached."""
+    """Medians of both variants, the change with its interval, the goal, and whether it was reached."""
     cells = [("", "original", "fast", "change", "goal", "")]
     cells += [
         (
@@ -49,17 +49,15 @@ def benchmark_text(
     lines = [pen.heading("mario: fast against original", pairs_text), *table(pen, cells)]
     lines[1] = pen.paint(lines[1], "dim")
     if any(row.change is None for row in rows):
-        lines.append(pen.wrap("Too few pairs for intervals: at least 5 are needed (--pairs).", "  "))
+        lines.append(pen.wrap("Too few pairs for intervals; at least 5 are needed (--pairs).", "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
-    lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait in 1000 env steps, all processes.", "  ")))
-    lines.append(
-        pen.dim(pen.wrap(f"Medians; intervals hold with 95 %. {machine_load_text(machine_load)}", "  "))
-    )
+    lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait per 1000 env steps, all processes.", "  ")))
+    lines.append(pen.dim(pen.wrap(f"Medians with 95 % intervals. {machine_load_text(machine_load)}", "  ")))
     return "\n".join(lines)
 
 
 def number(value: float | None) -> str:
-    """Three digits, or `-`."""
+    """Three significant digits, or `-`."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -70,7 +68,7 @@ def _change(row: PipelineRow) -> str:
 
 
 def change_text(change: Estimate) -> str:
-    """`+153 % [140, 166]`; without an interval where nothing is left that could vary."""
+    """`+153 % [140, 166]`; without an interval when it has no width."""
     if change.low == change.high:
         return f"{100 * change.value:+.0f} %"
     low, high = f"{100 * change.low:.0f}", f"{100 * change.high:.0f}"
@@ -78,7 +76,7 @@ def change_text(change: Estimate) -> str:
 
 
 def goal_text(row: PipelineRow) -> str:
-    """`+80 %`, or `at least 80 %`."""
+    """`+80 %`, or `>= 0.8`."""
     if row.goal.change is not None:
         return f"{100 * row.goal.change:+.0f} %"
     return "" if row.goal.at_least is None else f">= {row.goal.at_least:g}"
@@ -87,7 +85,7 @@ def goal_text(row: PipelineRow) -> str:
 def benchmark_json(
     rows: Sequence[PipelineRow], figures: Figures, same_work: str, series: Series
 ) -> dict[str, Any]:
-    """Everything as plain values: the table, and the figures of every pair."""
+    """The table and the figures of every pair, as JSON values."""
     return {
         "kind": "hotloop-pipeline-benchmark",
         "schema_version": SCHEMA_VERSION,
@@ -102,7 +100,7 @@ def benchmark_json(
 
 
 def benchmark_png(rows: Sequence[PipelineRow], figures: Figures, same_work: str) -> bytes:
-    """A panel for each row: every run as a dot, medians as bars; the bytes of a PNG file."""
+    """PNG with one panel per row: every run as a dot, medians as bars."""
     matplotlib = require_extra("matplotlib", "report")
     shapes = require_extra("matplotlib.figure", "report")
     agg = require_extra("matplotlib.backends.backend_agg", "report")
@@ -124,7 +122,7 @@ def benchmark_png(rows: Sequence[PipelineRow], figures: Figures, same_work: str)
 
 _OF: dict[str, Callable[[PipelineFigures], float]] = {
     "experience rate": lambda f: f.env_steps_per_s,
-    "learner throughput": lambda f: f.learnt_per_s / 512,
+    "learner throughput": lambda f: f.learned_per_s / 512,
     "learner busy": lambda f: f.learner_busy_fraction,
     "lock wait": lambda f: 1000 * f.lock_wait_s,
     "epoch time": lambda f: f.epoch_s,

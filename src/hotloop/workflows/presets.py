@@ -13,7 +13,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "ricochet": {"n_envs": "n_envs", "total_timesteps": "total_timesteps"},
     "petri": {"n_envs": "n_envs", "total_timesteps": "total_timesteps", "batch_size": "batch_size"},
     "snake": {"n_envs": "n_envs", "stop_at_episodes": "n_episodes", "batch_size": "batch_size"},
-    "mario": {"collectors": "n_envs", "batch_size": "batch_size"},
+    "mario": {"n_collectors": "n_envs", "batch_size": "batch_size"},
     "imitate": {
         "workers": "demonstration_workers",
         "loading_workers": "loading_workers",

@@ -1,4 +1,4 @@
-"""`hotloop train mario --benchmark`: both machineries in turn, at equal updates for each transition."""
+"""`hotloop train mario --benchmark`: both variants in turn, with the same updates per transition."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ FAST: VariantName = "fast"
 EPOCHS = 3  # the first is warm-up
 EPOCH_STEPS = 4096
 LEARNING_STARTS = 512
-EPSILON = 0.1  # the same throughout, so that the collectors ask the network in both
-LEAST_TIMEOUT_S = 900.0
+EPSILON = 0.1  # constant, so that the collectors of both variants use the network
+MIN_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to find out about the pipeline."""
+    """What to find out about the pipeline, besides training."""
 
     benchmark: bool = False
-    """Train with both variants in turn, in fresh processes, at equal updates for each transition, and
-    compare them; writes a JSON and a PNG file."""
+    """Compare both variants at the same work, in fresh processes that take turns; writes a JSON and a PNG
+    file."""
     budget: str = "15m"
     """With --benchmark: time for all runs together."""
     pairs: int = 8
-    """With --benchmark: most pairs of runs; 5 at least for an interval."""
+    """With --benchmark: maximum number of pairs of runs; an interval needs at least 5."""
     series: Path | None = None
-    """With --benchmark: where the runs are kept; hotloop-runs/<time>-mario-benchmark when not given."""
+    """With --benchmark: folder for the runs; by default hotloop-runs/<time>-mario-benchmark."""
     benchmark_json: Path = Path("mario_benchmark.json")
-    """With --benchmark: the figures of all runs."""
+    """With --benchmark: file for the figures of all runs."""
     benchmark_png: Path = Path("mario_benchmark.png")
-    """With --benchmark: the picture."""
+    """With --benchmark: file for the chart."""
 
     @property
     def wanted(self) -> bool:
-        """Whether anything beside training was asked for."""
+        """Whether anything besides training was asked for."""
         return self.benchmark
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Both machineries side by side, with all that is said about it."""
+    """Both variants side by side."""
 
     done: ExperimentResult
     original: Mario
@@ -72,38 +72,43 @@ class Benchmark:
 
 
 def equal_work(config: Mario, variant: VariantName) -> Mario:
-    """The config of a side: its own machinery, and the same work as the other side's.
+    """The config of a variant that does the same work as the other one.
 
-    Each keeps its batch size. An update is made of as many batches as it takes to be as large as the fast
-    side's, so that updates for each transition are equal, too.
+    Each variant keeps its batch size, and accumulates as many batches as make an update as large as the fast
+    variant's, so that the number of updates per transition is the same, too.
     """
-    fast = replace(config, variant=FAST).machinery
-    effective = fast.batch_size * fast.accumulate
-    batch = config.batch_size or VARIANTS[variant].batch_size
+    fast = replace(config, variant=FAST).settings
+    transitions_per_update = fast.batch_size * fast.accumulate_grad_batches
+    batch_size = config.batch_size or VARIANTS[variant].batch_size
+    epoch_steps = config.epoch_steps or EPOCH_STEPS
+    epochs = config.stop_at_epochs or EPOCHS
+    if config.total_timesteps is not None:
+        epochs = -(-config.total_timesteps // epoch_steps)
     return replace(
         config,
         variant=variant,
-        batch_size=batch,
-        accumulate=effective // batch,
-        epochs=max(config.epochs, 2) if config.epochs != Mario.epochs else EPOCHS,
-        epoch_steps=config.epoch_steps or EPOCH_STEPS,
+        batch_size=batch_size,
+        accumulate_grad_batches=transitions_per_update // batch_size,
+        total_timesteps=None,
+        stop_at_epochs=max(epochs, 2),
+        epoch_steps=epoch_steps,
         learning_starts=min(config.learning_starts, LEARNING_STARTS),
-        epsilon_start=EPSILON,
-        epsilon_end=EPSILON,
+        exploration_initial_eps=EPSILON,
+        exploration_final_eps=EPSILON,
     )
 
 
 def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
-    """Fresh processes in turn, by the lab; what is compared comes from the epochs after the first."""
-    if config.checkpoint is not None or config.resume or config.metrics is not None:
+    """Run both variants in fresh processes that take turns; figures leave out the first epoch."""
+    if config.checkpoint is not None or config.resume or config.tensorboard_log is not None:
         raise HotloopError(
-            "--benchmark trains afresh in every run; leave out checkpoint, resume and metrics."
+            "--benchmark starts every run anew; leave out checkpoint, resume and tensorboard_log."
         )
     if request.pairs < 1:
         raise HotloopError(f"pairs={request.pairs} must be at least 1.")
     for file in (request.benchmark_json, request.benchmark_png):
         if not file.absolute().parent.is_dir():
-            raise HotloopError(f"there is no folder {file.absolute().parent} for {file.name}; make it.")
+            raise HotloopError(f"{file}: there is no folder {file.absolute().parent}; create it.")
     sides = {variant: equal_work(config, variant) for variant in (ORIGINAL, FAST)}
     for side in sides.values():
         check(side)
@@ -114,7 +119,7 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         seeds=tuple(range(config.seed, config.seed + LOOKS[-1])),
         budget_s=budget_s,
         looks=(request.pairs,),
-        timeout_s=max(budget_s, LEAST_TIMEOUT_S),
+        timeout_s=max(budget_s, MIN_TIMEOUT_S),
     )
     series = create_series(plan, request.series, "mario-benchmark")
     done = run_experiment(series, progress, read_figures=lambda folder: _measured(folder, sides[FAST]))
@@ -132,12 +137,12 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
 
 
 def command_of(config: Mario) -> tuple[str, ...]:
-    """The command line that trains so; the seed is the pair's."""
+    """The command line of a variant; its seed is the pair's."""
     words = [sys.executable, "-m", "hotloop", "train", "mario", "--no-profiling", "--seed", "{seed}"]
     for field in dataclasses.fields(Mario):
         value: Any = getattr(config, field.name)
         flag = field.name.replace("_", "-")
-        if field.name in ("seed", "checkpoint", "resume", "metrics") or value is None:
+        if field.name in ("seed", "checkpoint", "resume", "tensorboard_log") or value is None:
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -149,7 +154,7 @@ def command_of(config: Mario) -> tuple[str, ...]:
 
 
 def _measured(folder: Path, config: Mario) -> Figures:
-    """What a run did and its time for each env step, from its measured epochs."""
+    """The work of a run, and its time per env step in the measured epochs."""
     capture = load(folder)
     found, done = _figures(folder, config), capture.progress
     return Figures(
@@ -163,7 +168,7 @@ def _measured(folder: Path, config: Mario) -> Figures:
 
 
 def _figures(folder: Path, config: Mario) -> PipelineFigures | None:
-    return pipeline_figures(load(folder), config.epoch_steps, config.machinery.batch_size)
+    return pipeline_figures(load(folder), config.epoch_steps, config.settings.batch_size)
 
 
 def _figures_of_pairs(series: Series, sides: dict[VariantName, Mario]) -> Any:
@@ -178,17 +183,17 @@ def _figures_of_pairs(series: Series, sides: dict[VariantName, Mario]) -> Any:
 
 
 def _same_work(series: Series, sides: dict[VariantName, Mario]) -> str:
-    """What both sides did in an epoch, from the settings, and the updates that were counted."""
+    """The work of an epoch, from the settings, and the updates that were counted."""
     fast, original = sides[FAST], sides[ORIGINAL]
-    each = fast.epoch_steps * fast.learn_per_step
-    update = fast.machinery.batch_size * fast.machinery.accumulate
+    learned = fast.epoch_steps * fast.replay_ratio
+    shapes = [(s.batch_size, s.accumulate_grad_batches) for s in (original.settings, fast.settings)]
+    (original_size, original_batches), (fast_size, fast_batches) = shapes
     made = {name: sorted({run.figures.updates or 0 for run in series.of(name)}) for name in (ORIGINAL, FAST)}
     return (
-        f"In an epoch both collect {fast.epoch_steps:,} transitions and learn from {each:,.0f} "
-        f"({fast.learn_per_step:g} for each), {update:,} to an "
-        f"update: batches of {original.machinery.batch_size} x {original.machinery.accumulate} and "
-        f"{fast.machinery.batch_size} x {fast.machinery.accumulate}. Updates counted in a run: original "
-        f"{_listed(made[ORIGINAL])}, fast {_listed(made[FAST])}."
+        f"Per epoch both collect {fast.epoch_steps:,} transitions and learn from {learned:,.0f} "
+        f"(replay ratio {fast.replay_ratio:g}), {fast_size * fast_batches:,} per update: "
+        f"{original_batches} batches of {original_size} and {fast_batches} of {fast_size}. Updates counted "
+        f"per run: original {_listed(made[ORIGINAL])}, fast {_listed(made[FAST])}."
     )
 
 
@@ -203,5 +208,5 @@ def _save(found: Benchmark, request: Request) -> None:
         request.benchmark_png.write_bytes(benchmark_png(found.rows, found.figures, found.same_work))
     except OSError as error:
         raise HotloopError(
-            f"{error.filename} cannot be written ({error.strerror}); choose another."
+            f"{error.filename} cannot be written ({error.strerror}); choose another file."
         ) from error

@@ -172,37 +172,39 @@ def _snake_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
 
 
 def _mario_knobs(config: Any, cores: int) -> list[Knob]:
-    said = "learn_per_step stays: transitions learnt from for each one collected"
-    now = config.machinery
+    said = "replay_ratio stays: transitions learned from per transition collected"
+    now = config.settings
     return [
         *([] if now.layout == "fast" else [Knob("layout", ("fast",), now.layout)]),
         Knob("transport", ("rings", "serial"), now.transport),
         Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads"),
-        Knob("collectors", doubling(1, max(2 * cores, 4)), now.collectors, "workers", "semantic", said),
-        Knob("envs", doubling(1, 32), now.envs, "envs", "semantic", said),
+        Knob("n_collectors", doubling(1, max(2 * cores, 4)), now.n_collectors, "workers", "semantic", said),
+        Knob("envs_per_collector", doubling(1, 32), now.envs_per_collector, "envs", "semantic", said),
     ]
 
 
 def _mario_endless(config: Any) -> Any:
-    """As it is once exploring has ended, and each batch an update, so that a short probe sees several.
+    """As after exploration, with each batch an update, so that a short probe sees several.
 
     Collectors are forked: how they are started does not change how fast they play.
     """
-    now = config.machinery
+    now = config.settings
     return replace(
         config,
-        epochs=ENDLESS,
-        epsilon_start=config.epsilon_end,
+        total_timesteps=ENDLESS,
+        stop_at_epochs=None,
+        exploration_initial_eps=config.exploration_final_eps,
         learning_starts=min(config.learning_starts, now.batch_size),
-        accumulate=1,
-        target_every=config.target_every * now.accumulate,
+        accumulate_grad_batches=1,
+        target_every_updates=config.target_every_updates * now.accumulate_grad_batches,
         start_method="fork",
     )
 
 
 def _mario_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
-    """The replay has room for two steps of all games."""
-    return bool(config.machinery.capacity >= 2 * int(settings["collectors"]) * int(settings["envs"]))
+    """The replay buffer has room for two steps of all games."""
+    games = int(settings["n_collectors"]) * int(settings["envs_per_collector"])
+    return bool(config.settings.buffer_size >= 2 * games)
 
 
 # ---- imitate

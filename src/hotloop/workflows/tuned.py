@@ -15,7 +15,7 @@ from hotloop.workflows.tune_workloads import LEFT_OUT, WorkloadTarget
 SHARED = "learner"  # a setting that several stages have, and that tuning finds for one
 # where these differ, what was found holds all the same
 UNIMPORTANT = (
-    *("stage", "folder", "episodes", "n_episodes", "stop_at_episodes"),
+    *("stage", "folder", "episodes", "n_episodes", "stop_at_episodes", "stop_at_epochs"),
     *("timesteps", "total_timesteps", "batches"),
 )
 

@@ -34,8 +34,8 @@ def experience_dropped(run: RunView) -> Recommendation | None:
             f"{size(lost)} of transitions were dropped, {percent(share)} of what was collected; the work of "
             "collecting them was wasted.",
         ],
-        "Let a full queue block the collector (the default without --drop). If the learner cannot keep up, "
-        "use fewer collectors or a lower --learn-per-step.",
+        "Let a full queue block the collector (the default without --drop-when-full). If the learner cannot "
+        "keep up, use fewer collectors or a lower --replay-ratio.",
         None,
         Change("back-pressure instead of drops", effort="minutes", safety="semantic", provable_by="flag"),
         tier="high" if share > 0.1 else "medium",
@@ -61,7 +61,7 @@ def production_below_consumption(run: RunView) -> Recommendation | None:
             f"{len(collectors)} collectors waited for a free slot {percent(held_up)} of theirs.",
         ],
         "More envs per collector (--envs) cost least; then more collectors while cores are free; then "
-        "cheaper env steps and a smaller network. A higher --learn-per-step also keeps the learner busy, but "
+        "cheaper env steps and a smaller network. A higher --replay-ratio also keeps the learner busy, but "
         "changes training.",
         None,
         Change("more envs per collector", effort="minutes", safety="semantic", provable_by="flag"),

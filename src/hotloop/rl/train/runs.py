@@ -285,7 +285,7 @@ def make_adam(module: torch.nn.Module, learning_rate: float, eps: float = ADAM_E
     adam = torch.optim.Adam(module.parameters(), lr=learning_rate, betas=ADAM_BETAS, eps=eps, fused=True)
     for weight in module.parameters():
         adam.state[weight] = {
-            "step": torch.zeros(()),
+            "step": torch.zeros((), device=weight.device),
             "exp_avg": torch.zeros_like(weight),
             "exp_avg_sq": torch.zeros_like(weight),
         }

@@ -1,208 +1,223 @@
-"""`hotloop train mario`: collectors in their own processes feed one learner, through a lock or without.
+"""`hotloop train mario`: collectors in processes of their own feed one learner, with or without a lock.
 
     from hotloop.rl.workloads.mario import Mario, run
-    outcome = run(Mario(epochs=5))
+    outcome = run(Mario(total_timesteps=10_000))
 
 `original` is the design people start with, done as well as it can be: two collectors that play one game each
-and put every transition into one shared queue under a lock; the learner runs the network as it is written.
-`fast` gives each collector a ring without a lock and several games at once. Both learn from the same number
-of transitions for each one collected, with the same network and loss.
+and put every transition into one shared queue behind a lock; the learner runs the network as written. `fast`
+gives each collector a lock-free ring and several games at once. Both have the same network, loss and replay
+ratio (transitions learned from per transition collected).
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from hotloop import profile
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import duration, percent
 from hotloop.machine.facts import cores_granted
+from hotloop.rl.envs.chain import Chain
+from hotloop.rl.envs.mario import MarioEnv
+from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
+from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, FrameActor, check_config, train
+from hotloop.rl.train.runs import check_at_least
 from hotloop.rl.workloads.outcome import Note, Outcome
+
+_evaluate = profile("evaluate")
 
 VariantName = Literal["original", "fast"]
 
 
 @dataclass(frozen=True)
-class Machinery:
-    """What a variant is made of."""
+class Variant:
+    """The settings in which the variants differ."""
 
     transport: Literal["rings", "locked", "serial"]
-    collectors: int
-    envs: int  # games in each collector
-    capacity: int
+    n_collectors: int
+    envs_per_collector: int
+    buffer_size: int
     batch_size: int
-    accumulate: int
+    accumulate_grad_batches: int
     episodes_per_epoch: int
-    weights_every: int
+    weights_every_epochs: int
     layout: Literal["fast", "plain"]
 
 
 VARIANTS = {
-    "original": Machinery("locked", 2, 1, 10_000, 256, 1, 8, 3, "plain"),
-    "fast": Machinery("rings", 4, 16, 50_000, 512, 4, 16, 5, "fast"),
+    "original": Variant("locked", 2, 1, 10_000, 256, 1, 8, 3, "plain"),
+    "fast": Variant("rings", 4, 16, 50_000, 512, 4, 16, 5, "fast"),
 }
 
+DEFAULT_TIMESTEPS = 50_000
+UNLIMITED = 1_000_000_000  # env steps of a run that stops by its epochs
 REWARD_SCALE = 1 / 15  # rewards lie in -15 .. 15
+
+# In evaluations one action in twenty is random, as in Mnih et al. (2015). Here it is needed: a jump begins
+# when A goes down, and frames do not show whether A is already down. An agent in front of a wall with A down
+# sees the same frames forever and repeats the same action; any action without A frees it.
+EVAL_EPS = 0.05
+EVAL_SEED = 1_000_000  # away from the seeds of training
+EVAL_ENVS = 16
 
 
 @dataclass(frozen=True)
 class Mario:
-    """Train an agent to run through a side-scroller by double DQN, collectors in their own processes."""
+    """Train a double DQN agent on a side-scroller, with collectors in processes of their own."""
 
     variant: VariantName = "fast"
-    """original: 2 collectors, one locked queue, replay 10,000, batch 256, 8 episodes an epoch, weights every
-    3 epochs; fast: 4 collectors with a ring each (fewer where that would leave the learner no core), 50,000,
+    """original: 2 collectors, one locked queue, replay 10,000, batch 256, 8 episodes per epoch, new weights
+    every 3 epochs; fast: 4 collectors with a ring each (fewer if that left the learner no core), 50,000,
     512 x 4, 16, 5."""
     env: Literal["platformer", "mario"] = "platformer"
-    """platformer: ours, compiled; mario: Super Mario Bros in the emulator (the extra `mario`)."""
-    epochs: int = 20
-    """Epochs to train for."""
+    """platformer: ours, compiled; mario: Super Mario Bros in the emulator (needs the extra `mario`)."""
+    total_timesteps: int | None = None
+    """Env steps to train for, rounded up to whole epochs; 50,000 by default, or no limit with
+    --stop-at-epochs."""
+    stop_at_epochs: int | None = None
+    """Stop after this many epochs."""
     episodes_per_epoch: int | None = None
-    """An epoch ends when so many episodes have ended in it."""
+    """Episodes in an epoch, the interval of reports and of sending weights to the collectors."""
     epoch_steps: int = 0
-    """An epoch ends after so many env steps instead; 0: by its episodes."""
-    collectors: int | None = None
-    """Processes that play."""
-    envs: int | None = None
-    """Games in each collector, stepped together."""
+    """Env steps in an epoch, instead of a number of episodes; 0 to count episodes."""
+    n_collectors: int | None = None
+    """Number of collector processes."""
+    envs_per_collector: int | None = None
+    """Parallel games in each collector."""
     transport: Literal["rings", "locked", "serial"] | None = None
-    """How experience travels: a ring for each collector, one locked queue, or no processes at all."""
+    """How experience is sent: one ring per collector, one locked queue, or no processes at all."""
     experience_batch_size: int = 1000
-    """Most transitions the learner takes at once."""
-    ring: int = 1024
-    """Transitions that wait between a collector and the learner."""
-    drop: bool = False
-    """Throw transitions away (counted) where there is no room, instead of holding the collector up."""
-    weights_every: int | None = None
-    """Epochs between two hand-overs of weights to the collectors."""
-    capacity: int | None = None
-    """Transitions that the replay keeps."""
+    """Most transitions that the learner takes at once."""
+    queue_size: int = 1024
+    """Transitions that can wait between a collector and the learner."""
+    drop_when_full: bool = False
+    """Drop and count transitions when the queue is full, instead of blocking the collector."""
+    weights_every_epochs: int | None = None
+    """Epochs between two times that the collectors get new weights."""
+    buffer_size: int | None = None
+    """Transitions in the replay buffer."""
     batch_size: int | None = None
     """Transitions of a batch."""
-    accumulate: int | None = None
-    """Batches whose gradients make one update."""
-    learn_per_step: float = 0.5
-    """Transitions learnt from for each one collected."""
+    accumulate_grad_batches: int | None = None
+    """Batches whose gradients are accumulated for one update."""
+    replay_ratio: float = 0.5
+    """Transitions to learn from for each transition collected."""
     learning_starts: int = 2_000
     """Transitions collected before the first batch."""
     learning_rate: float = 2.5e-4
-    """Of Adam."""
-    learning_rate_end: float | None = None
-    """The same in the last epoch, reached in a straight line; when not given it stays."""
-    discount: float = 0.97
-    """What a reward one step later is worth; 0.9 is learnt sooner, and looks some 10 steps ahead."""
-    n_step: int = 1
-    """Rewards summed before a value is asked for."""
-    target_every: int = 10
-    """Updates between two copies of the network to the target."""
-    epsilon_start: float = 1.0
-    """Chance of a random action at the beginning."""
-    epsilon_end: float = 0.05
-    """The same once it has fallen."""
-    epsilon_steps: int = 50_000
-    """Env steps over which it falls."""
+    """Adam's learning rate."""
+    final_learning_rate: float | None = None
+    """Learning rate at total_timesteps, reached linearly; constant by default."""
+    gamma: float = 0.97
+    """Discount factor; 0.9 learns sooner, and looks about 10 steps ahead."""
+    n_steps: int = 1
+    """Rewards summed before bootstrapping (n-step returns)."""
+    target_every_updates: int = 10
+    """Updates between two updates of the target network."""
+    exploration_initial_eps: float = 1.0
+    """Probability of a random action at the beginning."""
+    exploration_final_eps: float = 0.05
+    """Probability of a random action after --exploration-steps."""
+    exploration_steps: int = 50_000
+    """Env steps over which this probability falls linearly."""
     layout: Literal["fast", "plain"] | None = None
-    """fast: channels last, first convolution rearranged, normalisation folded where no gradient is needed;
-    plain: the network as it is written. Same numbers up to rounding."""
+    """fast: channels last, first convolution on blocks of pixels, normalisation folded where no gradient is
+    needed; plain: the network as written. Same numbers up to rounding."""
     compile: bool = False
-    """The learner's forward and backward pass through torch.compile."""
+    """Compile the learner's forward and backward pass with torch.compile."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the network's products; auto: bfloat16 or float16 where the device has them."""
+    """Of matrix products; auto: bfloat16 or float16 where the device has them."""
     data_parallel: bool = False
     """Spread batches over all GPUs."""
-    norm: bool = True
+    batch_norm: bool = True
     """Batch normalisation after each convolution."""
-    norm_momentum: float = 0.1
-    """How far its running statistics move towards those of each batch; less for small batches."""
+    batch_norm_momentum: float = 0.1
+    """How far its running statistics move towards those of each batch; use less for small batches."""
     channels: tuple[int, int, int] = (32, 64, 64)
-    """Of the three convolutions."""
-    hidden: int = 512
-    """Width of the dense layer."""
+    """Channels of the three convolutions."""
+    features_dim: int = 512
+    """Width of the dense layer after them."""
     threads: int = 1
-    """Threads of the learner's arithmetic."""
+    """Torch's intra-op threads in the learner."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     skip: int = 4
-    """Frames an action is held for."""
+    """Frames that an action is repeated for."""
     size: int = 84
     """Height and width of a frame after resizing."""
     stack: int = 4
-    """Frames the agent sees at once."""
+    """Frames in an observation."""
     level: int | None = None
-    """Always this level of the platformer; a new one in each episode when not given."""
+    """Always this level of the platformer; by default a new one in each episode."""
     difficulty: Literal["easy", "normal", "hard"] = "easy"
-    """Of the platformer's levels."""
+    """Difficulty of the platformer's levels."""
     max_episode_steps: int | None = None
-    """Truncate episodes after so many steps."""
+    """Truncate episodes after this many steps."""
     world: str = "1-1"
     """World and stage, with env mario."""
     start_method: Literal["spawn", "fork", "forkserver"] = "spawn"
-    """How collectors are started."""
-    hang_timeout: float = 60.0
-    """Start a collector anew when nothing was heard of it for so many seconds."""
-    play: int = 0
-    """Games of the platformer that are played after training, by the agent and by chance, to tell how far
+    """How collector processes are started."""
+    hang_timeout_s: float = 60.0
+    """Restart a collector that makes no progress for this many seconds."""
+    n_eval_episodes: int = 0
+    """Episodes of the platformer to play after training, by the agent and at random, to compare how far
     each comes."""
     seed: int = 0
-    """Decides weights, samples and the collectors' seeds."""
-    metrics: Path | None = None
+    """Seed of weights, samples and collectors."""
+    tensorboard_log: Path | None = None
     """Folder for TensorBoard."""
     checkpoint: Path | None = None
-    """Where to keep the agent; also written on Ctrl-C."""
+    """File to save the agent to, also on Ctrl-C."""
     resume: bool = False
-    """Go on from the checkpoint."""
+    """Continue from the checkpoint."""
 
     @property
-    def machinery(self) -> Machinery:
-        """What is given, and the variant's setting for the rest.
+    def settings(self) -> Variant:
+        """The settings given by flag, and the variant's for the rest.
 
-        `fast` leaves a core to the learner: with fewer than 5 it plays the same games in fewer collectors.
+        With fewer than 5 cores, `fast` plays the same games in fewer collectors, to leave the learner a core.
         """
         found = VARIANTS[self.variant]
-        if self.variant == "fast" and self.collectors is None and self.envs is None:
-            few = min(max(int(cores_granted()) - 1, 1), found.collectors)
-            found = dataclasses.replace(found, collectors=few, envs=found.collectors * found.envs // few)
+        if self.variant == "fast" and self.n_collectors is None and self.envs_per_collector is None:
+            n_collectors = min(max(int(cores_granted()) - 1, 1), found.n_collectors)
+            games = found.n_collectors * found.envs_per_collector
+            found = replace(found, n_collectors=n_collectors, envs_per_collector=games // n_collectors)
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(found)}
-        return dataclasses.replace(found, **{n: value for n, value in given.items() if value is not None})
+        return replace(found, **{name: value for name, value in given.items() if value is not None})
 
     @property
-    def timesteps(self) -> int:
-        """About how many env steps there will be."""
-        return self.epochs * (self.epoch_steps or 150 * self.machinery.episodes_per_epoch)
+    def expected_timesteps(self) -> int:
+        """About how many env steps the run will take."""
+        if self.total_timesteps is None and self.stop_at_epochs is not None:
+            return self.stop_at_epochs * (self.epoch_steps or 150 * self.settings.episodes_per_epoch)
+        return self.total_timesteps or DEFAULT_TIMESTEPS
 
 
-def settings_of(config: Mario, quiet: bool = True) -> Any:
-    """The settings of our asynchronous DQN; they check themselves when training begins."""
-    from hotloop.rl.train.async_dqn_config import AsyncDQNConfig
-
-    same = {f.name for f in dataclasses.fields(AsyncDQNConfig)} & {f.name for f in dataclasses.fields(Mario)}
-    chosen = {name: getattr(config, name) for name in same} | dataclasses.asdict(config.machinery)
-    return AsyncDQNConfig(
-        **chosen,
-        hang_s=config.hang_timeout,
-        reward_scale=REWARD_SCALE,
-        quiet=quiet,
-    )
+def async_dqn_config(config: Mario, quiet: bool = True) -> AsyncDQNConfig:
+    common = {f.name for f in dataclasses.fields(AsyncDQNConfig)} & {
+        f.name for f in dataclasses.fields(Mario)
+    }
+    chosen = {name: getattr(config, name) for name in common} | dataclasses.asdict(config.settings)
+    limit = config.total_timesteps or (UNLIMITED if config.stop_at_epochs else DEFAULT_TIMESTEPS)
+    return AsyncDQNConfig(**chosen | {"total_timesteps": limit}, reward_scale=REWARD_SCALE, quiet=quiet)
 
 
 def make_env(config: Mario, seed: int) -> Any:
     """The games of one collector: a vector env of the platformer, or one game in the emulator."""
-    from gymnasium.vector import AutoresetMode
-
-    from hotloop.rl.envs.chain import Chain
-
     chain = Chain(skip=config.skip, size=config.size, stack=config.stack)
     if config.env == "mario":
-        from hotloop.rl.envs.mario import MarioEnv
-
-        world, stage = _world(config.world)
+        world, stage = _world_and_stage(config.world)
         return MarioEnv(world=world, stage=stage, chain=chain, max_episode_steps=config.max_episode_steps)
-    from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
-
     return PlatformerVectorEnv(
-        config.machinery.envs,
+        config.settings.envs_per_collector,
         level=config.level,
         difficulty=config.difficulty,
         chain=chain,
@@ -212,26 +227,21 @@ def make_env(config: Mario, seed: int) -> Any:
     )
 
 
-def _world(text: str) -> tuple[int, int]:
+def _world_and_stage(text: str) -> tuple[int, int]:
     world, _, stage = text.partition("-")
     if not (world.isdigit() and stage.isdigit() and 1 <= int(world) <= 8 and 1 <= int(stage) <= 4):
-        raise HotloopError(f"world={text!r} is not known; give world and stage from 1-1 to 8-4.")
+        raise HotloopError(f"world={text!r} is unknown; use a world and stage from 1-1 to 8-4.")
     return int(world), int(stage)
 
 
 def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome:
-    """Train as the config says."""
+    """Train as `config` says."""
     check(config)
-    from hotloop.rl.train.async_dqn import train
-
-    settings = settings_of(config, quiet=quiet)
-    done = train(settings, partial(make_env, config), distance="x_pos", note=note)
-    said, found = remarks(config, done), figures(done)
-    if config.play and done.stopped_by is None:
-        from hotloop.rl.workloads.mario_play import beside_chance
-
-        both = beside_chance(config, done.network, config.play)
-        said, found = (*said, both.says), found | both.figures
+    done = train(async_dqn_config(config, quiet), partial(make_env, config), distance="x_pos", note=note)
+    remarks, figures = _remarks(config, done), _figures(done)
+    if config.n_eval_episodes and done.stopped_by is None:
+        compared = compare_with_random(config, done.network, config.n_eval_episodes)
+        remarks, figures = (*remarks, str(compared)), figures | compared.figures
     return Outcome(
         done.env_steps,
         done.updates,
@@ -240,13 +250,13 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
         done.seconds,
         done.stopped_by,
         config.checkpoint,
-        said,
-        found,
+        remarks,
+        figures,
     )
 
 
-def figures(done: Any) -> dict[str, float | None]:
-    """The pipeline's figures, for `--json` and the recording."""
+def _figures(done: AsyncDQNResult) -> dict[str, float | None]:
+    """The pipeline's figures, for `--json` and the capture."""
     return {
         "epochs": done.epochs,
         "env_steps_per_s": done.steps_per_s,
@@ -256,45 +266,133 @@ def figures(done: Any) -> dict[str, float | None]:
         "learner_busy_fraction": done.learner_busy_fraction,
         "collector_busy_fraction": done.collector_busy_fraction,
         "lock_wait_s": done.lock_wait_s,
-        "drops": done.drops,
-        "versions_behind": done.staleness,
+        "drops": done.dropped,
+        "versions_behind": done.versions_behind,
         "restarts": done.restarts,
     }
 
 
-def remarks(config: Mario, done: Any) -> tuple[str, ...]:
-    """What the pipeline did, and what a reader must know to read the figures right."""
-    from hotloop._util.units import duration, percent
-
-    machinery = config.machinery
-    busy, stale = done.collector_busy_fraction, done.staleness
+def _remarks(config: Mario, done: AsyncDQNResult) -> tuple[str, ...]:
+    settings = config.settings
+    busy, behind = done.collector_busy_fraction, done.versions_behind
     distance = f"mean distance {done.mean_distance:.0f}" if done.mean_distance is not None else "no distance"
     wait = duration(1e9 * done.lock_wait_s) if done.lock_wait_s else "none"
-    said = [
-        f"{done.epochs} epochs, {distance}; {done.batches:,} batches of {machinery.batch_size} "
-        f"({done.batches_per_s:.2f}/s), {machinery.accumulate} to an update, in {done.precision}",
+    remarks = [
+        f"{done.epochs} epochs, {distance}; {done.batches:,} batches of {settings.batch_size} "
+        f"({done.batches_per_s:.2f}/s), {settings.accumulate_grad_batches} per update, in {done.precision}",
         f"learner busy {percent(done.learner_busy_fraction)}, collectors busy "
-        f"{'-' if busy is None else percent(busy)}; lock wait {wait}, drops {done.drops:,}, weights "
-        f"{'-' if stale is None else f'{stale:.1f}'} versions old",
+        f"{'-' if busy is None else percent(busy)}; lock wait {wait}, drops {done.dropped:,}, weights "
+        f"{'-' if behind is None else f'{behind:.1f}'} versions behind",
     ]
     if done.restarts:
-        said.append(f"{done.restarts} collectors ended before their time and were started anew")
-    return tuple(said)
+        remarks.append(f"{done.restarts} collectors died and were restarted")
+    return tuple(remarks)
 
 
 def check(config: Mario) -> None:
-    """Raise HotloopError with one sentence for the first setting that cannot be."""
-    from hotloop.rl.train.async_dqn_config import check as check_settings
-
-    _world(config.world)
+    """Raise HotloopError for the first invalid setting."""
+    check_at_least(config, 1, "total_timesteps", "stop_at_epochs")
+    check_at_least(config, 0, "n_eval_episodes")
+    _world_and_stage(config.world)
     if config.size % 4 or config.size < 36:
         raise HotloopError(f"size={config.size} must be a multiple of 4 of at least 36, such as 84.")
     if config.stack < 2:
-        raise HotloopError(f"stack={config.stack} must be at least 2: one frame does not show what moves.")
-    if config.play < 0:
-        raise HotloopError(f"play={config.play} must be at least 0 games.")
-    if config.play and config.env != "platformer":
+        raise HotloopError(f"stack={config.stack} must be at least 2: one frame does not show movement.")
+    if config.n_eval_episodes and config.env != "platformer":
         raise HotloopError(
-            f"play={config.play} plays the platformer only; leave it out with env {config.env}."
+            f"n_eval_episodes={config.n_eval_episodes} is for the platformer only; leave it out with env "
+            f"{config.env}."
         )
-    check_settings(settings_of(config))
+    if config.final_learning_rate is not None and config.stop_at_epochs and not config.total_timesteps:
+        raise HotloopError(
+            f"final_learning_rate={config.final_learning_rate} is reached at total_timesteps; set that, too."
+        )
+    check_config(async_dqn_config(config))
+
+
+# ---- does it learn?
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Figures of episodes played without learning."""
+
+    episodes: int
+    mean_distance: float
+    """Pixels to the right."""
+    mean_return: float
+    flags: int
+    """Episodes that reached the flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAndRandom:
+    """The agent and random actions on the same levels."""
+
+    agent: Evaluation
+    random: Evaluation
+
+    @property
+    def ratio(self) -> float:
+        """How many times as far the agent comes."""
+        return self.agent.mean_distance / self.random.mean_distance
+
+    def __str__(self) -> str:
+        agent, random = self.agent, self.random
+        return (
+            f"evaluated on {agent.episodes} episodes: the agent's distance is {agent.mean_distance:.0f}, "
+            f"{self.ratio:.2f}x that of random actions ({random.mean_distance:.0f}); it reaches the flag in "
+            f"{agent.flags}, they in {random.flags}"
+        )
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        return {
+            "eval_episodes": self.agent.episodes,
+            "agent_distance": self.agent.mean_distance,
+            "random_distance": self.random.mean_distance,
+            "agent_flags": self.agent.flags,
+            "random_flags": self.random.flags,
+        }
+
+
+def compare_with_random(config: Mario, network: Any, episodes: int = 32) -> AgentAndRandom:
+    return AgentAndRandom(evaluate(config, network, episodes), evaluate(config, None, episodes))
+
+
+def evaluate(
+    config: Mario, network: Any | None, episodes: int = 32, *, epsilon: float = EVAL_EPS
+) -> Evaluation:
+    """Play episodes of the platformer with the network (a copy of it), or with random actions."""
+    n_envs = min(EVAL_ENVS, episodes)
+    envs = make_env(replace(config, env="platformer", envs_per_collector=n_envs), config.seed)
+    rng = np.random.default_rng([config.seed, EVAL_SEED])
+    actor = None if network is None else FrameActor(copy.deepcopy(network).cpu())
+    left = np.full(
+        n_envs, episodes // n_envs
+    )  # a share for each env, so that short episodes do not count more
+    left[: episodes % n_envs] += 1
+    distances: list[float] = []
+    returns: list[float] = []
+    flags = 0
+    try:
+        with _evaluate:
+            observations, _ = envs.reset(seed=config.seed + EVAL_SEED)
+            running = np.zeros(n_envs)
+            while left.any():
+                if actor is None:
+                    actions = rng.integers(0, envs.single_action_space.n, n_envs)
+                else:
+                    actions = actor.act(observations, epsilon, rng)
+                observations, rewards, terminated, truncated, infos = envs.step(actions)
+                running += rewards
+                for row in np.flatnonzero(terminated | truncated):
+                    if left[row]:
+                        left[row] -= 1
+                        distances.append(float(infos["final_info"]["x_pos"][row]))
+                        returns.append(float(running[row]))
+                        flags += bool(infos["final_info"]["flag_get"][row])
+                    running[row] = 0.0
+    finally:
+        envs.close()
+    return Evaluation(len(distances), float(np.mean(distances)), float(np.mean(returns)), flags)

@@ -179,36 +179,42 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
 
     from hotloop.rl.collect.protocol import Spaces, experience_dtype
 
-    now = config.machinery
+    now = config.settings
     shape = (config.stack, config.size, config.size)
     space, actions = Box(0, 255, shape, np.uint8), Discrete(7)
-    games = now.collectors * now.envs
+    games = now.n_collectors * now.envs_per_collector
     weights, maps = _frame_network(config, int(actions.n))
-    stored = replay_bytes(now.capacity, games, space, actions, config.stack)
-    row = experience_dtype(Spaces(space, actions, now.envs, config.stack), ("x_pos",)).itemsize
-    rings = now.collectors * config.ring * row
+    stored = replay_bytes(now.buffer_size, games, space, actions, config.stack)
+    row = experience_dtype(Spaces(space, actions, now.envs_per_collector, config.stack), ("x_pos",)).itemsize
+    rings = now.n_collectors * config.queue_size * row
     pixels = math.prod(shape)
     sample = pixels + pixels // config.stack  # the stack and the next one overlap
     sample += int(4 * (PIXEL_COPIES[now.layout] * pixels + MAP_COPIES * maps))
     alone = now.transport == "serial"
-    each = WEIGHTS_PLAYED * weights + now.envs * GAME_BYTES
-    playing = now.collectors * (each if alone else COLLECTOR_BYTES + each)
-    who = f"{games:,} games" if alone else f"{now.collectors:,} x collector of {now.envs:,} games"
+    each = WEIGHTS_PLAYED * weights + now.envs_per_collector * GAME_BYTES
+    playing = now.n_collectors * (each if alone else COLLECTOR_BYTES + each)
+    who = (
+        f"{games:,} games"
+        if alone
+        else f"{now.n_collectors:,} x collector of {now.envs_per_collector:,} games"
+    )
     return (
-        MemoryEstimate(f"replay of {now.capacity:,} transitions", stored, "capacity", now.capacity),
-        MemoryEstimate(who, playing, "collectors", now.collectors, in_children=not alone),
+        MemoryEstimate(f"replay of {now.buffer_size:,} transitions", stored, "buffer_size", now.buffer_size),
+        MemoryEstimate(who, playing, "n_collectors", now.n_collectors, in_children=not alone),
         MemoryEstimate(
             f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size
         ),
         MemoryEstimate("network and optimizer", WEIGHTS_HELD * weights),
         MemoryEstimate("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
-        MemoryEstimate(f"{now.collectors:,} x ring of {config.ring:,}", rings, "ring", config.ring),
+        MemoryEstimate(
+            f"{now.n_collectors:,} x queue of {config.queue_size:,}", rings, "queue_size", config.queue_size
+        ),
     )
 
 
 def _frame_network(config: Any, actions: int) -> tuple[int, int]:
     """Bytes of the weights, and floats of all maps that one observation becomes."""
-    from hotloop.rl.train.networks.frames import KERNELS, STRIDES
+    from hotloop.rl.train.networks.frame_q import KERNELS, STRIDES
 
     weights, maps, before, side = 0, 0, config.stack, config.size
     for after, kernel, stride in zip(config.channels, KERNELS, STRIDES, strict=True):
@@ -216,8 +222,8 @@ def _frame_network(config: Any, actions: int) -> tuple[int, int]:
         weights += before * after * kernel * kernel
         maps += after * side * side
         before = after
-    weights += before * side * side * config.hidden + config.hidden * actions
-    return 4 * weights, maps + config.hidden
+    weights += before * side * side * config.features_dim + config.features_dim * actions
+    return 4 * weights, maps + config.features_dim
 
 
 def _bytes_of(space: Any) -> int:

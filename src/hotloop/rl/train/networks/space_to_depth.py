@@ -1,8 +1,8 @@
-"""Bytes of frames into the form that the fast networks take.
+"""Frames in the form that the fast convolutions take: 4 x 4 blocks of pixels become channels.
 
-Every 4 x 4 block of pixels becomes one place with 16 times the channels, channels innermost (channels last),
-bytes become numbers 0..1. So the first convolution, 8 x 8 with stride 4, is one of 2 x 2 with stride 1. One
-pass of a kernel on the CPU; `prepared_plain` says the same in torch, for GPUs and inside torch.compile.
+Bytes become numbers in 0 .. 1, channels innermost (channels last). On blocks, with 16 times the channels, the
+first convolution of the network (8 x 8 with stride 4) becomes 2 x 2 with stride 1, which is faster on CPUs.
+One kernel pass on the CPU; the plain twin in torch also serves GPUs and torch.compile.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ BLOCK = 4
 PIXEL = 1.0 / 255.0
 
 
-def is_preparable(shape: Sequence[int]) -> bool:
-    """Whether frames [..., height, width] can be taken apart into blocks."""
+def has_whole_blocks(shape: Sequence[int]) -> bool:
+    """Whether frames [..., height, width] divide into blocks."""
     return shape[-2] % BLOCK == 0 and shape[-1] % BLOCK == 0
 
 
-def prepared(observations: Tensor, out: Tensor | None = None) -> Tensor:
-    """uint8 stacks [batch, stack, height, width] as float32 [batch, stack * 16, height / 4, width / 4].
+def space_to_depth(observations: Tensor, out: Tensor | None = None) -> Tensor:
+    """uint8 stacks [batch, stack, height, width] -> float32 [batch, stack * 16, height / 4, width / 4].
 
-    The result is channels last. `out`: memory [rows, height / 4, width / 4, stack * 16] with rows enough to
-    write to; without it a new tensor is made.
+    The result is channels last. `out` [at least batch rows, height / 4, width / 4, stack * 16] is memory to
+    write to; without it a new tensor is allocated.
     """
     if observations.device.type != "cpu" or torch.compiler.is_compiling():
-        return prepared_plain(observations)
+        return plain_space_to_depth(observations)
     batch, stack, height, width = observations.shape
     if observations[0].stride() != (height * width, width, 1):
         observations = observations.contiguous()
@@ -40,13 +40,13 @@ def prepared(observations: Tensor, out: Tensor | None = None) -> Tensor:
     found = torch.empty(shape) if out is None else out[:batch]
     step = observations.stride(0)
     count = (batch - 1) * step + stack * height * width
-    pixels = observations.as_strided((count,), (1,)).numpy()  # one run of memory; rows may overlap others
-    prepare_kernel(pixels, step, stack, found.numpy())
+    pixels = observations.as_strided((count,), (1,)).numpy()  # contiguous memory; rows may overlap
+    space_to_depth_kernel(pixels, step, stack, found.numpy())
     return found.permute(0, 3, 1, 2)
 
 
-def prepared_plain(observations: Tensor) -> Tensor:
-    """The same in torch."""
+def plain_space_to_depth(observations: Tensor) -> Tensor:
+    """Twin of `space_to_depth` in torch."""
     batch, stack, height, width = observations.shape
     down, across = height // BLOCK, width // BLOCK
     blocks = observations.reshape(batch, stack, down, BLOCK, across, BLOCK).permute(0, 2, 4, 1, 3, 5)
@@ -54,8 +54,8 @@ def prepared_plain(observations: Tensor) -> Tensor:
 
 
 @kernel
-def prepare_kernel(pixels: NDArray[np.uint8], step: int, stack: int, out: NDArray[np.float32]) -> None:
-    """Frames that begin every `step` bytes in `pixels` into `out` [batch, down, across, stack * 16]."""
+def space_to_depth_kernel(pixels: NDArray[np.uint8], step: int, stack: int, out: NDArray[np.float32]) -> None:
+    """Write stacks that begin every `step` bytes of `pixels` to `out` [batch, down, across, stack * 16]."""
     batch, down, across = out.shape[0], out.shape[1], out.shape[2]
     scale = np.float32(1.0 / 255.0)
     for row in range(batch):

@@ -1,8 +1,7 @@
-"""How a pipeline of collectors and a learner is doing, for people: lines as they scroll by, or a live view.
+"""How collectors and learner of a run are doing, as text for people.
 
-Two kinds of line. `[PROCESSOR]` tells of the way from the collectors into the replay, now and then; `[MAIN]`
-of an epoch. On a terminal the newest `[PROCESSOR]` line and a bar for each collector are redrawn in place
-under the epochs.
+Two kinds of line: `[PROCESSOR]` shows the way from the collectors to the replay buffer, `[MAIN]` an epoch. On
+a terminal, the latest `[PROCESSOR]` line is redrawn in place below the epochs, with a bar for each collector.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from hotloop.rl.collect.protocol import CollectorState
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What the learner knows about the pipeline now."""
+class Pipeline:
+    """What the learner knows about the pipeline at one moment."""
 
     env_steps: int
     """Transitions taken so far."""
     takes: int
-    """Batches of experience taken."""
+    """Batches of experience taken so far."""
     buffer: int
-    """Transitions in the replay."""
+    """Transitions in the replay buffer."""
     seconds: float
-    """Since the loop began."""
-    steps_here: int
-    """Transitions since the loop began."""
-    batches_here: int
-    """Batches learnt from since the loop began."""
+    """Time since the loop began."""
+    loop_env_steps: int
+    """Transitions taken since then."""
+    loop_batches: int
+    """Batches learned from since then."""
     learning_s: float
-    """Of the seconds, those in which the learner learnt."""
+    """Time spent learning since then."""
     collectors: CollectorState
 
     @property
     def busy(self) -> float:
-        """Share of the time in which the learner learnt."""
+        """Fraction of the loop in which the learner learned."""
         return self.learning_s / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch came to; None for what did not happen in it."""
+    """The figures of an epoch; None for what did not happen in it."""
 
     number: int
     seconds: float
@@ -58,8 +57,8 @@ class Epoch:
     buffer: int
 
 
-def processor_line(now: Moment) -> str:
-    """`[PROCESSOR] Processed: ..., Batches: ..., Drops: ..., Buffer: ..., Queue: ...` and what waits."""
+def processor_line(now: Pipeline) -> str:
+    """`[PROCESSOR] Processed: ..., Batches: ..., Drops: ..., Buffer: ..., Queue: ...`, then who is busy."""
     state = now.collectors
     words = [
         f"Processed: {now.env_steps:,}",
@@ -70,7 +69,7 @@ def processor_line(now: Moment) -> str:
         f"Learner busy: {percent(now.busy)}",
         f"Lock wait: {duration(state.lock_wait_s * 1e9) if state.lock_wait_s else '0 s'}",
         f"Stale: {_number(state.versions_behind, 1)}",
-        f"Collectors busy: {_share(collectors_busy(state))}",
+        f"Collectors busy: {_fraction(mean_busy_fraction(state))}",
     ]
     return f"[PROCESSOR] {', '.join(words)}"
 
@@ -89,9 +88,9 @@ def main_line(epoch: Epoch) -> str:
     return f"[MAIN] Epoch {epoch.number} - {', '.join(words)}"
 
 
-def collectors_busy(state: CollectorState) -> float | None:
-    """Mean share of their lives in which collectors did not wait; None before any has begun."""
-    known = [share for share in state.collector_busy_fractions if share is not None]
+def mean_busy_fraction(state: CollectorState) -> float | None:
+    """Mean fraction of their time in which collectors did not wait; None before any has begun."""
+    known = [fraction for fraction in state.collector_busy_fractions if fraction is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -99,12 +98,12 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _share(value: float | None) -> str:
+def _fraction(value: float | None) -> str:
     return "-" if value is None else percent(value)
 
 
 class Monitor:
-    """Writes the lines to stderr: redrawn in place on a terminal, every `every_s` elsewhere."""
+    """Writes the lines to stderr: redrawn in place on a terminal, otherwise every `every_s`."""
 
     def __init__(
         self,
@@ -124,39 +123,38 @@ class Monitor:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to show how it goes; asked before a `Moment` is made, which costs a little."""
+        """Whether to call `show` now; ask before making a `Pipeline`, which is not free."""
         return not self._quiet and self._clock() >= self._due_s
 
-    def show(self, now: Moment) -> None:
-        """How it goes now."""
+    def show(self, now: Pipeline) -> None:
         if self._quiet:
             return
         self._due_s = self._clock() + self._every_s
         if not self._live:
-            self._write(f"{processor_line(now)}{self._said()}\n")
+            self._write(f"{processor_line(now)}{self._words()}\n")
             return
         width = shutil.get_terminal_size((100, 24)).columns - 1
-        self._write("".join(f"{line[:width]}\n" for line in live_lines(now, width, self._said())))
+        self._write("".join(f"{line[:width]}\n" for line in live_lines(now, width, self._words())))
         self._drawn = len(live_lines(now, width))
 
-    def epoch(self, done: Epoch, now: Moment) -> None:
-        """An epoch has ended."""
+    def epoch(self, epoch: Epoch, now: Pipeline) -> None:
+        """Write the line of a finished epoch."""
         if not self._quiet:
-            self._write(f"{main_line(done)}\n")
+            self._write(f"{main_line(epoch)}\n")
             self.show(now)
 
     def line(self, sentence: str) -> None:
-        """A sentence of its own, such as about a collector that was started anew."""
+        """Write a sentence, such as that a collector was restarted."""
         if not self._quiet:
             self._write(f"{sentence}\n")
 
     def close(self) -> None:
-        """Leave the last view standing."""
+        """Leave what was drawn last on the screen."""
         self._drawn = 0
 
-    def _said(self) -> str:
-        said = self._note() if self._note is not None else ""
-        return f"  {said}" if said else ""
+    def _words(self) -> str:
+        words = self._note() if self._note is not None else ""
+        return f"  {words}" if words else ""
 
     def _write(self, text: str) -> None:
         erase = f"\033[{self._drawn}A\033[J" if self._drawn else ""
@@ -165,24 +163,24 @@ class Monitor:
         self._stream.flush()
 
 
-def live_lines(now: Moment, width: int = 100, note: str = "") -> list[str]:
-    """The live view: rates, what waits, and a bar for each collector and for the queue."""
+def live_lines(now: Pipeline, width: int = 100, note: str = "") -> list[str]:
+    """What is redrawn on a terminal: rates, and bars for the learner, each collector and the queue."""
     state = now.collectors
-    rate = now.steps_here / now.seconds if now.seconds > 0 else 0.0
-    batches = now.batches_here / now.seconds if now.seconds > 0 else 0.0
+    rate = now.loop_env_steps / now.seconds if now.seconds > 0 else 0.0
+    batches = now.loop_batches / now.seconds if now.seconds > 0 else 0.0
     room = max(min(width - 34, 40), 8)
     lines = [
         processor_line(now),
         f"  {count(rate)} steps/s  {batches:.2f} batches/s{note}",
         f"  learner      {_bar(now.busy, room)} {percent(now.busy):>6} learning",
     ]
-    for number, share in enumerate(state.collector_busy_fractions):
-        known = 0.0 if share is None else share
-        lines.append(f"  collector {number:<2} {_bar(known, room)} {_share(share):>6} busy")
+    for number, fraction in enumerate(state.collector_busy_fractions):
+        known = 0.0 if fraction is None else fraction
+        lines.append(f"  collector {number:<2} {_bar(known, room)} {_fraction(fraction):>6} busy")
     lines.append(f"  queue        {_bar(state.queue_fraction, room)} {percent(state.queue_fraction):>6} full")
     return lines
 
 
-def _bar(share: float, room: int) -> str:
-    filled = round(max(0.0, min(share, 1.0)) * room)
+def _bar(fraction: float, room: int) -> str:
+    filled = round(max(0.0, min(fraction, 1.0)) * room)
     return "#" * filled + "." * (room - filled)
