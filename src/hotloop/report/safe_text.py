@@ -15,7 +15,7 @@ def shown(name: str, width: int | None = None) -> str:
 
 
 def words(name: str) -> str:
-    """A value of an enum for people: `no_difference` -> `no difference`."""
+    """An enum value in words: `no_difference` -> `no difference`."""
     return name.replace("_", " ")
 
 
