@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.rl.envs.ricochet.rules import (
+from hotloop.rl.envs.ricochet.board import (
     DOWN,
     LEFT,
     RIGHT,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from hotloop.rl.envs.ricochet import kernels_draw, render
+from hotloop.rl.envs.ricochet.board import Position, empty_walls
 from hotloop.rl.envs.ricochet.config import PICTURE
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
-from hotloop.rl.envs.ricochet.rules import Position, empty_walls
 
 
 def same_for(rows: int, steps: int, seed: int, **setup: Any) -> int:

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.rl.envs.ricochet import rules
+from hotloop.rl.envs.ricochet import board
 from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 from hotloop.rl.envs.ricochet.generator import draw_position, generate
@@ -44,7 +44,7 @@ class Pairs:
     @staticmethod
     def views(twin: Ricochet, observation: Any) -> dict[str, Any]:
         assert twin.position is not None
-        return {"symbolic": observation, "image": rules.image(twin.position)}
+        return {"symbolic": observation, "image": board.image(twin.position)}
 
     @staticmethod
     def same(seen: Any, expected: Any) -> None:

@@ -17,9 +17,7 @@ from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.ricochet import kernels, kernels_draw
 from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.env import RicochetEnv, RicochetVectorEnv
-from hotloop.rl.envs.ricochet.rules import (
-    Ricochet,
-)
+from hotloop.rl.envs.ricochet.rules import Ricochet
 from hotloop.testing.conformance import check_vector_env
 
 SAME_STEP = AutoresetMode.SAME_STEP

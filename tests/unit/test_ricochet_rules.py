@@ -9,22 +9,22 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.ricochet.config import RicochetConfig
-from hotloop.rl.envs.ricochet.env import RicochetEnv, RicochetVectorEnv
-from hotloop.rl.envs.ricochet.generator import draw_position
-from hotloop.rl.envs.ricochet.rules import (
+from hotloop.rl.envs.ricochet.board import (
     DOWN,
     LEFT,
     RIGHT,
     UP,
     Position,
-    Ricochet,
     add_wall,
     centre_cells,
     empty_walls,
     move,
     slide,
 )
+from hotloop.rl.envs.ricochet.config import RicochetConfig
+from hotloop.rl.envs.ricochet.env import RicochetEnv, RicochetVectorEnv
+from hotloop.rl.envs.ricochet.generator import draw_position
+from hotloop.rl.envs.ricochet.rules import Ricochet
 from hotloop.rl.envs.ricochet.solver import solve
 
 # ---- rules

@@ -14,8 +14,8 @@ from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.ricochet import kernels, kernels_draw, kernels_solve, render
+from hotloop.rl.envs.ricochet.board import Position
 from hotloop.rl.envs.ricochet.config import PICTURE, RicochetConfig
-from hotloop.rl.envs.ricochet.rules import Position
 from hotloop.rl.envs.single import SingleEnv
 
 _observing = profile("env_rgb_observation_generation")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.rl.envs.ricochet.config import RicochetConfig
-from hotloop.rl.envs.ricochet.rules import (
+from hotloop.rl.envs.ricochet.board import (
     DOWN,
     LEFT,
     RIGHT,
@@ -20,6 +19,7 @@ from hotloop.rl.envs.ricochet.rules import (
     empty_walls,
     neighbour,
 )
+from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.solver import solve_plainly
 
 # The two sides of each L.

@@ -16,9 +16,9 @@ from PIL import Image, ImageDraw
 
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.ricochet import render
+from hotloop.rl.envs.ricochet.board import empty_walls
 from hotloop.rl.envs.ricochet.config import PICTURE
 from hotloop.rl.envs.ricochet.kernels import CAME_FROM, FRESH, MOVED, NEW, SHOWN, TARGET, TARGET_ROBOT, Rows
-from hotloop.rl.envs.ricochet.rules import empty_walls
 
 CELL = render.OBSERVED.cell
 # Numbers of colours; robots follow FIRST_ROBOT. In the star's sprite FIRST_ROBOT stands for its colour.

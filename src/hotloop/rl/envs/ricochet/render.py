@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from hotloop import profile
+from hotloop.rl.envs.ricochet.board import DOWN, LEFT, RIGHT, UP, Position, centre_cells
 from hotloop.rl.envs.ricochet.config import PICTURE
-from hotloop.rl.envs.ricochet.rules import DOWN, LEFT, RIGHT, UP, Position, centre_cells
 
 Colour = tuple[int, int, int]
 FLOOR: Colour = (245, 241, 232)

@@ -1,149 +1,16 @@
-"""Ricochet Robots for one environment in plain Python: what the kernels are held to.
-
-Cells are numbered row by row. The walls of a cell are four bits, one for each direction; a wall between
-two cells is set on both sides, and the border of the board is walls too.
-"""
+"""Ricochet Robots for one environment in plain Python: the reference for the kernels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.ricochet.board import Position, ahead, image, is_solved, move, symbolic
 from hotloop.rl.envs.ricochet.config import RicochetConfig
-
-UP, DOWN, LEFT, RIGHT = range(4)
-OPPOSITE = (DOWN, UP, RIGHT, LEFT)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A board with its robots and the target."""
-
-    size: int
-    """Cells along a side."""
-    walls: tuple[int, ...]
-    """For each cell, row by row: bit d is set when a wall stands on its side d (up, down, left, right)."""
-    robots: tuple[int, ...]
-    """The cell of each robot."""
-    target: int
-    """The target's cell."""
-    target_robot: int
-    """The robot that must stop on the target."""
-
-
-def neighbour(size: int, cell: int, direction: int) -> int | None:
-    """The next cell in a direction, None across the border."""
-    row, column = divmod(cell, size)
-    row += (-1, 1, 0, 0)[direction]
-    column += (0, 0, -1, 1)[direction]
-    return row * size + column if 0 <= row < size and 0 <= column < size else None
-
-
-@cache
-def centre_cells(size: int) -> tuple[int, ...]:
-    """The walled cells in the middle, which nobody can enter: one on odd boards, four on even ones."""
-    middle = (size // 2,) if size % 2 else (size // 2 - 1, size // 2)
-    return tuple(row * size + column for row in middle for column in middle)
-
-
-def add_wall(walls: list[int], size: int, cell: int, direction: int) -> None:
-    """Put a wall on one side of a cell, seen from both sides."""
-    walls[cell] |= 1 << direction
-    other = neighbour(size, cell, direction)
-    if other is not None:
-        walls[other] |= 1 << OPPOSITE[direction]
-
-
-def empty_walls(size: int) -> list[int]:
-    """A board with nothing but its border and its walled centre."""
-    walls = [0] * (size * size)
-    centre = centre_cells(size)
-    for cell in range(size * size):
-        for direction in (UP, DOWN, LEFT, RIGHT):
-            other = neighbour(size, cell, direction)
-            if other is None or (cell in centre) != (other in centre):
-                add_wall(walls, size, cell, direction)
-    return walls
-
-
-def slide(position: Position, robot: int, direction: int) -> int:
-    """The cell where a robot comes to rest: before a wall, the border or another robot."""
-    cell = position.robots[robot]
-    while not position.walls[cell] & (1 << direction):
-        ahead = neighbour(position.size, cell, direction)
-        if ahead is None or ahead in position.robots:
-            break
-        cell = ahead
-    return cell
-
-
-def move(position: Position, action: int) -> Position:
-    """The position after robot `action // 4` slid in direction `action % 4`."""
-    robot, direction = divmod(action, 4)
-    robots = list(position.robots)
-    robots[robot] = slide(position, robot, direction)
-    return replace(position, robots=tuple(robots))
-
-
-def is_solved(position: Position) -> bool:
-    """Whether the target's robot rests on the target."""
-    return position.robots[position.target_robot] == position.target
-
-
-def symbolic(position: Position) -> NDArray[np.float32]:
-    """The position as a vector, float32 [3 robots + 2 + 2 size^2], all in 0 .. 1.
-
-    Row and column of each robot and of the target (divided by size - 1), which robot is the target's
-    (one-hot), then for each cell whether a wall stands below it and to its right.
-    """
-    last = np.float32(position.size - 1)
-    places = [*position.robots, position.target]
-    coordinates = np.array([divmod(cell, position.size) for cell in places], dtype=np.float32) / last
-    whose = np.zeros(len(position.robots), dtype=np.float32)
-    whose[position.target_robot] = 1
-    walls = np.array(position.walls)
-    sides = np.stack([(walls >> DOWN) & 1, (walls >> RIGHT) & 1], axis=1)
-    return np.concatenate([coordinates.ravel(), whose, sides.ravel().astype(np.float32)])
-
-
-def ahead(position: Position, lookahead: int) -> NDArray[np.float32]:
-    """What each move would lead to, float32 [4 robots (2 + lookahead)]; nothing without lookahead.
-
-    For each action: where its robot would end, row and column seen from the target and divided by size - 1;
-    whether that solves the board; with lookahead 2 also whether one more move of the target's robot would.
-    """
-    last = np.float32(position.size - 1)
-    target = np.array(divmod(position.target, position.size), dtype=np.float32)
-    seen: list[np.float32] = []
-    for action in range(4 * len(position.robots) if lookahead else 0):
-        after = move(position, action)
-        end = np.array(divmod(after.robots[action // 4], position.size), dtype=np.float32)
-        solves = action // 4 == position.target_robot and is_solved(after)
-        seen += [*((end - target) / last), np.float32(solves)]
-        if lookahead >= 2:
-            further = (move(after, 4 * position.target_robot + direction) for direction in range(4))
-            seen.append(np.float32(any(is_solved(one) for one in further)))
-    return np.array(seen, dtype=np.float32)
-
-
-def image(position: Position) -> NDArray[np.float32]:
-    """The position as planes, float32 [robots + 6, size, size] of 0 and 1.
-
-    One plane for each robot, the target, the target's robot, then walls up, down, left and right.
-    """
-    planes = np.zeros((len(position.robots) + 6, position.size * position.size), dtype=np.float32)
-    places = (*position.robots, position.target, position.robots[position.target_robot])
-    for plane, cell in enumerate(places):
-        planes[plane, cell] = 1
-    walls = np.array(position.walls)
-    for direction in (UP, DOWN, LEFT, RIGHT):
-        planes[len(places) + direction] = (walls >> direction) & 1
-    return planes.reshape(-1, position.size, position.size)
+from hotloop.rl.envs.ricochet.generator import generate
 
 
 class Ricochet:
@@ -158,8 +25,6 @@ class Ricochet:
 
     def reset(self, seed: int | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
         """A new board; without a seed the random stream goes on."""
-        from hotloop.rl.envs.ricochet.generator import generate
-
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.position, self.optimal_moves = generate(self.rng, self.config)
@@ -188,7 +53,7 @@ class Ricochet:
             return np.concatenate([symbolic(self.position), farther])
         if self.config.obs_mode == "image":
             return image(self.position)
-        from hotloop.rl.envs.ricochet.render import rgb_image
+        from hotloop.rl.envs.ricochet.render import rgb_image  # lazy: only pictures need PIL
 
         return rgb_image(self.position)
 

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.ricochet.rules import LEFT, Position, is_solved, move, neighbour
+from hotloop.rl.envs.ricochet.board import LEFT, Position, is_solved, move, neighbour
 
 Moves = tuple[int, ...]
 
