@@ -31,7 +31,7 @@ from hotloop.workflows.tune import Prober, TuneTerms, tune
 from hotloop.workflows.tune_workloads import WorkloadTarget
 from hotloop.workflows.tuned import workload_target
 
-SETTINGS = {"petri": {"learner": "fused", "envs": 16}, "ricochet": {}, "snake": {}}
+SETTINGS = {"petri": {"learner": "fused", "n_envs": 16}, "ricochet": {}, "snake": {}}
 LEAST_SHARE, TOLERANCE = 0.95, 0.03
 SEARCH_S = 60.0
 

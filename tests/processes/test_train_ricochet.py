@@ -131,7 +131,7 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
         (["ricochet", "--n-envs", "0"], "must be at least 1"),
         (["ricochet", "--board-size", "3"], "7 to 16"),
         (["ricochet", "--no-profiling", "--enable-profiling"], "no report to write"),
-        (["ricochet", "--profiling-report", "nowhere/a.json"], "there is no folder"),
+        (["ricochet", "--profiling-report", "nowhere/a.json"], "does not exist; create it"),
         (["ricochet", "--profiling-report", "mine.json"], "was not written by hotloop"),
     ],
 )

@@ -454,7 +454,8 @@ def cartpole_rollout(
             learner, rollout.observations[step], uniforms[step], rollout.masks[0:0, 0],
             envs.actions, rollout.log_probabilities[step],
         )  # fmt: skip
-        rollout.actions[step] = envs.actions
+        for row in range(rows):  # an assignment of whole rows takes seconds to compile
+            rollout.actions[step, row] = envs.actions[row]
         wrong = cartpole.step_batch(table, 0, rows)
         if wrong >= 0:
             return wrong
