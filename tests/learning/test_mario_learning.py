@@ -62,6 +62,7 @@ def assert_clearly_further(both: AgentAndRandom) -> None:
     assert both.agent.mean_return > both.random.mean_return, str(both)
 
 
+@pytest.mark.long  # every update is checked against plain torch in oracle/test_async_dqn.py
 def test_the_agent_comes_clearly_further_than_random_actions() -> None:
     assert_clearly_further(learn_and_evaluate(LEARNER))
 

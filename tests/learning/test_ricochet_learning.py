@@ -71,6 +71,7 @@ def test_nine_in_ten_boards_of_one_to_three_moves_are_solved() -> None:
     assert chance.fraction < 0.55, chance.summary
 
 
+@pytest.mark.long  # that a recurrent network learns is shown on smaller tasks in test_recurrent_ppo.py
 def test_the_convlstm_learns_from_pictures() -> None:
     config = dataclasses.replace(PICTURES, total_timesteps=8_000)
     seen, chance = from_pictures(config, 400, layers=1), play(random_policy(config), config, 400)

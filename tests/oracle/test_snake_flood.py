@@ -9,16 +9,18 @@ from hotloop.rl.envs.snake import flood
 from tests.oracle.test_snake_twin import NEXT_STEP, SAME_STEP, follow
 
 
-def test_a_hundred_thousand_steps_agree_in_every_way_to_flood() -> None:
-    pairs = follow(100_000, ["compiled", "cached", "python"], rows=100, size=4)
+@pytest.mark.parametrize("steps", [30_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_steps_agree_in_every_way_to_flood(steps: int) -> None:
+    pairs = follow(steps, ["compiled", "cached", "python"], rows=100, size=4)
     assert pairs.longest >= 12
     follow(5_000, ["compiled"], size=7)
 
 
-def test_a_hundred_thousand_steps_agree_when_the_flood_is_every_kth_step() -> None:
+@pytest.mark.parametrize("steps", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_steps_agree_when_the_flood_is_every_kth_step(steps: int) -> None:
     both = ["every_k", "every_k_compiled"]
-    follow(50_000, both, size=6, max_episode_steps=90)
-    follow(50_000, both, size=4, max_episode_steps=90, mode=NEXT_STEP, tail_blocks=True)
+    follow(steps, both, size=6, max_episode_steps=90)
+    follow(steps, both, size=4, max_episode_steps=90, mode=NEXT_STEP, tail_blocks=True)
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP])
