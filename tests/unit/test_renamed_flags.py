@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hotloop._util.errors import HotloopError
@@ -32,4 +34,4 @@ def test_every_new_flag_exists_and_no_old_one_does(where: str, capsys: pytest.Ca
     text = capsys.readouterr().out
     for old, new in renamed_flags.RENAMED[where].items():
         assert f"{old} " not in text
-        assert all(word in text for word in new.split() if word.startswith("--"))
+        assert all(flag in text for flag in re.findall(r"--[a-z0-9-]+", new)), new

@@ -50,7 +50,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "--metrics": "--tensorboard-log",
     },
     "train mario": {
-        "--epochs": "--stop-at-epochs, and --total-timesteps the usual length",
+        "--epochs": "--stop-at-epochs, or --total-timesteps",
         "--collectors": "--n-collectors",
         "--envs": "--envs-per-collector",
         "--ring": "--queue-size",
