@@ -1,9 +1,9 @@
-"""What the learners' kernels need of the compiler beyond `kernel`.
+"""Compiler options and instructions for the learners' kernels.
 
-A sum of products gives other last digits when the compiler reorders it or contracts a product and a sum,
-and whether it does hangs on what a kernel is compiled into. So the layers and DQN leave it no choice: their
-kernels are strict, products and sums are contracted by hand with `fma`, long sums have an order of their own.
-Whoever calls them, the numbers are the same to the last bit.
+A sum of products has other last digits when the compiler reorders it or contracts a product and a sum, and
+whether it does so depends on the kernel that the code is inlined into. The layers and DQN leave it no choice:
+their kernels are strict, products and sums are contracted explicitly with `fma`, and long sums have a fixed
+order. So every caller gets the same numbers to the last bit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hotloop.rl.envs.compiled import Function, compiled
 
 
 def fast_kernel(function: Function) -> Function:
-    """A kernel whose sums may be reordered and contracted; not-a-number and infinity keep their meaning.
+    """A kernel whose sums may be reordered and contracted; NaN and infinity keep their meaning.
 
-    Its last digits may differ between two kernels that it is compiled into.
+    Its last digits may differ between two kernels that it is inlined into.
     """
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 

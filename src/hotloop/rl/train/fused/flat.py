@@ -1,6 +1,6 @@
 """Networks as tables over one flat parameter array, and torch modules as views on the same memory.
 
-So the fused kernels and torch work on the same numbers: a step of one is seen by the other without a copy.
+The fused kernels and torch work on the same memory: each sees the other's updates without a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACTIVATIONS = {"tanh": layers.TANH, "relu": layers.RELU}
 
 @dataclass(frozen=True, slots=True)
 class MlpLayout:
-    """Where the parts of one dense network lie in the arrays that it shares with others."""
+    """Where one dense network lies in the arrays that it shares with others."""
 
     sizes: tuple[int, ...]
     """Width of the input, of each hidden layer, of the output."""
