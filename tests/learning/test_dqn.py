@@ -6,7 +6,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from hotloop.rl.train.dqn import (
 from hotloop.rl.train.make_envs import make_envs
 from hotloop.rl.train.networks.q import QNetwork
 from hotloop.rl.train.runs import CheckpointError, TrainingDiverged, load_checkpoint
+from tests.old_files import written_by_0_1
 
-WRITTEN_BY_0_1 = Path(__file__).parents[1] / "golden" / "written_by_0_1.tar.gz"
 QUIET = DQNConfig(quiet=True, learner="fused")
 
 
@@ -165,6 +164,7 @@ def test_learners_exchange_weights_at_any_time() -> None:
 def test_torch_compile_is_the_torch_learner_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     # In this process: torch's compile workers would outlive the test.
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # so would its thread
     settings = config(batch_size=32)
     results = []
     for name in ("torch", "compiled"):
@@ -421,9 +421,7 @@ def test_a_resumed_run_goes_on_to_the_same_numbers(tmp_path: Path, words: dict[s
 
 @pytest.mark.parametrize("learner", ["torch", "fused"])
 def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path, learner: Any) -> None:
-    with tarfile.open(WRITTEN_BY_0_1) as archive:
-        archive.extract("dqn.safetensors", tmp_path, filter="data")
-    path = tmp_path / "dqn.safetensors"
+    path = written_by_0_1("dqn.safetensors", tmp_path)
     before = load_checkpoint(path).arrays["learner.weights.layers.0.weight"]
     settings = DQNConfig(
         total_timesteps=1500, net_arch=(8,), buffer_size=512, learning_starts=200, loop="python", quiet=True,

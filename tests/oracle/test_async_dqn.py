@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,8 @@ from hotloop.rl.train.networks.frame_q import (
 from hotloop.rl.train.networks.space_to_depth import plain_space_to_depth, space_to_depth
 from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from tests.frame_game import make_corridor
+from tests.old_files import written_by_0_1
 
-WRITTEN_BY_0_1 = Path(__file__).parents[1] / "golden" / "written_by_0_1.tar.gz"
 SHAPE, ACTIONS = (4, 36, 36), 5
 SMALL: dict[str, Any] = {"channels": (8, 8, 8), "features_dim": 16}
 
@@ -426,9 +425,7 @@ def corridor(**given: Any) -> AsyncDQNConfig:
 
 
 def test_a_checkpoint_of_hotloop_0_1_is_resumed(tmp_path: Path) -> None:
-    with tarfile.open(WRITTEN_BY_0_1) as archive:
-        archive.extract("async_dqn.safetensors", tmp_path, filter="data")
-    path = tmp_path / "async_dqn.safetensors"
+    path = written_by_0_1("async_dqn.safetensors", tmp_path)
     before = load_checkpoint(path)
     resumed = corridor(checkpoint=path, resume=True, total_timesteps=before.state["env_steps"] + 64)
     done = train(resumed, make_corridor)

@@ -38,6 +38,7 @@ from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.envs.streams import copy_stream_to
 from hotloop.rl.train import runs
+from hotloop.rl.train.compiled_step import compile_gradient_step
 from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.q import QNetwork
 from hotloop.rl.train.runs import CheckpointError, RecentEpisodes, RunResult
@@ -225,7 +226,11 @@ class TorchLearner:
         """Sums of STATISTICS over gradient steps, then their number; the loop reads and resets them."""
         self._config = config
         self._adam = runs.make_adam(network, config.learning_rate, config.adam_eps)
-        self._compiled_step = compile_gradient_step(network, config) if compiled else None
+        self._compiled_step = None
+        if compiled:
+            self._compiled_step = compile_gradient_step(
+                network, self._adam, self._compiled_loss, config.max_grad_norm
+            )
         self._tensors: tuple[ReplayBatch, dict[str, Tensor]] | None = None
 
     def act(
@@ -281,10 +286,12 @@ class TorchLearner:
 
     def _gradient_step(self, fields: Mapping[str, Tensor]) -> tuple[float, float, float, Tensor]:
         """One step of Adam on a batch; returns loss, gradient norm, mean value and TD errors [batch]."""
+        config = self._config
         if self._compiled_step is not None:
             with _learner_step:
-                return self._run_compiled_step(fields)
-        config = self._config
+                batch = (fields[name] for name in FIELDS)
+                loss, norm, (value, errors) = self._compiled_step(config.learning_rate, *batch)
+            return float(loss), float(norm), float(value), -errors
         with _learner_forward:
             with torch.no_grad():
                 target_next = self.target(fields["next_observations"])
@@ -304,19 +311,25 @@ class TorchLearner:
             self._adam.step()
         return float(loss.detach()), float(norm), float(values.detach().mean()), -errors.detach()
 
-    def _run_compiled_step(self, fields: Mapping[str, Tensor]) -> tuple[float, float, float, Tensor]:
-        assert self._compiled_step is not None
-        states = [self._adam.state[weight] for weight in self.network.parameters()]
-        for state in states:
-            state["step"] += 1
-        loss, norm, value, errors = self._compiled_step(
-            dict(self.network.named_parameters()),
-            dict(self.target.named_parameters()),
-            [(state["exp_avg"], state["exp_avg_sq"]) for state in states],
-            states[0]["step"],
-            {name: fields[name] for name in FIELDS},
-        )
-        return float(loss), float(norm), float(value), errors
+    def _compiled_loss(
+        self,
+        forward: Callable[[Tensor], Tensor],
+        observations: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        next_observations: Tensor,
+        discounts: Tensor,
+        weights: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The loss of a batch as `compile_gradient_step` takes it, then the mean value and the TD errors."""
+        double = self._config.double
+        with torch.no_grad():
+            target_next = self.target(next_observations)
+            online_next = forward(next_observations) if double else target_next
+            targets = td_targets(online_next, target_next, rewards, discounts, double=double)
+        values = forward(observations).gather(1, actions[:, None]).squeeze(1)
+        errors = values - targets
+        return dqn_loss(errors, weights, huber=self._config.loss == "huber"), (values.mean(), errors)
 
     def update_target(self) -> None:
         """Move the target network towards the online network by `tau`."""
@@ -333,48 +346,6 @@ class TorchLearner:
         """Continue from the `state()` of a learner with the same network."""
         runs.load_weights_and_moments(self.network, self._adam, state)
         runs.load_weights(self.target, state, "target.")
-
-
-def compile_gradient_step(network: nn.Module, config: DQNConfig) -> Any:
-    """Targets, loss, gradient, clipping and Adam as one torch.compile function that updates its tensors."""
-    largest, double, huber = config.max_grad_norm, config.double, config.loss == "huber"
-    learning_rate, eps, (beta1, beta2) = config.learning_rate, config.adam_eps, runs.ADAM_BETAS
-
-    def loss_of(
-        weights: dict[str, Tensor], targets: Tensor, batch: dict[str, Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        values = torch.func.functional_call(network, weights, (batch["observations"],))
-        values = values.gather(1, batch["actions"][:, None]).squeeze(1)
-        errors = values - targets
-        return dqn_loss(errors, batch["weights"], huber=huber), (values.mean(), errors)
-
-    def gradient_step(
-        weights: dict[str, Tensor],
-        target: dict[str, Tensor],
-        moments: list[tuple[Tensor, Tensor]],
-        steps: Tensor,
-        batch: dict[str, Tensor],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        next_observations = (batch["next_observations"],)
-        target_next = torch.func.functional_call(network, target, next_observations)
-        online_next = (
-            torch.func.functional_call(network, weights, next_observations) if double else target_next
-        )
-        targets = td_targets(online_next, target_next, batch["rewards"], batch["discounts"], double=double)
-        gradients, (loss, (value, errors)) = torch.func.grad_and_value(loss_of, has_aux=True)(
-            weights, targets, batch
-        )
-        norm = torch.sqrt(sum((g.square().sum() for g in gradients.values()), torch.zeros(())))
-        scale = torch.ones(()) if largest is None else (largest / (norm + 1e-6)).clamp(max=1.0)
-        step_size, root = learning_rate / (1.0 - beta1**steps), torch.sqrt(1.0 - beta2**steps)
-        for (name, weight), (first, second) in zip(weights.items(), moments, strict=True):
-            gradient = gradients[name] * scale
-            first.lerp_(gradient, 1.0 - beta1)
-            second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-            weight.sub_(step_size * first / (second.sqrt() / root + eps))
-        return loss, norm, value, -errors
-
-    return torch.no_grad()(torch.compile(gradient_step, fullgraph=True))
 
 
 def make_learner(name: str, network: nn.Module, config: DQNConfig) -> Any:
