@@ -2,8 +2,8 @@
 
 `sac.TorchLearner` is the reference: with the same samples and noise, the numbers agree up to rounding.
 
-Offsets of 0 are passed as np.int64(0): numba compiles a kernel again for every literal argument. `multiply`
-gets its strides and its last argument as literals on purpose: the update is 4 % faster with them.
+Offsets of 0 are passed as int(np.int64(0)), because numba compiles a kernel again for every literal argument.
+`multiply` gets its strides and its last argument as literals on purpose: the update is 4 % faster with them.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def join(observations: Floats, actions: Floats, at: int, start: int, rows: int, 
 @inlined_kernel
 def values_of(tables: Tables, packed: Floats, hidden: Floats, rows: int, joined: Floats) -> None:
     """Run both critics on the rows of `joined`."""
-    layers.forward(tables.critic_a, packed, joined, np.int64(0), hidden, rows)
-    layers.forward(tables.critic_b, packed, joined, np.int64(0), hidden, rows)
+    layers.forward(tables.critic_a, packed, joined, int(np.int64(0)), hidden, rows)
+    layers.forward(tables.critic_b, packed, joined, int(np.int64(0)), hidden, rows)
 
 
 @inlined_kernel
@@ -221,7 +221,7 @@ def update_critics(
         rows = min(CHUNK, size - start)
         layers.forward(tables.actor, actor.packed, later, start * width, actor.hidden, rows)
         draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.next_observations, room.actions, np.int64(0), start, rows, room.joined)
+        join(batch.next_observations, room.actions, int(np.int64(0)), start, rows, room.joined)
         values_of(tables, targets.packed, critics.hidden, rows, room.joined)
         for i in range(rows):
             a, b = critics.hidden[out_a + i * columns], critics.hidden[out_b + i * columns]
@@ -240,8 +240,8 @@ def update_critics(
                 critics.deltas[at] = share * error
         for table in (tables.critic_a, tables.critic_b):
             layers.backward(
-                table, critics.packed_transposed, room.joined, np.int64(0), critics.hidden, critics.deltas,
-                rows, critics.packed_grads,
+                table, critics.packed_transposed, room.joined, int(np.int64(0)), critics.hidden,
+                critics.deltas, rows, critics.packed_grads,
             )  # fmt: skip
     layers.unpack_grads(tables.critic_a, critics.packed_grads, critics.grads)
     layers.unpack_grads(tables.critic_b, critics.packed_grads, critics.grads)
@@ -342,7 +342,7 @@ def update_actor(
             find_anchors(tables.actor, anchor, actor.hidden, inputs, start * width, rows, room)
         layers.forward(tables.actor, actor.packed, inputs, start * width, actor.hidden, rows)
         draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.observations, room.actions, np.int64(0), start, rows, room.joined)
+        join(batch.observations, room.actions, int(np.int64(0)), start, rows, room.joined)
         values_of(tables, critics.packed, critics.hidden, rows, room.joined)
         for i in range(rows):
             at_a, at_b = out_a + i * critic_columns, out_b + i * critic_columns
