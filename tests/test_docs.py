@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from hotloop.measure.profiler import default
+from tests.cli import hotloop
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,34 +34,83 @@ hotloop.stop()
 """
 
 
+RUN_BLOCKS = """
+import json, sys
+for name, source in json.load(sys.stdin):
+    exec(compile(source, name, "exec"), {"__name__": "__main__"})
+"""
+NEEDS_A_SHELL = re.compile(r"[|<>;&$]|^\w+=")
+
+
 def environment() -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
     return clean | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run(words: list[str], folder: Path, what: str) -> None:
+def run(words: list[str], folder: Path, what: str, given: str = "") -> None:
     done = subprocess.run(
-        words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False
+        words,
+        cwd=folder,
+        env=environment(),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, f"{what}\n{done.stdout}\n{done.stderr}"
 
 
+def run_command(command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    if words[0] == "make":
+        assert words[1] in MAKE_TARGETS, command
+    elif words[0] == "hotloop" and not NEEDS_A_SHELL.search(command):
+        done = hotloop(*words[1:], cwd=folder, env=environment())
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    else:
+        run(["bash", "-c", command], folder, command)
+
+
+def steps(page: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The page's blocks in order, those of the same language that follow each other together."""
+    blocks = [
+        (language, f"{page.name}, block {number}", body)
+        for number, (language, body) in enumerate(BLOCK.findall(page.read_text()), start=1)
+        if language in ("python", "sh")
+    ]
+    for language, group in itertools.groupby(blocks, key=lambda block: block[0]):
+        yield language, [(name, body) for _, name, body in group]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("first")
+    run([sys.executable, "-c", FIRST_RUN], folder, "first run")
+    return folder / "runs"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, first_run: Path) -> Iterator[Path]:
+    """Where a page is followed: with one capture in it (runs/first)."""
+    shutil.copytree(first_run, tmp_path / "runs")
+    yield tmp_path
+    default.start()  # an empty recording takes the place of the last one, whose files it keeps
+    default.stop()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_and_snippet_runs(page: Path, tmp_path: Path) -> None:
-    """In a folder with one capture in it (runs/first), unless the page makes that itself."""
-    text = page.read_text()
-    if 'start("runs/first")' not in text:
-        run([sys.executable, "-c", FIRST_RUN], tmp_path, "first run")
-    for language, body in BLOCK.findall(text):
+def test_every_command_and_snippet_runs(page: Path, folder: Path) -> None:
+    """Python blocks that follow each other share a process, each with variables of its own."""
+    if 'start("runs/first")' in page.read_text():
+        shutil.rmtree(folder / "runs")
+    for language, blocks in steps(page):
         if language == "python":
-            run([sys.executable, "-c", body], tmp_path, body)
-        elif language == "sh":
-            for line in body.splitlines():
-                command = line.split("  #")[0].strip()
-                if command.startswith("make "):
-                    assert command.split()[1] in MAKE_TARGETS, command
-                elif command:
-                    run(["bash", "-c", command], tmp_path, command)
+            run([sys.executable, "-c", RUN_BLOCKS], folder, blocks[0][0], given=json.dumps(blocks))
+        else:
+            for line in "".join(body for _, body in blocks).splitlines():
+                if command := line.split("  #")[0].strip():
+                    run_command(command, folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
