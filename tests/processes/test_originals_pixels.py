@@ -20,7 +20,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def test_train_then_analyze(tmp_path: Path) -> None:
     flags = ["--obs-mode", "rgb_image", "--convlstm", "--timesteps", "32", "--enable-profiling"]
     report = ["--profiling-report", "profiling_report.json", "--profiling-summary-freq", "16"]
-    small = ["--envs", "2", "--channels", "8", "--rollout-steps", "8", "--epochs", "1"]
+    small = ["--n-envs", "2", "--channels", "8", "--n-steps", "8", "--n-epochs", "1", "--batch-size", "8"]
     trained = run([str(ORIGINALS / "train_agent.py"), *flags, *report, *small], tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "env_rgb_draw_walls" in trained.stderr and "trained 32 env steps" in trained.stdout

@@ -253,7 +253,7 @@ def test_a_process_asked_to_stop_ends_well_with_its_checkpoint(tmp_path: Path) -
         ({"learning_rate": float("nan")}, "learning_rate=nan must be above 0"),
         ({"net_arch": ()}, "net_arch=.. must be widths"),
         ({"net_arch": (8, 0)}, "must be widths"),
-        ({"activation": "sine"}, "activation='sine' is not known"),
+        ({"activation": "sine"}, "activation='sine' is unknown; use tanh or relu"),
         ({"learner": "magic"}, "learner='magic' is unknown; use auto, fused, torch or compiled"),
         ({"env": "NoSuchEnv-v7"}, "env='NoSuchEnv-v7' is unknown.*CartPole"),
         ({"env": "Pendulum-v1"}, "needs one array of observations .* and discrete actions; Pendulum-v1"),
