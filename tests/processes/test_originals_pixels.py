@@ -27,8 +27,10 @@ def test_train_then_analyze(tmp_path: Path) -> None:
     files = ["--output", "analysis.txt", "--charts", "analysis.png", "--detailed", "analysis.json"]
     analyzed = run(["-m", "profiling.analyzer", "--input", "profiling_report.json", *files], tmp_path)
     assert analyzed.returncode == 0, analyzed.stderr
-    assert "env_rgb" in (tmp_path / "analysis.txt").read_text()
-    assert (tmp_path / "analysis.png").stat().st_size > 1000 and (tmp_path / "analysis.json").is_file()
+    assert (tmp_path / "analysis.txt").stat().st_size > 0
+    # The text lists only what costs time in so short a run; the JSON lists every region.
+    assert "env_rgb" in (tmp_path / "analysis.json").read_text()
+    assert (tmp_path / "analysis.png").stat().st_size > 1000
 
 
 def test_the_selfcheck_and_the_usage_example(tmp_path: Path) -> None:
