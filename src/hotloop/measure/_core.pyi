@@ -34,6 +34,8 @@ class Region:
         otherwise: Region | None = None,
         otherwise_outer: Region | None = None,
         after: Callable[[Any, Any], object] | None = None,
+        pick: Callable[..., Region | None] | None = None,
+        settled: dict[int, Region] = ...,
     ) -> Callable[..., Any]: ...
 
 class Recorder:
@@ -72,6 +74,8 @@ class Recorder:
 
 class StepCounter:
     counting: bool
+    calls: int
+    path: int
     report: Callable[..., object] | None
     def __init__(
         self,
@@ -89,3 +93,5 @@ class StepCounter:
     def __call__(self, env: Any, result: Any) -> None: ...
     def add(self, env: Any, rewards: Sequence[float], ended: Sequence[object]) -> None: ...
     def forget(self, env: Any, result: Any = None) -> None: ...
+    def recent(self) -> list[tuple[int, Any, int]]: ...
+    def drop(self) -> None: ...

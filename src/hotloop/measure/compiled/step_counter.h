@@ -7,6 +7,7 @@
 #include "wrap.h"
 
 #define MAX_ENDS 4
+#define MAX_RECENT 16 /* envs whose last observation is kept; twin/step_counter.py has the same */
 
 typedef struct {
     Py_ssize_t width;
@@ -18,6 +19,13 @@ typedef struct {
     bool *waiting; /* rows whose next step is only a reset */
     PyObject *capsule; /* borrowed: owns this memory */
 } Rows;
+
+/* The observation that a step or reset of an env returned last. */
+typedef struct {
+    PyObject *env; /* only compared, never dereferenced */
+    PyObject *observation;
+    uint64_t version; /* how many observations this counter had seen then */
+} Recent;
 
 typedef struct {
     PyObject_HEAD
@@ -39,7 +47,45 @@ typedef struct {
     PyObject *on_pending;
     PyObject *rows;       /* id of an env -> capsule with its Rows */
     bool called_out;      /* Python was called for the step being counted */
+    uint64_t calls;       /* steps, each of all rows */
+    uint64_t path;        /* `last_path` before the last step */
+    uint64_t versions;
+    uint32_t newest;      /* in `recent` */
+    Recent recent[MAX_RECENT];
 } StepCounter;
+
+/* Keep the observation: the first item of what a step or reset returned, or the result itself. */
+static inline void keep_observation(StepCounter *self, PyObject *env, PyObject *result)
+{
+    if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) > 0) {
+        result = PyTuple_GET_ITEM(result, 0);
+    }
+    if (self->recent[self->newest].env != env) {
+        uint32_t oldest = 0;
+        for (uint32_t i = 0; i < MAX_RECENT; i++) {
+            if (self->recent[i].env == env) {
+                oldest = i;
+                break;
+            }
+            if (self->recent[i].version < self->recent[oldest].version) {
+                oldest = i;
+            }
+        }
+        self->newest = oldest;
+    }
+    Recent *entry = &self->recent[self->newest];
+    entry->env = env;
+    entry->version = ++self->versions;
+    Py_XSETREF(entry->observation, Py_NewRef(result));
+    last_path = 0;
+}
+
+static inline void keep_step(StepCounter *self, PyObject *env, PyObject *result)
+{
+    self->calls++;
+    self->path = last_path;
+    keep_observation(self, env, result);
+}
 
 static void free_rows(PyObject *capsule)
 {
@@ -256,6 +302,7 @@ static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64
     if (!self->counting || self->recorder->epoch == 0) {
         return true;
     }
+    keep_step(self, env, result);
     if (UNLIKELY(self->pending && PyList_GET_SIZE(self->pending) > 0 && self->on_pending)) {
         self->called_out = true;
         PyObject *done = PyObject_CallNoArgs(self->on_pending);
@@ -361,6 +408,7 @@ static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Aren
     begin_update(a);
     a->file->progress.env_steps += (uint64_t)width;
     end_update(a);
+    keep_step(self, env, result);
     return true;
 }
 
@@ -430,6 +478,9 @@ static PyObject *counter_forget(StepCounter *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|O", &env, &result)) {
         return NULL;
     }
+    if (result != NULL && result != Py_None && self->counting && self->recorder->epoch != 0) {
+        keep_observation(self, env, result);
+    }
     PyObject *key = PyLong_FromVoidPtr(env);
     if (key == NULL) {
         return NULL;
@@ -440,6 +491,44 @@ static PyObject *counter_forget(StepCounter *self, PyObject *args)
     Py_DECREF(key);
     if (failed) {
         return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* The observations kept, newest first: (id of the env, observation, version). */
+static PyObject *counter_recent(StepCounter *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *found = PyList_New(0);
+    uint64_t below = UINT64_MAX;
+    for (int taken = 0; found != NULL && taken < MAX_RECENT; taken++) {
+        Recent *next = NULL;
+        for (int i = 0; i < MAX_RECENT; i++) {
+            Recent *entry = &self->recent[i];
+            if (entry->observation && entry->version < below && (next == NULL || entry->version > next->version)) {
+                next = entry;
+            }
+        }
+        if (next == NULL) {
+            break;
+        }
+        below = next->version;
+        PyObject *item = Py_BuildValue("NOK", PyLong_FromVoidPtr(next->env), next->observation, next->version);
+        if (item == NULL || PyList_Append(found, item) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(item);
+    }
+    return found;
+}
+
+/* Drop the observations kept. */
+static PyObject *counter_drop(StepCounter *self, PyObject *unused)
+{
+    (void)unused;
+    for (int i = 0; i < MAX_RECENT; i++) {
+        self->recent[i].env = NULL;
+        Py_CLEAR(self->recent[i].observation);
     }
     Py_RETURN_NONE;
 }
@@ -514,6 +603,9 @@ static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
     Py_VISIT(self->on_pending);
     Py_VISIT(self->report);
     Py_VISIT(self->rows);
+    for (int i = 0; i < MAX_RECENT; i++) {
+        Py_VISIT(self->recent[i].observation);
+    }
     return 0;
 }
 
@@ -525,6 +617,9 @@ static int counter_clear(StepCounter *self)
     Py_CLEAR(self->pending);
     Py_CLEAR(self->on_pending);
     Py_CLEAR(self->report);
+    for (int i = 0; i < MAX_RECENT; i++) {
+        Py_CLEAR(self->recent[i].observation);
+    }
     return 0;
 }
 
@@ -554,11 +649,17 @@ static int set_report(StepCounter *self, PyObject *value, void *unused)
 static PyMethodDef counter_methods[] = {
     {"add", (PyCFunction)counter_add, METH_VARARGS, "add(env, rewards, ended): count one step of every row."},
     {"forget", (PyCFunction)counter_forget, METH_VARARGS, "forget(env, result=None): its current episodes were abandoned."},
+    {"recent", (PyCFunction)counter_recent, METH_NOARGS,
+     "The last observation of each env stepped lately, newest first: (id of the env, observation, version)."},
+    {"drop", (PyCFunction)counter_drop, METH_NOARGS, "Release the observations kept for `recent`."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef counter_members[] = {
     {"counting", T_BOOL, offsetof(StepCounter, counting), 0, "Whether steps are counted."},
+    {"calls", T_ULONGLONG, offsetof(StepCounter, calls), READONLY, "Steps, each of all rows of an env."},
+    {"path", T_ULONGLONG, offsetof(StepCounter, path), READONLY,
+     "Path of the last picked call before the last step, after the step before it; 0 for none."},
     {NULL, 0, 0, 0, NULL},
 };
 

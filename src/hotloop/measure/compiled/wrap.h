@@ -2,6 +2,7 @@
 #ifndef HOTLOOP_WRAP_H
 #define HOTLOOP_WRAP_H
 
+#include "call_path.h"
 #include "region.h"
 
 /* Regions to look for among the open ones. */
@@ -29,6 +30,9 @@ typedef struct {
     RegionSet never;     /* when one of these is open, `otherwise` is the region */
     RegionSet always;    /* else, when one of these is open, `region` is, without calling `choose` */
     PyObject *choose;    /* tuple of callables without arguments: all true -> region, else otherwise */
+    PyObject *pick;      /* pick(path, previous path, *args, **kwargs) -> region, or None to record nothing */
+    PyObject *settled;   /* dict: path -> region, for calls that need not ask `pick` each time */
+    uint32_t picks;      /* calls that were looked up */
     RegionSet skip_inside;     /* when one of these is open, the call is not recorded */
     PyObject *dict;
     PyObject *weak;
@@ -94,6 +98,57 @@ static __attribute__((noinline, hot)) bool is_chosen(Profiled *self, Arena *a)
         }
     }
     return true;
+}
+
+/* `pick` for a call; borrowed, since regions live as long as their recorder. NULL: record nothing. */
+static __attribute__((noinline)) Region *ask_pick(Profiled *self, PyObject *path, uint64_t previous,
+                                                  PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    size_t given = (size_t)PyVectorcall_NARGS(nargsf), named = names ? (size_t)PyTuple_GET_SIZE(names) : 0;
+    PyObject *before = PyLong_FromUnsignedLongLong(previous);
+    PyObject **all = before ? PyMem_Malloc((2 + given + named) * sizeof *all) : NULL;
+    PyObject *answer = NULL;
+    if (all != NULL) {
+        all[0] = path;
+        all[1] = before;
+        memcpy(all + 2, args, (given + named) * sizeof *all);
+        answer = PyObject_Vectorcall(self->pick, all, 2 + given, names);
+    }
+    PyMem_Free(all);
+    Py_XDECREF(before);
+    if (answer == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_NoMemory();
+        }
+        swallow_error(self->pick);
+        return self->region;
+    }
+    Region *region = Py_IS_TYPE(answer, &RegionType) && ((Region *)answer)->recorder == self->recorder
+                         ? (Region *)answer
+                         : answer == Py_None ? NULL : self->region;
+    Py_DECREF(answer);
+    return region;
+}
+
+#define ASK_EVERY 64 /* calls: a settled answer is checked now and then; twin/region.py has the same */
+
+static Region *picked_region(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    uint64_t path = call_path(), previous = last_path;
+    last_path = path;
+    PyObject *key = PyLong_FromUnsignedLongLong(path);
+    PyObject *known = key && ++self->picks % ASK_EVERY ? PyDict_GetItemWithError(self->settled, key) : NULL;
+    Region *region = self->region;
+    if (known != NULL && Py_IS_TYPE(known, &RegionType)) {
+        region = (Region *)known;
+    } else if (key != NULL && !PyErr_Occurred()) {
+        region = ask_pick(self, key, previous, args, nargsf, names);
+    }
+    if (PyErr_Occurred()) {
+        swallow_error((PyObject *)self);
+    }
+    Py_XDECREF(key);
+    return region;
 }
 
 static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
@@ -173,7 +228,12 @@ static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject
     }
     __builtin_prefetch(self->last.child);
     Region *region = self->region, *outer = self->outer;
-    if (self->otherwise != NULL && !is_chosen(self, a)) {
+    if (self->pick != NULL && !any_open(a, &self->never) && !any_open(a, &self->always)) {
+        region = picked_region(self, args, nargsf, names);
+        if (region == NULL || rec->epoch != self->epoch) {
+            return PyObject_Vectorcall(self->function, args, nargsf, names);
+        }
+    } else if (self->otherwise != NULL && !is_chosen(self, a)) {
         region = self->otherwise;
         outer = self->otherwise_outer ? self->otherwise_outer : outer;
     }
@@ -251,11 +311,12 @@ static bool fill_choices(PyObject **into, PyObject *value)
 static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
 {
     static char *words[] = {"function", "outer", "no_outer_inside", "skip_inside", "choose", "always", "never",
-                            "otherwise", "otherwise_outer", "after", NULL};
+                            "otherwise", "otherwise_outer", "after", "pick", "settled", NULL};
     PyObject *function, *outer = NULL, *no_outer_inside = NULL, *skip_inside = NULL, *choose = NULL, *always = NULL;
     PyObject *never = NULL, *otherwise = NULL, *otherwise_outer = NULL, *after = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOO", words, &function, &outer, &no_outer_inside, &skip_inside,
-                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after) ||
+    PyObject *pick = NULL, *settled = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOOOO!", words, &function, &outer, &no_outer_inside, &skip_inside,
+                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after, &pick, &PyDict_Type, &settled) ||
         !is_region_or_none(outer, "outer") || !is_region_or_none(otherwise, "otherwise") ||
         !is_region_or_none(otherwise_outer, "otherwise_outer")) {
         return NULL;
@@ -272,9 +333,11 @@ static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
     profiled->otherwise = (Region *)none_to_null(otherwise);
     profiled->otherwise_outer = (Region *)none_to_null(otherwise_outer);
     profiled->after = none_to_null(after);
+    profiled->pick = none_to_null(pick);
+    profiled->settled = settled ? Py_NewRef(settled) : PyDict_New();
     if (!fill_set(&profiled->no_outer_inside, no_outer_inside, "no_outer_inside") || !fill_set(&profiled->skip_inside, skip_inside, "skip_inside") ||
         !fill_set(&profiled->always, always, "always") || !fill_set(&profiled->never, never, "never") ||
-        !fill_choices(&profiled->choose, choose)) {
+        !fill_choices(&profiled->choose, choose) || profiled->settled == NULL) {
         Py_DECREF(profiled);
         return NULL;
     }
@@ -292,6 +355,8 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
     Py_VISIT(self->always.regions);
     Py_VISIT(self->never.regions);
     Py_VISIT(self->choose);
+    Py_VISIT(self->pick);
+    Py_VISIT(self->settled);
     Py_VISIT(self->otherwise);
     Py_VISIT(self->otherwise_outer);
     Py_VISIT(self->after);
@@ -304,6 +369,7 @@ static int profiled_clear(Profiled *self)
     Py_CLEAR(self->dict);
     Py_CLEAR(self->after);
     Py_CLEAR(self->choose);
+    Py_CLEAR(self->pick);
     return 0;
 }
 
@@ -314,6 +380,7 @@ static void profiled_dealloc(Profiled *self)
         PyObject_ClearWeakRefs((PyObject *)self);
     }
     profiled_clear(self);
+    Py_XDECREF(self->settled);
     Py_XDECREF(self->region);
     Py_XDECREF(self->function);
     Py_XDECREF(self->outer);

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from hotloop.capture import layout
 from hotloop.measure.core_shared import RECORD_GAPS, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
+from hotloop.measure.twin import call_path
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
 
 if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
 
 MAX_SET = 7  # regions in each set of `wrap`
+ASK_EVERY = 64  # calls: a settled answer of `pick` is checked now and then
 
 
 class Region:
@@ -186,6 +188,8 @@ class Region:
         otherwise: Region | None = None,
         otherwise_outer: Region | None = None,
         after: Callable[[Any, Any], object] | None = None,
+        pick: Callable[..., Region | None] | None = None,
+        settled: dict[int, Region] | None = None,
     ) -> Callable[..., Any]:
         """A function that runs `function` inside this region.
 
@@ -195,6 +199,11 @@ class Region:
         With `otherwise`, a call belongs to this region or to that one: to `otherwise` when one of `never` is
         open, else to this one when one of `always` is open or all of `choose` return true.
         `otherwise_outer` replaces `outer` for calls that belong to `otherwise`.
+
+        `pick(path, previous path, *args, **kwargs)` returns the region of a call when none of `always` and
+        `never` is open, or None to leave it unrecorded. `path` is a number for the Python frames that led
+        to the call; the previous path is that of the last call before it, 0 if an env was stepped or reset
+        since. Paths in `settled` are recorded as the region there, and `pick` is called only now and then.
 
         `after(first argument, result)` is called at the end of calls that opened `outer` (of all calls when
         there is no `outer`). Its exceptions are reported but not raised, and its time goes to a region of
@@ -222,11 +231,32 @@ class Region:
                 sys.excepthook(*sys.exc_info())
                 return True
 
+        known: dict[int, Region] = {} if settled is None else settled
+        lookups = 0
+
+        def picked(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Region | None:
+            nonlocal lookups
+            path, previous = call_path.call_path(frame), call_path.last_path
+            call_path.last_path = path
+            lookups += 1
+            if lookups % ASK_EVERY and path in known:
+                return known[path]
+            try:
+                return pick(path, previous, *args, **kwargs) if pick is not None else self
+            except Exception:  # as above
+                sys.excepthook(*sys.exc_info())
+                return self
+
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if not self.recorder.epoch or any(region.is_open() for region in skip_inside):
                 return function(*args, **kwargs)
             region, around = self, outer
-            if otherwise is not None and not is_chosen():
+            if pick is not None and not any(r.is_open() for r in (*never, *always)):
+                answer = picked(sys._getframe(1), args, kwargs)
+                if answer is None:
+                    return function(*args, **kwargs)
+                region = answer
+            elif otherwise is not None and not is_chosen():
                 region, around = otherwise, otherwise_outer or outer
             has_outer = around is not None
             if around is not None and (around.is_open() or any(r.is_open() for r in no_outer_inside)):

@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hotloop.measure.twin import call_path
+
 if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
     from hotloop.measure.twin.region import Region
 
+MAX_RECENT = 16  # envs whose last observation is kept
 FORMATS = frozenset("?bBhHiIlLqQfd")  # of buffers that can be read
 Column = tuple[bool, list[float]]  # whether it is a number, not an array; its values
 
@@ -47,6 +50,9 @@ class StepCounter:
     When the list `pending` is not empty after a step, `on_pending()` is called. With `report` set, counts
     are passed to it, as keyword arguments of `Recorder.progress`, and not counted here. `called_out` tells
     whether the last step called any other code; if not, it was too short to be worth recording.
+
+    `calls` counts steps, each of all rows of an env. `path` is the path of the last call picked by
+    `Region.wrap` between the last step and the one before it, 0 for none.
     """
 
     def __init__(
@@ -79,12 +85,36 @@ class StepCounter:
         self._pending = pending
         self._on_pending = on_pending
         self._rows: dict[int, Rows] = {}
+        self.calls = 0
+        self.path = 0
+        self._recent: dict[int, tuple[Any, int]] = {}  # id of an env -> observation, version; newest last
+        self._versions = 0
+
+    def _keep(self, env: Any, result: Any) -> None:
+        self._versions += 1
+        observation = result[0] if isinstance(result, tuple) and result else result
+        self._recent.pop(id(env), None)
+        self._recent[id(env)] = (observation, self._versions)
+        if len(self._recent) > MAX_RECENT:
+            del self._recent[next(iter(self._recent))]
+        call_path.last_path = 0
+
+    def recent(self) -> list[tuple[int, Any, int]]:
+        """The last observation of each env stepped lately, newest first: (id of the env, it, version)."""
+        return [(env, *kept) for env, kept in reversed(self._recent.items())]
+
+    def drop(self) -> None:
+        """Release the observations kept for `recent`."""
+        self._recent.clear()
 
     def __call__(self, env: Any, result: Any) -> None:
         """Count one step of `env` that returned `result`."""
         self.called_out = False
         if not self.counting or not self._recorder.epoch:
             return
+        self.calls += 1
+        self.path = call_path.last_path
+        self._keep(env, result)
         if self._pending and self._on_pending is not None:
             self.called_out = True
             self._on_pending()
@@ -110,6 +140,8 @@ class StepCounter:
 
     def forget(self, env: Any, result: Any = None) -> None:
         """Abandon the current episodes of `env`; can be the `after` of a reset."""
+        if result is not None and self.counting and self._recorder.epoch:
+            self._keep(env, result)
         self._rows.pop(id(env), None)
 
     def _columns(self, result: Any, read_rewards: bool) -> list[list[float]] | None:
