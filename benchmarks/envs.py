@@ -147,14 +147,14 @@ def groups() -> list[Group]:
         ),
         Group(
             "platformer",
-            "Platformer and Mario, game frames/s (chain: 4 frames a step, 84 x 84 gray, stack of 4)",
+            "Platformer and Mario, game frames/s (preprocessing: 4 frames a step, 84 x 84 gray, stack of 4)",
             (
-                Entry("platformer", "hotloop, the whole chain in one kernel", SMALL),
+                Entry("platformer", "hotloop, game and preprocessing in one kernel", SMALL),
                 Entry("platformer-copies", "hotloop, the same, copies handed out", SMALL),
-                Entry("platformer-raw", "hotloop, RGB frames 240 x 256, no chain", SMALL),
+                Entry("platformer-raw", "hotloop, RGB frames 240 x 256, no preprocessing", SMALL),
                 Entry("platformer-wrappers", "Gymnasium's wrappers around our RGB frames", (1,)),
-                Entry("platformer-rules", "rules.py in its plain chain, the twin", (1,)),
-                Entry("mario", "Super Mario Bros in its emulator, our chain", (1,)),
+                Entry("platformer-rules", "rules.py with plain preprocessing, the twin", (1,)),
+                Entry("mario", "Super Mario Bros in its emulator, our preprocessing", (1,)),
                 Entry("mario-raw", "Super Mario Bros in its emulator, RGB frames", (1,)),
             ),
             (

@@ -333,13 +333,13 @@ def frames_of(contestant: Contestant, skip: int) -> Contestant:
     return counted, row_bytes
 
 
-def platformer(num_envs: int, *, chained: bool = True, copy: bool = False) -> Contestant:
-    from hotloop.rl.envs.chain import Chain
+def platformer(num_envs: int, *, preprocessed: bool = True, copy: bool = False) -> Contestant:
+    from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
     from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 
-    chain = Chain() if chained else None
-    env = PlatformerVectorEnv(num_envs, chain=chain, copy=copy, autoreset_mode="SameStep")
-    return frames_of(gymnasium_like(env, 7, num_envs), chain.skip if chain else 1)
+    preprocessing = FramePreprocessing() if preprocessed else None
+    env = PlatformerVectorEnv(num_envs, preprocessing=preprocessing, copy=copy, autoreset_mode="SameStep")
+    return frames_of(gymnasium_like(env, 7, num_envs), preprocessing.skip if preprocessing else 1)
 
 
 def played(env: Any, skip: int) -> Contestant:
@@ -372,12 +372,12 @@ def platformer_wrappers(_: int) -> Contestant:
                     break
             return frame, total, terminated, truncated, info
 
-    env = GrayscaleObservation(Skip(chain=None))
+    env = GrayscaleObservation(Skip(preprocessing=None))
     return played(FrameStackObservation(ResizeObservation(env, (84, 84)), 4), 4)
 
 
 def platformer_rules(_: int) -> Contestant:
-    from hotloop.rl.envs.chain import PlainChain
+    from hotloop.rl.envs.frame_preprocessing import PreprocessedGame
     from hotloop.rl.envs.platformer.config import PlatformerConfig
     from hotloop.rl.envs.platformer.rules import make_twin
 
@@ -385,7 +385,7 @@ def platformer_rules(_: int) -> Contestant:
         def reset(self, seed: int | None = None) -> Any:
             if seed is not None:
                 self.twin = make_twin(PlatformerConfig(), seed)
-                assert isinstance(self.twin, PlainChain)
+                assert isinstance(self.twin, PreprocessedGame)
             return self.twin.reset()
 
         def step(self, action: int) -> Any:
@@ -394,11 +394,13 @@ def platformer_rules(_: int) -> Contestant:
     return played(Seeded(), 4)
 
 
-def mario(_: int, *, chained: bool) -> Contestant:
-    from hotloop.rl.envs.chain import Chain
+def mario(_: int, *, preprocessed: bool) -> Contestant:
+    from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
     from hotloop.rl.envs.mario import MarioEnv
 
-    return played(MarioEnv(chain=Chain() if chained else None), 4 if chained else 1)
+    return played(
+        MarioEnv(preprocessing=FramePreprocessing() if preprocessed else None), 4 if preprocessed else 1
+    )
 
 
 # ---- twins
@@ -472,11 +474,11 @@ CONTESTANTS: dict[str, Callable[[int], Contestant]] = {
     "petri-plain": functools.partial(petri, turbo=False),
     "platformer": platformer,
     "platformer-copies": functools.partial(platformer, copy=True),
-    "platformer-raw": functools.partial(platformer, chained=False),
+    "platformer-raw": functools.partial(platformer, preprocessed=False),
     "platformer-wrappers": platformer_wrappers,
     "platformer-rules": platformer_rules,
-    "mario": functools.partial(mario, chained=True),
-    "mario-raw": functools.partial(mario, chained=False),
+    "mario": functools.partial(mario, preprocessed=True),
+    "mario-raw": functools.partial(mario, preprocessed=False),
     "track-near": track,
     "track-all": functools.partial(track, projection="all"),
     "track-rules": track_rules,

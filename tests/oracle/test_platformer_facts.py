@@ -21,7 +21,7 @@ GROUND = LOWEST_GROUND
 
 def meadow() -> Platformer:
     """A level of flat ground, nobody on it."""
-    game = Platformer(PlatformerConfig(level=0, chain=None), 0, draw=False)
+    game = Platformer(PlatformerConfig(level=0, preprocessing=None), 0, draw=False)
     game.reset()
     game.enemies = []
     game.tiles[: game.level.width] = Tile.EMPTY

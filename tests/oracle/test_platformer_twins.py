@@ -1,4 +1,4 @@
-"""The platformer compiled against the platformer in plain Python: games, levels, frames, chains, exactly."""
+"""The compiled platformer equals the one in plain Python: games, levels, frames, preprocessing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation, Tran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.rl.envs.chain import Chain, area_weights, seen_through, shrink, to_gray
-from hotloop.rl.envs.chain_kernels import CompiledChain
+from hotloop.rl.envs.frame_preprocessing import (
+    FramePreprocessing,
+    area_weights,
+    preprocess_frame,
+    shrink,
+    to_gray,
+)
+from hotloop.rl.envs.frame_preprocessing_kernels import CompiledPreprocessor
 from hotloop.rl.envs.platformer import kernels as k
 from hotloop.rl.envs.platformer import kernels_step
 from hotloop.rl.envs.platformer.config import PlatformerConfig
@@ -21,7 +27,7 @@ from hotloop.rl.envs.platformer.env import PlatformerEnv, PlatformerVectorEnv
 from hotloop.rl.envs.platformer.rules import Platformer, make_twin
 
 SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
-QUICK = Chain(skip=1, size=8, stack=1)  # the least to draw
+QUICK = FramePreprocessing(skip=1, size=8, stack=1)  # the least to draw
 LIKELY = np.array([0, 1, 2, 3, 4, 4, 4, 2, 5, 6])  # mostly to the right
 
 
@@ -72,9 +78,12 @@ def test_more_than_a_hundred_thousand_frames_of_the_game_are_the_same(
 ) -> None:
     rows, seed = 26, 11  # four times 26 x 1000 frames
     setup: dict[str, Any] = {"level": level, "difficulty": difficulty, "max_episode_steps": 400}
-    env = PlatformerVectorEnv(rows, chain=QUICK, autoreset_mode=mode, copy=False, **setup)
-    # Without a chain the twin counts frames itself, and QUICK's steps are frames.
-    twins = [Platformer(PlatformerConfig(chain=None, **setup), seed + row, draw=False) for row in range(rows)]
+    env = PlatformerVectorEnv(rows, preprocessing=QUICK, autoreset_mode=mode, copy=False, **setup)
+    # Without preprocessing the twin counts frames itself, and QUICK's steps are frames.
+    twins = [
+        Platformer(PlatformerConfig(preprocessing=None, **setup), seed + row, draw=False)
+        for row in range(rows)
+    ]
     env.reset(seed=seed)
     for twin in twins:
         twin.reset()
@@ -113,7 +122,7 @@ def test_more_than_a_hundred_thousand_frames_of_the_game_are_the_same(
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), difficulty=st.sampled_from(["easy", "normal", "hard"]))
 def test_both_builders_draw_the_same_levels(seed: int, difficulty: Any) -> None:
-    env = PlatformerVectorEnv(2, difficulty=difficulty, chain=QUICK)
+    env = PlatformerVectorEnv(2, difficulty=difficulty, preprocessing=QUICK)
     twin = Platformer(PlatformerConfig(difficulty=difficulty), seed + 1, draw=False)
     for first_seed in (seed, None):  # the second level shows that both streams went on to the same place
         env.reset(seed=first_seed)
@@ -129,7 +138,12 @@ def test_both_builders_draw_the_same_levels(seed: int, difficulty: Any) -> None:
 def test_a_thousand_frames_are_drawn_the_same(difficulty: Any) -> None:
     rows, seed = 10, 3
     env = PlatformerVectorEnv(
-        rows, difficulty=difficulty, chain=None, autoreset_mode=SAME_STEP, copy=False, render_mode="rgb_array"
+        rows,
+        difficulty=difficulty,
+        preprocessing=None,
+        autoreset_mode=SAME_STEP,
+        copy=False,
+        render_mode="rgb_array",
     )
     twins = [Platformer(env.config, seed + row, draw=False) for row in range(rows)]
     observations, _ = env.reset(seed=seed)
@@ -154,11 +168,13 @@ def test_a_thousand_frames_are_drawn_the_same(difficulty: Any) -> None:
     assert np.array_equal(env.render()[3], observations[3])
 
 
-def run_chain(chain: Chain, seed: int, steps: int, difficulty: Any = "hard") -> int:
-    """Follow two rows through the whole chain; how many episodes ended."""
-    config = PlatformerConfig(difficulty=difficulty, chain=chain, max_episode_steps=25)
+def run_preprocessed(
+    preprocessing: FramePreprocessing, seed: int, steps: int, difficulty: Any = "hard"
+) -> int:
+    """Follow two rows with preprocessing; return how many episodes ended."""
+    config = PlatformerConfig(difficulty=difficulty, preprocessing=preprocessing, max_episode_steps=25)
     env = PlatformerVectorEnv(
-        2, difficulty=difficulty, chain=chain, max_episode_steps=25, autoreset_mode=SAME_STEP
+        2, difficulty=difficulty, preprocessing=preprocessing, max_episode_steps=25, autoreset_mode=SAME_STEP
     )
     twins = [make_twin(config, seed + row) for row in range(2)]
     observations, _ = env.reset(seed=seed)
@@ -182,28 +198,34 @@ def run_chain(chain: Chain, seed: int, steps: int, difficulty: Any = "hard") -> 
     return ended
 
 
-def test_the_whole_chain_is_the_same_as_its_plain_form() -> None:
-    assert run_chain(Chain(), 7, 60) > 1
+def test_all_preprocessing_is_the_same_as_its_plain_form() -> None:
+    assert run_preprocessed(FramePreprocessing(), 7, 60) > 1
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(
-    chain=st.builds(
-        Chain, skip=st.integers(1, 5), gray=st.booleans(), size=st.integers(8, 240), stack=st.integers(1, 5)
+    preprocessing=st.builds(
+        FramePreprocessing,
+        skip=st.integers(1, 5),
+        gray=st.booleans(),
+        size=st.integers(8, 240),
+        stack=st.integers(1, 5),
     ),
     seed=st.integers(0, 10**6),
 )
-def test_any_chain_is_the_same_as_its_plain_form(chain: Chain, seed: int) -> None:
-    run_chain(chain, seed, 8)
+def test_any_preprocessing_is_the_same_as_its_plain_form(
+    preprocessing: FramePreprocessing, seed: int
+) -> None:
+    run_preprocessed(preprocessing, seed, 8)
 
 
 @pytest.mark.long
-def test_ten_thousand_frames_through_the_chain_are_the_same() -> None:
-    assert run_chain(Chain(), 70, 2000) > 30
-    assert run_chain(Chain(gray=False, skip=2), 71, 1000, "normal") > 10
+def test_ten_thousand_preprocessed_frames_are_the_same() -> None:
+    assert run_preprocessed(FramePreprocessing(), 70, 2000) > 30
+    assert run_preprocessed(FramePreprocessing(gray=False, skip=2), 71, 1000, "normal") > 10
 
 
-# ---- the chain against Gymnasium's wrappers
+# ---- the preprocessing against Gymnasium's wrappers
 
 
 class Skip(gymnasium.Wrapper):
@@ -223,11 +245,11 @@ class Skip(gymnasium.Wrapper):
         return frame, total, terminated, truncated, info
 
 
-def wrapped(chain: Chain, resize: Any) -> Any:
-    env: Any = Skip(PlatformerEnv(chain=None, difficulty="normal"), chain.skip)
-    if chain.gray:
+def wrapped(preprocessing: FramePreprocessing, resize: Any) -> Any:
+    env: Any = Skip(PlatformerEnv(preprocessing=None, difficulty="normal"), preprocessing.skip)
+    if preprocessing.gray:
         env = GrayscaleObservation(env)
-    return FrameStackObservation(resize(env, (chain.size, chain.size)), chain.stack)
+    return FrameStackObservation(resize(env, (preprocessing.size, preprocessing.size)), preprocessing.stack)
 
 
 def our_resize(env: Any, shape: tuple[int, int]) -> Any:
@@ -235,9 +257,12 @@ def our_resize(env: Any, shape: tuple[int, int]) -> Any:
     return TransformObservation(env, lambda frame: shrink(frame, shape[0]), space)
 
 
-def play_both(chain: Chain, resize: Any, steps: int) -> tuple[list[Any], list[Any]]:
-    """Observations of the fused chain and of the wrappers; rewards and flags must be the same."""
-    ours, theirs = PlatformerEnv(chain=chain, difficulty="normal"), wrapped(chain, resize)
+def play_both(preprocessing: FramePreprocessing, resize: Any, steps: int) -> tuple[list[Any], list[Any]]:
+    """Observations of the compiled preprocessing and of the wrappers; rewards and flags must be the same."""
+    ours, theirs = (
+        PlatformerEnv(preprocessing=preprocessing, difficulty="normal"),
+        wrapped(preprocessing, resize),
+    )
     assert ours.observation_space == theirs.observation_space
     seen: tuple[list[Any], list[Any]] = ([ours.reset(seed=4)[0]], [theirs.reset(seed=4)[0]])
     fingers = Fingers(1, 4)
@@ -253,24 +278,30 @@ def play_both(chain: Chain, resize: Any, steps: int) -> tuple[list[Any], list[An
     return seen
 
 
-@pytest.mark.parametrize("chain", [Chain(), Chain(skip=3, gray=False, size=60, stack=2)])
-def test_gymnasiums_wrappers_around_raw_frames_give_the_same_observations(chain: Chain) -> None:
-    ours, theirs = play_both(chain, our_resize, 60)
+@pytest.mark.parametrize(
+    "preprocessing", [FramePreprocessing(), FramePreprocessing(skip=3, gray=False, size=60, stack=2)]
+)
+def test_gymnasiums_wrappers_around_raw_frames_give_the_same_observations(
+    preprocessing: FramePreprocessing,
+) -> None:
+    ours, theirs = play_both(preprocessing, our_resize, 60)
     assert np.array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("chain", [Chain(), Chain(gray=False, size=60)])
-def test_opencv_differs_by_one_level_and_only_where_the_mean_is_exactly_between_two(chain: Chain) -> None:
+@pytest.mark.parametrize("preprocessing", [FramePreprocessing(), FramePreprocessing(gray=False, size=60)])
+def test_opencv_differs_by_one_level_and_only_where_the_mean_is_exactly_between_two(
+    preprocessing: FramePreprocessing,
+) -> None:
     pytest.importorskip("cv2", reason="Gymnasium's ResizeObservation needs opencv-python-headless")
     from gymnasium.wrappers import ResizeObservation
 
-    ours, theirs = play_both(chain, ResizeObservation, 100)
+    ours, theirs = play_both(preprocessing, ResizeObservation, 100)
     distance = np.abs(np.array(ours, dtype=np.int64) - np.array(theirs))
     assert distance.max() <= 1 and (distance > 0).mean() < 1e-3
 
     import cv2
 
-    game = Platformer(PlatformerConfig(chain=None, difficulty="normal"), 4)
+    game = Platformer(PlatformerConfig(preprocessing=None, difficulty="normal"), 4)
     frame, _ = game.reset()
     for step in range(40):
         frame = game.step(1 + step // 10 % 2)[0]
@@ -284,11 +315,11 @@ def test_opencv_differs_by_one_level_and_only_where_the_mean_is_exactly_between_
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(size=st.integers(8, 240), gray=st.booleans(), seed=st.integers(0, 100))
-def test_the_compiled_chain_for_any_frames_is_the_plain_one(size: int, gray: bool, seed: int) -> None:
-    chain = Chain(size=size, gray=gray, stack=3)
+def test_the_compiled_preprocessor_for_any_frames_is_the_plain_one(size: int, gray: bool, seed: int) -> None:
+    preprocessing = FramePreprocessing(size=size, gray=gray, stack=3)
     frames = np.random.default_rng(seed).integers(0, 256, (4, 240, 256, 3)).astype(np.uint8)
-    compiled = CompiledChain(chain)
-    expected = [seen_through(chain, frame) for frame in frames]
+    compiled = CompiledPreprocessor(preprocessing)
+    expected = [preprocess_frame(preprocessing, frame) for frame in frames]
     assert np.array_equal(compiled.begin(frames[0]), np.stack([expected[0]] * 3))
     for frame in frames[1:]:
         seen = compiled.push(frame)
@@ -302,9 +333,13 @@ def test_area_weights_share_every_pixel_out_exactly() -> None:
     assert area_weights(240, 84)[0].sum() == 20 and area_weights(256, 84)[0].sum() == 64
 
 
-def test_another_batch_or_chain_never_compiles_again() -> None:
-    for rows, chain in ((1, None), (3, Chain()), (5, Chain(gray=False, size=30, stack=1))):
-        env = PlatformerVectorEnv(rows, chain=chain)
+def test_another_batch_or_preprocessing_never_compiles_again() -> None:
+    for rows, preprocessing in (
+        (1, None),
+        (3, FramePreprocessing()),
+        (5, FramePreprocessing(gray=False, size=30, stack=1)),
+    ):
+        env = PlatformerVectorEnv(rows, preprocessing=preprocessing)
         env.reset(seed=0)
         env.step(np.ones(rows, dtype=np.int64))
     assert len(kernels_step.run_rows.signatures) == 1  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 import hotloop
 import hotloop.rl.envs
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.chain import Chain, PlainChain, seen_through
+from hotloop.rl.envs.frame_preprocessing import FramePreprocessing, PreprocessedGame, preprocess_frame
 from hotloop.rl.envs.mario import BUTTONS, INFOS, MarioEnv
 
 installed = pytest.mark.skipif(
@@ -32,7 +32,7 @@ installed = pytest.mark.skipif(
 
 @pytest.fixture
 def raw() -> Iterator[MarioEnv]:
-    env = MarioEnv(chain=None, render_mode="rgb_array")
+    env = MarioEnv(preprocessing=None, render_mode="rgb_array")
     yield env
     env.close()
 
@@ -77,7 +77,7 @@ def test_a_death_costs_and_terminates(raw: MarioEnv) -> None:
 
 
 @installed
-def test_the_chain_is_the_platformers_to_the_bit(raw: MarioEnv) -> None:
+def test_frames_are_preprocessed_as_in_the_platformer_to_the_bit(raw: MarioEnv) -> None:
     class Game:
         def reset(self) -> Any:
             return raw.reset()
@@ -85,8 +85,8 @@ def test_the_chain_is_the_platformers_to_the_bit(raw: MarioEnv) -> None:
         def step(self, action: int) -> Any:
             return raw.step(action)
 
-    chain = Chain()
-    ours, plain = MarioEnv(chain=chain), PlainChain(Game(), chain)
+    preprocessing = FramePreprocessing()
+    ours, plain = MarioEnv(preprocessing=preprocessing), PreprocessedGame(Game(), preprocessing)
     assert np.array_equal(ours.reset()[0], plain.reset()[0])
     rng = np.random.default_rng(1)
     for _ in range(40):
@@ -99,7 +99,9 @@ def test_the_chain_is_the_platformers_to_the_bit(raw: MarioEnv) -> None:
 
 @installed
 def test_stages_colours_and_limits() -> None:
-    env = MarioEnv(world=4, stage=2, chain=Chain(gray=False, size=60, stack=2), max_episode_steps=3)
+    env = MarioEnv(
+        world=4, stage=2, preprocessing=FramePreprocessing(gray=False, size=60, stack=2), max_episode_steps=3
+    )
     first, _ = env.reset()
     assert first.shape == (2, 60, 60, 3) and np.array_equal(first[0], first[1])
     outcomes = [env.step(0)[2:4] for _ in range(3)]
@@ -142,7 +144,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         ({"world": 9}, "1 to 8"),
         ({"stage": 0}, "1 to 4"),
         ({"rom": "gold"}, "vanilla"),
-        ({"chain": "gray"}, "RGB frames"),
+        ({"preprocessing": "gray"}, "raw RGB frames"),
         ({"max_episode_steps": -1}, "at least 1"),
         ({"render_mode": "human"}, "rgb_array"),
     ],
@@ -156,8 +158,8 @@ def test_no_rom_is_kept_here() -> None:
     assert not list(Path(hotloop.__file__).parents[2].glob("src/**/*.nes"))
 
 
-def test_the_chain_sees_each_frame_once() -> None:
+def test_each_frame_is_preprocessed_once() -> None:
     frame = np.zeros((240, 256, 3), dtype=np.uint8)
     frame[:, 128:] = 255
-    seen = seen_through(Chain(), frame)
+    seen = preprocess_frame(FramePreprocessing(), frame)
     assert set(np.unique(seen[:, :41])) == {0} and set(np.unique(seen[:, 43:])) == {255}

@@ -13,21 +13,26 @@ from gymnasium.utils.env_checker import check_env
 
 import hotloop.rl.envs  # noqa: F401
 from hotloop._util.errors import HotloopError
+from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.platformer.config import PlatformerConfig
-from hotloop.rl.envs.platformer.env import Chain, PlatformerEnv, PlatformerVectorEnv
+from hotloop.rl.envs.platformer.env import PlatformerEnv, PlatformerVectorEnv
 from hotloop.rl.envs.platformer.rules import make_twin
 from hotloop.testing.conformance import check_vector_env
 
-SMALL = Chain(skip=3, size=12, stack=2)
+SMALL = FramePreprocessing(skip=3, size=12, stack=2)
 
 
-@pytest.mark.parametrize("chain", [Chain(), None, Chain(gray=False, stack=1)])
-def test_the_checkers_of_gymnasium_and_stable_baselines3_pass(chain: Chain | None) -> None:
+@pytest.mark.parametrize(
+    "preprocessing", [FramePreprocessing(), None, FramePreprocessing(gray=False, stack=1)]
+)
+def test_the_checkers_of_gymnasium_and_stable_baselines3_pass(
+    preprocessing: FramePreprocessing | None,
+) -> None:
     sb3 = pytest.importorskip("stable_baselines3.common.env_checker")
-    made = gymnasium.make("hotloop/Platformer-v0", chain=chain, render_mode="rgb_array")
+    made = gymnasium.make("hotloop/Platformer-v0", preprocessing=preprocessing, render_mode="rgb_array")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Stable-Baselines3 has opinions on the shape of pictures
-        sb3.check_env(PlatformerEnv(chain=chain))
+        sb3.check_env(PlatformerEnv(preprocessing=preprocessing))
     check_env(made.unwrapped)
 
 
@@ -36,7 +41,7 @@ def rightwards(_env: Any, _infos: Any, rng: Any) -> Any:
 
 
 def test_the_conformance_kit_passes() -> None:
-    setup: dict[str, Any] = {"difficulty": "hard", "chain": SMALL, "max_episode_steps": 25}
+    setup: dict[str, Any] = {"difficulty": "hard", "preprocessing": SMALL, "max_episode_steps": 25}
 
     def make(
         num_envs: int, autoreset_mode: Any = "NextStep", num_threads: int = 1, copy: bool = True
@@ -80,7 +85,7 @@ def test_default_observations_and_what_collectors_take_of_them() -> None:
 
 
 def test_frames_are_pictures_of_the_game() -> None:
-    env = PlatformerEnv(level=0, chain=None, render_mode="rgb_array")
+    env = PlatformerEnv(level=0, preprocessing=None, render_mode="rgb_array")
     frame, _ = env.reset(seed=0)
     assert frame.shape == (240, 256, 3) and np.array_equal(np.asarray(env.render()), frame)
     assert len(np.unique(frame.reshape(-1, 3), axis=0)) > 30  # colours
@@ -109,7 +114,7 @@ def test_threads_change_nothing_and_copies_go_on_alone() -> None:
         ({"difficulty": "brutal"}, "easy, normal, hard"),
         ({"level": -1}, "at least 0"),
         ({"level": True}, "at least 0"),
-        ({"chain": 4}, "RGB frames as they are"),
+        ({"preprocessing": 4}, "raw RGB frames"),
         ({"max_episode_steps": 0}, "at least 1"),
         ({"render_mode": "human"}, "rgb_array"),
     ],
@@ -122,13 +127,18 @@ def test_settings_that_cannot_be_are_refused_with_what_can(wrong: dict[str, Any]
 @pytest.mark.parametrize(
     "wrong", [{"skip": 0}, {"size": 7}, {"size": 241}, {"stack": 0}, {"skip": 2.5}, {"gray": 1}]
 )
-def test_chains_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(HotloopError, match="cannot be used in a chain"):
-        Chain(**wrong)
+def test_invalid_preprocessing_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(HotloopError, match=r"is out of range; use|use True or False"):
+        FramePreprocessing(**wrong)
+
+
+def test_the_old_name_says_what_the_new_one_is() -> None:
+    with pytest.raises(ImportError, match=r"import FramePreprocessing .* preprocessing="):
+        from hotloop.rl.envs.chain import Chain  # noqa: F401
 
 
 def test_a_wrong_action_is_refused_and_nothing_is_stepped() -> None:
-    env = PlatformerVectorEnv(3, chain=SMALL)
+    env = PlatformerVectorEnv(3, preprocessing=SMALL)
     env.reset(seed=0)
     before = env.save_state()
     with pytest.raises(HotloopError, match="action 7 of row 1"):

@@ -25,7 +25,7 @@ from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration, percent
 from hotloop.machine.facts import cores_granted
-from hotloop.rl.envs.chain import Chain
+from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.mario import MarioEnv
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, FrameActor, check_config, train
@@ -212,15 +212,17 @@ def async_dqn_config(config: Mario, quiet: bool = True) -> AsyncDQNConfig:
 
 def make_env(config: Mario, seed: int) -> Any:
     """The games of one collector: a vector env of the platformer, or one game in the emulator."""
-    chain = Chain(skip=config.skip, size=config.size, stack=config.stack)
+    preprocessing = FramePreprocessing(skip=config.skip, size=config.size, stack=config.stack)
     if config.env == "mario":
         world, stage = _world_and_stage(config.world)
-        return MarioEnv(world=world, stage=stage, chain=chain, max_episode_steps=config.max_episode_steps)
+        return MarioEnv(
+            world=world, stage=stage, preprocessing=preprocessing, max_episode_steps=config.max_episode_steps
+        )
     return PlatformerVectorEnv(
         config.settings.envs_per_collector,
         level=config.level,
         difficulty=config.difficulty,
-        chain=chain,
+        preprocessing=preprocessing,
         max_episode_steps=config.max_episode_steps,
         autoreset_mode=AutoresetMode.SAME_STEP,
         copy=False,

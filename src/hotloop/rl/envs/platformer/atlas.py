@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import WIDTH, to_gray
+from hotloop.rl.envs.frame_preprocessing import WIDTH, to_gray
 from hotloop.rl.envs.platformer import art, paint
 from hotloop.rl.envs.platformer.config import TILE
 from hotloop.rl.envs.platformer.paint import CLEAR, Picture

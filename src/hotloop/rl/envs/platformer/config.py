@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, Literal, get_args
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.chain import HEIGHT, WIDTH, Chain, checked_chain
+from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH, FramePreprocessing, check_preprocessing
 
 Difficulty = Literal["easy", "normal", "hard"]
 
@@ -133,7 +133,7 @@ class PlatformerConfig:
     """The seed of the one level that is played; None: a new level for each episode."""
     difficulty: Difficulty = "easy"
     """`easy`, `normal` or `hard`: wider pits, more enemies, longer levels."""
-    chain: Chain | None = field(default_factory=Chain)
+    preprocessing: FramePreprocessing | None = field(default_factory=FramePreprocessing)
     """What happens to the frames; None: RGB frames uint8 [240, 256, 3] as they are, one for each step."""
     max_episode_steps: int | None = None
     """The episode is truncated after so many steps; None: only the game's clock limits it."""
@@ -150,7 +150,7 @@ class PlatformerConfig:
             raise HotloopError(
                 f"difficulty={self.difficulty!r} is not known; use {', '.join(get_args(Difficulty))}."
             )
-        checked_chain(self.chain)
+        check_preprocessing(self.preprocessing)
         most: Any = self.max_episode_steps
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             raise HotloopError(
@@ -166,4 +166,4 @@ class PlatformerConfig:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         """Of one row's observation."""
-        return (HEIGHT, WIDTH, 3) if self.chain is None else self.chain.shape
+        return (HEIGHT, WIDTH, 3) if self.preprocessing is None else self.preprocessing.shape

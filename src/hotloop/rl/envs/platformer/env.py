@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
-from hotloop.rl.envs.chain import HEIGHT, WIDTH, Chain
+from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH, FramePreprocessing
 from hotloop.rl.envs.platformer import kernels, kernels_draw, kernels_step
 from hotloop.rl.envs.platformer.atlas import make_art, make_atlas
 from hotloop.rl.envs.platformer.config import (
@@ -28,8 +28,6 @@ from hotloop.rl.envs.platformer.config import (
 from hotloop.rl.envs.platformer.levels import build_level
 from hotloop.rl.envs.single import SingleEnv
 
-__all__ = ["Chain", "PlatformerEnv", "PlatformerVectorEnv"]
-
 _NUMBERS = ("x_pos", "y_pos", "coins", "score", "time", "life")
 _STATUS = np.array(STATUS_NAMES, dtype=object)
 
@@ -37,8 +35,9 @@ _STATUS = np.array(STATUS_NAMES, dtype=object)
 class PlatformerVectorEnv(BatchedEnv):
     """Many side-scrolling games; `PlatformerConfig` says what the settings mean.
 
-    Observation: uint8 [stack, size, size] as `chain` says, by default [4, 84, 84]; with `chain=None` frames
-    uint8 [240, 256, 3]. Actions: nothing, right, right + A, right + B, right + A + B, A, left.
+    Observation: uint8 [stack, size, size] as `preprocessing` says, by default [4, 84, 84]; with
+    `preprocessing=None`, raw RGB frames uint8 [240, 256, 3].
+    Actions: nothing, right, right + A, right + B, right + A + B, A, left.
     Infos: `x_pos`, `y_pos`, `coins`, `score`, `time`, `life`, `flag_get`, `status`. `newest_frame` is a view
     of the newest frame of every row, overwritten by the next step.
     """
@@ -49,14 +48,14 @@ class PlatformerVectorEnv(BatchedEnv):
         *,
         level: int | None = None,
         difficulty: Difficulty = "easy",
-        chain: Chain | None = Chain(),  # noqa: B008 - frozen
+        preprocessing: FramePreprocessing | None = FramePreprocessing(),  # noqa: B008 - frozen
         max_episode_steps: int | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         num_threads: int = 1,
         copy: bool = True,
         render_mode: str | None = None,
     ):
-        self.config = config = PlatformerConfig(level, difficulty, chain, max_episode_steps)
+        self.config = config = PlatformerConfig(level, difficulty, preprocessing, max_episode_steps)
         super().__init__(
             num_envs,
             Box(0, 255, config.observation_shape, np.uint8),
@@ -74,9 +73,9 @@ class PlatformerVectorEnv(BatchedEnv):
         self._always = np.ones(num_envs, dtype=np.bool_)
         self._nobody = np.zeros(0, dtype=np.bool_)
         seen = kernels_draw.RAW
-        if chain is not None:
-            seen = kernels_draw.GRAYS if chain.gray else kernels_draw.COLOURS
-        skip, most_steps = 1 if chain is None else chain.skip, max_episode_steps or 0
+        if preprocessing is not None:
+            seen = kernels_draw.GRAYS if preprocessing.gray else kernels_draw.COLOURS
+        skip, most_steps = 1 if preprocessing is None else preprocessing.skip, max_episode_steps or 0
         self._making = kernels_step.Making(
             np.array([seen, skip, most_steps, self.mode], dtype=np.int64),
             packed_plan(config.plan),
@@ -93,8 +92,8 @@ class PlatformerVectorEnv(BatchedEnv):
     def _bind(self) -> None:
         """What kernels are handed: tuples and views of the arrays, which a copied environment makes anew."""
         self.rows = kernels.Rows(self.games, self.tiles, self.enemies, self.streams)
-        chain = self.config.chain
-        stack = 1 if chain is None else chain.stack
+        preprocessing = self.config.preprocessing
+        stack = 1 if preprocessing is None else preprocessing.stack
         self._results = kernels_step.Results(
             self.observations.reshape(self.num_envs, stack, -1),
             self.final_observations.reshape(len(self.final_observations), stack, -1),
@@ -109,9 +108,9 @@ class PlatformerVectorEnv(BatchedEnv):
 
     @property
     def newest_frame(self) -> NDArray[np.uint8]:
-        """A view of the newest frames, [num_envs, size, size]; without a chain of the observations."""
+        """A view of the newest frames, [num_envs, size, size]; without preprocessing, of the observations."""
         newest: NDArray[np.uint8] = (
-            self.observations if self.config.chain is None else self.observations[:, -1]
+            self.observations if self.config.preprocessing is None else self.observations[:, -1]
         )
         return newest
 
@@ -168,8 +167,10 @@ class PlatformerVectorEnv(BatchedEnv):
     def _scratch_for(self, start: int) -> kernels_draw.Scratch:
         """Working memory of the thread whose rows begin at `start`, made once."""
         if start not in self._scratch:
-            chain = self.config.chain
-            self._scratch[start] = kernels_draw.make_scratch(84 if chain is None else chain.size)
+            preprocessing = self.config.preprocessing
+            self._scratch[start] = kernels_draw.make_scratch(
+                84 if preprocessing is None else preprocessing.size
+            )
         return self._scratch[start]
 
 
@@ -184,7 +185,7 @@ class PlatformerEnv(SingleEnv):
         *,
         level: int | None = None,
         difficulty: Difficulty = "easy",
-        chain: Chain | None = Chain(),  # noqa: B008 - frozen
+        preprocessing: FramePreprocessing | None = FramePreprocessing(),  # noqa: B008 - frozen
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
     ):
@@ -193,13 +194,16 @@ class PlatformerEnv(SingleEnv):
                 1,
                 level=level,
                 difficulty=difficulty,
-                chain=chain,
+                preprocessing=preprocessing,
                 max_episode_steps=max_episode_steps,
                 autoreset_mode=AutoresetMode.DISABLED,
                 render_mode=render_mode,
             )
         )
-        self.metadata = {**self.metadata, "render_fps": FRAMES_PER_S // (1 if chain is None else chain.skip)}
+        self.metadata = {
+            **self.metadata,
+            "render_fps": FRAMES_PER_S // (1 if preprocessing is None else preprocessing.skip),
+        }
 
     @property
     def newest_frame(self) -> NDArray[np.uint8]:

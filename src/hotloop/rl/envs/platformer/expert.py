@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.lean import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.envs.platformer.kernels import (
@@ -43,7 +43,7 @@ _RUNNING[-1][4] = _WALKING[-1][4] = _WAITING[-1][4] = 1
 SEQUENCES = np.array(_HOLDING + _RUNNING + _WALKING + _WAITING + _BACK, dtype=np.int64)
 
 
-@part
+@kernel_part
 def copy_game(rows: Rows, row: int, trial: Rows) -> None:
     """The row's game into the only row of `trial`."""
     for column in range(rows.games.shape[1]):
@@ -56,7 +56,7 @@ def copy_game(rows: Rows, row: int, trial: Rows) -> None:
             trial.enemies[0, number, column] = rows.enemies[row, number, column]
 
 
-@part
+@kernel_part
 def action_at(sequence: Any, frame: int) -> int:
     """Which action a sequence holds in a frame."""
     if frame < sequence[1]:
@@ -67,7 +67,7 @@ def action_at(sequence: Any, frame: int) -> int:
     return RIGHT_A if jumping else RIGHT
 
 
-@part
+@kernel_part
 def try_sequence(trial: Rows, sequence: Any) -> tuple[int, int]:
     """What the sequence loses against a free run of as many frames, and how far that would have led.
 
@@ -91,7 +91,7 @@ def try_sequence(trial: Rows, sequence: Any) -> tuple[int, int]:
     return (free - gained if gained > 0 else _STUCK - gained), free
 
 
-@kernel
+@allocation_free_kernel
 def choose_actions(rows: Rows, trial: Rows, sequences: Any, actions: Any) -> None:
     """An action for every row, into `actions`."""
     for row in range(actions.shape[0]):

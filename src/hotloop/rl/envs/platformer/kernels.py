@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import HEIGHT
-from hotloop.rl.envs.chain import WIDTH as SCREEN
-from hotloop.rl.envs.lean import part
+from hotloop.rl.envs.compiled import kernel_part
+from hotloop.rl.envs.frame_preprocessing import HEIGHT
+from hotloop.rl.envs.frame_preprocessing import WIDTH as SCREEN
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer.config import Tile
 from hotloop.rl.envs.platformer.kernels_level import (
@@ -64,7 +64,7 @@ class Fixed(NamedTuple):
     facts: NDArray[np.int64]  # the flag's column, the number of enemies
 
 
-@part
+@kernel_part
 def tile_at(tiles: Any, width: int, column: int, row: int) -> int:
     """What a cell holds; above and below the screen nothing, beyond the ends stone."""
     if row < 0 or row >= c.ROWS:
@@ -74,13 +74,13 @@ def tile_at(tiles: Any, width: int, column: int, row: int) -> int:
     return int(tiles[column, row])
 
 
-@part
+@kernel_part
 def solid(tiles: Any, width: int, column: int, row: int) -> bool:
     """Whether a cell stops what moves."""
     return c.FIRST_SOLID <= tile_at(tiles, width, column, row) <= c.LAST_SOLID
 
 
-@part
+@kernel_part
 def wall_in(tiles: Any, width: int, column: int, begin: int, length: int) -> bool:
     """Whether one of the cells of a column that a box covers is solid."""
     for row in range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1):
@@ -89,7 +89,7 @@ def wall_in(tiles: Any, width: int, column: int, begin: int, length: int) -> boo
     return False
 
 
-@part
+@kernel_part
 def floor_in(tiles: Any, width: int, row: int, begin: int, length: int) -> int:
     """The first of the columns that a box covers whose cell in this row is solid, or -1."""
     for column in range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1):
@@ -101,7 +101,7 @@ def floor_in(tiles: Any, width: int, row: int, begin: int, length: int) -> int:
 # ---- the player
 
 
-@part
+@kernel_part
 def steer(game: Any, direction: int, run: bool) -> None:
     """The speed along."""
     speed = int(game[ALONG])
@@ -122,7 +122,7 @@ def steer(game: Any, direction: int, run: bool) -> None:
     game[ALONG] = forward * direction
 
 
-@part
+@kernel_part
 def jump(game: Any, pressed: bool) -> None:
     """The speed down."""
     fall = int(game[DOWN])
@@ -133,7 +133,7 @@ def jump(game: Any, pressed: bool) -> None:
     game[DOWN] = min(fall, c.FALL_SPEED)
 
 
-@part
+@kernel_part
 def move_along(game: Any, tiles: Any) -> None:
     """Stops at walls and at the left edge of what is seen."""
     speed, width = int(game[ALONG]), int(game[LEVEL_WIDTH])
@@ -151,7 +151,7 @@ def move_along(game: Any, tiles: Any) -> None:
     game[PX], game[ALONG] = x, speed
 
 
-@part
+@kernel_part
 def move_down(game: Any, tiles: Any) -> None:
     """Lands on what is below; what is above stops a jump and is hit."""
     fall, width, x = int(game[DOWN]), int(game[LEVEL_WIDTH]), int(game[PX])
@@ -172,7 +172,7 @@ def move_down(game: Any, tiles: Any) -> None:
     game[PY], game[DOWN] = y, fall
 
 
-@part
+@kernel_part
 def hit_block(game: Any, tiles: Any, column: int, row: int) -> None:
     """Bricks break, coin blocks give a coin, star blocks the star that makes tall."""
     tile = tile_at(tiles, int(game[LEVEL_WIDTH]), column, row)
@@ -191,7 +191,7 @@ def hit_block(game: Any, tiles: Any, column: int, row: int) -> None:
         game[POP_FRAMES], game[POP_STAR] = c.POP_FRAMES, tile == STAR_BLOCK
 
 
-@part
+@kernel_part
 def take_coins(game: Any, tiles: Any) -> None:
     """Those in the cells that the player covers."""
     x, y, width = int(game[PX]), int(game[PY]), int(game[LEVEL_WIDTH])
@@ -206,7 +206,7 @@ def take_coins(game: Any, tiles: Any) -> None:
 # ---- enemies
 
 
-@part
+@kernel_part
 def move_enemy(game: Any, tiles: Any, enemy: Any) -> None:
     """Wakes when it comes near, walks, turns at walls, falls, goes."""
     left, width = int(game[CAMERA]) << c.UNIT_BITS, int(game[LEVEL_WIDTH])
@@ -236,7 +236,7 @@ def move_enemy(game: Any, tiles: Any, enemy: Any) -> None:
     enemy[X], enemy[Y], enemy[SPEED], enemy[FALL] = x, y, speed, fall
 
 
-@part
+@kernel_part
 def meet(game: Any, enemy: Any, falling: bool) -> None:
     """Feet on its top squash it; any other touch costs the star or the life."""
     x, y = int(game[PX]), int(game[PY])
@@ -260,7 +260,7 @@ def meet(game: Any, enemy: Any, falling: bool) -> None:
 # ---- a frame, and the beginning
 
 
-@part
+@kernel_part
 def frame_row(rows: Rows, row: int, action: int) -> int:
     """One frame with the buttons of the action held; the reward. `game[DEAD] | game[FLAG_GET]` is the end."""
     game, tiles = rows.games[row], rows.tiles[row]
@@ -283,7 +283,7 @@ def frame_row(rows: Rows, row: int, action: int) -> int:
     return judge(game, x_before, time_before)
 
 
-@part
+@kernel_part
 def judge(game: Any, x_before: int, time_before: int) -> int:
     """Clock, pits, the flag, what the infos say, and the reward."""
     if game[FRAMES] % c.FRAMES_PER_TICK == 0:
@@ -302,7 +302,7 @@ def judge(game: Any, x_before: int, time_before: int) -> int:
     return int(min(max(reward, -c.MOST_REWARD), c.MOST_REWARD))
 
 
-@part
+@kernel_part
 def reset_game(rows: Rows, row: int, plan: Any, fixed: Fixed, work: Any) -> None:
     """A new level, or the fixed one anew, and the player at its left end. `work` int64 [3] is scratch."""
     game = rows.games[row]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import HEIGHT, WIDTH
-from hotloop.rl.envs.chain_kernels import Taps, make_taps, shrink_into
-from hotloop.rl.envs.lean import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
+from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH
+from hotloop.rl.envs.frame_preprocessing_kernels import Taps, make_taps, shrink_into
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer import kernels as k
 from hotloop.rl.envs.platformer.atlas import (
@@ -61,7 +61,7 @@ def make_scratch(size: int) -> Scratch:
     return Scratch(words.view(np.uint8), words, plane, np.zeros(3, dtype=np.int64), make_taps(size))
 
 
-@part
+@kernel_part
 def put(canvas: Any, top: int, left: int, ink: Any, keep: Any) -> None:
     """A sprite or glyph; what lies outside the canvas is cut off."""
     for y in range(max(-top, 0), min(ink.shape[0], HEIGHT - top)):
@@ -69,7 +69,7 @@ def put(canvas: Any, top: int, left: int, ink: Any, keep: Any) -> None:
             canvas[top + y, left + x] = canvas[top + y, left + x] & keep[y, x] | ink[y, x]
 
 
-@part
+@kernel_part
 def draw_landscape(canvas: Any, camera: int, offset: int, atlas: Atlas) -> None:
     """Sky and hills, which scroll at a quarter and at half the speed."""
     at = (camera // 4 - offset) % LANDSCAPE
@@ -85,7 +85,7 @@ def draw_landscape(canvas: Any, camera: int, offset: int, atlas: Atlas) -> None:
             line[x] = sky[x] & keep[x] | ink[x]
 
 
-@part
+@kernel_part
 def draw_tiles(words: Any, tiles: Any, first: int, width: int, turn: int, atlas: Atlas) -> None:
     """The 17 columns of the level that the canvas shows."""
     for column in range(min(BUFFER_WIDTH // c.TILE, width - first)):
@@ -102,7 +102,7 @@ def draw_tiles(words: Any, tiles: Any, first: int, width: int, turn: int, atlas:
                     line[2 * column + 1] = line[2 * column + 1] & keep[y, 1] | ink[y, 1]
 
 
-@part
+@kernel_part
 def draw_player(canvas: Any, game: Any, left: int, atlas: Atlas) -> None:
     """Standing, running, in the air or hurt; `left` is the world's x of the canvas."""
     x = int(game[k.PX]) >> c.UNIT_BITS
@@ -119,7 +119,7 @@ def draw_player(canvas: Any, game: Any, left: int, atlas: Atlas) -> None:
     put(canvas, top, x - 2 - left, atlas.sprites_ink[shown], atlas.sprites_keep[shown])
 
 
-@part
+@kernel_part
 def draw_enemy(canvas: Any, enemy: Any, frames: int, left: int, atlas: Atlas) -> None:
     """Walking with two pictures in turn, or squashed."""
     sprite = BLOB_A if enemy[KIND] == c.BLOB else BEETLE_A
@@ -129,7 +129,7 @@ def draw_enemy(canvas: Any, enemy: Any, frames: int, left: int, atlas: Atlas) ->
     put(canvas, top, along - left, atlas.sprites_ink[shown], atlas.sprites_keep[shown])
 
 
-@part
+@kernel_part
 def write_number(canvas: Any, left: int, digits: int, number: int, atlas: Atlas) -> None:
     """So many digits, zeros in front."""
     for place in range(digits - 1, -1, -1):
@@ -138,7 +138,7 @@ def write_number(canvas: Any, left: int, digits: int, number: int, atlas: Atlas)
         put(canvas, DISPLAY_TOP, left + GLYPH * place, atlas.glyphs_ink[glyph], atlas.glyphs_keep[glyph])
 
 
-@part
+@kernel_part
 def write_word(canvas: Any, left: int, word: Any, atlas: Atlas) -> None:
     """Glyphs side by side."""
     for place in range(word.shape[0]):
@@ -146,7 +146,7 @@ def write_word(canvas: Any, left: int, word: Any, atlas: Atlas) -> None:
         put(canvas, DISPLAY_TOP, left + GLYPH * place, atlas.glyphs_ink[glyph], atlas.glyphs_keep[glyph])
 
 
-@part
+@kernel_part
 def draw_game(rows: Rows, row: int, canvas: Any, words: Any, atlas: Atlas) -> int:
     """The row's game as it stands; returns where on the canvas the screen begins."""
     game = rows.games[row]
@@ -175,7 +175,7 @@ def draw_game(rows: Rows, row: int, canvas: Any, words: Any, atlas: Atlas) -> in
     return offset
 
 
-@kernel
+@allocation_free_kernel
 def observe_row(
     rows: Rows, row: int, seen: int, atlas: Atlas, palette: Any, scratch: Scratch, newest: Any
 ) -> None:

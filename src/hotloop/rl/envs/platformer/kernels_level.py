@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.rl.envs.lean import part
+from hotloop.rl.envs.compiled import kernel_part
 from hotloop.rl.envs.platformer.config import (
     BEETLE,
     BLOB,
@@ -44,7 +44,7 @@ WALL, WALL_TOP, DOOR, WINDOW = map(int, (Tile.WALL, Tile.WALL_TOP, Tile.DOOR, Ti
 POLE_FLAG = int(Tile.POLE_FLAG)
 
 
-@part
+@kernel_part
 def lay(tiles: Any, work: Any, columns: int) -> None:
     """So many columns of flat ground."""
     column, ground = work[COLUMN], work[GROUND]
@@ -55,7 +55,7 @@ def lay(tiles: Any, work: Any, columns: int) -> None:
     work[COLUMN] = column + columns
 
 
-@part
+@kernel_part
 def lay_steps(tiles: Any, work: Any, height: int) -> None:
     """One column of ground with so many stones on it."""
     for row in range(work[GROUND] - height, work[GROUND]):
@@ -63,7 +63,7 @@ def lay_steps(tiles: Any, work: Any, height: int) -> None:
     lay(tiles, work, 1)
 
 
-@part
+@kernel_part
 def add_enemy(enemies: Any, work: Any, streams: Streams, row: int, plan: Any, column: int) -> None:
     """An enemy that stands on the ground."""
     kind = BEETLE if plan[BEETLES] and next_below(streams, row, 3) == 0 else BLOB
@@ -79,7 +79,7 @@ def add_enemy(enemies: Any, work: Any, streams: Streams, row: int, plan: Any, co
         work[ENEMIES] = count + 1
 
 
-@part
+@kernel_part
 def rest(tiles: Any, work: Any, streams: Streams, row: int) -> None:
     """Flat ground to land on, with something that grows there."""
     columns = 3 + next_below(streams, row, 3)
@@ -93,7 +93,7 @@ def rest(tiles: Any, work: Any, streams: Streams, row: int) -> None:
     lay(tiles, work, columns)
 
 
-@part
+@kernel_part
 def low_segment(tiles: Any, work: Any, streams: Streams, row: int, plan: Any, kind: int) -> None:
     """A pit, a pipe, coins or stairs."""
     column, ground = work[COLUMN], work[GROUND]
@@ -124,7 +124,7 @@ def low_segment(tiles: Any, work: Any, streams: Streams, row: int, plan: Any, ki
             lay_steps(tiles, work, step)
 
 
-@part
+@kernel_part
 def blocks(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan: Any) -> None:
     """A row of bricks and blocks to hit from below."""
     column, ground = work[COLUMN], work[GROUND]
@@ -137,7 +137,7 @@ def blocks(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan
     lay(tiles, work, columns)
 
 
-@part
+@kernel_part
 def bridge(tiles: Any, work: Any, streams: Streams, row: int, plan: Any) -> None:
     """A wide pit with planks over it; without bridges only a coin block over flat ground."""
     ground = work[GROUND]
@@ -156,7 +156,7 @@ def bridge(tiles: Any, work: Any, streams: Streams, row: int, plan: Any) -> None
     work[COLUMN] += 2
 
 
-@part
+@kernel_part
 def finish(tiles: Any, work: Any, plan: Any) -> int:
     """Flat ground, the last stairs, the flag and the castle; the flag's column."""
     width, ground = plan[WIDTH], LOWEST_GROUND
@@ -185,7 +185,7 @@ def finish(tiles: Any, work: Any, plan: Any) -> int:
     return int(flag)
 
 
-@part
+@kernel_part
 def build_level(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan: Any) -> int:
     """Draw a level into the arrays; its enemies are counted in `work`; returns the flag's column."""
     for column in range(MOST_COLUMNS):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
-from hotloop.rl.envs.lean import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
 from hotloop.rl.envs.platformer.atlas import Atlas
 from hotloop.rl.envs.platformer.config import ACTIONS
 from hotloop.rl.envs.platformer.kernels import DEAD, FLAG_GET, INFOS, Fixed, Rows, frame_row, reset_game
@@ -45,7 +45,7 @@ class Making(NamedTuple):
     palette: NDArray[np.uint8]
 
 
-@part
+@kernel_part
 def fill_stack(stack: Any) -> None:
     """The newest frame in place of all older ones."""
     newest = stack[stack.shape[0] - 1]
@@ -55,7 +55,7 @@ def fill_stack(stack: Any) -> None:
             older[at] = newest[at]
 
 
-@part
+@kernel_part
 def move_stack(stack: Any) -> None:
     """Every frame becomes one older; the newest is still to be drawn."""
     for number in range(stack.shape[0] - 1):
@@ -64,7 +64,7 @@ def move_stack(stack: Any) -> None:
             older[at] = younger[at]
 
 
-@part
+@kernel_part
 def play_row(rows: Rows, row: int, action: int, results: Results, settings: Any) -> bool:
     """Hold the action for the frames of a step; True when the episode is over."""
     game = rows.games[row]
@@ -82,7 +82,7 @@ def play_row(rows: Rows, row: int, action: int, results: Results, settings: Any)
     return bool(ended or results.truncated[row])
 
 
-@part
+@kernel_part
 def keep_final(rows: Rows, row: int, results: Results) -> None:
     """Put the end of an episode aside, before the row is reset."""
     stack, final = results.observations[row], results.final_observations[row]
@@ -94,7 +94,7 @@ def keep_final(rows: Rows, row: int, results: Results) -> None:
         results.final_infos[row, column] = rows.games[row, column]
 
 
-@kernel
+@allocation_free_kernel
 def run_rows(
     chosen: Any,
     actions: Any,

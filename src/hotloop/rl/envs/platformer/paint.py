@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import HEIGHT
+from hotloop.rl.envs.frame_preprocessing import HEIGHT
 from hotloop.rl.envs.platformer import art
 from hotloop.rl.envs.platformer.art import COLOURS, Colour
 from hotloop.rl.envs.platformer.config import TILE, Tile

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import HEIGHT, WIDTH
+from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH
 from hotloop.rl.envs.platformer import atlas
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer.paint import ANIMATION, LANDSCAPE

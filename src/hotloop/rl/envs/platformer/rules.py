@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
-from hotloop.rl.envs.chain import HEIGHT, WIDTH, PlainChain
+from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH, PreprocessedGame
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer.config import PlatformerConfig, Tile
 from hotloop.rl.envs.platformer.levels import LOWEST_GROUND, Level, build_level
@@ -108,7 +108,10 @@ class Platformer:
         terminated = self.dead or self.flag_get
         limit = self.config.max_episode_steps
         truncated = (
-            self.config.chain is None and limit is not None and not terminated and self.frames >= limit
+            self.config.preprocessing is None
+            and limit is not None
+            and not terminated
+            and self.frames >= limit
         )
         return self.observe(), float(reward), terminated, truncated, self.info()
 
@@ -284,7 +287,11 @@ def _cells(begin: int, length: int) -> range:
     return range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1)
 
 
-def make_twin(config: PlatformerConfig, seed: int, draw: bool = True) -> Platformer | PlainChain:
-    """The plain form of one row of the compiled environment: the game, in its chain where there is one."""
+def make_twin(config: PlatformerConfig, seed: int, draw: bool = True) -> Platformer | PreprocessedGame:
+    """Return the reference for one row of the compiled environment, preprocessing included."""
     game = Platformer(config, seed, draw)
-    return game if config.chain is None else PlainChain(game, config.chain, config.max_episode_steps)
+    return (
+        game
+        if config.preprocessing is None
+        else PreprocessedGame(game, config.preprocessing, config.max_episode_steps)
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.snake.compiling import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, inlined_part
 from hotloop.rl.envs.snake.config import BASE_FEATURES, EVERY_K, SnakeConfig
 from hotloop.rl.envs.snake.directions import column_step, row_step, turned
 from hotloop.rl.envs.snake.layout import (
@@ -38,7 +38,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _REMEMBERED = 100_000  # areas that `cached` keeps, some 35 MB on the default board; then it starts over
 
 
-@part
+@inlined_part
 def count_bits(word: Word) -> int:
     """The number of ones in a uint64."""
     word -= (word >> _ONE) & np.uint64(0x5555555555555555)
@@ -47,13 +47,13 @@ def count_bits(word: Word) -> int:
     return int((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@part
+@inlined_part
 def full_row(size: int) -> Word:
     """A word with the lowest `size` bits set, 1 <= size <= 64."""
     return _ALL >> np.uint64(64 - size)
 
 
-@part
+@inlined_part
 def _fill_runs(seeds: Word, mask: Word, size: int) -> Word:
     """Every run of ones in `mask` that holds a seed; `seeds` lie within `mask`."""
     # Upwards the carry of an addition runs through a run of ones and clears it; a seed above another one
@@ -68,7 +68,7 @@ def _fill_runs(seeds: Word, mask: Word, size: int) -> Word:
     return filled
 
 
-@part
+@inlined_part
 def fill_from(boards: Boards, row: int, size: int, y: int, x: int) -> None:
     """Mark in the second half of the board what is reachable from (y, x), an open cell."""
     full = full_row(size)
@@ -92,7 +92,7 @@ def fill_from(boards: Boards, row: int, size: int, y: int, x: int) -> None:
                 changed = True
 
 
-@part
+@inlined_part
 def count_filled(boards: Boards, row: int, size: int) -> int:
     """The marked cells that hold no snake."""
     count = 0
@@ -101,7 +101,7 @@ def count_filled(boards: Boards, row: int, size: int) -> int:
     return count
 
 
-@part
+@inlined_part
 def flood_row(snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]) -> None:
     """Write the three areas of one row behind its other features."""
     size = options[SIZE]
@@ -134,7 +134,7 @@ def flood_row(snakes: Snakes, boards: Boards, options: Options, row: int, observ
     boards[row, tail_row] |= tail_bit
 
 
-@kernel
+@allocation_free_kernel
 def flood_rows(
     snakes: Snakes, boards: Boards, options: Options, observations: NDArray[Any], start: int, stop: int
 ) -> None:

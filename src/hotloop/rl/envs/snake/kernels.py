@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs import compiled
 from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
-from hotloop.rl.envs.compiled import array_at
-from hotloop.rl.envs.snake.compiling import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, array_at, inlined_part
 from hotloop.rl.envs.snake.config import RIGHT, START_LENGTH
 from hotloop.rl.envs.snake.directions import column_step, row_step, turned
 from hotloop.rl.envs.snake.flood import count_bits, full_row
@@ -56,7 +55,7 @@ Flags = NDArray[np.bool_]
 _ONE = np.uint64(1)
 
 
-@part
+@inlined_part
 def _place_food(snakes: Snakes, boards: Boards, streams: Streams, size: int, row: int) -> None:
     """On the k-th free cell in reading order, all equally likely; there must be one."""
     left = next_below(streams, row, size * size - snakes[row, LENGTH])
@@ -73,7 +72,7 @@ def _place_food(snakes: Snakes, boards: Boards, streams: Streams, size: int, row
         left -= count
 
 
-@part
+@inlined_part
 def reset_row(
     snakes: Snakes,
     boards: Boards,
@@ -99,7 +98,7 @@ def reset_row(
     _place_food(snakes, boards, streams, size, row)
 
 
-@part
+@inlined_part
 def step_row(
     snakes: Snakes,
     boards: Boards,
@@ -158,7 +157,7 @@ def step_row(
     return float(payoffs[FOOD_PAYS])
 
 
-@part
+@inlined_part
 def find_wrong_action(actions: NDArray[np.int64], options: Options) -> int:
     """The first row of the batch whose action is not allowed, or -1."""
     count = 4 if options[ABSOLUTE] else 3
@@ -172,7 +171,7 @@ def find_wrong_action(actions: NDArray[np.int64], options: Options) -> int:
     return -1
 
 
-@part
+@inlined_part
 def _advance_or_reset(
     actions: NDArray[np.int64],
     snakes: Snakes,
@@ -202,7 +201,7 @@ def _advance_or_reset(
     return ended
 
 
-@part
+@inlined_part
 def _restart_row(
     snakes: Snakes,
     boards: Boards,
@@ -221,7 +220,7 @@ def _restart_row(
     observe_row(snakes, boards, options, row, observations)
 
 
-@kernel
+@allocation_free_kernel
 def step_rows(
     actions: NDArray[np.int64],
     snakes: Snakes,
@@ -294,7 +293,7 @@ def step_batch(
 # ---- the same step in parts, so that each can be measured
 
 
-@kernel
+@allocation_free_kernel
 def advance_rows(
     actions: NDArray[np.int64],
     snakes: Snakes,
@@ -323,7 +322,7 @@ def advance_rows(
     return -1
 
 
-@kernel
+@allocation_free_kernel
 def observe_rows(
     snakes: Snakes, boards: Boards, options: Options, observations: NDArray[Any], start: int, stop: int
 ) -> None:
@@ -332,7 +331,7 @@ def observe_rows(
         observe_row(snakes, boards, options, row, observations)
 
 
-@kernel
+@allocation_free_kernel
 def restart_rows(
     ended: NDArray[np.int64],
     snakes: Snakes,
@@ -348,7 +347,7 @@ def restart_rows(
         _restart_row(snakes, boards, streams, elapsed, options, row, observations, final_observations)
 
 
-@kernel
+@allocation_free_kernel
 def reset_rows(
     chosen: Flags,
     snakes: Snakes,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.snake.compiling import part
+from hotloop.rl.envs.compiled import inlined_part
 from hotloop.rl.envs.snake.config import BODY, FOOD, FREE, HEAD, TAIL
 from hotloop.rl.envs.snake.directions import column_step, row_step, turned
 from hotloop.rl.envs.snake.flood import flood_row
@@ -40,20 +40,20 @@ from hotloop.rl.envs.snake.layout import (
 _ONE = np.uint64(1)
 
 
-@part
+@inlined_part
 def _place_of(cell: int, size: int) -> int:
     """Where a cell lies in a plane that is stored row by row."""
     return (cell >> ROW_SHIFT) * size + (cell & COLUMN_MASK)
 
 
-@part
+@inlined_part
 def _cell_back(snakes: Snakes, row: int, size: int, back: int) -> int:
     """The snake's cell `back` places behind the head."""
     at = snakes[row, HEAD_AT] - back
     return int(snakes[row, RING + (at if at >= 0 else at + size * size)])
 
 
-@part
+@inlined_part
 def _features_row(
     snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]
 ) -> None:
@@ -81,7 +81,7 @@ def _features_row(
         flood_row(snakes, boards, options, row, observations)
 
 
-@part
+@inlined_part
 def _update_grid(snakes: Snakes, size: int, row: int, observations: NDArray[Any]) -> None:
     """Bring one row's cell codes up to date after a move."""
     left = snakes[row, LEFT_AT]
@@ -94,7 +94,7 @@ def _update_grid(snakes: Snakes, size: int, row: int, observations: NDArray[Any]
         observations[row, _place_of(snakes[row, FOOD_AT], size)] = FOOD
 
 
-@part
+@inlined_part
 def _update_planes(
     snakes: Snakes,
     size: int,
@@ -118,7 +118,7 @@ def _update_planes(
     observations[row, body_plane + new] = 1.0
 
 
-@part
+@inlined_part
 def _update_tail_and_order(snakes: Snakes, size: int, row: int, observations: NDArray[Any]) -> None:
     """Bring the third and fifth of five planes up to date after a move: every cell of the snake changes."""
     tail_plane, order_plane = 2 * size * size, 4 * size * size
@@ -132,7 +132,7 @@ def _update_tail_and_order(snakes: Snakes, size: int, row: int, observations: ND
         observations[row, order_plane + place] = (length - back) / length
 
 
-@part
+@inlined_part
 def _draw_row(snakes: Snakes, options: Options, row: int, observations: NDArray[Any]) -> None:
     """Draw one row's board from nothing, as it is after a reset."""
     size, kind = options[SIZE], options[OBSERVATION]
@@ -157,7 +157,7 @@ def _draw_row(snakes: Snakes, options: Options, row: int, observations: NDArray[
         _update_tail_and_order(snakes, size, row, observations)
 
 
-@part
+@inlined_part
 def observe_row(
     snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The chain of wrappers compiled: resizing by areas in whole numbers, exactly as `chain.shrink` says it."""
+"""Compiled frame preprocessing: the same numbers as `frame_preprocessing`, resized in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.chain import GRAY, HEIGHT, WIDTH, Chain, area_weights
-from hotloop.rl.envs.lean import kernel, part
+from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
+from hotloop.rl.envs.frame_preprocessing import GRAY, HEIGHT, WIDTH, FramePreprocessing, area_weights
 
 _RED, _GREEN, _BLUE = GRAY
-_FEW = 4  # taps that are written out; 84 x 84 out of 240 x 256 needs no more
+_FEW = 4  # taps that are unrolled by hand; 240 x 256 to 84 x 84 needs no more
 
 
 class Taps(NamedTuple):
-    """Which source pixels make an output pixel, and with which weights."""
+    """The source pixels of each output pixel and their weights."""
 
-    rows: NDArray[np.int64]  # [size], the first source row of an output row
+    rows: NDArray[np.int64]  # [size], first source row of each output row
     row_weights: NDArray[np.uint16]  # [size, taps]
     columns: NDArray[np.int64]  # [size]
     column_weights: NDArray[np.int64]  # [size, taps]
-    total: NDArray[np.float64]  # [1], the sum of all weights
-    band: NDArray[np.uint16]  # [256], scratch: one output row, not yet shrunk along
-    sums: NDArray[np.int32]  # [size], scratch: one output row, not yet divided
+    total: NDArray[np.float64]  # [1], sum of all weights
+    band: NDArray[np.uint16]  # [256], scratch: one output row at full width
+    sums: NDArray[np.int32]  # [size], scratch: one output row before the division
 
 
 def make_taps(size: int) -> Taps:
-    """The taps from 240 x 256 to size x size, with scratch of their own."""
+    """Return the taps for 240 x 256 to size x size, with their own scratch."""
     rows, row_weights = _taps(HEIGHT, size)
     columns, column_weights = _taps(WIDTH, size)
     return Taps(
@@ -49,11 +49,11 @@ def _taps(length: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return first.astype(np.int64), np.ascontiguousarray(weights)
 
 
-@part
+@kernel_part
 def shrink_rows(source: Any, offset: int, taps: Taps, y: int) -> None:
-    """One output row's source rows [240, >= offset + 256] summed up into `taps.band`.
+    """Sum the source rows [240, >= offset + 256] of one output row into `taps.band`.
 
-    The sums are at most 255 x 240 and fit 16 bits.
+    The sums are at most 255 x 240, so they fit 16 bits.
     """
     band, first, weights = taps.band, taps.rows[y], taps.row_weights[y]
     a, b = source[first, offset:], source[first + 1, offset:]
@@ -67,9 +67,9 @@ def shrink_rows(source: Any, offset: int, taps: Taps, y: int) -> None:
             band[x] += weight * line[x]
 
 
-@kernel
+@allocation_free_kernel
 def shrink_into(source: Any, offset: int, taps: Taps, out: Any, begin: int, stride: int) -> None:
-    """Columns offset .. offset + 255 of uint8 [240, ...], shrunk into out[begin], out[begin + stride] ..."""
+    """Resize columns offset to offset + 255 of uint8 [240, ...] into out[begin], out[begin + stride], ..."""
     size, few = taps.rows.shape[0], taps.column_weights.shape[1] == _FEW
     total, band, sums = taps.total[0], taps.band, taps.sums
     columns, weights = taps.columns, taps.column_weights
@@ -97,38 +97,38 @@ def shrink_into(source: Any, offset: int, taps: Taps, out: Any, begin: int, stri
                 out[at + x * stride] = np.uint8(np.rint(sums[x] / total))
 
 
-@kernel
+@allocation_free_kernel
 def gray_into(frame: Any, gray: Any) -> None:
-    """RGB [240, 256, 3] as gray [240, 256], number by number what `chain.to_gray` gives."""
+    """Convert RGB [240, 256, 3] to gray [240, 256], exactly like `frame_preprocessing.to_gray`."""
     for y in range(HEIGHT):
         for x in range(WIDTH):
             gray[y, x] = np.uint8(frame[y, x, 0] * _RED + frame[y, x, 1] * _GREEN + frame[y, x, 2] * _BLUE)
 
 
-class CompiledChain:
-    """A chain for the RGB frames of one game elsewhere: `begin` fills the stack, `push` moves it on."""
+class CompiledPreprocessor:
+    """Preprocesses the RGB frames of one game that runs elsewhere, such as an emulator."""
 
-    def __init__(self, chain: Chain):
-        self.chain = chain
-        self.stacked = np.zeros(chain.shape, dtype=np.uint8)
-        self._taps = make_taps(chain.size)
+    def __init__(self, preprocessing: FramePreprocessing):
+        self.preprocessing = preprocessing
+        self.stacked = np.zeros(preprocessing.shape, dtype=np.uint8)
+        self._taps = make_taps(preprocessing.size)
         self._plane = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
 
     def begin(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The first frame of an episode, repeated; a copy of the stack."""
+        """Fill the stack with the first frame of an episode; return a copy of the stack."""
         self._draw(frame)
         self.stacked[:-1] = self.stacked[-1]
         return self.stacked.copy()
 
     def push(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The next frame; a copy of the stack."""
+        """Append a frame to the stack, drop the oldest, return a copy of the stack."""
         self.stacked[:-1] = self.stacked[1:]
         self._draw(frame)
         return self.stacked.copy()
 
     def _draw(self, frame: NDArray[np.uint8]) -> None:
         newest = self.stacked[-1].reshape(-1)
-        if self.chain.gray:
+        if self.preprocessing.gray:
             gray_into(frame, self._plane)
             shrink_into(self._plane, 0, self._taps, newest, 0, 1)
             return
