@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from hotloop._util.errors import HotloopError
 from hotloop.testing.trajectories import Choose, Moment, go_on, play, row_infos, row_of, same
@@ -80,8 +81,6 @@ class Case:
 
     def modes(self) -> list[Any]:
         """The autoreset modes the environment can be made with; only its own if it cannot be asked."""
-        from gymnasium.vector import AutoresetMode
-
         if "autoreset_mode" in self.accepts:
             return list(AutoresetMode)
         with self.env() as env:
@@ -110,8 +109,6 @@ class Case:
         self, env: Any, seed: Any, *, mode: Any, steps: int, actions: list[Any] | None = None
     ) -> list[Moment]:
         """Play and count what was played."""
-        from gymnasium.vector import AutoresetMode
-
         moments = play(
             env,
             seed,

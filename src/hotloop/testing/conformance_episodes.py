@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.trajectories import Moment, row_of, same
@@ -14,8 +15,6 @@ RULE = "autoreset"
 
 def autoreset(case: Case) -> str:
     """What happens after an episode is what metadata['autoreset_mode'] says, in each mode there is."""
-    from gymnasium.vector import AutoresetMode
-
     by_hand, ends = 0, 0
     for mode in case.modes():
         with case.env(mode=mode) as env:
@@ -44,8 +43,6 @@ def autoreset(case: Case) -> str:
 
 def _check_form(mode: Any, single_space: Any, moments: list[Moment]) -> int:
     """What can be seen without a second environment; the number of episodes that ended."""
-    from gymnasium.vector import AutoresetMode
-
     pairs = zip(moments[1:], [*moments[2:], None], strict=True)
     for step, (moment, following) in enumerate(pairs, start=1):
         if mode == AutoresetMode.SAME_STEP:
@@ -117,8 +114,6 @@ def _check_by_hand(case: Case, mode: Any, hand_mode: Any) -> int:
 
 def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -> tuple[bool, int]:
     """One step of both; whether the next step is one that only resets, and episodes that ended."""
-    from gymnasium.vector import AutoresetMode
-
     seen = row_of(moment.observations, 0)
     if over:  # NEXT_STEP: this step is the reset
         _expect("observation of the step that resets", seen, _fresh(hand), _DRAWS, 0, step)

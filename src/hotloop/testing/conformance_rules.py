@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.conformance_copies import copies, saved_state
@@ -23,8 +24,6 @@ Rule = Callable[[Case], str]
 
 def spaces(case: Case) -> str:
     """Spaces are batches of the single ones; what is handed out lies in them, with their types."""
-    from gymnasium.vector.utils import batch_space
-
     with case.env() as env:
         _equal("spaces", "num_envs", env.num_envs, case.num_envs, "Make as many rows as were asked for.")
         for name in ("observation_space", "action_space"):

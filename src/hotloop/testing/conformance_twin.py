@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.trajectories import Moment, row_infos, row_of, same
 
@@ -25,8 +28,6 @@ def twin(case: Case) -> str:
 
 def _follow(case: Case, mode: Any, one: Any, seed: int, row: int, moments: list[Moment]) -> None:
     """Step the twin with the row's actions; reset it where the row was reset."""
-    import gymnasium
-    from gymnasium.vector import AutoresetMode
 
     def expect(step: int, what: str, got: Any, expected: Any) -> None:
         if not same(got, expected):

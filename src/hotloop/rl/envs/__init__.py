@@ -1,11 +1,13 @@
 """Registers the environments with Gymnasium, so that `gymnasium.make("hotloop/Snake-v0")` finds them.
 
-Importing this module is enough; without an import of one's own, Gymnasium takes the module in the name:
-`gymnasium.make("hotloop.rl.envs:hotloop/Snake-v0")` (the plug-in entry points of earlier versions are gone
-since Gymnasium 1.0). Nothing heavy is loaded here: numba comes with the first environment that is made.
+Importing this module registers them. Without an import, name the module in the id:
+`gymnasium.make("hotloop.rl.envs:hotloop/Snake-v0")` (Gymnasium 1.0 removed plug-in entry points). The import
+is cheap: numba is loaded when the first environment is created.
 """
 
 from __future__ import annotations
+
+from gymnasium.envs.registration import register, registry
 
 ENVIRONMENTS = {
     "CartPole": ("cartpole", "CartPole"),
@@ -15,13 +17,11 @@ ENVIRONMENTS = {
     "Snake": ("snake", "Snake"),
     "Track": ("track", "Track"),
 }
-MARIO = "hotloop/Mario-v0"  # one environment in an emulator of its own: no batched form
+MARIO = "hotloop/Mario-v0"  # one emulator per environment: no vector version
 
 
 def register_envs() -> None:
-    """Tell Gymnasium of every environment, one and batched; doing it again changes nothing."""
-    from gymnasium.envs.registration import register, registry
-
+    """Register the single and vector versions of every environment; can be called repeatedly."""
     for name, (folder, prefix) in ENVIRONMENTS.items():
         env_id = f"hotloop/{name}-v0"
         if env_id not in registry:

@@ -27,6 +27,8 @@ from typing import Any, Self, TextIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from hotloop import profile
 from hotloop._util.errors import HotloopError
@@ -164,8 +166,6 @@ def save_checkpoint(path: Path, arrays: Arrays, state: dict[str, Any], config: d
 
     Nothing is pickled, so loading a checkpoint never runs code.
     """
-    from safetensors.numpy import save
-
     header = {
         "format_version": str(FORMAT_VERSION),
         "state": json.dumps(state),
@@ -195,8 +195,6 @@ def load_checkpoint(path: Path, upgrade: Callable[[dict[str, Any]], dict[str, An
     `upgrade` translates those settings of version 1 that became other settings, not only other names.
     Raises CheckpointError when it is missing, truncated, or of an unknown version.
     """
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise CheckpointError(f"There is no checkpoint {path}; check the path, or train without resume.")
     try:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
@@ -32,9 +34,6 @@ def make_car() -> TrackEnv:
 
 def copy_actor(actor: SquashedActor, theirs: Any) -> None:
     """Copy our actor's weights into theirs; raises HotloopError when the networks differ."""
-    import torch
-    from torch import nn
-
     mine = [layer for layer in actor.layers if isinstance(layer, nn.Linear)]
     latent = [layer for layer in theirs.latent_pi if isinstance(layer, nn.Linear)]
     same = [tuple(layer.weight.shape) for layer in mine[:-1]] == [tuple(x.weight.shape) for x in latent]
@@ -144,7 +143,6 @@ def train(
 def make_model(settings: SACConfig, actor: SquashedActor | None, venv: Any, stopwatch: Stopwatch) -> Any:
     """Stable-Baselines3's SAC with our settings and our actor, its calls timed by the stopwatch."""
     require_extra("stable_baselines3", "sb3")
-    import torch
     from stable_baselines3 import SAC
 
     class FromClone(SAC):
@@ -197,8 +195,6 @@ def make_model(settings: SACConfig, actor: SquashedActor | None, venv: Any, stop
 
 def add_anchor(model: Any, clone: SquashedActor, weight: float) -> None:
     """Add the gradient of the anchor loss just before the actor's optimizer steps."""
-    import torch
-
     sample, step = model.replay_buffer.sample, model.actor.optimizer.step
     seen: list[Any] = []
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hotloop._util.memory_estimate import MemoryEstimate
+from hotloop.rl.buffers.replay_layout import Layout
 
 KERNELS_BYTES = 60 << 20  # compiled kernels, buffers of allocators: seen 50 to 70 MiB in all three workloads
 # More, once a learner or a library has learnt: seen with 64 as with 512 samples a batch. Half of what torch's
@@ -50,8 +51,6 @@ def rollout_bytes(steps: int, envs: int, observation_bytes: int, actions: int, m
 def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_stack: int = 1) -> int:
     """Memory of a `ReplayBuffer` without priorities; final observations grow with the episodes and are not
     counted."""
-    from hotloop.rl.buffers.replay_layout import Layout
-
     layout = Layout(
         envs, tuple(space.shape), np.dtype(space.dtype),
         tuple(action_space.shape), np.dtype(action_space.dtype),

@@ -15,6 +15,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.batch import BatchedEnv
 from hotloop.rl.envs.cartpole import kernels
 from hotloop.rl.envs.cartpole.kernels import step_batch
+from hotloop.rl.envs.cartpole.render import draw
 from hotloop.rl.envs.cartpole.rules import ANGLE_LIMIT, POSITION_LIMIT, START_HIGH, START_LOW
 from hotloop.rl.envs.compiled import addresses
 from hotloop.rl.envs.single import SingleEnv
@@ -81,8 +82,6 @@ class CartPoleVectorEnv(BatchedEnv):
         return {**super()._state_arrays(), "state": self.state}
 
     def _render_row(self, row: int) -> NDArray[np.uint8]:
-        from hotloop.rl.envs.cartpole.render import draw
-
         return draw(float(self.state[0, row]), float(self.state[2, row]))
 
     def _packed(self) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from hotloop.rl.envs.petri.config import PetriConfig
 from hotloop.rl.envs.petri.net import Net
 from hotloop.rl.envs.petri.plain import PlainRows
 from hotloop.rl.envs.petri.program import pack
+from hotloop.rl.envs.petri.render import draw
 from hotloop.rl.envs.single import SingleEnv
 
 _NUMBERS = {"clock": kernels.CLOCK, "wafers_done": kernels.DONE, "scrapped": kernels.SCRAPPED}
@@ -185,8 +186,6 @@ class PetriVectorEnv(BatchedEnv):
         return {**super()._state_arrays(), **own, **self.plain.arrays()}
 
     def _render_row(self, row: int) -> NDArray[np.uint8]:
-        from hotloop.rl.envs.petri.render import draw
-
         return draw(self.net, self.tokens_of(row), int(self.state[row, kernels.CLOCK]))
 
 

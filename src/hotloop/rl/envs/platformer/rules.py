@@ -17,6 +17,7 @@ from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH, PreprocessedGame
 from hotloop.rl.envs.platformer import config as c
 from hotloop.rl.envs.platformer.config import PlatformerConfig, Tile
 from hotloop.rl.envs.platformer.levels import LOWEST_GROUND, Level, build_level
+from hotloop.rl.envs.platformer.render import draw_frame
 
 Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
 _NOT_DRAWN = np.zeros((0, 0, 3), dtype=np.uint8)
@@ -132,8 +133,6 @@ class Platformer:
         """The frame, RGB uint8 [240, 256, 3]."""
         if not self.draws:
             return _NOT_DRAWN
-        from hotloop.rl.envs.platformer.render import draw_frame
-
         return draw_frame(self)
 
     # ---- the player

@@ -11,6 +11,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.ricochet.board import Position, ahead, image, is_solved, move, symbolic
 from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.generator import generate
+from hotloop.rl.envs.ricochet.render import rgb_image
 
 
 class Ricochet:
@@ -53,8 +54,6 @@ class Ricochet:
             return np.concatenate([symbolic(self.position), farther])
         if self.config.obs_mode == "image":
             return image(self.position)
-        from hotloop.rl.envs.ricochet.render import rgb_image  # lazy: only pictures need PIL
-
         return rgb_image(self.position)
 
     def info(self) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def solve(
 
     A position kept takes 28 bytes; there is never room for more than 2^26.
     """
+    # Imported here so that the plain search, and with it the reference environment, does not load numba.
     from hotloop.rl.envs.ricochet import kernels
     from hotloop.rl.envs.ricochet.kernels_solve import GAVE_UP, LONGEST, MOST_STATES, make_scratch
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
 from hotloop.rl.envs.track.line import Line
 from hotloop.rl.envs.track.rules import TrackConfig
@@ -18,8 +19,6 @@ _CAR, _GLASS, _START = (214, 60, 52), (40, 46, 60), (245, 245, 245)
 
 def draw_track(line: Line, config: TrackConfig, car: NDArray[Any]) -> NDArray[np.uint8]:
     """uint8 [480, 480, 3]: the whole track from above, the car twice its size so that it is seen."""
-    from PIL import Image, ImageDraw
-
     fine = 2  # drawn larger, then averaged: smooth edges
     low, high = line.points.min(axis=0), line.points.max(axis=0)
     margin = config.crash_m + 2.0

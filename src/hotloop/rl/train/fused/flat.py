@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.train.fused import layers
@@ -101,8 +103,6 @@ def bind(layout: MlpLayout, module: Any, flat: Floats) -> None:
     `module` is any torch module whose `nn.Linear` layers, in order, have the layout's sizes. From now on
     `flat` and the module are the same memory; the module must not outlive its use with another device.
     """
-    import torch
-
     places = views(layout, module, flat)
     for name, parameter in module.named_parameters():
         with torch.no_grad():
@@ -112,9 +112,6 @@ def bind(layout: MlpLayout, module: Any, flat: Floats) -> None:
 
 def views(layout: MlpLayout, module: Any, flat: Floats) -> dict[str, Any]:
     """Where each of the module's parameters lies in a flat array: torch views by the parameter's name."""
-    import torch
-    from torch import nn
-
     linears = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
     shapes = [(part.in_features, part.out_features) for part in linears.values()]
     if shapes != list(pairwise(layout.sizes)) or any(part.bias is None for part in linears.values()):
