@@ -25,11 +25,10 @@ import numpy as np
 from hotloop.analysis.rank_intervals import hodges_lehmann, signed_rank_interval
 from hotloop.tuning.space import Settings, words_of
 from hotloop.workflows.experiments import Progress
-from hotloop.workflows.probes import Patience
+from hotloop.workflows.probes import ProbeLength
 from hotloop.workflows.train import config_class
 from hotloop.workflows.tune import Prober, TuneTerms, tune
-from hotloop.workflows.tune_workloads import WorkloadTarget
-from hotloop.workflows.tuned import workload_target
+from hotloop.workflows.tune_workload import WorkloadTarget
 
 SETTINGS = {"petri": {"learner": "fused", "n_envs": 16}, "ricochet": {}, "snake": {}}
 LEAST_SHARE, TOLERANCE = 0.95, 0.03
@@ -65,7 +64,7 @@ def compared(name: str, rounds: int, turns: int, seconds: float, seed: int) -> d
     progress = Progress(stream=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="hotloop-tune-") as temporary:
         place = Path(temporary)
-        target = workload_target(name, config_class(name)(**SETTINGS[name]))
+        target = WorkloadTarget(name, config_class(name)(**SETTINGS[name]))
         tuning = tune(target, TuneTerms(2 * SEARCH_S, seed=seed), place / "tune", progress)
         everything = [s for s in target.space.all_settings() if target.fits(s, ())]
         with target.starter():
@@ -104,8 +103,8 @@ class Timing:
 
     def __init__(self, target: WorkloadTarget, place: Path, seconds: float, seed: int, progress: Progress):
         (place / "probes").mkdir(parents=True)
-        patience = Patience(seconds, 20 * seconds, target.cycles)
-        self._prober = Prober(target, place, patience, progress, TuneTerms(600.0))
+        length = ProbeLength(seconds, 20 * seconds, target.cycles)
+        self._prober = Prober(target, place, length, progress, TuneTerms(600.0))
         self._shuffle = random.Random(seed).shuffle
         self._note = progress.note
         self._prober.warm_up()

@@ -17,8 +17,8 @@ from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.capture.reader import load
 from hotloop.lab.process import Job
 from hotloop.rl.workloads.petri import Petri
-from hotloop.workflows.probes import Patience, measured, watched
-from hotloop.workflows.tuned import workload_target
+from hotloop.workflows.probes import ProbeLength, ended_early, probe_figures
+from hotloop.workflows.tune_workload import WorkloadTarget
 
 SCRIPT = str(Path(__file__).with_name("tunable.py"))
 
@@ -166,7 +166,7 @@ def test_bad_words_are_one_sentence_and_code_2(tmp_path: Path, words: tuple[str,
 
 
 def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) -> None:
-    target = workload_target("petri", Petri(learner="fused"))
+    target = WorkloadTarget("petri", Petri(learner="fused"))
     environment = dict(target.variables(target.space.current))
 
     def job(name: str) -> Job:
@@ -175,9 +175,9 @@ def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) 
         return Job(("hotloop", "train", "petri"), environment | here, tmp_path, timeout_s=300.0)
 
     with target.starter() as host:
-        outcome = watched(host.start, Patience(0.2, 5.0, cycles=0))(job("one"))
+        outcome = ended_early(host.start, ProbeLength(0.2, 5.0, cycles=0))(job("one"))
         assert not outcome.failure, outcome.stderr_tail
-        found = measured(tmp_path / "one/capture")
+        found = probe_figures(tmp_path / "one/capture")
         said = json.loads((tmp_path / "one/outcome.json").read_text())
         assert found.s_per_env_step == said["seconds"] / said["env_steps"] > 0
         assert said["stopped_by"] == "SIGTERM" and said["env_steps"] % 2048 == 0  # whole batches

@@ -18,8 +18,8 @@ from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.collect.experts import Driver, track_schema
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario
-from hotloop.workflows.probes import Patience, measured, watched
-from hotloop.workflows.tune_workloads import WorkloadTarget
+from hotloop.workflows.probes import ProbeLength, ended_early, probe_figures
+from hotloop.workflows.tune_workload import WorkloadTarget
 from tests.processes.test_tune import hotloop, start
 
 SMALL_MARIO = {
@@ -57,7 +57,7 @@ def test_a_probe_is_timed_and_leaves_nothing_behind(
         demonstrations(tmp_path / "imitate")
     kinds: dict[str, Any] = {"mario": Mario, "imitate": Imitate}
     here = {} if name == "mario" else {"folder": tmp_path / "imitate"}
-    target = WorkloadTarget(name, kinds[name](**settings, **here), 2.0)
+    target = WorkloadTarget(name, kinds[name](**settings, **here), cores=2.0)
     environment = dict(target.variables(target.space.current)) | {
         CAPTURE_VARIABLE: str(tmp_path / "probe/capture"),
         "HOTLOOP_SEED": "0",
@@ -65,11 +65,11 @@ def test_a_probe_is_timed_and_leaves_nothing_behind(
     (tmp_path / "probe").mkdir()
     before = set(descendants(os.getpid()))
     with target.starter() as host:
-        patience = Patience(0.3, 60.0, target.cycles, settling=target.settling)
-        outcome = watched(host.start, patience)(Job(("x",), environment, tmp_path, timeout_s=300.0))
+        length = ProbeLength(0.3, 60.0, target.cycles, warm_up_updates=target.warm_up_updates)
+        outcome = ended_early(host.start, length)(Job(("x",), environment, tmp_path, timeout_s=300.0))
         assert not outcome.failure, outcome.stderr_tail
         (mine,) = set(descendants(os.getpid())) - before  # the host; the probe and its workers have ended
-    found = measured(tmp_path / "probe/capture", target.settling)
+    found = probe_figures(tmp_path / "probe/capture", target.warm_up_updates)
     assert (found.s_per_env_step or 0.0) > 0 if unit == "env step" else found.s_per_env_step is None
     assert (found.s_per_update or 0.0) > 0 or settings.get("stage") == "demos"
     assert (tmp_path / "probe/outcome.json").is_file() == (not target.cycles)
@@ -150,8 +150,8 @@ def test_every_workload_is_tuned_to_a_verdict_and_trained_so(
     found = json.loads(out)
     failed = [probe for probe in found["search"]["probes"] if probe["failure"]]
     assert found["search"]["probes"] and not failed, failed
-    assert found["decision"] in ("keep yours", "undecided") or set(found["decision"].values()) <= {
-        *("faster", "keep yours", "undecided"),
+    assert found["decision"] in ("keep_yours", "undecided") or set(found["decision"].values()) <= {
+        *("faster", "keep_yours", "undecided"),
     }
     if found["tuned"]["semantic"] and kept:
         assert any(kept in sentence for sentence in found["tuned"]["invariants"])

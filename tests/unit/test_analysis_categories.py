@@ -10,7 +10,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.categories import CATEGORIES, Resolver, category_of_name, resolved
 from hotloop.capture.model import Node
 from hotloop.capture.region_names import FIXED_NAMES
-from hotloop.workflows.settings import load_settings
+from hotloop.workflows.project_settings import load_settings
 
 
 def tree(*children: Node) -> Node:

@@ -18,8 +18,8 @@ from hotloop._util.errors import HotloopError
 from hotloop.cli.main import main
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import Health, accelerators, health, memory_available_bytes, noise_fraction
-from hotloop.tuning.complaints import complaints
-from hotloop.tuning.starting import GIB, preset, starting_settings, tier, whole_cores
+from hotloop.tuning.machine_warnings import machine_warnings
+from hotloop.tuning.starting_rules import GIB, preset, starting_settings, tier, whole_cores
 from hotloop.workflows import selfcheck as selfcheck_module
 from hotloop.workflows.selfcheck import selfcheck
 
@@ -121,7 +121,7 @@ def test_noise_is_the_slow_tail_over_the_middle() -> None:
 
 
 def test_a_good_machine_has_no_complaints() -> None:
-    assert complaints(GOOD) == ()
+    assert machine_warnings(GOOD) == ()
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_good_machine_has_no_complaints() -> None:
     ],
 )
 def test_each_fault_is_named_with_its_remedy(change: dict[str, Any], word: str) -> None:
-    found = complaints(replace(GOOD, **change))
-    assert len(found) == 1 and word in f"{found[0].what} {found[0].remedy}"
+    found = machine_warnings(replace(GOOD, **change))
+    assert len(found) == 1 and word in f"{found[0].problem} {found[0].remedy}"
 
 
 def test_tiers_and_presets() -> None:
@@ -171,7 +171,8 @@ def test_doctor_prints_within_80_columns_and_as_json(capsys: pytest.CaptureFixtu
     assert "cores" in text and "next: " in text and max(map(len, text.splitlines())) <= 80
     assert main(["doctor", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["schema_version"] == 1 and data["health"]["cores_granted"] >= 1
+    assert data["kind"] == "hotloop-doctor" and data["schema_version"] == 2
+    assert data["health"]["cores_granted"] >= 1
 
 
 def test_the_selfcheck_passes_here() -> None:
@@ -191,4 +192,4 @@ def test_the_selfcheck_notices_lost_calls(
     monkeypatch.setattr(selfcheck_module, "_work", lossy)
     assert main(["doctor", "--selfcheck"]) == 1
     out = capsys.readouterr().out
-    assert "FAILED  calls and steps" in out and "cannot be trusted" in out
+    assert "FAILED  calls and steps" in out and "gives wrong figures" in out

@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.machine.cores import available_cores, core_usage, physical_core
 from hotloop.machine.facts import cgroup_cores, cores_granted, memory_bytes
-from hotloop.tuning.starting import PRESETS, preset, starting_settings
+from hotloop.tuning.starting_rules import PRESETS, preset, starting_settings
 
 SAYS_CORES = "from hotloop.machine.facts import cores_granted; print(cores_granted())"
 SAYS_RULES = (

@@ -9,7 +9,7 @@ import pytest
 from hotloop import Profiler
 from hotloop.analysis.steady_state import RunProgress, progress_so_far, run_figures, run_figures_over_cycles
 from hotloop.testing.fakes import FakeClock
-from hotloop.workflows.probes import Patience, held_back
+from hotloop.workflows.probes import ProbeLength, signals_deferred
 
 STEP_NS, LEARN_NS = 20_000_000, 600_000_000
 STEPS, ENVS = 20, 4  # a cycle: 0.4 s of collecting, 0.6 s of learning, 80 env steps
@@ -64,32 +64,32 @@ def test_a_run_without_updates_has_no_cycles(profiler: Profiler, clock: FakeCloc
 
 
 def test_a_probe_waits_for_whole_cycles_but_not_for_ever() -> None:
-    patience = Patience(2.0, 30.0, cycles=2)
-    assert not patience.enough(RunProgress(100, 0, 0), 1.9)
-    assert not patience.enough(RunProgress(100, 0, 0), 9.0)  # there may be updates yet
-    assert not patience.enough(RunProgress(200, 6, 1), 11.0) and patience.learns
-    assert patience.enough(RunProgress(300, 12, 2), 12.0)
-    assert not patience.enough(RunProgress(300, 0, 0), 12.0)  # the next one: known to learn
-    assert patience.enough(RunProgress(300, 0, 0), 30.0)
+    length = ProbeLength(2.0, 30.0, cycles=2)
+    assert not length.is_enough(RunProgress(100, 0, 0), 1.9)
+    assert not length.is_enough(RunProgress(100, 0, 0), 9.0)  # there may be updates yet
+    assert not length.is_enough(RunProgress(200, 6, 1), 11.0) and length.learns
+    assert length.is_enough(RunProgress(300, 12, 2), 12.0)
+    assert not length.is_enough(RunProgress(300, 0, 0), 12.0)  # the next one: known to learn
+    assert length.is_enough(RunProgress(300, 0, 0), 30.0)
 
 
 def test_a_run_known_not_to_learn_is_ended_in_time() -> None:
-    patience = Patience(2.0, 30.0)
-    assert patience.enough(RunProgress(100, 0, 0), 10.0)
-    patience.ended(RunProgress(100, 0, 0))
-    assert patience.learns is False and patience.enough(RunProgress(10, 0, 0), 2.0)
+    length = ProbeLength(2.0, 30.0)
+    assert length.is_enough(RunProgress(100, 0, 0), 10.0)
+    length.learn_from(RunProgress(100, 0, 0))
+    assert length.learns is False and length.is_enough(RunProgress(10, 0, 0), 2.0)
 
 
 def test_a_workload_that_ends_its_own_cycle_is_not_waited_for() -> None:
-    assert Patience(2.0, 30.0, cycles=0).enough(RunProgress(1, 0, 0), 2.0)
+    assert ProbeLength(2.0, 30.0, cycles=0).is_enough(RunProgress(1, 0, 0), 2.0)
 
 
 def test_work_that_has_to_settle_counts_from_an_update_on() -> None:
-    patience = Patience(2.0, 30.0, cycles=2, settling=4)
-    assert not patience.begun(RunProgress(5000, 3, 0)) and patience.begun(RunProgress(5000, 4, 1))
-    assert Patience(2.0, 30.0).begun(RunProgress(1, 0, 0))
-    patience.ended(RunProgress(100, 0, 0))  # it does not learn at all
-    assert patience.begun(RunProgress(1, 0, 0))
+    length = ProbeLength(2.0, 30.0, cycles=2, warm_up_updates=4)
+    assert not length.has_started(RunProgress(5000, 3, 0)) and length.has_started(RunProgress(5000, 4, 1))
+    assert ProbeLength(2.0, 30.0).has_started(RunProgress(1, 0, 0))
+    length.learn_from(RunProgress(100, 0, 0))  # it does not learn at all
+    assert length.has_started(RunProgress(1, 0, 0))
 
 
 def test_the_first_updates_can_be_left_out(profiler: Profiler, clock: FakeClock) -> None:
@@ -114,9 +114,9 @@ def test_the_first_updates_can_be_left_out(profiler: Profiler, clock: FakeClock)
 
 def test_ctrl_c_waits_for_a_process_that_is_being_started() -> None:
     before, reached = signal.getsignal(signal.SIGINT), False
-    with pytest.raises(KeyboardInterrupt), held_back():
+    with pytest.raises(KeyboardInterrupt), signals_deferred():
         signal.raise_signal(signal.SIGINT)
         reached = True
     assert reached and signal.getsignal(signal.SIGINT) is before
-    with held_back():
+    with signals_deferred():
         pass

@@ -18,64 +18,64 @@ from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.rl.workloads.needs import needs_of
 from hotloop.rl.workloads.outcome import Outcome
-from hotloop.tuning.memory import MemoryPlan
-from hotloop.workflows.memory import (
-    ChildrenWatch,
-    Predictions,
-    checked_plan,
-    lines_of,
-)
+from hotloop.tuning.memory_plan import MemoryPlan
 from hotloop.workflows.train import Trained
+from hotloop.workflows.train_predictions import (
+    ChildrenMemory,
+    Predictions,
+    predict,
+    prediction_table,
+)
 
 HOLDS = "import sys; held = bytearray(b'x' * (40 << 20)); print('ready', flush=True); sys.stdin.read()"
 
 
 def test_what_children_hold_for_themselves_is_seen() -> None:
-    watch = ChildrenWatch()
-    watch.look()
-    before = watch.most_bytes or 0
+    watch = ChildrenMemory()
+    watch.sample()
+    before = watch.peak_bytes or 0
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        watch.look()
+        watch.sample()
         child.communicate("")
-    held = (watch.most_bytes or 0) - before
+    held = (watch.peak_bytes or 0) - before
     assert 40 << 20 <= held < 60 << 20
-    watch.look()
-    assert (watch.most_bytes or 0) - before == held  # the most, not the last
+    watch.sample()
+    assert (watch.peak_bytes or 0) - before == held  # the most, not the last
 
 
 def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
     needs = (MemoryEstimate("2 workers", 100, "workers", 2, in_children=True), MemoryEstimate("replay", 10))
     expected = Predictions(MemoryPlan(needs, 1 << 40))
-    assert [line.measured for line in lines_of(expected)] == [None, None, None]
+    assert [line.measured for line in prediction_table(expected)] == [None, None, None]
     trained = Trained(Outcome(1, 1, 0, None, 1.0), None)
-    watch = ChildrenWatch()
-    watch.most_bytes, watch.together_bytes = 120, 1 << 50
-    found = lines_of(expected, trained, watch)
+    watch = ChildrenMemory()
+    watch.peak_bytes, watch.total_peak_bytes = 120, 1 << 50
+    found = prediction_table(expected, trained, watch)
     assert [(line.predicted, line.measured) for line in found] == [(100, 120), (10, None), (110, 1 << 50)]
-    assert lines_of(expected, trained)[0].measured is None
-    alone = lines_of(expected, trained, ChildrenWatch())[2].measured or 0  # no child was seen
+    assert prediction_table(expected, trained)[0].measured is None
+    alone = prediction_table(expected, trained, ChildrenMemory())[2].measured or 0  # no child was seen
     assert abs(alone - peak_resident_bytes()) < 4 << 20
 
 
 def test_children_that_ended_before_the_peak_are_not_added_to_it() -> None:
     held, peak = [300], [1000]
-    watch = ChildrenWatch(children_bytes=lambda: held[0], own_peak_bytes=lambda: peak[0])
-    watch.look()
-    assert (watch.most_bytes, watch.together_bytes) == (300, 1300)
+    watch = ChildrenMemory(children_bytes=lambda: held[0], own_peak_bytes=lambda: peak[0])
+    watch.sample()
+    assert (watch.peak_bytes, watch.total_peak_bytes) == (300, 1300)
     held[0], peak[0] = 10, 5000
-    watch.look()
-    assert (watch.most_bytes, watch.together_bytes) == (300, 5010)
+    watch.sample()
+    assert (watch.peak_bytes, watch.total_peak_bytes) == (300, 5010)
 
 
 def test_children_that_were_there_to_the_end_are_added_to_the_peak() -> None:
     peak = [1000]
-    with ChildrenWatch(60.0, lambda: 300, lambda: peak[0]) as watch:
-        watch.look()
+    with ChildrenMemory(60.0, lambda: 300, lambda: peak[0]) as watch:
+        watch.sample()
         peak[0] = 8000  # between two looks
-    assert watch.together_bytes == 8300
+    assert watch.total_peak_bytes == 8300
 
 
 def test_the_parts_of_mario_are_those_it_makes() -> None:
@@ -120,23 +120,23 @@ def test_a_mario_that_cannot_fit_is_refused_with_the_setting_that_would(
 ) -> None:
     config = Mario(**changes)
     with pytest.raises(HotloopError, match=rf"--{setting} \d+ would fit") as refused:
-        checked_plan("mario", config, available_bytes=6 << 30)
+        predict("mario", config, available_bytes=6 << 30)
     value = int(str(refused.value).rpartition(f"--{setting} ")[2].split()[0])
     fitting: dict[str, Any] = {setting.replace("-", "_"): value}
-    assert checked_plan("mario", replace(config, **fitting), 6 << 30)
+    assert predict("mario", replace(config, **fitting), 6 << 30)
 
 
 MEASURE = """
 import json, sys
 from hotloop.rl.workloads.mario import Mario, run
-from hotloop.workflows.memory import ChildrenWatch, memory_plan, peak_bytes
+from hotloop.workflows.train_predictions import ChildrenMemory, memory_plan, run_peak_bytes
 from hotloop.rl.workloads.imitate import Imitate, run as imitate
 name, given = sys.argv[1], json.loads(sys.argv[2])
 config = Mario(**given) if name == "mario" else Imitate(**given)
 plan = memory_plan(name, config)
-with ChildrenWatch(0.1) as children:
+with ChildrenMemory(0.1) as children:
     (run if name == "mario" else imitate)(config, None, True)
-print(json.dumps([plan.total_bytes, peak_bytes(None, children), children.most_bytes,
+print(json.dumps([plan.total_bytes, run_peak_bytes(None, children), children.peak_bytes,
     {need.what: need.bytes for need in plan.needs}]))
 """
 

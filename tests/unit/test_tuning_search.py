@@ -8,10 +8,10 @@ import pytest
 
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.testing.fakes import FakeClock
-from hotloop.tuning.memory import MemoryPlan, largest_that_fits, measured_fit
-from hotloop.tuning.model import Probe, fit, split_phases
-from hotloop.tuning.search import Search, Searched, Terms
+from hotloop.tuning.memory_plan import MemoryPlan, fit_peak_memory, largest_that_fits
+from hotloop.tuning.search import Search, SearchResult, SearchTerms
 from hotloop.tuning.space import Knob, Settings, Space, doubling
+from hotloop.tuning.time_model import Probe, fit, split_phases
 
 CORES = 4.0
 ENVS = Knob("envs", doubling(1, 256), 8, "envs", "semantic", "envs x steps stays")
@@ -98,7 +98,7 @@ def test_categories_become_phases_and_nothing_is_lost() -> None:
 
 def search(
     space: Space, noise: float, seed: int, budget_s: float = 60.0, most_bytes: float = float("inf")
-) -> Searched:
+) -> SearchResult:
     clock, rng = FakeClock(), random.Random(seed)
 
     def probe(settings: Settings) -> Probe:
@@ -108,7 +108,7 @@ def search(
     return Search(
         space,
         probe,
-        Terms(budget_s, CORES, seed=seed),
+        SearchTerms(budget_s, CORES, seed=seed),
         fits=lambda settings, probes: (made_up(space, settings).peak_bytes or 0) <= most_bytes,
         clock=lambda: clock() / 1e9,
     ).run()
@@ -139,7 +139,7 @@ def test_where_there_are_only_switches_all_are_tried_while_there_is_time() -> No
         return Probe(settings, {"e": 1.0}.get(str(dict(settings)["way"]), 2.0), spent_s=2.0)
 
     clock = FakeClock()
-    found = Search(ways, probe, Terms(20.0, CORES), clock=lambda: clock() / 1e9).run()
+    found = Search(ways, probe, SearchTerms(20.0, CORES), clock=lambda: clock() / 1e9).run()
     assert {dict(p.settings)["way"] for p in found.probes} == set("abcde")
     assert dict(found.best)["way"] == "e"
 
@@ -169,7 +169,7 @@ def test_switches_are_tried_one_by_one_and_the_best_is_kept() -> None:
         factor = speed[str(values["learner"])] * speed[str(values["loop"])]
         return Probe(settings, (10 / int(values["envs"]) + 1) * 1e-5 * factor, spent_s=2.0)
 
-    found = Search(space, probe, Terms(60.0, CORES), clock=lambda: clock() / 1e9).run()
+    found = Search(space, probe, SearchTerms(60.0, CORES), clock=lambda: clock() / 1e9).run()
     assert dict(found.best) == {"learner": "fused", "loop": "kernel", "envs": 256}
     assert dict(found.best_safe) == {"learner": "fused", "loop": "kernel", "envs": 8}
 
@@ -183,7 +183,7 @@ def test_probes_that_fail_are_left_out_and_the_rest_goes_on() -> None:
             return Probe(settings, None, spent_s=1.0, failure="killed by SIGKILL")
         return made_up(space, settings)
 
-    found = Search(space, probe, Terms(60.0, CORES), clock=lambda: clock() / 1e9).run()
+    found = Search(space, probe, SearchTerms(60.0, CORES), clock=lambda: clock() / 1e9).run()
     assert dict(found.best) == {"envs": 64} and any(p.failure for p in found.probes)
 
 
@@ -197,7 +197,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
             raise KeyboardInterrupt
         return made_up(space, settings)
 
-    found = Search(space, probe, Terms(60.0, CORES)).run()
+    found = Search(space, probe, SearchTerms(60.0, CORES)).run()
     assert found.interrupted and len(found.probes) == 3
     assert found.best == min((p.settings for p in found.probes), key=lambda s: true_s(space, s))
 
@@ -213,11 +213,11 @@ def test_a_budget_for_one_probe_keeps_the_current_settings() -> None:
 def test_memory_of_probes_is_fitted() -> None:
     space = Space((ENVS, WORKERS, BATCH))
     chosen = random.Random(4).sample(list(space.all_settings()), 8)
-    expected = measured_fit(space, [made_up(space, settings) for settings in chosen])
+    expected = fit_peak_memory(space, [made_up(space, settings) for settings in chosen])
     assert expected is not None
     for settings in space.all_settings():
         assert expected(settings) == pytest.approx(made_up(space, settings).peak_bytes, rel=1e-3)
-    assert measured_fit(space, [made_up(space, chosen[0])]) is None
+    assert fit_peak_memory(space, [made_up(space, chosen[0])]) is None
 
 
 def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
@@ -239,7 +239,7 @@ def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
     assert MemoryPlan(plan.needs, 20_000).refusal(predicted) == ""
     assert MemoryPlan(plan.needs, None).refusal(predicted) == ""
     hopeless = MemoryPlan((MemoryEstimate("Python", 5000), MemoryEstimate("replay", 10, "capacity", 1)), 4000)
-    assert "no smaller capacity" in hopeless.refusal(lambda setting, value: 5000 + value)
+    assert "reducing capacity alone is not enough" in hopeless.refusal(lambda setting, value: 5000 + value)
     bare = MemoryPlan((MemoryEstimate("Python", 5000),), 4000)
     assert "free some memory" in bare.refusal(predicted)
 

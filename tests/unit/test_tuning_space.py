@@ -9,8 +9,8 @@ from hotloop.rl.workloads.petri import Petri
 from hotloop.rl.workloads.ricochet import Ricochet
 from hotloop.rl.workloads.snake import Snake
 from hotloop.tuning.space import Knob, Space, doubling
-from hotloop.workflows.tune_script import ScriptTarget, Wish
-from hotloop.workflows.tune_workloads import WorkloadTarget
+from hotloop.workflows.tune_script import ScriptTarget, TriedValues
+from hotloop.workflows.tune_workload import WorkloadTarget
 
 ENVS = Knob("envs", (1, 2, 4), 2, "envs", "semantic")
 THREADS = Knob("threads", (1, 2), 2, "threads")
@@ -62,7 +62,7 @@ def test_doubling() -> None:
 
 
 def script(*words: str, cores: float = 4, **wish: object) -> ScriptTarget:
-    return ScriptTarget(("python", "train.py", *words), cores, Wish(**wish))  # type: ignore[arg-type]
+    return ScriptTarget(("python", "train.py", *words), TriedValues(**wish), cores)  # type: ignore[arg-type]
 
 
 def test_places_in_a_command_are_filled_and_rollouts_follow_the_envs() -> None:
@@ -71,7 +71,7 @@ def test_places_in_a_command_are_filled_and_rollouts_follow_the_envs() -> None:
     assert target.command((("n_envs", 16),))[2:5] == ("--n-envs", "16", "--n-steps=128")
     assert target.changes((("n_envs", 16),)) == {"n_envs": 16, "n_steps": 128}
     knob = target.space.knob("n_envs")
-    assert knob.safety == "semantic" and "n_envs x n_steps stays" in knob.invariant
+    assert knob.safety == "semantic" and "n_envs * n_steps stays" in knob.invariant
 
 
 def test_what_does_not_come_out_whole_is_not_allowed() -> None:
@@ -109,9 +109,9 @@ def test_without_a_value_the_starting_rules_are_taken() -> None:
         (("{backend}",), {}, "--values backend="),
         (("{batch_size}",), {}, "batch_size=256"),
         (("{n_envs=x}",), {}, "whole number"),
-        (("{n_steps=5}",), {}, "follows from the number of envs"),
-        (("{n_envs=2}", "{n_steps}"), {}, "needs the value used now"),
-        (("{n_envs=2}",), {"values": ("n_envs",)}, "is no list"),
+        (("{n_steps=5}",), {}, "is computed from the number of envs"),
+        (("{n_envs=2}", "{n_steps}"), {}, "needs its current value"),
+        (("{n_envs=2}",), {"values": ("n_envs",)}, "is not a list"),
         (("{n_envs=2}",), {"values": ("workers=1,2",)}, "not in the command"),
         (("{n_envs=2}", "{n_envs=4}"), {}, "in one place"),
         (("{n_envs=2}", "{n_steps=8}"), {"values": ("n_steps=1,2",)}, "leave it out"),
@@ -133,7 +133,7 @@ def test_names_of_ones_own_are_semantic_unless_called_safe() -> None:
 
 
 def test_ricochet_keeps_the_samples_of_a_rollout() -> None:
-    target = WorkloadTarget("ricochet", Ricochet(n_envs=16, n_steps=32), 2)
+    target = WorkloadTarget("ricochet", Ricochet(n_envs=16, n_steps=32), cores=2)
     assert target.changes((("threads", 1), ("n_envs", 64))) == {"n_envs": 64, "n_steps": 8}
     for settings in target.space.all_settings():
         config = target.config_of(settings)
@@ -145,14 +145,14 @@ def test_ricochet_keeps_the_samples_of_a_rollout() -> None:
 
 
 def test_petri_keeps_the_samples_of_a_rollout_and_only_its_learner_is_safe() -> None:
-    target = WorkloadTarget("petri", Petri(n_steps=6, batch_size=96), 2)
+    target = WorkloadTarget("petri", Petri(n_steps=6, batch_size=96), cores=2)
     values = target.space.knob("n_envs").values
     assert values == (1, 2, 4, 8, 16, 32)
     assert [knob.name for knob in target.space.knobs if knob.safety == "safe"] == ["learner"]
-    assert "turbo" in [knob.name for knob in WorkloadTarget("petri", Petri(turbo=False), 2).space.knobs]
+    assert "turbo" in [knob.name for knob in WorkloadTarget("petri", Petri(turbo=False), cores=2).space.knobs]
     with pytest.raises(HotloopError, match="batch_size"):
-        WorkloadTarget("petri", Petri(), 2, ("lr",))
-    assert WorkloadTarget("petri", Petri(), 2, ("batch_size",)).space.knob("batch_size").role == "batch"
+        WorkloadTarget("petri", Petri(), ("lr",), 2)
+    assert WorkloadTarget("petri", Petri(), ("batch_size",), 2).space.knob("batch_size").role == "batch"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_petri_keeps_the_samples_of_a_rollout_and_only_its_learner_is_safe() -> 
     [({}, (None, None)), ({"gradient_steps": 4}, (1, 8)), ({"train_freq": 4}, (2, 1))],
 )
 def test_snake_keeps_gradient_steps_per_env_step(given: dict[str, int], expected: tuple[int, int]) -> None:
-    target = WorkloadTarget("snake", Snake(n_envs=256, **given), 2)  # type: ignore[arg-type]
+    target = WorkloadTarget("snake", Snake(n_envs=256, **given), cores=2)  # type: ignore[arg-type]
     settings = target.space.with_values(target.space.current, n_envs=512)
     found = target.config_of(settings)
     assert (found.train_freq, found.gradient_steps) == expected
@@ -168,7 +168,7 @@ def test_snake_keeps_gradient_steps_per_env_step(given: dict[str, int], expected
 
 
 def test_the_slow_settings_of_snake_are_tuned_and_the_fast_ones_left() -> None:
-    names = {knob.name for knob in WorkloadTarget("snake", Snake(variant="original"), 2).space.knobs}
+    names = {knob.name for knob in WorkloadTarget("snake", Snake(variant="original"), cores=2).space.knobs}
     assert names >= {"learner", "loop", "push", "transfers", "split", "logging", "flood_fill", "n_envs"}
-    names = {knob.name for knob in WorkloadTarget("snake", Snake(), 2).space.knobs}
+    names = {knob.name for knob in WorkloadTarget("snake", Snake(), cores=2).space.knobs}
     assert names == {"learner", "n_envs"}

@@ -18,10 +18,10 @@ from hotloop.rl.workloads.needs import needs_of, replay_bytes, rollout_bytes
 from hotloop.rl.workloads.petri import Petri
 from hotloop.rl.workloads.ricochet import Ricochet
 from hotloop.rl.workloads.snake import Snake, make_envs
-from hotloop.tuning.cache import Tuned, cache_file, elsewhere, recall, remember
-from hotloop.workflows import memory
-from hotloop.workflows.memory import checked_plan, memory_plan
-from hotloop.workflows.presets import largest_divisor
+from hotloop.tuning.cache import Tuned, cache_file, recall, remember, tuned_elsewhere
+from hotloop.workflows import train_predictions
+from hotloop.workflows.train_predictions import memory_plan, predict
+from hotloop.workflows.train_settings import largest_divisor
 
 
 def arguments(*words: str) -> Arguments:
@@ -50,11 +50,11 @@ def arguments(*words: str) -> Arguments:
 def test_a_preset_stands_in_for_the_defaults(words: tuple[str, ...], expected: dict[str, int]) -> None:
     given = arguments(*words)
     assert {name: getattr(given.config, name) for name in expected} == expected
-    assert given.chosen.says[0].startswith("preset ")
+    assert given.chosen.messages[0].startswith("preset ")
 
 
 def test_a_preset_says_what_it_could_not_set() -> None:
-    said = " ".join(arguments("petri", "--preset", "many-cores").chosen.says)
+    said = " ".join(arguments("petri", "--preset", "many-cores").chosen.messages)
     assert "n_envs=8 instead of 12" in said and "demonstration_workers=12" in said
     with pytest.raises(HotloopError, match="there is no preset 'big'"):
         read(["petri", "--preset", "big"])
@@ -93,26 +93,26 @@ def test_tuned_settings_are_applied_safe_ones_first(cache: Path) -> None:
     assert remember(FOUND) and cache_file() == cache
     safe = arguments("petri", "--tuned")
     assert (safe.config.learner, safe.config.n_envs) == ("fused", 16)
-    assert "faster by 4.0 %" in safe.chosen.says[0] and "--tuned-semantic" in safe.chosen.says[1]
+    assert "faster by 4.0 %" in safe.chosen.messages[0] and "--tuned-semantic" in safe.chosen.messages[1]
     every = arguments("petri", "--tuned-semantic", "--wafers", "6")
     assert (every.config.learner, every.config.n_envs, every.config.wafers) == ("fused", 64, 6)
-    assert any("n_steps stays" in sentence for sentence in every.chosen.says)
+    assert any("n_steps stays" in sentence for sentence in every.chosen.messages)
     assert every.chosen.rate_per_s == 1300.0
-    from hotloop.workflows.choices import says_of
+    from hotloop.workflows.train_settings import messages_before_training
 
-    assert says_of("petri", every.chosen, every.config)[-1] == "it was tuned with wafers=4"
-    assert "tuned with" not in " ".join(says_of("petri", safe.chosen, safe.config))
+    assert messages_before_training("petri", every.chosen, every.config)[-1] == "it was tuned with wafers=4"
+    assert "tuned with" not in " ".join(messages_before_training("petri", safe.chosen, safe.config))
 
 
 def test_what_was_found_is_kept_by_hardware_and_versions(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert recall("petri") is None and not elsewhere("petri")
+    assert recall("petri") is None and not tuned_elsewhere("petri")
     remember(FOUND)
     again = recall("petri")
     assert again is not None and again.at_s > 0 and replace(again, at_s=0.0) == FOUND
     monkeypatch.setattr("hotloop.tuning.cache.library_versions", lambda: {"torch": "99"})
-    assert recall("petri") is None and elsewhere("petri")
+    assert recall("petri") is None and tuned_elsewhere("petri")
     with pytest.raises(HotloopError, match="other hardware or other versions"):
         read(["petri", "--tuned"])
 
@@ -155,11 +155,11 @@ def test_a_run_that_cannot_fit_is_refused_with_the_setting_that_would(
 ) -> None:
     config = Snake(buffer_size=900_000_000)
     with pytest.raises(HotloopError, match=r"replay of 900,000,000 .*--buffer-size \d+ would fit") as refused:
-        checked_plan("snake", config, available_bytes=4 << 30)
+        predict("snake", config, available_bytes=4 << 30)
     value = int(str(refused.value).split("--buffer-size ")[1].split()[0])
-    fitting = checked_plan("snake", replace(config, buffer_size=value), available_bytes=4 << 30)
+    fitting = predict("snake", replace(config, buffer_size=value), available_bytes=4 << 30)
     assert fitting is not None and fitting.plan.fits()
-    monkeypatch.setattr(memory, "memory_available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(train_predictions, "memory_available_bytes", lambda: 1 << 30)
     assert main(["train", "ricochet", "--n-envs", "100000", "--no-profiling"]) == 2
     assert "--n-envs" in capsys.readouterr().err
 
@@ -186,13 +186,14 @@ def test_settings_that_cannot_be_are_left_to_the_workload(capsys: pytest.Capture
 MEASURE = """
 import importlib, json, sys
 from hotloop.workflows.train import config_class
-from hotloop.workflows.memory import ChildrenWatch, memory_plan, peak_bytes
+from hotloop.workflows import train_predictions
+from hotloop.workflows.train_predictions import ChildrenMemory, memory_plan, run_peak_bytes
 name, given = sys.argv[1], json.loads(sys.argv[2])
 config = config_class(name)(**given)
 plan = memory_plan(name, config)
-with ChildrenWatch(0.1) as children:
+with ChildrenMemory(0.1) as children:
     importlib.import_module(f"hotloop.rl.workloads.{name}").run(config, None, True)
-print(json.dumps([plan.total_bytes, peak_bytes(None, children)]))
+print(json.dumps([plan.total_bytes, run_peak_bytes(None, children)]))
 """
 
 

@@ -22,13 +22,13 @@ from hotloop.rl.workloads.ricochet import Ricochet
 from hotloop.rl.workloads.snake import Snake, dqn_config
 from hotloop.tuning.cache import Tuned, remember
 from hotloop.tuning.space import Settings
-from hotloop.workflows.choices import says_of
 from hotloop.workflows.experiments import Progress
 from hotloop.workflows.probe_host import _given
 from hotloop.workflows.probes import CONFIG_VARIABLE
+from hotloop.workflows.train_settings import messages_before_training
 from hotloop.workflows.tune import TuneTerms, tune
 from hotloop.workflows.tune_knobs import TUNABLE
-from hotloop.workflows.tune_workloads import WorkloadTarget
+from hotloop.workflows.tune_workload import WorkloadTarget
 
 CORES = 2
 # name of the workload, settings in use
@@ -63,7 +63,7 @@ def test_no_probe_has_settings_that_the_workload_refuses(
     name: str, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DemonstrationStore, "schema", lambda store: {})  # as if there were some
-    target = WorkloadTarget(name, config, CORES)
+    target = WorkloadTarget(name, config, cores=CORES)
     everything = list(target.space.all_settings())
     assert len(everything) > 1 and target.config_of(target.space.current) == config
     for settings in everything:
@@ -80,7 +80,7 @@ def _probe(config: Any, text: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "config"), EVERY, ids=IDS)
 def test_what_is_remembered_makes_the_settings_that_were_measured(name: str, config: Any) -> None:
-    target = WorkloadTarget(name, config, CORES)
+    target = WorkloadTarget(name, config, cores=CORES)
     for settings in target.space.all_settings():
         kept = json.loads(json.dumps(target.changes(settings)))  # as the cache keeps it
         made = dataclasses.replace(config, **_given({"config": kept}))
@@ -94,7 +94,7 @@ def one(target: WorkloadTarget, **changes: Any) -> Settings:
 
 
 def test_only_what_changes_is_told_for_settings_of_a_variant() -> None:
-    target = WorkloadTarget("snake", Snake(variant="original"), CORES)
+    target = WorkloadTarget("snake", Snake(variant="original"), cores=CORES)
     assert target.changes(one(target, learner="fused", transfers="batch")) == {
         "learner": "fused",
         "transfers": "batch",
@@ -103,7 +103,7 @@ def test_only_what_changes_is_told_for_settings_of_a_variant() -> None:
 
 
 def test_mario_is_tuned_with_its_learning_for_each_step_kept() -> None:
-    target = WorkloadTarget("mario", Mario(variant="original"), CORES)
+    target = WorkloadTarget("mario", Mario(variant="original"), cores=CORES)
     knobs = {knob.name: knob for knob in target.space.knobs}
     assert {n for n, k in knobs.items() if k.safety == "safe"} == {"layout", "transport", "threads"}
     assert "replay_ratio stays" in knobs["n_collectors"].invariant
@@ -114,7 +114,7 @@ def test_mario_is_tuned_with_its_learning_for_each_step_kept() -> None:
     assert (now.transport, now.layout) == ("rings", "fast")
     assert (now.n_collectors, now.envs_per_collector) == (1, 32)
     assert found.replay_ratio == Mario().replay_ratio and now.batch_size == 256
-    small = WorkloadTarget("mario", Mario(buffer_size=100), CORES)
+    small = WorkloadTarget("mario", Mario(buffer_size=100), cores=CORES)
     for settings in set(small.space.all_settings()) - {small.space.current}:
         games = int(dict(settings)["n_collectors"]) * int(dict(settings)["envs_per_collector"])
         assert 2 * games <= 100
@@ -129,13 +129,13 @@ def test_a_probe_of_mario_is_like_the_middle_of_a_training() -> None:
 
 
 def test_a_command_is_what_a_person_would_type() -> None:
-    target = WorkloadTarget("mario", Mario(channels=(8, 16, 16), batch_norm=False), CORES)
+    target = WorkloadTarget("mario", Mario(channels=(8, 16, 16), batch_norm=False), cores=CORES)
     words = " ".join(target.command(one(target, envs_per_collector=4)))
     assert words == "hotloop train mario --envs-per-collector 4 --no-batch-norm --channels 8 16 16"
 
 
 def test_ways_of_loading_become_the_settings_of_imitate() -> None:
-    target = WorkloadTarget("imitate", Imitate(stage="bc", workers=2), CORES)
+    target = WorkloadTarget("imitate", Imitate(stage="bc", workers=2), cores=CORES)
     assert dict(target.space.current) == {"learner": "torch", "loading": "loader:2"}
     assert not target.space.allowed({"learner": "fused", "loading": "loader:0"})
     index = target.config_of(one(target, loading="index", learner="fused"))
@@ -143,37 +143,42 @@ def test_ways_of_loading_become_the_settings_of_imitate() -> None:
     slow = target.config_of(one(target, loading="index"))
     assert slow.dataloader_workers is None and slow.learner == "torch"  # not what `auto` would take
     assert target.config_of(one(target, loading="loader:0")).dataloader_workers == 0
-    assert dict(WorkloadTarget("imitate", Imitate(stage="bc"), CORES).space.current) == {
+    assert dict(WorkloadTarget("imitate", Imitate(stage="bc"), cores=CORES).space.current) == {
         "learner": "fused",
         "loading": "index",
     }
 
 
 def test_reinforcement_learning_keeps_its_updates_for_each_env_step() -> None:
-    target = WorkloadTarget("imitate", Imitate(stage="rl", gradient_steps=2), CORES)
+    target = WorkloadTarget("imitate", Imitate(stage="rl", gradient_steps=2), cores=CORES)
     more, fewer = (target.config_of(one(target, n_envs=n_envs)) for n_envs in (64, 1))
     assert (more.train_freq, more.gradient_steps) == (1, 32)
     assert (fewer.train_freq, fewer.gradient_steps) == (2, 1)
     assert target.space.knob("n_envs").safety == "semantic"
-    assert target.cycles and target.settling  # its first steps are without updates
-    assert not WorkloadTarget("imitate", Imitate(stage="demos"), CORES).cycles
+    assert target.cycles and target.warm_up_updates  # its first steps are without updates
+    assert not WorkloadTarget("imitate", Imitate(stage="demos"), cores=CORES).cycles
 
 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (Imitate(), "stage by stage; add --stage demos, --stage bc or --stage rl"),
+        (Imitate(), "one stage at a time; add --stage demos, --stage bc or --stage rl"),
         (Imitate(stage="bc", folder=Path("nowhere")), "no demonstrations in nowhere"),
         (Mario(size=38), "size=38 must be a multiple of 4"),
         (Snake(n_envs=0), "n_envs=0 must be at least 1"),
-        (Mario(), "--budget is 4 s, too short"),
+        (Mario(), "--budget 4s is too short"),
     ],
 )
 def test_what_cannot_be_tuned_is_said_before_anything_runs(tmp_path: Path, config: Any, says: str) -> None:
     name = type(config).__name__.lower()
     budget_s = 4.0 if config == Mario() else 60.0
     with pytest.raises(HotloopError, match=says):
-        tune(WorkloadTarget(name, config, CORES), TuneTerms(budget_s), tmp_path / "t", Progress(quiet=True))
+        tune(
+            WorkloadTarget(name, config, cores=CORES),
+            TuneTerms(budget_s),
+            tmp_path / "t",
+            Progress(quiet=True),
+        )
     assert not (tmp_path / "t").exists()
 
 
@@ -185,8 +190,8 @@ def test_the_flags_of_a_workload_and_of_tuning_do_not_meet(words: str) -> None:
 
 
 def test_settings_to_search_besides_are_named() -> None:
-    with pytest.raises(HotloopError, match="mario has none beside the usual ones"):
-        WorkloadTarget("mario", Mario(), CORES, ("lr",))
+    with pytest.raises(HotloopError, match="mario has no further settings"):
+        WorkloadTarget("mario", Mario(), ("lr",), CORES)
 
 
 # ---- what is remembered of a workload that is tuned stage by stage
@@ -214,13 +219,13 @@ def given(*words: str) -> Any:
 def test_a_stage_takes_what_was_found_for_it() -> None:
     demos = given("--stage", "demos", "--tuned")
     assert demos.config.workers == 2 and demos.config.learner == "auto"
-    assert demos.chosen.says == ("tuned: workers=2 (faster by 80 %)",)
+    assert demos.chosen.messages == ("tuned: workers=2 (faster by 80 %)",)
     rl = given("--tuned-semantic", "--stage=rl")
     assert (rl.config.n_envs, rl.config.learner, rl.config.workers) == (16, "torch", None)
     assert rl.chosen.rate_per_s == 300.0
-    assert says_of("imitate", rl.chosen, rl.config)[-1] == "it was tuned with batch_size=64"
+    assert messages_before_training("imitate", rl.chosen, rl.config)[-1] == "it was tuned with batch_size=64"
     with pytest.raises(
-        HotloopError, match="--stage bc was not tuned on this machine, or not to a verdict; run"
+        HotloopError, match="--stage bc was not tuned on this machine, or without a clear result; run"
     ):
         given("--stage", "bc", "--tuned")
 
@@ -229,7 +234,7 @@ def test_a_stage_takes_what_was_found_for_it() -> None:
 def test_all_stages_take_what_was_found_for_each_but_no_setting_that_they_share() -> None:
     found = given("--tuned-semantic")
     assert (found.config.workers, found.config.n_envs, found.config.learner) == (2, 16, "auto")
-    said = " | ".join(found.chosen.says)
+    said = " | ".join(found.chosen.messages)
     assert "demos: tuned: workers=2" in said
-    assert "rl: learner=torch is for that stage alone; --stage rl applies it" in said
+    assert "rl: learner=torch is for that stage only; --stage rl applies it" in said
     assert found.chosen.rate_per_s is None

@@ -1,11 +1,13 @@
-"""`hotloop train WORKLOAD`: a reference pipeline under the profiler, then the report."""
+"""`hotloop train WORKLOAD`: trains a reference workload under the profiler and prints the report."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,16 +15,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.units import count, duration
-from hotloop.cli import train_mario, train_petri
+from hotloop._util.units import count, duration, percent, size
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
-from hotloop.cli.train_plan import plan_text
-from hotloop.report.to_json import findings_json
-from hotloop.workflows.choices import NOTHING_CHOSEN, Chosen, choose, says_of, wishes_in
-from hotloop.workflows.memory import ChildrenWatch, Line, checked_plan, lines_of
+from hotloop.report.pen import Pen, table
+from hotloop.report.to_json import findings_json, json_object
 from hotloop.workflows.report import report_on
 from hotloop.workflows.train import (
     WORKLOADS,
@@ -34,59 +33,68 @@ from hotloop.workflows.train import (
     save_export,
     train,
 )
+from hotloop.workflows.train_predictions import ChildrenMemory, Prediction, predict, prediction_table
+from hotloop.workflows.train_settings import (
+    NOTHING_CHOSEN,
+    Chosen,
+    choice_flags,
+    choose,
+    messages_before_training,
+)
 
 INTERRUPTED = 130
-# workload -> module with `Request` and `run`: what else it can do besides training
-REQUESTS: dict[str, Any] = {"petri": train_petri, "mario": train_mario}
+# workload -> module with `Request` and `run`: what it can do besides training. Imported by name, because they
+# need the extra `rl`, and its absence should be one clear sentence.
+REQUESTS = {"petri": "hotloop.cli.train_petri", "mario": "hotloop.cli.train_mario"}
 DEFAULT_REPORT = Path("profiling_report.json")
 
 
 @dataclass(frozen=True)
 class Profiling:
-    """How the training is recorded and shown."""
+    """How to record and report the training run."""
 
     capture: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the recording goes; hotloop-runs/<time>-train-<workload> when not given."""
+    """Folder for the recording; by default hotloop-runs/<time>-train-<workload>."""
     no_profiling: Flag = False
-    """Record nothing."""
+    """Do not record the run."""
     enable_profiling: Flag = False
-    """Print summaries while training, and write the report file at the end."""
+    """Print summaries during training, and write the report file at the end."""
     profiling_report: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """One-file export that every reading verb takes; profiling_report.json with --enable-profiling."""
+    """File for a JSON export that all reading verbs accept; profiling_report.json with --enable-profiling."""
     profiling_summary_freq: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Print a summary every N env steps; with --enable-profiling ten times in a run when not given."""
+    """Print a summary every N env steps; by default ten summaries per run with --enable-profiling."""
     preset: Annotated[
         Literal["small-ram", "many-cores", "gpu", "quick"] | None, tyro.conf.arg(metavar="NAME")
     ] = None
-    """Settings by name: small-ram, many-cores, gpu or quick; flags given beside it win."""
+    """Use a named set of settings: small-ram, many-cores, gpu or quick; other flags override it."""
     tuned: Flag = False
-    """The settings that `hotloop tune` found here, those that change nothing but the speed."""
+    """Use the settings that `hotloop tune` found on this machine and that change only the speed."""
     tuned_semantic: Flag = False
-    """The same, and those that may change learning, with what they keep."""
+    """Use these and also the tuned settings that may change learning."""
     json: Flag = False
     """Print the outcome and all findings as one JSON object."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for: a workload, its settings, how it is recorded."""
+    """A workload, its settings, and how to record it."""
 
     workload: str
     config: Any
     profiling: Profiling
-    request: Any = None  # what else a workload can find out, where it offers that
-    chosen: Chosen = NOTHING_CHOSEN  # by a preset or by tuning
+    request: Any = None  # flags of the module in REQUESTS
+    chosen: Chosen = NOTHING_CHOSEN  # settings from a preset or from tuning
 
 
 def read(words: list[str]) -> Arguments | None:
-    """The words after `hotloop train`; None when only help was asked for and given."""
+    """Parse the words after `hotloop train`; None if only help was requested, which is printed here."""
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return None
     name = words[0]
     kind = config_class(name)
     check_flags(f"train {name}", words[1:])
-    chosen = choose(name, kind(), **wishes_in(words))  # stand in for the defaults, so that flags win
+    chosen = choose(name, kind(), **choice_flags(words))  # new defaults, so that flags override them
     fields: list[Any] = [
         (
             "config",
@@ -96,7 +104,7 @@ def read(words: list[str]) -> Arguments | None:
         ("profiling", Annotated[Profiling, tyro.conf.arg(name="")], dataclasses.field(default=Profiling())),
     ]
     if name in REQUESTS:
-        request: Any = REQUESTS[name].Request
+        request: Any = importlib.import_module(REQUESTS[name]).Request
         flags: Any = Annotated[request, tyro.conf.arg(name=""), tyro.conf.FlagCreatePairsOff]
         fields.append(("request", flags, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
@@ -114,45 +122,46 @@ def usage() -> str:
             lines.append(f"  {name:<10} {missing}")
     return (
         "usage: hotloop train WORKLOAD [arguments]\n\n"
-        "Trains a reference pipeline under the profiler and explains the run.\n\n"
+        "Trains a reference workload under the profiler and explains the run.\n\n"
         "workloads:\n" + "\n".join(lines) + "\n\nhotloop train WORKLOAD --help lists its settings."
     )
 
 
 def run(arguments: Arguments) -> int:
-    """Train, then explain; Ctrl-C ends the training, keeps its checkpoint and still explains."""
-    wish = arguments.profiling
+    """Train, then print the report; Ctrl-C stops the training, keeps its checkpoint and still prints it."""
+    profiling = arguments.profiling
     if arguments.request is not None and arguments.request.wanted:
-        code: int = REQUESTS[arguments.workload].run(arguments.config, arguments.request, wish)
+        module = importlib.import_module(REQUESTS[arguments.workload])
+        code: int = module.run(arguments.config, arguments.request, profiling)
         return code
-    report = wish.profiling_report or (DEFAULT_REPORT if wish.enable_profiling else None)
-    if report is not None and wish.no_profiling:
+    report = profiling.profiling_report or (DEFAULT_REPORT if profiling.enable_profiling else None)
+    if report is not None and profiling.no_profiling:
         raise HotloopError(
             "--no-profiling records nothing, so there is no report to write; give one of the two."
         )
     if report is not None:
         check_export(report)
     check_config(arguments.workload, arguments.config)
-    summary = wish.profiling_summary_freq
-    if wish.enable_profiling and not summary:
+    summary = profiling.profiling_summary_freq
+    if profiling.enable_profiling and not summary:
         summary = max(_expected_timesteps(arguments.config) // 10, 1)
-    for sentence in says_of(arguments.workload, arguments.chosen, arguments.config):
-        note(f"hotloop: {sentence}")
-    plan = checked_plan(arguments.workload, arguments.config, rate_per_s=arguments.chosen.rate_per_s)
-    if plan is not None and not wish.json:
-        note(plan_text(lines_of(plan), pen_for_stderr(), ended=False))
-    recording = Recording(wish.capture, not wish.no_profiling, summary)
-    with ChildrenWatch() as children:
-        trained = train(arguments.workload, arguments.config, recording, quiet=wish.json)
-    held = lines_of(plan, trained, children) if plan is not None else ()
+    for message in messages_before_training(arguments.workload, arguments.chosen, arguments.config):
+        note(f"hotloop: {message}")
+    expected = predict(arguments.workload, arguments.config, rate_per_s=arguments.chosen.rate_per_s)
+    if expected is not None and not profiling.json:
+        note(predictions_text(prediction_table(expected), pen_for_stderr(), ended=False))
+    recording = Recording(profiling.capture, not profiling.no_profiling, summary)
+    with ChildrenMemory() as children:
+        trained = train(arguments.workload, arguments.config, recording, quiet=profiling.json)
+    predictions = prediction_table(expected, trained, children) if expected is not None else ()
     if trained.folder is None:
-        _say(trained, wish.json, None, held)
+        _print_outcome(trained, profiling.json, None, predictions)
     else:
         result = report_on(str(trained.folder))
         if report is not None:
             save_export(result.capture, report)
-        _say(trained, wish.json, findings_json(result.findings), held)
-        if not wish.json:
+        _print_outcome(trained, profiling.json, findings_json(result.findings), predictions)
+        if not profiling.json:
             print_text(dataclasses.replace(result, name=shlex.quote(str(trained.folder))))
         if report is not None:
             note(f"wrote {report}; read it with: hotloop report {shlex.quote(str(report))}")
@@ -164,17 +173,17 @@ def _expected_timesteps(config: Any) -> int:
     return next((int(getattr(config, name)) for name in names if hasattr(config, name)), 0)
 
 
-def _say(
-    trained: Trained, as_json: bool, findings: dict[str, Any] | None, held: tuple[Line, ...] = ()
+def _print_outcome(
+    trained: Trained, as_json: bool, findings: dict[str, Any] | None, predictions: tuple[Prediction, ...] = ()
 ) -> None:
     done = trained.outcome
     if as_json:
         outcome = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(done).items()}
         place: dict[str, Any] = {"capture": str(trained.folder)} if trained.folder else {}
-        place["predictions"] = [dataclasses.asdict(line) for line in held]
-        print(json.dumps((findings or {"schema_version": 1}) | {"outcome": outcome} | place))
+        place["predictions"] = [dataclasses.asdict(line) for line in predictions]
+        print(json.dumps((findings or json_object("training", {})) | {"outcome": outcome} | place))
         return
-    mean = "no episode ended" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
+    mean = "no episode finished" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
     print(
         f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
         f"({count(done.steps_per_s)} steps/s):\n"
@@ -183,11 +192,32 @@ def _say(
     for remark in done.remarks:
         print(f"  {remark}")
     if done.stopped_by is not None:
-        kept = f"; the agent is kept in {done.checkpoint}" if done.checkpoint else ""
+        kept = f"; the agent is saved in {done.checkpoint}" if done.checkpoint else ""
         print(f"  stopped by {done.stopped_by}{kept}")
     if done.checkpoint is not None and done.stopped_by is None:
-        print(f"  the agent is in {done.checkpoint}")
-    if held:
-        print(plan_text(held, pen_for_stdout(), ended=True))
+        print(f"  the agent is saved in {done.checkpoint}")
+    if predictions:
+        print(predictions_text(predictions, pen_for_stdout(), ended=True))
     print()
     sys.stdout.flush()
+
+
+def predictions_text(predictions: Sequence[Prediction], pen: Pen, ended: bool) -> str:
+    """The table of predictions; after a run (`ended`), with measured values and errors."""
+    head = ("memory and speed", "predicted", *(("measured", "error") if ended else ()))
+    drawn = table(pen, [head, *(_prediction_row(line, ended) for line in predictions)])
+    return "\n".join([pen.paint(drawn[0], "dim"), *drawn[1:]])
+
+
+def _prediction_row(line: Prediction, ended: bool) -> tuple[str, ...]:
+    if not ended:
+        return (line.what, _amount(line.predicted, line.unit))
+    error = percent(line.predicted / line.measured - 1) if line.predicted and line.measured else ""
+    measured = _amount(line.measured, line.unit) if line.measured is not None else ""
+    return (line.what, _amount(line.predicted, line.unit), measured, error)
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return size(value) if unit == "bytes" else f"{count(value)}{unit}"

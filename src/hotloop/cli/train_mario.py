@@ -14,25 +14,25 @@ from hotloop.workflows.train_mario import Request as Request
 from hotloop.workflows.train_mario import benchmark
 
 
-class Wish(Protocol):
-    """How the training is recorded and shown; see `hotloop.cli.train.Profiling`."""
+class Profiling(Protocol):
+    """The part of `hotloop.cli.train.Profiling` that is used here."""
 
     @property
     def no_profiling(self) -> bool:
-        """Record nothing."""
+        """Do not record the run."""
 
     @property
     def json(self) -> bool:
         """Print JSON."""
 
 
-def run(config: Any, request: Request, wish: Wish) -> int:
+def run(config: Any, request: Request, profiling: Profiling) -> int:
     """Run the benchmark, print it, and return the exit code."""
-    if wish.no_profiling:
+    if profiling.no_profiling:
         raise HotloopError("--benchmark reads its figures from captures; leave out --no-profiling.")
     found = benchmark(config, request, Progress())
     done = found.done
-    if wish.json:
+    if profiling.json:
         print(json.dumps(benchmark_json(found.rows, found.figures, found.same_work, done.series)))
     else:
         print(

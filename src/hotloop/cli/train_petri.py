@@ -1,4 +1,4 @@
-"""`hotloop train petri --breakdown | --compare | --detailed`: prints what was found out."""
+"""`hotloop train petri --breakdown | --compare | --detailed`: prints the parts of a training batch."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ from hotloop.workflows.train_petri import (
 )
 
 
-class Wish(Protocol):
-    """How the training is recorded and shown; see `hotloop.cli.train.Profiling`."""
+class Profiling(Protocol):
+    """The part of `hotloop.cli.train.Profiling` that is used here."""
 
     @property
     def capture(self) -> Path | None:
-        """Where the recording goes."""
+        """Folder for the recording."""
 
     @property
     def no_profiling(self) -> bool:
-        """Record nothing."""
+        """Do not record the run."""
 
     @property
     def json(self) -> bool:
         """Print JSON."""
 
 
-def run(config: Any, request: Request, wish: Wish) -> int:
-    """Find out what was asked for, print it, and return the exit code."""
-    if wish.no_profiling:
+def run(config: Any, request: Request, profiling: Profiling) -> int:
+    """Run the breakdown, the comparison or the function profiles, print them, and return the exit code."""
+    if profiling.no_profiling:
         raise HotloopError(
             "--no-profiling records nothing, so there is nothing to break down or compare; leave it out."
         )
     code = 0
     if request.compare:
-        code = _compare(config, request, wish)
+        code = _compare(config, request, profiling)
     elif request.breakdown:
-        _breakdown(config, wish)
+        _breakdown(config, profiling)
     if request.detailed and code == 0:
         difference = write_functions(config, request.compare, note)
         if difference:
-            (note if wish.json else print)(f"\n{difference}")
+            (note if profiling.json else print)(f"\n{difference}")
     return code
 
 
-def _breakdown(config: Any, wish: Wish) -> None:
-    trained = train("petri", with_batches(config), Recording(wish.capture), quiet=True)
+def _breakdown(config: Any, profiling: Profiling) -> None:
+    trained = train("petri", with_batches(config), Recording(profiling.capture), quiet=True)
     assert trained.folder is not None
     found = breakdown_of(trained.folder)
-    if wish.json:
+    if profiling.json:
         print(json.dumps({**breakdown_json(found), "capture": str(trained.folder)}))
         return
     mode = f"{config.trainer}, {ON if config.turbo else OFF}"
@@ -78,10 +78,10 @@ def _breakdown(config: Any, wish: Wish) -> None:
     note(f"next: hotloop report {shlex.quote(str(trained.folder))}")
 
 
-def _compare(config: Any, request: Request, wish: Wish) -> int:
+def _compare(config: Any, request: Request, profiling: Profiling) -> int:
     found = compare_turbo(config, request, Progress())
     result = found.result
-    if wish.json:
+    if profiling.json:
         data = comparison_json(result.series, result.comparison)
         more = ("off", "on", "explanation", "impacts", "recommendations")
         print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
@@ -93,11 +93,11 @@ def _compare(config: Any, request: Request, wish: Wish) -> int:
 
 
 def _other_learner(config: Any) -> str:
-    """What does the same training with less work around it, where there is something."""
+    """Names a trainer or learner that does the same training with less overhead; "" if there is none."""
     if config.trainer != "hotloop":
-        return "All parts at once: --trainer hotloop trains the same network with the same settings."
+        return "To speed up all parts: --trainer hotloop trains the same network with the same settings."
     if config.learner == "torch":
-        return "All parts of learning at once: --learner fused makes the same updates in one kernel."
+        return "To speed up all of learning: --learner fused makes the same updates in one compiled kernel."
     return ""
 
 

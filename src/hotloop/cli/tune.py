@@ -1,4 +1,4 @@
-"""`hotloop tune`: the fastest settings for this machine, found by measuring."""
+"""`hotloop tune`: finds the fastest settings for this machine by measuring."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stdout
-from hotloop.cli.tune_text import remembered_text, tuning_json, tuning_text
+from hotloop.cli.tune_text import tuned_before_text, tuning_json, tuning_text
+from hotloop.report.to_json import json_object
 from hotloop.workflows.experiments import Progress
-from hotloop.workflows.tune import Target, TuneTerms, tune
-from hotloop.workflows.tuned import recalled, script_target, workload_target
+from hotloop.workflows.train import config_class
+from hotloop.workflows.tune import Target, TuneTerms, tune, tuned_before
+from hotloop.workflows.tune_script import ScriptTarget, TriedValues
+from hotloop.workflows.tune_workload import WorkloadTarget
 
 Words = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 INTERRUPTED, SCRIPT_FAILED = 130, 5
@@ -27,49 +30,49 @@ SCRIPT_BUDGET = "10m"
 
 @dataclass(frozen=True)
 class Options:
-    """How to tune."""
+    """Options of every `hotloop tune`."""
 
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = ""
-    """Time for all: half for the search, half for the comparison; 2m for a workload, 10m for mario and for a
-    script."""
+    """Total time: half for the search, half for the comparison; by default 2m for a workload, 10m for mario
+    and for a script."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
-    """Differences below this do not matter."""
+    """Smallest difference that matters to you."""
     probes: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the probes are kept; hotloop-runs/<time>-tune-<name> when not given."""
+    """Folder for the probes; by default hotloop-runs/<time>-tune-<name>."""
     order_seed: int = 0
-    """Seed of the order of probes and of the coin flips."""
+    """Seed for the order of probes and of runs in the comparison."""
     show: Flag = False
-    """Measure nothing: show what was found before on this machine with these versions."""
+    """Show what was found before on this machine with these versions, and measure nothing."""
     json: Flag = False
     """Print the result as one JSON object."""
 
 
 @dataclass(frozen=True)
 class WorkloadOptions(Options):
-    """How to tune a workload."""
+    """Options for a workload."""
 
     also: Words = ()
-    """A setting to search beside the usual ones, such as minibatch; may be repeated."""
+    """Search this setting, too, for example batch_size; may be repeated."""
 
 
 @dataclass(frozen=True)
 class ScriptOptions(Options):
-    """Find the fastest settings for a script: names in braces in its command.
+    """Find the fastest settings for a script; mark them with names in braces in its command.
 
     hotloop tune -- python train.py --n-envs {n_envs=8} --n-steps {n_steps=256}
     """
 
     values: Words = ()
-    """Values to try, as n_envs=1,2,4,8; may be repeated."""
+    """Values to try, such as n_envs=1,2,4,8; may be repeated."""
     safe: Words = ()
-    """A name whose values do not change what is learnt; may be repeated."""
+    """Name of a setting that does not change learning; may be repeated."""
     no_threads: Flag = False
     """Do not try OMP_NUM_THREADS."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What to tune, and how."""
+    """A workload or command to tune, and the options."""
 
     options: Any
     workload: str = ""
@@ -78,7 +81,7 @@ class Arguments:
 
 
 def read(words: list[str]) -> Arguments | None:
-    """The words after `hotloop tune`; None when only help was asked for and given."""
+    """Parse the words after `hotloop tune`; None if only help was requested, which is printed here."""
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return None
@@ -86,15 +89,13 @@ def read(words: list[str]) -> Arguments | None:
         at = words.index("--")
         options = tyro.cli(ScriptOptions, args=words[:at], prog="hotloop tune")
         if not words[at + 1 :]:
-            raise HotloopError("there is no command after --; write: hotloop tune -- python train.py ...")
+            raise HotloopError("no command follows --; write: hotloop tune -- python train.py ...")
         return Arguments(options, command=tuple(words[at + 1 :]))
     if words[0].startswith("-"):
         raise HotloopError(
-            f"{words[0]} comes before what to tune; write: hotloop tune WORKLOAD {words[0]}, "
+            f"{words[0]} comes before the workload; write: hotloop tune WORKLOAD {words[0]}, "
             "or a command after --"
         )
-    from hotloop.workflows.train import config_class
-
     kind = config_class(words[0])
     fields: list[Any] = [
         ("config", Annotated[kind, tyro.conf.arg(name="")]),
@@ -106,7 +107,10 @@ def read(words: list[str]) -> Arguments | None:
     ]
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     given: Any = tyro.cli(
-        both, args=words[1:], prog=f"hotloop tune {words[0]}", description="Find the fastest settings."
+        both,
+        args=words[1:],
+        prog=f"hotloop tune {words[0]}",
+        description="Find the fastest settings for this machine.",
     )
     return Arguments(given.options, words[0], given.config)
 
@@ -123,31 +127,30 @@ def usage() -> str:
 
 def run(arguments: Arguments) -> int:
     """Tune, print, and return the exit code."""
-    wish = arguments.options
+    options = arguments.options
     target: Target
     budget = SCRIPT_BUDGET
     if arguments.workload:
-        target = made = workload_target(arguments.workload, arguments.config, wish.also)
+        target = made = WorkloadTarget(arguments.workload, arguments.config, options.also)
         budget = made.tunable.budget
     else:
-        target = script_target(arguments.command, wish.values, wish.safe, not wish.no_threads)
-    if wish.show:
-        found = recalled(target.name)
+        tried = TriedValues(options.values, options.safe, not options.no_threads)
+        target = ScriptTarget(arguments.command, tried)
+    if options.show:
+        found = tuned_before(target.name)
         print(
-            json.dumps({"schema_version": 1, "tuned": dataclasses.asdict(found)})
-            if wish.json
-            else remembered_text(found)
+            json.dumps(json_object("tuned", {"tuned": found})) if options.json else tuned_before_text(found)
         )
         return 0
-    budget_s = parse_seconds(wish.budget or budget, "--budget")
-    terms = TuneTerms(budget_s, parse_fraction(wish.tolerance, "--tolerance"), wish.order_seed)
-    tuning = tune(target, terms, wish.probes, Progress())
+    budget_s = parse_seconds(options.budget or budget, "--budget")
+    terms = TuneTerms(budget_s, parse_fraction(options.tolerance, "--tolerance"), options.order_seed)
+    tuning = tune(target, terms, options.probes, Progress())
     if tuning.failed:
         note(f"hotloop: the current settings could not be measured: {tuning.failed}")
-        if wish.json:
+        if options.json:
             print(json.dumps(tuning_json(tuning)))
         return SCRIPT_FAILED
-    print(json.dumps(tuning_json(tuning)) if wish.json else tuning_text(tuning, pen_for_stdout()))
+    print(json.dumps(tuning_json(tuning)) if options.json else tuning_text(tuning, pen_for_stdout()))
     if tuning.interrupted:
         note(f"Interrupted; what was measured is in {shlex.quote(str(tuning.folder))}.")
         return INTERRUPTED

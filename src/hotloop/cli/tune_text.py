@@ -1,8 +1,7 @@
-"""What tuning found, in words, tables and plain values."""
+"""The result of `hotloop tune` as text and as JSON."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import statistics
 import time
@@ -12,28 +11,28 @@ from typing import Any
 from hotloop._util.units import percent, size
 from hotloop.report.pen import Pen, table
 from hotloop.report.series_text import comparison_json
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import json_object
 from hotloop.report.verdict import headline, noise_floor_text
 from hotloop.workflows.tune import (
     ALL,
+    BASE_NAMES,
     SAFE,
-    SAYS_BASE,
     Settings,
+    Tuned,
     Tuning,
     budget_for,
     too_few_probes,
     words_of,
 )
-from hotloop.workflows.tune_record import finalists_table, search_json
 
 MOST_ROWS = 8
 
 
 def tuning_text(tuning: Tuning, pen: Pen) -> str:
-    """The whole result."""
+    """The whole result as text."""
     lines = [*_table_lines(tuning, pen), *_model_lines(tuning, pen), ""]
     if tuning.interrupted and not tuning.compared:
-        lines.append(pen.paint("Not compared with yours: interrupted.", "bold yellow"))
+        lines.append(pen.paint("Interrupted before the comparison with your settings.", "bold yellow"))
         return "\n".join(lines)
     lines += _verdict_lines(tuning, pen)
     return "\n".join([*lines, "", *_next_lines(tuning, pen)])
@@ -42,36 +41,39 @@ def tuning_text(tuning: Tuning, pen: Pen) -> str:
 def _table_lines(tuning: Tuning, pen: Pen) -> list[str]:
     searched = tuning.searched
     made = len(searched.probes)
-    about = f"{made} probe{'' if made == 1 else 's'} in {searched.spent_s:.0f} s, {searched.legal} settings"
+    probes = f"{made} probe{'' if made == 1 else 's'} in {searched.spent_s:.0f} s"
+    about = f"{probes}, {searched.legal} combinations"
     lines = [pen.heading(f"Tuning {pen.clean(tuning.target.name, 40)}", about)]
-    rows = [(f"{tuning.unit}s of settings that met in turns", "predicted", "measured", "memory")]
-    met = finalists_table(searched)[:MOST_ROWS]
-    common, said = _common([settings for settings, _, _ in met], searched.space.current)
-    for settings, predicted, seen in met:
+    rows = [(f"{tuning.unit}s per second of the best settings", "predicted", "measured", "memory")]
+    finalists = searched.finalists_by_speed()[:MOST_ROWS]
+    common, remark = _common([settings for settings, _, _ in finalists], searched.space.current)
+    for settings, predicted, measured in finalists:
         held = tuning.target.memory_bytes(settings, searched.probes)
         yours = "(yours)" if settings == searched.space.current else ""
         words = words_of(tuple(one for one in settings if one[0] not in common))
-        rows.append((f"{words} {yours}".strip(), _rate(predicted), _rate(seen), size(held)))
+        rows.append((f"{words} {yours}".strip(), _rate(predicted), _rate(measured), size(held)))
     drawn = table(pen, rows)
-    lines += [pen.paint(drawn[0], "dim"), *drawn[1:], *([pen.wrap(said, "  ")] if said else [])]
+    lines += [pen.paint(drawn[0], "dim"), *drawn[1:], *([pen.wrap(remark, "  ")] if remark else [])]
     failed = [p for p in searched.probes if p.failure]
     for probe in failed[:3]:
         lines.append(pen.wrap(f"failed: {words_of(probe.settings)}: {probe.failure}", "  "))
     if searched.too_large:
-        words = f"{searched.too_large} settings were left out: they would take over half of the free memory."
+        words = (
+            f"{searched.too_large} combinations were left out: they would need over half of the free memory."
+        )
         lines.append(pen.wrap(words, "  "))
     return lines
 
 
-def _common(met: Sequence[Settings], current: Settings) -> tuple[set[str], str]:
-    """Names of what is alike in all settings, or in all but those in use, and a sentence about it."""
-    others = [settings for settings in met if settings != current]
+def _common(finalists: Sequence[Settings], current: Settings) -> tuple[set[str], str]:
+    """Names of settings with the same value in all finalists but the current one, and a sentence on them."""
+    others = [settings for settings in finalists if settings != current]
     same = set.intersection(*(set(settings) for settings in others)) if len(others) > 1 else set()
     if not same:
         return set(), ""
     words = words_of(tuple(one for one in others[0] if one in same))
-    who = "All of them" if current not in met or same <= set(current) else "All but yours"
-    return {name for name, _ in same}, f"{who} with {words}."
+    who = "All" if current not in finalists or same <= set(current) else "All but yours"
+    return {name for name, _ in same}, f"{who} have {words}."
 
 
 def _rate(seconds: float | None) -> str:
@@ -82,27 +84,28 @@ def _model_lines(tuning: Tuning, pen: Pen) -> list[str]:
     model = tuning.searched.model
     if model is None:
         return []
-    said = [f"The predictions miss their own probes by {percent(model.error_fraction)} (median)."]
+    said = [f"The model misses the probes by {percent(model.error_fraction)} (median)."]
     if model.inference is not None:
         ceiling, half = model.inference
         said.append(
-            f"Inference alone allows at most {ceiling:,.0f} env steps/s, half of that with {half:,.0f} envs."
+            f"Inference alone limits the rate to {ceiling:,.0f} env steps/s, and to half of that with "
+            f"{half:,.0f} envs."
         )
     return [pen.wrap(" ".join(said), "  ")]
 
 
 def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
     found = [
-        (row, SAYS_BASE[done.series.plan.variants[0].name])
+        (row, BASE_NAMES[done.series.plan.variants[0].name])
         for done in tuning.compared
         for row in done.comparison.compared
     ]
     if not found:
         made = len(tuning.searched.probes)
         if too_few_probes(tuning.searched):
-            words = f"Nothing can be said: there was time for {made} of {tuning.searched.legal} settings"
+            words = f"No result: there was only time to try {made} of {tuning.searched.legal} combinations"
             return pen.wrap(f"{words}{_more_time(tuning)}.").split("\n")
-        return [pen.paint("Keep yours: the search ended at the settings in use.", "bold")]
+        return [pen.paint("Keep your settings: the search found nothing faster.", "bold")]
     lines = []
     for row, base in found:
         name = row.variant.name
@@ -127,18 +130,18 @@ def _verdict_lines(tuning: Tuning, pen: Pen) -> list[str]:
 
 
 def _more_time(tuning: Tuning) -> str:
-    """What to do about a search that was too short, by what a probe took."""
+    """The budget to give after a search that was too short, from the length of a probe."""
     spent_s = [probe.spent_s for probe in tuning.searched.probes]
     if not spent_s:
-        return "; give more with --budget"
+        return "; give a larger --budget"
     needed_s = budget_for(statistics.median(spent_s))
-    return f"; one takes {max(spent_s):.0f} s here, so give about --budget {-(-needed_s // 60):.0f}m"
+    return f"; each takes {max(spent_s):.0f} s here, so give about --budget {-(-needed_s // 60):.0f}m"
 
 
 def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
     tuned, target = tuning.tuned, tuning.target
     lines = []
-    if target.own_words:  # a workload of ours
+    if target.is_workload:
         for wanted, flag in ((tuned.safe, "--tuned"), (tuned.semantic, "--tuned-semantic")):
             if wanted:
                 lines.append(pen.command(f"next: {shlex.join(target.command_for(wanted))} {flag}"))
@@ -154,36 +157,35 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
                 )
     for done in tuning.compared:
         lines.append(f"more: hotloop report {shlex.quote(str(done.series.path))}")
-    return lines or [f"the probes are in {shlex.quote(str(tuning.folder))}"]
+    return lines or [f"The probes are in {shlex.quote(str(tuning.folder))}."]
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """The whole result as plain values."""
+    """The whole result as JSON."""
     compared = [comparison_json(done.series, done.comparison) for done in tuning.compared]
-    otherwise = "undecided" if too_few_probes(tuning.searched) else "keep yours"
-    return {
-        "schema_version": 1,
-        "kind": "hotloop tuning",
+    otherwise = "undecided" if too_few_probes(tuning.searched) else "keep_yours"
+    data = {
         "target": tuning.target.name,
         "folder": str(tuning.folder),
         "interrupted": tuning.interrupted,
         "failed": tuning.failed or None,
         "unit": tuning.unit,
-        "search": plain(search_json(tuning.searched)),
-        "tuned": dataclasses.asdict(tuning.tuned),
+        "search": tuning.searched.as_json(),
+        "tuned": tuning.tuned,
         "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or otherwise,
         "compare": compared,
     }
+    return json_object("tuning", data)
 
 
-def remembered_text(found: Any) -> str:
-    """What was found before."""
+def tuned_before_text(found: Tuned) -> str:
+    """A cached result as text."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.at_s))
-    lines = [f"{found.target}, tuned {when} on this machine with these versions"]
+    lines = [f"{found.target}, tuned on {when} on this machine with these versions"]
     for kind, settings, gain in (
         ("same results", found.safe, found.safe_gain),
         ("may change learning", found.semantic, found.semantic_gain),
     ):
         words = " ".join(f"{key}={value}" for key, value in settings.items())
-        lines.append(f"  {kind}: {words}: {gain}" if settings else f"  {kind}: keep yours")
+        lines.append(f"  {kind}: {words}: {gain}" if settings else f"  {kind}: nothing faster was found")
     return "\n".join([*lines, *(f"  {sentence}" for sentence in found.invariants)])

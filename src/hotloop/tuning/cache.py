@@ -1,4 +1,4 @@
-"""Settings found by tuning, remembered for this hardware and these versions."""
+"""Results of tuning, cached for this hardware and these versions."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util import HOTLOOP_VERSION
+from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.machine.facts import library_versions, memory_bytes
 from hotloop.machine.limits import cache_file as limits_file
 from hotloop.machine.limits import machine_key
 
-VERSION = 2  # of an entry; others are tuned again (1 had other names of settings)
+VERSION = 2  # of an entry; entries of other versions are ignored (1 had other names of settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning found for one workload or script."""
+    """Result of tuning one workload or script."""
 
     target: str
     """Name of the workload, or the script's command line as typed."""
     base: dict[str, Any]
-    """The settings that were not tuned."""
+    """Settings that were not tuned."""
     safe: dict[str, Any] = field(default_factory=dict)
-    """Settings that make it faster and change nothing else; {}: keep yours."""
+    """Changes that make it faster and affect nothing else; {} if none was found."""
     semantic: dict[str, Any] = field(default_factory=dict)
-    """Settings that make it faster still and may change learning, those of `safe` included; {}: none."""
+    """Changes that make it even faster but may change learning, including those in `safe`; {} if none."""
     invariants: tuple[str, ...] = ()
-    """What stays the same with the semantic ones."""
+    """What the semantic changes keep the same, in sentences."""
     safe_gain: str = ""
-    """The verdict on the safe ones."""
+    """Verdict on the safe changes."""
     semantic_gain: str = ""
-    """The verdict on all of them."""
+    """Verdict on the semantic changes."""
     rate_per_s: float | None = None
-    """Env steps per second seen with the safe settings, or with those in use where none were faster."""
+    """Env steps per second with the safe changes, or with the current settings if none was faster."""
     semantic_rate_per_s: float | None = None
-    """The same with the semantic ones."""
+    """Env steps per second with the semantic changes."""
     at_s: float = 0.0
     """Seconds since 1970."""
 
@@ -50,14 +51,14 @@ def cache_file() -> Path:
 
 
 def key() -> str:
-    """What settings depend on: processor, cores granted, thread variables, memory, versions."""
+    """What results depend on: processor, cores granted, thread variables, memory, versions."""
     versions = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     memory = (memory_bytes() or 0) >> 30
     return f"{machine_key()}; {memory} GiB; hotloop {HOTLOOP_VERSION}; {versions}"
 
 
 def remember(found: Tuned, file: Path | None = None) -> bool:
-    """Keep what was found; False when the file cannot be written."""
+    """Add a result to the cache; False if the file cannot be written."""
     file = file or cache_file()
     entries = _read(file)
     data = asdict(found) | {"version": VERSION, "at_s": found.at_s or time.time()}
@@ -70,7 +71,7 @@ def remember(found: Tuned, file: Path | None = None) -> bool:
 
 
 def recall(target: str, file: Path | None = None) -> Tuned | None:
-    """What tuning found for this target on this hardware with these versions; None when it never did."""
+    """Cached result for this target on this hardware with these versions; None if there is none."""
     entry = _read(file or cache_file()).get(key(), {}).get(target)
     if not isinstance(entry, dict) or entry.pop("version", None) != VERSION:
         return None
@@ -81,13 +82,20 @@ def recall(target: str, file: Path | None = None) -> Tuned | None:
         return None
 
 
-def elsewhere(target: str, file: Path | None = None) -> bool:
-    """Whether the target was tuned with other hardware or versions."""
+def never_tuned(target: str) -> HotloopError:
+    """The error for a target without a cached result."""
+    where = ", only on other hardware or with other versions"
+    why = where if tuned_elsewhere(target) else ", or without a clear result"
+    return HotloopError(f"{target} was not tuned on this machine{why}; run: hotloop tune {target}")
+
+
+def tuned_elsewhere(target: str, file: Path | None = None) -> bool:
+    """Whether the target was tuned on other hardware or with other versions."""
     return any(target in entries for k, entries in _read(file or cache_file()).items() if k != key())
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """All entries; {} for a missing or broken file."""
+    """All entries; {} if the file is missing or broken."""
     try:
         data: Any = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""The measured search: a few probes, a model, then the best few against each other in turns.
+"""Search for the fastest settings: a few probes, a model fitted to them, then rounds among the best few.
 
-It is handed a function that makes a probe, so that it can be tried out on made-up machines.
+The function that runs a probe is passed in, so tests can search on simulated machines.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from hotloop.tuning.model import Model, Probe, fit
 from hotloop.tuning.space import Settings, Space, words_of
+from hotloop.tuning.time_model import Model, Probe, fit
 
 PROBES = 12
 FINALISTS = 6
-EXPLORE_SHARE = 0.55  # of the budget, for probes before the finalists are chosen
-SWITCH_SHARE = 0.3  # of the budget, for those of them that try switches
-MOST_TURNS = 12  # of a finalist before the worse half leaves
-HOPELESS = 1.5  # times the best: settings so slow are no finalists, and do not stay any
+EXPLORE_SHARE = 0.55  # of the budget: probes before the finalists are chosen
+SWITCH_SHARE = 0.3  # of the budget: those of them that try switches
+MOST_ROUNDS = 12  # before the slower half of the finalists is dropped
+HOPELESS = 1.5  # times the best time: settings this slow do not become or stay finalists
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How long to search, and how."""
+class SearchTerms:
+    """Budget and size of a search."""
 
     budget_s: float
     cores: float
@@ -35,61 +36,91 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What was measured, and where it led."""
+class SearchResult:
+    """Result of a search."""
 
     space: Space
     probes: tuple[Probe, ...]
-    """In the order they were made."""
+    """In the order they were run."""
     model: Model | None
     """None with too few probes."""
     best: Settings
-    """The fastest of all."""
+    """Fastest settings."""
     best_safe: Settings
-    """The fastest with only safe settings changed; the current ones when nothing safe was faster."""
+    """Fastest settings with only safe changes; the current ones if no safe change was faster."""
     legal: int
-    """Settings that are allowed and fit into memory."""
+    """Number of settings that are allowed and fit into memory."""
     too_large: int
-    """Settings left out because they would not fit into memory."""
+    """Number of settings left out because they would not fit into memory."""
     spent_s: float
     interrupted: bool = False
     predicted_s: dict[Settings, float] = field(default_factory=dict)
-    """What the model said of the finalists before they met; seconds per unit."""
+    """Seconds per unit that the model predicted for the finalists."""
     finalists: tuple[Settings, ...] = ()
-    """Settings that met in turns, or would have, had there been time."""
+    """Settings chosen for the rounds."""
 
     def measured_s(self, settings: Settings) -> float | None:
-        """Median of its probes; None when none succeeded."""
+        """Median seconds per unit of the probes with these settings; None if none succeeded."""
         values = [p.s_per_unit for p in self.probes if p.settings == settings and p.s_per_unit]
         return statistics.median(values) if values else None
 
+    def finalists_by_speed(self) -> list[tuple[Settings, float | None, float | None]]:
+        """Settings, predicted and measured seconds per unit of the finalists, fastest first."""
+        rows = [(s, self.predicted_s.get(s), self.measured_s(s)) for s in self.finalists]
+        return sorted(rows, key=lambda row: row[2] or math.inf)
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as plain values."""
+        model = self.model
+        return {
+            "current": dict(self.space.current),
+            "best": dict(self.best),
+            "best_safe": dict(self.best_safe),
+            "legal": self.legal,
+            "too_large": self.too_large,
+            "spent_s": self.spent_s,
+            "interrupted": self.interrupted,
+            "probes": [asdict(probe) | {"settings": dict(probe.settings)} for probe in self.probes],
+            "finalists": [
+                {"settings": dict(s), "predicted_s_per_unit": predicted, "measured_s_per_unit": measured}
+                for s, predicted, measured in self.finalists_by_speed()
+            ],
+            "model": None
+            if model is None
+            else {
+                "error_fraction": model.error_fraction,
+                "inference": model.inference,
+                "phases": {p.name: dict(zip(p.terms, p.weights, strict=True)) for p in model.phases},
+            },
+        }
+
 
 class Search:
-    """One search; `run` does it."""
+    """One search; call `run` once."""
 
     def __init__(
         self,
         space: Space,
         probe: Callable[[Settings], Probe],
-        terms: Terms,
+        terms: SearchTerms,
         *,
         fits: Callable[[Settings, Sequence[Probe]], bool] = lambda settings, probes: True,
         tell: Callable[[Probe], None] = lambda probe: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`fits(settings, probes so far)` says whether memory allows the settings; `tell` gets each probe."""
+        """`fits(settings, probes so far)`: whether they fit into memory; `tell` is called with each probe."""
         self._space, self._probe, self._terms = space, probe, terms
         self._fits, self._tell, self._clock = fits, tell, clock
         self._random = random.Random(terms.seed)
         self._probes: list[Probe] = []
-        self._rounds: dict[Settings, list[float]] = {}  # times of the finalists, in turns
+        self._rounds: dict[Settings, list[float]] = {}  # times of each finalist, round by round
         self._survivors: list[Settings] = []
         self._everything: list[Settings] = list(space.all_settings())
         self._predicted: dict[Settings, float] = {}
         self._began_s = clock()
 
-    def run(self) -> Searched:
-        """Search until the budget is spent or one setting is left; Ctrl-C keeps what was measured."""
+    def run(self) -> SearchResult:
+        """Search until the budget is spent or one finalist is left; Ctrl-C keeps what was measured."""
         interrupted = False
         try:
             self._explore()
@@ -98,7 +129,7 @@ class Search:
             interrupted = True
         legal, too_large = self._legal()
         best = self._best(lambda settings: True)
-        return Searched(
+        return SearchResult(
             space=self._space,
             probes=tuple(self._probes),
             model=self._model(),
@@ -112,7 +143,7 @@ class Search:
             finalists=tuple(self._rounds),
         )
 
-    # ---- probes before the finalists
+    # ---- exploration
 
     def _explore(self) -> None:
         space = self._space
@@ -136,25 +167,25 @@ class Search:
         return len(self._probes) < self._terms.probes and spent_s + self._cost_s() <= most
 
     def _switch_settings(self) -> list[Settings]:
-        """All switches at their likeliest best, then each other position alone, in random order."""
+        """All switches at their most promising value, then each other value alone, in random order."""
         space = self._space
-        likeliest = space.with_values(
+        promising = space.with_values(
             space.current, **{k.name: k.values[0] for k in space.knobs if k.is_switch}
         )
         others = [
-            space.with_values(likeliest, **{knob.name: value})
+            space.with_values(promising, **{knob.name: value})
             for knob in space.knobs
             if knob.is_switch
             for value in knob.all_values[1:]
         ]
         self._random.shuffle(others)
-        found = [s for s in dict.fromkeys((likeliest, *others)) if s != space.current]
+        found = [s for s in dict.fromkeys((promising, *others)) if s != space.current]
         return [s for s in found if space.allowed(dict(s)) and self._fits(s, self._probes)]
 
     def _farthest(self, base: Settings) -> Settings | None:
-        """The setting, with the switches of `base`, that is farthest from all that was probed.
+        """Settings with the switches of `base` that are farthest from all probes so far.
 
-        The ends of every knob come first, then the middles. None when all were probed.
+        The extremes of every knob come first, then the middles. None if all were probed.
         """
         legal, _ = self._legal()
         known = {p.settings for p in self._probes}
@@ -166,7 +197,7 @@ class Search:
         return max(mine, key=lambda s: min((math.dist(self._place(s), p) for p in places), default=0.0))
 
     def _place(self, settings: Settings) -> tuple[float, ...]:
-        """Amounts as logarithms, each knob from 0 to 1."""
+        """Position in the space: the logarithm of each number, scaled to 0..1."""
         found = []
         for name, value in settings:
             knob = self._space.knob(name)
@@ -176,12 +207,14 @@ class Search:
             found.append((math.log(1 + int(value)) - low) / (high - low) if high > low else 0.0)
         return tuple(found)
 
-    # ---- the best few in turns
+    # ---- rounds among the finalists
 
     def _finalists(self) -> list[Settings]:
-        """Best first by what was measured, or else predicted; the current settings are always among them."""
+        """Settings with the best measured (else predicted) times, the current settings always included."""
         space, model = self._space, self._model()
-        base = space.switches(self._best(lambda settings: True))  # those of the probes the model is fitted to
+        base = space.switches(
+            self._best(lambda settings: True)
+        )  # the model is fitted to probes with these switches
         known = {p.settings for p in self._probes}
         scores: dict[Settings, float] = {}
         for settings in self._legal()[0]:
@@ -200,7 +233,8 @@ class Search:
         return [s for s in chosen if s in scores]
 
     def _halve(self, finalists: Sequence[Settings]) -> None:
-        """All in turns, keep the better half, and so on: each stage has the same share of the time left."""
+        """Successive halving: run all in rounds, keep the faster half, repeat; each stage gets an equal share
+        of the remaining time."""
         left = list(finalists)
         self._rounds = {settings: [] for settings in left}
         while len(left) > 1:
@@ -208,7 +242,7 @@ class Search:
             if self._left_s() < block_s:
                 return
             stages = math.ceil(math.log2(len(left)))
-            times = min(int(self._left_s() / (stages * block_s)), MOST_TURNS) if block_s else MOST_TURNS
+            times = min(int(self._left_s() / (stages * block_s)), MOST_ROUNDS) if block_s else MOST_ROUNDS
             for settings in self._shuffled(left * max(times, 1), len(left)):
                 if self._left_s() < 0.5 * self._cost_s():
                     return
@@ -222,7 +256,7 @@ class Search:
             self._survivors = left
 
     def _shuffled(self, turns: Sequence[Settings], size: int) -> list[Settings]:
-        """Complete blocks, each in an order of its own: all settings see the same times of day."""
+        """Whole rounds, each in random order, so that a change of the machine affects all settings alike."""
         found: list[Settings] = []
         for at in range(0, len(turns), size):
             block = list(turns[at : at + size])
@@ -239,7 +273,7 @@ class Search:
         return made
 
     def _cost_s(self) -> float:
-        """What a probe takes, from those made so far."""
+        """Expected duration of a probe: the median of the last seven."""
         return statistics.median([p.spent_s for p in self._probes[-7:]]) if self._probes else 0.0
 
     def _left_s(self) -> float:
@@ -250,7 +284,7 @@ class Search:
         return statistics.median(values) if values else None
 
     def _best(self, wanted: Callable[[Settings], bool]) -> Settings:
-        """The fastest so far; of finalists that met in turns, the one that came farthest."""
+        """Fastest settings so far; among finalists, the fastest of those that stayed longest."""
         met = {s: times for s, times in self._rounds.items() if times and wanted(s)}
         last = [s for s in self._survivors if s in met]
         if not last and met:
@@ -263,7 +297,7 @@ class Search:
         return min(timed, key=lambda s: timed[s]) if timed else self._space.current
 
     def _legal(self) -> tuple[list[Settings], int]:
-        """Allowed settings that fit into memory, and how many do not; the current ones always count."""
+        """Allowed settings that fit into memory, and how many do not; the current ones are always allowed."""
         current = self._space.current
         found = [s for s in self._everything if s == current or self._fits(s, self._probes)]
         return found, len(self._everything) - len(found)
@@ -274,11 +308,11 @@ class Search:
         return fit(self._space, mine, self._terms.cores)
 
 
-def says(probe: Probe, unit: str) -> str:
-    """A probe in one line."""
+def probe_line(probe: Probe, unit: str) -> str:
+    """One line about a probe."""
     words = words_of(probe.settings)
     if probe.s_per_unit is None:
-        return f"{words}: {probe.failure or 'nothing was measured'}"
+        return f"{words}: {probe.failure or 'nothing measured'}"
     return (
         f"{words}: {1 / probe.s_per_unit:,.0f} {unit}s/s"
         if unit != "run"

@@ -1,4 +1,4 @@
-"""What may be set and to what: knobs, the settings they span, and which of these keep learning the same."""
+"""The settings to search: knobs, their values, and which changes leave learning unaffected."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from hotloop._util.errors import HotloopError
 from hotloop.capture.plan import Safety
 
 Value = int | str | bool
-# What a knob moves: environments stepped together, processes that step them, threads of torch, samples of a
-# gradient step; or a switch, of which no formula knows what it does.
+# What a knob controls: number of environments, of worker processes, of torch threads, samples of a gradient
+# step; or a switch, whose effect the time model does not cover.
 Role = Literal["envs", "workers", "threads", "batch", "switch"]
-Settings = tuple[tuple[str, Value], ...]  # a value for each knob, in the order of the space
+Settings = tuple[tuple[str, Value], ...]  # (name, value) of each knob, in the order of the space
 
 MOST_SETTINGS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One thing that can be set."""
+    """One setting and the values to try."""
 
     name: str
     values: tuple[Value, ...]
-    """What may be tried: an amount rising, of a switch the likeliest best first."""
+    """Values to try: numbers in ascending order; for a switch, the most promising first."""
     current: Value
-    """What is used now."""
+    """Value in use."""
     role: Role = "switch"
     safety: Safety = "safe"
-    """safe: same results; semantic: may change what is learnt."""
+    """safe: same results; semantic: may change learning."""
     invariant: str = ""
-    """What stays the same when it changes, in words; "" for nothing to be said."""
+    """What a change keeps the same, in words; "" if there is nothing to say."""
 
     def __post_init__(self) -> None:
-        """Complain of a knob that has nothing to turn."""
+        """Raise HotloopError for invalid values."""
         if not self.values:
-            raise HotloopError(f"{self.name} has no values to try; give at least one.")
+            raise HotloopError(f"{self.name} has no values to try; list at least one.")
         if self.role != "switch" and not all(type(v) is int and v >= 0 for v in (*self.values, self.current)):
             raise HotloopError(
-                f"{self.name} is an amount ({self.role}), but its values are "
-                f"{', '.join(map(str, (self.current, *self.values)))}; give whole numbers from 0."
+                f"{self.name} is a number of {self.role}, but its values are "
+                f"{', '.join(map(str, (self.current, *self.values)))}; use whole numbers, 0 or more."
             )
 
     @property
     def is_switch(self) -> bool:
-        """Whether its values are names, not amounts."""
+        """Whether its values are choices instead of numbers."""
         return self.role == "switch"
 
     @property
     def all_values(self) -> tuple[Value, ...]:
-        """Every value that may be tried, the current one among them."""
+        """Values to try, including the current one."""
         if self.current in self.values:
             return self.values
         both = (self.current, *self.values)
@@ -61,36 +61,36 @@ class Knob:
 
 @dataclass(frozen=True)
 class Space:
-    """All knobs, and which of their settings are allowed."""
+    """All knobs, and which combinations are allowed."""
 
     knobs: tuple[Knob, ...]
     allowed: Callable[[Mapping[str, Value]], bool] = lambda settings: True
 
     def __post_init__(self) -> None:
-        """Complain of a space that cannot be searched."""
+        """Raise HotloopError for a space that cannot be searched."""
         names = [knob.name for knob in self.knobs]
         if not names:
-            raise HotloopError("There is nothing to tune; name at least one setting.")
+            raise HotloopError("there is nothing to tune; name at least one setting.")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise HotloopError(f"{twice!r} is there twice; name each setting once.")
+            raise HotloopError(f"{twice!r} appears twice; name each setting once.")
         count = math.prod(len(knob.all_values) for knob in self.knobs)
         if count > MOST_SETTINGS:
             raise HotloopError(
-                f"There are {count:,} settings, more than {MOST_SETTINGS:,}; try fewer values of each."
+                f"there are {count:,} combinations, more than {MOST_SETTINGS:,}; try fewer values of each."
             )
 
     @property
     def current(self) -> Settings:
-        """What is used now."""
+        """Settings in use."""
         return tuple((knob.name, knob.current) for knob in self.knobs)
 
     def knob(self, name: str) -> Knob:
-        """The knob of that name."""
+        """The knob with that name."""
         return next(knob for knob in self.knobs if knob.name == name)
 
     def all_settings(self) -> Iterator[Settings]:
-        """Every allowed setting, the current one among them."""
+        """All allowed combinations, including the current one."""
         for values in itertools.product(*(knob.all_values for knob in self.knobs)):
             found = tuple((knob.name, value) for knob, value in zip(self.knobs, values, strict=True))
             if found == self.current or self.allowed(dict(found)):
@@ -101,26 +101,26 @@ class Space:
         return tuple((name, changes.get(name, value)) for name, value in settings)
 
     def is_safe(self, settings: Settings) -> bool:
-        """Whether only safe knobs differ from what is used now."""
+        """Whether only safe knobs differ from the current settings."""
         now = dict(self.current)
         return all(value == now[name] or self.knob(name).safety == "safe" for name, value in settings)
 
     def switches(self, settings: Settings) -> Settings:
-        """The part of the settings that no formula knows."""
+        """The switches among the settings."""
         return tuple((name, value) for name, value in settings if self.knob(name).is_switch)
 
     def amount(self, settings: Settings, role: Role) -> int | None:
-        """The value of the knob with that role; None without one."""
+        """Value of the knob with that role; None if there is none."""
         return next((int(v) for name, v in settings if self.knob(name).role == role), None)
 
     def changed(self, settings: Settings) -> Settings:
-        """What differs from what is used now."""
+        """Settings that differ from the current ones."""
         now = dict(self.current)
         return tuple((name, value) for name, value in settings if value != now[name])
 
 
 def words_of(settings: Settings) -> str:
-    """`envs=8 threads=1`."""
+    """`n_envs=8 threads=1`."""
     return " ".join(f"{name}={value}" for name, value in settings)
 
 

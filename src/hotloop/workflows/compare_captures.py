@@ -18,7 +18,7 @@ from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Run, Series
-from hotloop.workflows.settings import load_settings
+from hotloop.workflows.project_settings import load_settings
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
 from hotloop.machine.facts import library_versions, machine_facts
 from hotloop.report.series_text import progress_text
-from hotloop.workflows.probes import Host, end, held_back
+from hotloop.workflows.probes import Host, end, signals_deferred
+from hotloop.workflows.project_settings import load_settings
 from hotloop.workflows.run import startup_environment
-from hotloop.workflows.settings import load_settings
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
 FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
@@ -274,7 +274,7 @@ def _workload_in(command: Sequence[str]) -> str | None:
 def run_forked(host: Host, job: Job) -> Outcome:
     """Fork the job and wait for it; a KeyboardInterrupt ends it and is raised again."""
     began_s = time.perf_counter()
-    with held_back():
+    with signals_deferred():
         running = host.start_command(job)
     late = False
     try:

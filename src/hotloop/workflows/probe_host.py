@@ -1,13 +1,13 @@
-"""A process that loads a workload once and forks a child for each training that is asked for.
+"""A process that loads a workload once and forks a child for each training run requested.
 
     python -m hotloop.workflows.probe_host NAME
 
-reads requests from stdin, one JSON object a line, and answers each with two lines: {"pid": ...} once the
-child runs, {"code": ..., "cpu_s": ...} once it has ended. A request is for a probe of the tuner, {"config":
-..., "capture": DIR, "accounts": true} (code 2: it refused its settings and said why on stderr), or for a
-run of the lab, {"words": [...], "environment": {...}, "folder": DIR, "cores": [...]}, which does what
-`python -m hotloop` does with the words. Its stderr goes into the file "stderr". torch computes nothing
-before a fork, so that none of its threads are lost in it. When stdin ends, the child is ended, too.
+reads requests from stdin, one JSON object per line, and answers each with two lines: {"pid": ...} when the
+child runs, {"code": ..., "cpu_s": ...} when it has ended. A request is either a probe of the tuner,
+{"config": ..., "capture": DIR, "save_outcome": true} (exit code 2: a setting is invalid, stderr says which),
+or a run of the lab, {"words": [...], "environment": {...}, "folder": DIR, "cores": [...]}, which is
+`python -m hotloop WORDS`. Stderr of the child goes into the file "stderr". torch computes nothing before a
+fork, because its threads would not survive it. When stdin ends, the child is killed, too.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from hotloop.instrument.bootstrap import RUN_VARIABLE, instrument_process
 from hotloop.workflows.probes import OUTCOME_FILE, REFUSED
 from hotloop.workflows.train import Recording, config_class, train
 
-LOOK_S = 0.05
-WORK_FOLDER = "work"  # beside the capture, while a probe runs
+POLL_S = 0.05
+WORK_FOLDER = "work"  # beside the capture, during a probe
 _TRAINERS = ("ppo", "recurrent_ppo", "dqn", "sac", "bc")
 _LOADED = (
     "hotloop.cli.train",
-    "torch._dynamo",  # torch's optimizers load it when they are made
+    "torch._dynamo",  # torch's optimizers import it when created
     *(f"hotloop.rl.train.{trainer}" for trainer in _TRAINERS),
 )
 
 
 def main(name: str) -> int:
     """Serve until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked; the children are told
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which stops the children
     kind = config_class(name)
     for module in _LOADED:
         importlib.import_module(module)
@@ -68,21 +68,21 @@ def main(name: str) -> int:
 
 
 def _given(request: dict[str, Any]) -> dict[str, Any]:
-    """The settings asked for; JSON knows no tuples."""
+    """Settings of the request, with JSON lists as tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in request["config"].items()}
 
 
 def _load_kernels(name: str, config: Any) -> None:
-    """Load the kernels, which the first child has compiled, so that no other child has to."""
+    """Load the kernels that the first child compiled, so that later children inherit them."""
     prepare: Any = getattr(importlib.import_module(f"hotloop.rl.workloads.{name}"), "prepare", None)
     if prepare is not None:
         prepare(config)
 
 
 def _wait(pid: int, work: Path) -> tuple[int, Any]:
-    """Wait for a child and take away what it wrote in its working folder.
+    """Wait for a child, then remove its work folder.
 
-    Nobody sends more before it has ended, so what can be read is the end of stdin.
+    No request arrives while a child runs, so if stdin is readable, it has ended.
     """
     end = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None  # readable once the child has ended
     ends = [] if end is None else [end]
@@ -91,7 +91,7 @@ def _wait(pid: int, work: Path) -> tuple[int, Any]:
             ended, status, used = os.wait4(pid, os.WNOHANG)
             if ended:
                 return status, used
-            if 0 in select.select([0, *ends], [], [], LOOK_S)[0]:
+            if 0 in select.select([0, *ends], [], [], POLL_S)[0]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
                 os.wait4(pid, 0)
@@ -103,7 +103,8 @@ def _wait(pid: int, work: Path) -> tuple[int, Any]:
 
 
 def own_folder(theirs: Path, mine: Path, stage: str | None) -> Path:
-    """A folder for a probe to write in; cloning finds in it the demonstrations it only reads."""
+    """Create a folder for a probe to write to; behaviour cloning gets a link to the demonstrations, which it
+    only reads."""
     mine.mkdir()
     demonstrations = theirs / "demonstrations"
     if stage == "bc" and demonstrations.is_dir():
@@ -111,13 +112,13 @@ def own_folder(theirs: Path, mine: Path, stage: str | None) -> Path:
     return mine
 
 
-def _answer(said: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
+def _answer(values: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
 def _begin_child(stderr: str) -> None:
-    """A group of its own, no stdin, no stdout, Ctrl-C as usual."""
+    """Own process group, stdin and stdout closed, default handling of Ctrl-C."""
     os.setsid()
     errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -128,7 +129,7 @@ def _begin_child(stderr: str) -> None:
 
 
 def _command(request: dict[str, Any]) -> None:
-    """Be `python -m hotloop WORDS` in the environment, folder and cores asked for; never returns."""
+    """Run `python -m hotloop WORDS` with the given environment, folder and cores; never returns."""
     code = 1
     try:
         _begin_child(request["stderr"])
@@ -146,13 +147,13 @@ def _command(request: dict[str, Any]) -> None:
     except BaseException:  # a forked child must not return into the host's loop
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()  # recordings end there; taking torch apart only takes time
+        atexit._run_exitfuncs()  # recordings end here; a full shutdown of torch only takes time
         sys.stderr.flush()
         os._exit(code)
 
 
 def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
-    """Train, tell the outcome in a file beside the capture, and end; never returns."""
+    """Train, save the outcome beside the capture, and exit; never returns."""
     code = 1
     try:
         _begin_child(request["stderr"])
@@ -162,9 +163,9 @@ def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
             mine = folder.parent / WORK_FOLDER
             given["folder"] = own_folder(Path(given["folder"]), mine, given.get("stage"))
         trained = train(name, kind(**given), Recording(folder), quiet=True)
-        if request.get("accounts", True):
-            said = dataclasses.asdict(trained.outcome)
-            (folder.parent / OUTCOME_FILE).write_text(json.dumps(said, default=str), encoding="utf-8")
+        if request.get("save_outcome", True):
+            outcome = dataclasses.asdict(trained.outcome)
+            (folder.parent / OUTCOME_FILE).write_text(json.dumps(outcome, default=str), encoding="utf-8")
         code = 0
     except HotloopError as error:
         code = REFUSED

@@ -1,7 +1,7 @@
-"""Runs of a training, started, watched through their capture and ended once they have shown enough.
+"""Starts short training runs, follows their progress through the capture, and ends them early.
 
-Two ways to start one: a script of the user's is a fresh process; a workload of ours is forked from a host
-that has everything loaded already (`probe_host.py`), which saves seconds for each run.
+A user's script runs in a fresh process. A reference workload is forked from a host that has everything loaded
+already (`probe_host.py`), which saves seconds in each run.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from hotloop.capture.series import Figures
 from hotloop.lab.process import GRACE_S, Job, Outcome, failure_of
 
 CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
-OUTCOME_FILE = "outcome.json"  # beside the capture: what the workload said of itself
-STDERR_FILE = "stderr.txt"  # beside the capture, while a run is going
-REFUSED = 2  # exit code of a workload that said in one sentence what is wrong with its settings
-LOOK_S = 0.25
-COMPARE_S = 0.5  # of work in a run of a comparison: many short runs tell more than few long ones
-SCRIPT_CYCLES = 2  # of collecting and learning that a script must show
+OUTCOME_FILE = "outcome.json"  # beside the capture: the workload's own result
+STDERR_FILE = "stderr.txt"  # beside the capture, while the run lasts
+REFUSED = 2  # exit code of a workload with an invalid setting; stderr says which
+POLL_S = 0.25
+COMPARE_S = 0.5  # of work in a run of a comparison: many short runs are more precise than a few long ones
+SCRIPT_CYCLES = 2  # of collection and learning that a probe of a script must complete
 TAIL_BYTES = 2000
 
 
 @dataclass
-class Patience:
-    """When a probe has shown enough; it learns from the first one how long a cycle takes."""
+class ProbeLength:
+    """Decides when a probe may end; learns from the first probe whether there are updates to wait for."""
 
     work_s: float
-    """Seconds of work to look at, start-up apart."""
+    """Seconds of work to measure, without start-up."""
     most_s: float
-    """Seconds of work after which it is ended in any case."""
+    """Seconds of work after which the probe ends in any case."""
     cycles: int = SCRIPT_CYCLES
-    """Whole cycles of collecting and learning to wait for, where a run learns at all; 0 for one that ends its
-    cycle by itself when asked to stop."""
+    """Whole cycles of collection and learning to wait for if the run learns at all; 0 for runs that complete
+    their cycle when asked to stop."""
     learns: bool | None = None
-    """Whether updates are to be waited for; None: not known yet."""
-    settling: int = 0
-    """Updates before which nothing counts; 0: work counts from the first env step."""
+    """Whether the run makes updates; None if not known yet."""
+    warm_up_updates: int = 0
+    """Updates to skip before measuring; 0: work counts from the first env step."""
 
-    def begun(self, seen: RunProgress) -> bool:
-        """Whether what is to be looked at has begun."""
-        if self.settling and self.learns is not False:
-            return seen.updates >= self.settling
+    def has_started(self, seen: RunProgress) -> bool:
+        """Whether the work to measure has started."""
+        if self.warm_up_updates and self.learns is not False:
+            return seen.updates >= self.warm_up_updates
         return bool(seen.env_steps or seen.updates)
 
-    def enough(self, seen: RunProgress, worked_s: float) -> bool:
-        """Whether the run may be ended now."""
+    def is_enough(self, seen: RunProgress, worked_s: float) -> bool:
+        """Whether the run may end now."""
         if worked_s >= self.most_s:
             return True
         if worked_s < self.work_s:
@@ -71,37 +71,37 @@ class Patience:
         if seen.updates or self.learns:
             self.learns = True
             return seen.cycles >= self.cycles
-        # No update was seen yet: a first probe waits longer, to see whether there are any.
+        # No update yet: the first probe waits longer, to find out whether there are any.
         return self.learns is False or worked_s >= min(5 * self.work_s, self.most_s)
 
-    def ended(self, seen: RunProgress) -> None:
-        """A probe is over."""
+    def learn_from(self, seen: RunProgress) -> None:
+        """Remember from a finished probe whether there were updates."""
         if self.learns is None and seen.env_steps:
             self.learns = seen.updates > 0
 
 
 class Running(Protocol):
-    """A probe under way."""
+    """A running probe."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, so long at most; whether it has ended."""
+        """Wait up to `seconds` for its end; return whether it has ended."""
 
-    def ask(self) -> None:
-        """Ask it to end."""
+    def terminate(self) -> None:
+        """Ask it to stop."""
 
     def kill(self) -> None:
-        """End it and all that it started, whether it has ended itself or not."""
+        """Kill it and all processes it started."""
 
     def result(self) -> tuple[int, float | None, str]:
-        """Exit code (negative: killed by that signal), CPU seconds, the end of its stderr."""
+        """Exit code (negative: killed by that signal), CPU seconds, last part of stderr."""
 
 
-def watched(
+def ended_early(
     start: Callable[[Job], Running],
-    patience: Patience,
+    length: ProbeLength,
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[Job], Outcome]:
-    """A function that makes one probe, for the lab's hands: as long as `patience` wants."""
+    """A function that runs a job and ends it when `length` says so; for `run_experiment(start=...)`."""
 
     def run(job: Job) -> Outcome:
         capture, began_s = Path(job.environment[CAPTURE_VARIABLE]), clock()
@@ -110,14 +110,14 @@ def watched(
         seen = RunProgress(0, 0, 0)
         enough = late = False
         try:
-            with held_back():
+            with signals_deferred():
                 running = start(job)
-            while not running.wait(LOOK_S):
+            while not running.wait(POLL_S):
                 now_s = clock()
-                seen = _look(capture) or seen
-                if worked_since_s is None and patience.begun(seen):
+                seen = _progress(capture) or seen
+                if worked_since_s is None and length.has_started(seen):
                     worked_since_s = now_s
-                enough = worked_since_s is not None and patience.enough(seen, now_s - worked_since_s)
+                enough = worked_since_s is not None and length.is_enough(seen, now_s - worked_since_s)
                 late = job.timeout_s is not None and now_s - began_s > job.timeout_s
                 if enough or late:
                     end(running, late)
@@ -126,7 +126,7 @@ def watched(
             if running is not None:
                 end(running, at_once=False)
             raise
-        patience.ended(_look(capture) or seen)
+        length.learn_from(_progress(capture) or seen)
         code, cpu_s, tail = running.result()
         failure = "" if enough else failure_of(code)
         if late and not enough:
@@ -137,18 +137,18 @@ def watched(
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """Ctrl-C and its kin wait until this is over: a process that is just being started could not be ended."""
-    came: list[int] = []
+def signals_deferred() -> Iterator[None]:
+    """Defer SIGINT, SIGTERM and SIGHUP: in between, a process being started could not be killed."""
+    received: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        came.append(number)
+        received.append(number)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        kin = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        heard = {number: signal.getsignal(number) for number in kin}
-        before = {number: handler for number, handler in heard.items() if callable(handler)}
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = {number: signal.getsignal(number) for number in numbers}
+        before = {number: handler for number, handler in handlers.items() if callable(handler)}
     for number in before:
         signal.signal(number, note)
     try:
@@ -156,22 +156,22 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
+    if received:
         raise KeyboardInterrupt
 
 
-def _look(capture: Path) -> RunProgress | None:
+def _progress(capture: Path) -> RunProgress | None:
     try:
         return progress_so_far(load(capture))
     except (CaptureError, OSError, ValueError):
-        return None  # it has not begun to record
+        return None  # recording has not started
 
 
 def end(running: Running, at_once: bool) -> None:
-    """Ask, wait, insist; a workload of ours ends its iteration first."""
+    """Terminate, wait, then kill; a reference workload completes its iteration first."""
     try:
         if not at_once:
-            running.ask()
+            running.terminate()
             if running.wait(10 * GRACE_S):
                 return
     finally:
@@ -179,17 +179,17 @@ def end(running: Running, at_once: bool) -> None:
     running.wait(GRACE_S)
 
 
-def measured(folder: Path, settling: int = 0) -> Figures:
-    """What a probe did, by its capture; its own account of the training loop comes first.
+def probe_figures(folder: Path, warm_up_updates: int = 0) -> Figures:
+    """Figures of a probe, from the workload's own result if there is one, else from the capture.
 
-    Without one, the first `settling` updates do not count where others follow.
+    From the capture, the first `warm_up_updates` updates are skipped if more follow.
     """
-    known = run_figures_over_cycles(load(folder), warm_up_updates=settling)
+    known = run_figures_over_cycles(load(folder), warm_up_updates=warm_up_updates)
     try:
-        said = json.loads((folder.parent / OUTCOME_FILE).read_text(encoding="utf-8"))
+        outcome = json.loads((folder.parent / OUTCOME_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return known
-    steps, updates, seconds = said["env_steps"], said["updates"], said["seconds"]
+    steps, updates, seconds = outcome["env_steps"], outcome["updates"], outcome["seconds"]
     if not seconds or not (steps or updates):
         return known
     return replace(
@@ -205,7 +205,7 @@ def measured(folder: Path, settling: int = 0) -> Figures:
 
 
 class _Script:
-    """A fresh process, with all it starts in one group."""
+    """A fresh process and its children, in one process group."""
 
     def __init__(self, job: Job):
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 closed by `result`
@@ -229,14 +229,14 @@ class _Script:
             return True
         return False
 
-    def ask(self) -> None:
+    def terminate(self) -> None:
         _signal_group(self._process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         _signal_group(self._process.pid, signal.SIGKILL)
 
     def result(self) -> tuple[int, float | None, str]:
-        self.kill()  # what it left running
+        self.kill()  # processes it left behind
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(size - TAIL_BYTES, 0))
         tail = self._stderr.read().decode("utf-8", "replace").strip()
@@ -251,7 +251,7 @@ def _signal_group(leader: int, number: int) -> None:
 
 
 def start_script(job: Job) -> Running:
-    """Start a command of the user's."""
+    """Start a user's command."""
     return _Script(job)
 
 
@@ -259,11 +259,11 @@ def start_script(job: Job) -> Running:
 
 
 class Host:
-    """The process that workloads are forked from; a context manager."""
+    """Process that workloads are forked from; a context manager."""
 
-    def __init__(self, name: str, environment: dict[str, str], accounts: bool = True):
-        """`accounts`: whether what a workload says of itself in the end is to be kept."""
-        self._name, self._environment, self._accounts = name, environment, accounts
+    def __init__(self, name: str, environment: dict[str, str], save_outcome: bool = True):
+        """`save_outcome`: whether to keep the workload's own result for `probe_figures`."""
+        self._name, self._environment, self._save_outcome = name, environment, save_outcome
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -273,7 +273,7 @@ class Host:
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            bufsize=0,  # what was read and not used is in `_unread`, where `select` cannot miss it
+            bufsize=0,  # `select` does not see what Python has buffered; `_unread` is our buffer
             start_new_session=True,
         )
         return self
@@ -296,15 +296,15 @@ class Host:
     def start(self, job: Job) -> Running:
         """Fork a child that trains with the settings in the job's environment."""
         config = json.loads(job.environment[CONFIG_VARIABLE])
-        config["seed"] += int(job.environment.get("HOTLOOP_SEED", "0"))  # the runs of a pair share one
+        config["seed"] += int(job.environment.get("HOTLOOP_SEED", "0"))  # the same for both runs of a pair
         capture = job.environment[CAPTURE_VARIABLE]
         return self._fork(
             Path(capture).parent / STDERR_FILE,
-            {"config": config, "capture": capture, "accounts": self._accounts},
+            {"config": config, "capture": capture, "save_outcome": self._save_outcome},
         )
 
     def start_command(self, job: Job) -> Running:
-        """Fork a child that does what the job's command, `python -m hotloop ...`, would do."""
+        """Fork a child that does the same as the job's command, `python -m hotloop ...`."""
         return self._fork(
             Path(job.environment[CAPTURE_VARIABLE]).parent / STDERR_FILE,
             {
@@ -322,12 +322,12 @@ class Host:
             pid = int(self._answer()["pid"])
         except (OSError, ValueError, KeyError):
             raise HotloopError(
-                f"the process that runs of {self._name} are forked from died; try: hotloop train {self._name}"
+                f"the process that forks runs of {self._name} died; try: hotloop train {self._name}"
             ) from None
         return _Forked(self, pid, stderr)
 
     def ended(self, seconds: float) -> dict[str, Any] | None:
-        """What the host says of the child that ended; None after so many seconds without."""
+        """The host's answer when the child has ended; None if there is none within `seconds`."""
         assert self._process is not None and self._process.stdout is not None
         if b"\n" not in self._unread and not select.select([self._process.stdout], [], [], seconds)[0]:
             return None
@@ -338,7 +338,7 @@ class Host:
         while b"\n" not in self._unread:
             read = os.read(self._process.stdout.fileno(), 4096)
             if not read:
-                raise HotloopError(f"the process that runs of {self._name} are forked from died.")
+                raise HotloopError(f"the process that forks runs of {self._name} died.")
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
@@ -357,8 +357,8 @@ class _Forked:
             self._said = self._host.ended(seconds)
         return self._said is not None
 
-    def ask(self) -> None:
-        # not its group: it ends its own workers, which would otherwise die in the middle of their work
+    def terminate(self) -> None:
+        # not its group: it stops its own workers, which would otherwise die in the middle of their work
         if self._said is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self._pid, signal.SIGTERM)
@@ -367,7 +367,7 @@ class _Forked:
         _signal_group(self._pid, signal.SIGKILL)
 
     def result(self) -> tuple[int, float | None, str]:
-        self.kill()  # what it left running
+        self.kill()  # processes it left behind
         said = self._said or {"code": -signal.SIGKILL, "cpu_s": None}
         try:
             tail = self._stderr.read_text(encoding="utf-8", errors="replace")[-TAIL_BYTES:].strip()

@@ -31,7 +31,7 @@ from hotloop.report.speedscope import speedscope_profile
 from hotloop.report.svg_card import svg_card
 from hotloop.report.text import terminal
 from hotloop.report.to_json import findings_json
-from hotloop.workflows.settings import load_settings
+from hotloop.workflows.project_settings import load_settings
 
 ADVICE_GROUP = "hotloop.advice"  # entry points: each an advice function, or a list of them
 

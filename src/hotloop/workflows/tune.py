@@ -1,4 +1,4 @@
-"""`hotloop tune`: the fastest settings for this machine, measured, and compared with those in use."""
+"""`hotloop tune`: finds the fastest settings for this machine and compares them with the current ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from hotloop.capture.series import Figures
 from hotloop.lab.machine_lock import machine_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.run_plan import seed_variables
-from hotloop.machine.facts import cores_granted
-from hotloop.tuning.cache import Tuned, remember
-from hotloop.tuning.model import Probe, split_phases
-from hotloop.tuning.search import EXPLORE_SHARE, PROBES, Search, Searched, Terms, says
+from hotloop.machine.facts import cores_granted, machine_facts
+from hotloop.tuning.cache import Tuned as Tuned
+from hotloop.tuning.cache import never_tuned, recall, remember
+from hotloop.tuning.search import EXPLORE_SHARE, PROBES, Search, SearchResult, SearchTerms, probe_line
 from hotloop.tuning.space import Settings as Settings
 from hotloop.tuning.space import Space
 from hotloop.tuning.space import words_of as words_of
+from hotloop.tuning.time_model import Probe, split_phases
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
@@ -36,68 +37,67 @@ from hotloop.workflows.experiments import (
     plain_environment,
     run_experiment,
 )
-from hotloop.workflows.probes import REFUSED, Patience, Running, measured, watched
+from hotloop.workflows.probes import REFUSED, ProbeLength, Running, ended_early, probe_figures
 from hotloop.workflows.run import recording_environment
-from hotloop.workflows.tune_record import write_search
 
-SEARCH_SHARE = 0.5  # of the budget, at most; the rest is for the comparison
+SEARCH_SHARE = 0.5  # of the budget at most; the rest is for the comparison
 LEAST_SEARCH_SHARE = 0.4
-START_S = 4.0  # of a run, at most: the warm-up may have compiled for minutes
-COMPARED = 2 * 11  # runs: two comparisons of five pairs, the first look, and a little more
+START_S = 4.0  # start-up of a run at most: the warm-up probe may have compiled for minutes
+COMPARED = 2 * 11  # runs: two comparisons of five pairs (the first look), and a few more
 PROBE_S = 2.0
 LEAST_PROBE_S = 0.3
-PROBES_IN_A_SEARCH = 30  # about: 12 before the finalists, 18 among them
-LEAST_TIMEOUT_S = 120.0  # the first run may have to compile
-FEW_PROBES = 3  # fewer are no search
-LEAST_BUDGET_S = 5.0  # in less nothing can be compared, however fast the program starts
+PROBES_IN_A_SEARCH = 30  # roughly: 12 to explore, 18 among the finalists
+LEAST_TIMEOUT_S = 120.0  # the first run may compile
+FEW_PROBES = 3  # fewer are not a search
+LEAST_BUDGET_S = 5.0  # too short to compare anything in less
 CURRENT, SAFE, ALL = "yours", "safe", "all"
-SAYS_BASE = {CURRENT: "yours", SAFE: "the safe ones"}  # with what others are compared
-ENV_STEP, UPDATE = "env step", "update"  # what a rate may be of
+BASE_NAMES = {CURRENT: "yours", SAFE: "the safe ones"}  # variants that others are compared with
+ENV_STEP, UPDATE = "env step", "update"  # units of work
 
-Decision = Literal["faster", "keep yours", "undecided"]
+Decision = Literal["faster", "keep_yours", "undecided"]
 
 
 class Target(Protocol):
-    """What is tuned: a workload of ours or a script of the user's."""
+    """What is tuned: a reference workload or a user's script."""
 
     name: str
     space: Space
     cycles: int
-    """Whole cycles a probe must show, see `Patience`."""
-    settling: int
-    """Updates of a probe that do not count, see `Patience`."""
+    """Cycles of collection and learning that a probe must complete, see `ProbeLength`."""
+    warm_up_updates: int
+    """First updates of a probe that are not counted, see `ProbeLength`."""
     compare_s: float
-    """Seconds of work of a run of the comparison, at most."""
-    own_words: bool
-    """Whether exit code 2 means that a sentence of ours on stderr says what is wrong with the settings."""
+    """Longest work of one run of the comparison."""
+    is_workload: bool
+    """Whether it is a reference workload, which exits with 2 and one sentence if a setting is invalid."""
 
     def check(self) -> None:
-        """HotloopError when there is nothing to probe."""
+        """Raise HotloopError if the current settings are invalid."""
 
     @property
     def base(self) -> dict[str, Any]:
-        """What is not tuned."""
+        """Settings that are not tuned."""
 
     def changes(self, settings: Settings) -> dict[str, Any]:
-        """What differs from the current settings, with what follows from them."""
+        """Changes from the current settings, including dependent settings."""
 
     def command(self, settings: Settings) -> tuple[str, ...]:
-        """What a person would type."""
+        """Command line with these settings."""
 
     def command_for(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a person would type who takes these changes from tuning: all but them."""
+        """Command line to which --tuned adds these changes: flags would override them."""
 
     def variables(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Environment variables of a run."""
 
     def fits(self, settings: Settings, probes: Sequence[Probe]) -> bool:
-        """Whether memory allows the settings."""
+        """Whether the settings fit into memory."""
 
     def memory_bytes(self, settings: Settings, probes: Sequence[Probe]) -> int | None:
-        """What a run with these settings holds, planned or measured; None when that is not known."""
+        """Memory of a run with these settings, predicted or measured; None if unknown."""
 
     def starter(self) -> AbstractContextManager[Any]:
-        """What must be there while probes are made."""
+        """Context that must be open while probes run."""
 
     def start(self, job: Job) -> Running:
         """Start one probe."""
@@ -105,7 +105,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class TuneTerms:
-    """How long to search and what matters."""
+    """Budget, tolerance and seed of a tuning."""
 
     budget_s: float = 120.0
     tolerance: float = TOLERANCE
@@ -114,66 +114,74 @@ class TuneTerms:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All that tuning found."""
+    """Result of `hotloop tune`."""
 
     target: Target
-    searched: Searched
+    searched: SearchResult
     folder: Path
     compared: tuple[ExperimentResult, ...]
-    """Yours against the best safe settings and the best of all; () when the search ended at those in use, or
-    was cut short."""
+    """Comparisons of the current settings with the best safe ones and the best of all; () if the search was
+    interrupted or found nothing faster."""
     tuned: Tuned
-    """What was found, and remembered where it is certain."""
+    """What is cached, if the result is certain."""
     interrupted: bool = False
     failed: str = ""
-    """Why the current settings could not be measured; "" when they could."""
+    """Why the current settings could not be measured; "" if they could."""
     unit: str = ENV_STEP
-    """What rates are of: env steps, or updates of a run that makes none."""
+    """Unit of the rates: env steps, or updates in a run without env steps."""
 
     def row(self, name: str) -> VariantComparison | None:
-        """The verdict on a variant, where it was compared."""
+        """Comparison of a variant; None if it was not compared."""
         return _rows(self.compared).get(name)
 
     def decision(self, name: str) -> Decision:
-        """What the verdict means for the user."""
+        """What to do, by the verdict on a variant."""
         row = self.row(name)
         if row is None:
-            return "keep yours"
+            return "keep_yours"
         if row.verdict.word == "undecided":
             return "undecided"
-        return "faster" if row.verdict.word == "faster" else "keep yours"
+        return "faster" if row.verdict.word == "faster" else "keep_yours"
 
 
 def tune(target: Target, terms: TuneTerms, folder: Path | None, progress: Progress) -> Tuning:
-    """Search, compare with the current settings, remember the result."""
+    """Search, compare the best with the current settings, cache the result."""
     if terms.budget_s < LEAST_BUDGET_S:
         raise HotloopError(
-            f"--budget is {terms.budget_s:.3g} s, too short to compare anything; give at least "
-            f"{LEAST_BUDGET_S:.0f}s, and some minutes for a verdict."
+            f"--budget {terms.budget_s:.3g}s is too short to compare anything; give at least "
+            f"{LEAST_BUDGET_S:.0f}s, and a few minutes for a verdict."
         )
     target.check()
     place = folder or new_folder(f"tune-{_short(target.name)}")
     if place.exists() and any(place.iterdir()):
-        raise CaptureError(f"{place} is not empty; choose another place with --probes.")
+        raise CaptureError(f"{place} is not empty; choose another folder with --probes.")
     try:
         (place / "probes").mkdir(parents=True)
     except OSError as error:
-        raise CaptureError(f"{place} cannot be made ({error.strerror}); choose another place.") from error
+        raise CaptureError(f"{place} cannot be created ({error.strerror}); choose another folder.") from error
     longest_s = min(PROBE_S, 2 * target.compare_s)
     work_s = min(max(SEARCH_SHARE * terms.budget_s / PROBES_IN_A_SEARCH, LEAST_PROBE_S), longest_s)
     most_s = max(10 * work_s, 0.25 * terms.budget_s)
-    patience = Patience(work_s, most_s, target.cycles, settling=target.settling)
-    prober = Prober(target, place, patience, progress, terms)
+    length = ProbeLength(work_s, most_s, target.cycles, warm_up_updates=target.warm_up_updates)
+    prober = Prober(target, place, length, progress, terms)
     try:
         with interruptible(), target.starter():
             return _tune(target, terms, place, progress, prober)
     except KeyboardInterrupt:
-        # before or between the parts that keep what they have themselves
+        # outside the search and the comparison, which keep their own partial results
         return _interrupted(target, place, prober)
 
 
+def tuned_before(target: str) -> Tuned:
+    """Cached result for a target; HotloopError if there is none."""
+    found = recall(target)
+    if found is None:
+        raise never_tuned(target)
+    return found
+
+
 def _short(name: str) -> str:
-    """The workload, or the script without its folder and ending."""
+    """Name of the workload, or of the script without folder and extension."""
     words = name.split()
     return Path(next((word for word in words if word.endswith(".py")), words[0])).stem
 
@@ -183,18 +191,20 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
     if prober.refused:
         raise HotloopError(prober.refused)
     if warm.failure:
-        nothing = Searched(target.space, (warm,), None, target.space.current, target.space.current, 0, 0, 0.0)
+        nothing = SearchResult(
+            target.space, (warm,), None, target.space.current, target.space.current, 0, 0, 0.0
+        )
         return Tuning(target, nothing, place, (), Tuned(target.name, target.base), failed=warm.failure)
     search = Search(
         target.space,
         prober.probe,
-        Terms(
-            _search_s(terms, min(warm.spent_s, prober.patience.work_s + START_S)),
+        SearchTerms(
+            _search_s(terms, min(warm.spent_s, prober.length.work_s + START_S)),
             cores_granted(),
             seed=terms.seed,
         ),
         fits=target.fits,
-        tell=lambda probe: progress.note(f"  probe {len(prober.probes)}: {says(probe, prober.unit)}"),
+        tell=lambda probe: progress.note(f"  probe {len(prober.probes)}: {probe_line(probe, prober.unit)}"),
     )
     searched = search.run()
     write_search(place, target.name, searched)
@@ -202,57 +212,72 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
         nothing_tuned = Tuned(target.name, target.base)
         return Tuning(target, searched, place, (), nothing_tuned, interrupted=True, unit=prober.unit)
     compared = _compare(target, terms, place, progress, prober, searched)
-    tuned = verdict_of(target, searched, compared, prober.unit)
+    tuned = tuned_from(target, searched, compared, prober.unit)
     interrupted = any(done.interrupted for done in compared)
     if not interrupted and _is_certain(searched, compared):
         remember(tuned)
     return Tuning(target, searched, place, compared, tuned, interrupted, unit=prober.unit)
 
 
-def _is_certain(searched: Searched, compared: Sequence[ExperimentResult]) -> bool:
-    """Whether there is a result to remember: a verdict, or a search with time that ended where it began."""
+def _is_certain(searched: SearchResult, compared: Sequence[ExperimentResult]) -> bool:
+    """Whether the result is worth caching: a verdict, or a full search that found nothing faster."""
     if compared:
         return any(row.verdict.word != "undecided" for row in _rows(compared).values())
     return not too_few_probes(searched)
 
 
-def too_few_probes(searched: Searched) -> bool:
-    """Whether a search that ended where it began says nothing: there was no time to look elsewhere."""
+def too_few_probes(searched: SearchResult) -> bool:
+    """Whether the search had too little time to try anything else."""
     return len(searched.probes) < min(FEW_PROBES, searched.legal)
 
 
+def write_search(place: Path, target: str, searched: SearchResult) -> None:
+    """Save the search before the comparison starts."""
+    data = {
+        "kind": "hotloop-search",
+        "schema_version": 2,
+        "target": target,
+        "machine": machine_facts(),
+        **searched.as_json(),
+    }
+    try:
+        write_atomically(place / "tuning.json", json.dumps(data, indent=1) + "\n")
+    except OSError as error:
+        raise HotloopError(f"{place} cannot be written ({error.strerror}); choose another folder.") from error
+
+
 def _search_s(terms: TuneTerms, probe_s: float) -> float:
-    """Time for the search: half, or less where long runs leave too little for a comparison."""
+    """Seconds for the search: half of the budget, or less if long probes need more for the comparison."""
     most, least = (share * terms.budget_s for share in (SEARCH_SHARE, LEAST_SEARCH_SHARE))
     return min(most, max(least, terms.budget_s - COMPARED * probe_s))
 
 
 def budget_for(probe_s: float) -> float:
-    """Seconds in which probes that take so long make a search and a comparison."""
+    """Budget in seconds for a search and a comparison with probes of this length."""
     return max(PROBES / EXPLORE_SHARE * probe_s / SEARCH_SHARE, COMPARED * probe_s / (1 - SEARCH_SHARE))
 
 
 def _interrupted(target: Target, place: Path, prober: Prober) -> Tuning:
     space = target.space
-    searched = Searched(space, tuple(prober.probes), None, space.current, space.current, 0, 0, 0.0, True)
+    searched = SearchResult(space, tuple(prober.probes), None, space.current, space.current, 0, 0, 0.0, True)
     tuned = Tuned(target.name, target.base)
     return Tuning(target, searched, place, (), tuned, interrupted=True, unit=prober.unit)
 
 
 def _compare(
-    target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober, searched: Searched
+    target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober, searched: SearchResult
 ) -> tuple[ExperimentResult, ...]:
-    """Yours in pairs with the best safe settings, nothing where that is yours; then with the best of all, or
-    that with the safe ones where they won: what may change learning must gain something beyond them."""
+    """Compare the best safe settings with the current ones, then the best of all with the faster of the two:
+    changes that may affect learning must gain something beyond the safe ones."""
     space = searched.space
     wanted = {SAFE: searched.best_safe} | ({} if space.is_safe(searched.best) else {ALL: searched.best})
     wanted = {name: settings for name, settings in wanted.items() if settings != space.current}
-    prober.patience.work_s = min(prober.patience.work_s, target.compare_s)
+    prober.length.work_s = min(prober.length.work_s, target.compare_s)
     left_s = max(terms.budget_s - searched.spent_s, (1 - SEARCH_SHARE) * terms.budget_s)
     compared: list[ExperimentResult] = []
     base = (CURRENT, space.current)
     for at, (name, settings) in enumerate(wanted.items()):
-        progress.note(f"comparing with {SAYS_BASE[base[0]]}: {words_of(space.changed(settings))}")
+        progress.note(f"comparing with {BASE_NAMES[base[0]]}: {words_of(space.changed(settings))}")
         plan = Plan(
             variants=(_variant(target, *base), _variant(target, name, settings)),
             name=f"tune {_short(target.name)}: {words_of(space.changed(settings))}",
@@ -263,7 +288,7 @@ def _compare(
             order_seed=terms.seed,
         )
         series = create_series(plan, place / f"compare-{name}", "tune")
-        compared.append(run_experiment(series, progress, read_figures=prober.measured, start=prober.run))
+        compared.append(run_experiment(series, progress, read_figures=prober.figures, start=prober.run))
         left_s -= compared[-1].series.spent_s
         if compared[-1].interrupted:
             break
@@ -287,12 +312,12 @@ def _rows(compared: Sequence[ExperimentResult]) -> dict[str, VariantComparison]:
     return {row.variant.name: row for done in compared for row in done.comparison.compared}
 
 
-def verdict_of(
-    target: Target, searched: Searched, compared: Sequence[ExperimentResult], unit: str = ENV_STEP
+def tuned_from(
+    target: Target, searched: SearchResult, compared: Sequence[ExperimentResult], unit: str = ENV_STEP
 ) -> Tuned:
-    """What is remembered: settings whose gain is certain, apart by whether they may change learning.
+    """What to cache: changes whose gain is certain, safe and semantic ones apart.
 
-    Rates are remembered where they are of env steps.
+    Rates are cached only if they are env steps per second.
     """
     rows, space = _rows(compared), searched.space
 
@@ -306,7 +331,7 @@ def verdict_of(
 
     safe_gain, all_gain = gained(SAFE), gained(ALL)
     if safe_gain and all_gain:
-        all_gain += f" than {SAYS_BASE[SAFE]}"
+        all_gain += f" than {BASE_NAMES[SAFE]}"
     changed = [name for name, _ in space.changed(searched.best) if space.knob(name).safety == "semantic"]
     return Tuned(
         target=target.name,
@@ -322,34 +347,36 @@ def verdict_of(
 
 
 class Prober:
-    """Makes probes, each in a folder of its own, and keeps what they gave."""
+    """Runs probes, each in its own folder, and keeps their results."""
 
-    def __init__(self, target: Target, place: Path, patience: Patience, progress: Progress, terms: TuneTerms):
-        self.target, self.place, self.patience, self.progress = target, place, patience, progress
+    def __init__(
+        self, target: Target, place: Path, length: ProbeLength, progress: Progress, terms: TuneTerms
+    ):
+        self.target, self.place, self.length, self.progress = target, place, length, progress
         self.probes: list[Probe] = []
         self.unit = ENV_STEP
-        self.refused = ""  # what the workload said of settings that cannot be
-        self.run = watched(target.start, patience)
-        self.measured = partial(measured, settling=target.settling)
+        self.refused = ""  # error message of the workload about an invalid setting
+        self.run = ended_early(target.start, length)
+        self.figures = partial(probe_figures, warm_up_updates=target.warm_up_updates)
         self._timeout_s = max(terms.budget_s, LEAST_TIMEOUT_S)
         self._seed = terms.seed
 
     def warm_up(self) -> Probe:
-        """The current settings once, not counted: compiles, fills caches, shows whether it runs at all."""
+        """Run the current settings once, uncounted: compiles, fills caches, shows whether they work."""
         self.progress.note(f"warming up: {words_of(self.target.space.current)}")
-        work_s, self.patience.work_s = self.patience.work_s, LEAST_PROBE_S
+        work_s, self.length.work_s = self.length.work_s, LEAST_PROBE_S
         try:
             made = self._made(self.target.space.current, "warm-up")
         finally:
-            self.patience.work_s = work_s
+            self.length.work_s = work_s
         if not made.failure and made.s_per_unit is None:
             return replace(
-                made, failure="it reported no env steps and no updates, so there is nothing to time"
+                made, failure="it reported no env steps and no updates, so there is nothing to measure"
             )
         return made
 
     def probe(self, settings: Settings) -> Probe:
-        """One short run; a failure is a result, too."""
+        """Run one probe; a failure is also a result."""
         made = self._made(settings, f"{len(self.probes):03d}")
         self.probes.append(made)
         return made
@@ -374,11 +401,11 @@ class Prober:
     def _read(self, settings: Settings, capture: Path, outcome: Outcome) -> Probe:
         if outcome.failure:
             last = (outcome.stderr_tail.splitlines() or [""])[-1]
-            self.refused = last if outcome.exit_code == REFUSED and self.target.own_words else ""
+            self.refused = last if outcome.exit_code == REFUSED and self.target.is_workload else ""
             words = self.refused or f"{outcome.failure}. {last}".strip()
             return Probe(settings, None, spent_s=outcome.wall_s, failure=words)
         try:
-            found, peaks = self.measured(capture), [p.rss_peak_bytes for p in load(capture).processes]
+            found, peaks = self.figures(capture), [p.rss_peak_bytes for p in load(capture).processes]
         except (CaptureError, OSError) as error:
             return Probe(
                 settings, None, spent_s=outcome.wall_s, failure=f"its capture cannot be read: {error}"
@@ -392,7 +419,7 @@ class Prober:
             updates_per_unit=_updates_per_step(found),
             peak_bytes=sum(peak for peak in peaks if peak) or None,
             spent_s=outcome.wall_s,
-            failure="" if per_unit else "it reported no env steps and no updates in this time",
+            failure="" if per_unit else "it reported no env steps and no updates in the time of a probe",
         )
 
 

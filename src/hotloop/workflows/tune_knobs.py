@@ -1,4 +1,4 @@
-"""The knobs of each of our workloads, what follows from them, and how a probe differs from a training."""
+"""What can be tuned in each reference workload, and how its probes differ from a full training run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hotloop._util.errors import HotloopError
 from hotloop.tuning.space import Knob, Value, doubling
 from hotloop.workflows.probes import COMPARE_S
 
-ENDLESS = 1_000_000_000  # steps of a probe, which is ended from outside
-MANY_EPISODES = 100_000  # the same where each is listed before the first is driven
-STAGES = {"imitate": ("demos", "bc", "rl")}  # workloads that are tuned stage by stage
+ENDLESS = 1_000_000_000  # steps of a probe, which is stopped from outside
+MANY_EPISODES = 100_000  # the same, where a list of all episodes is made first
+STAGES = {"imitate": ("demos", "bc", "rl")}  # workloads whose stages are tuned one at a time
 LONG_BUDGET, USUAL_BUDGET = "10m", "2m"
 LONG_COMPARE_S = 2.0
 
-# config, the knobs that differ, all knobs -> config
+# config, changed knobs, all knobs -> config
 Change = Callable[[Any, Mapping[str, Value], Mapping[str, Value]], Any]
 Knobs = Callable[[Any, int], Sequence[Knob]]  # config, cores
 
@@ -32,28 +32,28 @@ def _replaced(config: Any, changed: Mapping[str, Value], settings: Mapping[str, 
 
 @dataclass(frozen=True)
 class Tunable:
-    """How one workload is tuned."""
+    """How to tune one workload."""
 
     knobs: Knobs
     endless: Callable[[Any], Any]
-    """The config of a probe: never at its end, and from early on as in the middle of a training."""
+    """Config of a probe: it never ends by itself, and soon behaves as in the middle of a training run."""
     also: Knobs = _nothing_more
-    """Knobs that are searched only when named."""
+    """Knobs that are searched only if named with --also."""
     change: Change = _replaced
     allowed: Callable[[Any, Mapping[str, Value]], bool] = lambda config, settings: True
-    """Whether the workload takes these settings together."""
-    ends_its_cycle: Callable[[Any], bool] = lambda config: True
-    """Whether a run that is asked to stop first learns from what it collected, so that its own account of
-    env steps and seconds can be taken; others are timed between updates."""
-    settling: int = 1
-    """Updates after which one of those others does what it will do from then on."""
+    """Whether the workload accepts this combination."""
+    completes_cycle: Callable[[Any], bool] = lambda config: True
+    """Whether a run that is asked to stop first learns from what it has collected: then its own env steps and
+    seconds are used; other runs are timed between updates."""
+    warm_up_updates: int = 1
+    """For those other runs: updates until the pace is steady."""
     compare_s: Callable[[Any], float] = lambda config: COMPARE_S
-    """Seconds of work of a run of the comparison; more where processes do not all start at the same time."""
+    """Seconds of work of a run of the comparison; more if processes start one after another."""
     budget: str = USUAL_BUDGET
 
 
 def same_updates_per_env_step(config: Any, n_envs: int) -> dict[str, int]:
-    """`train_freq` and `gradient_steps` with which `n_envs` environments get as many updates per env step."""
+    """`train_freq` and `gradient_steps` that keep the updates per env step with `n_envs` environments."""
     rate = Fraction(config.gradient_steps, config.train_freq) * n_envs / config.n_envs
     return {"train_freq": rate.denominator, "gradient_steps": rate.numerator}
 
@@ -72,30 +72,32 @@ def _petri_knobs(config: Any, cores: int) -> list[Knob]:
             config.n_envs,
             "envs",
             "semantic",
-            f"n_envs * n_steps stays {samples}: more tools, fewer steps of each",
+            f"n_envs * n_steps stays {samples}: more tools, fewer steps on each",
         ),
     ]
 
 
 def _petri_also(config: Any, cores: int) -> list[Knob]:
     sizes = tuple(n for n in doubling(64, config.samples) if config.samples % n == 0)
-    said = "n_steps and n_epochs stay, so the number of updates changes: a different amount of learning"
-    return [Knob("batch_size", sizes or (config.batch_size,), config.batch_size, "batch", "semantic", said)]
+    kept = (
+        "n_steps and n_epochs stay the same, so the number of updates changes: a different amount of learning"
+    )
+    return [Knob("batch_size", sizes or (config.batch_size,), config.batch_size, "batch", "semantic", kept)]
 
 
 def _keep_samples(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
-    """More environments, shorter rollouts: the samples of a rollout stay the same."""
+    """Keep the samples of a rollout: with more environments, shorter rollouts."""
     n_steps = config.n_envs * config.n_steps // int(settings["n_envs"])
     return replace(config, **{**changed, "n_steps": n_steps})
 
 
 def _petri_endless(config: Any) -> Any:
-    # `auto` measures the learners, with an eye on how long the training is: it keeps the user's length
+    # `auto` times the learners and considers the length of the training run, so keep the user's length
     return config if config.learner == "auto" else replace(config, total_timesteps=ENDLESS, batches=0)
 
 
 def _ours(config: Any) -> bool:
-    """Our trainers end an iteration before they stop; other libraries are cut off."""
+    """Our trainers complete an iteration before they stop; other libraries are interrupted."""
     return bool(config.trainer == "hotloop")
 
 
@@ -120,7 +122,7 @@ def _ricochet_knobs(config: Any, cores: int) -> list[Knob]:
 
 
 def _ricochet_endless(config: Any) -> Any:
-    auto = config.obs_mode != "rgb_image"  # then the learner is measured, see petri
+    auto = config.obs_mode != "rgb_image"  # then `auto` times the learners, see petri
     return config if auto else replace(config, total_timesteps=ENDLESS)
 
 
@@ -145,26 +147,26 @@ def _snake_knobs(config: Any, cores: int) -> list[Knob]:
             found.append(Knob(name, values, current))
     if now.flood_fill in ("python", "cached"):
         found.append(Knob("flood_fill", ("compiled",), now.flood_fill))
-    said = "gradient steps per env step and the replay buffer stay the same"
+    kept = "gradient steps per env step and the replay buffer stay the same"
     games = tuple(n for n in doubling(16, 4096) if n <= config.buffer_size)
-    return [*found, Knob("n_envs", games or (config.n_envs,), config.n_envs, "envs", "semantic", said)]
+    return [*found, Knob("n_envs", games or (config.n_envs,), config.n_envs, "envs", "semantic", kept)]
 
 
 def _snake_also(config: Any, cores: int) -> list[Knob]:
-    said = "gradient steps per env step stay the same, each on more or fewer transitions"
-    return [Knob("batch_size", doubling(32, 512), config.batch_size, "batch", "semantic", said)]
+    kept = "gradient steps per env step stay the same, each on more or fewer transitions"
+    return [Knob("batch_size", doubling(32, 512), config.batch_size, "batch", "semantic", kept)]
 
 
 def _snake_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
     given = config.train_freq is not None or config.gradient_steps is not None
-    if "n_envs" in changed and given:  # per vector step: with more games, more of them
+    if "n_envs" in changed and given:  # they count vector steps, so scale them with the number of games
         rate = config.gradient_steps_per_vector_step * int(changed["n_envs"]) / config.n_envs
         changed = {**changed, "train_freq": rate.denominator, "gradient_steps": rate.numerator}
     return replace(config, **changed)
 
 
 def _snake_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
-    """Only eager torch moves rows one by one."""
+    """Only the torch learner can transfer rows one by one."""
     return settings.get("transfers", "batch") == "batch" or settings.get("learner") == "torch"
 
 
@@ -172,21 +174,21 @@ def _snake_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
 
 
 def _mario_knobs(config: Any, cores: int) -> list[Knob]:
-    said = "replay_ratio stays: transitions learned from per transition collected"
+    kept = "replay_ratio stays the same: transitions learned from per transition collected"
     now = config.settings
     return [
         *([] if now.layout == "fast" else [Knob("layout", ("fast",), now.layout)]),
         Knob("transport", ("rings", "serial"), now.transport),
         Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads"),
-        Knob("n_collectors", doubling(1, max(2 * cores, 4)), now.n_collectors, "workers", "semantic", said),
-        Knob("envs_per_collector", doubling(1, 32), now.envs_per_collector, "envs", "semantic", said),
+        Knob("n_collectors", doubling(1, max(2 * cores, 4)), now.n_collectors, "workers", "semantic", kept),
+        Knob("envs_per_collector", doubling(1, 32), now.envs_per_collector, "envs", "semantic", kept),
     ]
 
 
 def _mario_endless(config: Any) -> Any:
-    """As after exploration, with each batch an update, so that a short probe sees several.
+    """As after exploration, with an update for each batch, so that a short probe contains several.
 
-    Collectors are forked: how they are started does not change how fast they play.
+    Collectors are forked, which starts faster and does not change their speed.
     """
     now = config.settings
     return replace(
@@ -202,7 +204,7 @@ def _mario_endless(config: Any) -> Any:
 
 
 def _mario_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
-    """The replay buffer has room for two steps of all games."""
+    """The replay buffer must hold at least two steps of all games."""
     games = int(settings["n_collectors"]) * int(settings["envs_per_collector"])
     return bool(config.settings.buffer_size >= 2 * games)
 
@@ -220,21 +222,21 @@ def _imitate_knobs(config: Any, cores: int) -> list[Knob]:
         ways = ("index", *(f"loader:{workers}" for workers in range(min(cores, 8) + 1)))
         return [Knob("learner", ("fused", "torch"), learner), Knob("loading", ways, now)]
     if config.stage == "rl":
-        said = "the number of updates per env step stays the same"
-        if config.trainer != "hotloop":  # each env is a process
-            return [Knob("n_envs", doubling(1, max(2 * cores, 4)), config.n_envs, "envs", "semantic", said)]
+        kept = "the number of updates per env step stays the same"
+        if config.trainer != "hotloop":  # each env is a process of its own
+            return [Knob("n_envs", doubling(1, max(2 * cores, 4)), config.n_envs, "envs", "semantic", kept)]
         learner = "fused" if config.learner == "auto" else config.learner
         return [
             Knob("learner", ("fused", "torch"), learner),
-            Knob("n_envs", doubling(1, 64), config.n_envs, "envs", "semantic", said),
+            Knob("n_envs", doubling(1, 64), config.n_envs, "envs", "semantic", kept),
         ]
-    raise HotloopError("imitate is tuned stage by stage; add --stage demos, --stage bc or --stage rl.")
+    raise HotloopError("imitate is tuned one stage at a time; add --stage demos, --stage bc or --stage rl.")
 
 
 def _imitate_change(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
     found: dict[str, Any] = dict(changed)
     if config.stage == "bc":
-        found["learner"] = settings["learner"]  # what `auto` means depends on the loading
+        found["learner"] = settings["learner"]  # `auto` depends on the loading
     if "loading" in found:
         kind, _, workers = str(found["loading"]).partition(":")
         found |= {"loading": kind, "loading_workers": int(workers) if workers else None, "workers": None}
@@ -244,43 +246,43 @@ def _imitate_change(config: Any, changed: Mapping[str, Value], settings: Mapping
 
 
 def _imitate_allowed(config: Any, settings: Mapping[str, Value]) -> bool:
-    """The fused learner gathers its batches itself."""
+    """The fused learner loads its own batches."""
     return settings.get("loading", "index") == "index" or settings.get("learner") != "fused"
 
 
 def _imitate_endless(config: Any) -> Any:
-    # reinforcement learning begins anew, so that probes do not need a clone
+    # start from scratch, so that probes do not need a clone
     return replace(
         config, n_episodes=MANY_EPISODES, n_epochs=ENDLESS, total_timesteps=ENDLESS, start="scratch"
     )
 
 
 TUNABLE = {
-    "petri": Tunable(_petri_knobs, _petri_endless, _petri_also, change=_keep_samples, ends_its_cycle=_ours),
-    "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_keep_samples, ends_its_cycle=_ours),
+    "petri": Tunable(_petri_knobs, _petri_endless, _petri_also, change=_keep_samples, completes_cycle=_ours),
+    "ricochet": Tunable(_ricochet_knobs, _ricochet_endless, change=_keep_samples, completes_cycle=_ours),
     "snake": Tunable(
         _snake_knobs,
         lambda config: replace(config, total_timesteps=ENDLESS, stop_at_episodes=None),
         _snake_also,
         change=_snake_change,
         allowed=_snake_allowed,
-        ends_its_cycle=_ours,
+        completes_cycle=_ours,
     ),
     "imitate": Tunable(
         _imitate_knobs,
         _imitate_endless,
         change=_imitate_change,
         allowed=_imitate_allowed,
-        # SAC first collects without learning, and no end makes up for that
-        ends_its_cycle=lambda config: config.stage != "rl",
+        # SAC first collects without learning, and completing the cycle does not make up for that
+        completes_cycle=lambda config: config.stage != "rl",
         compare_s=lambda config: LONG_COMPARE_S if config.stage == "demos" else COMPARE_S,
     ),
     "mario": Tunable(
         _mario_knobs,
         _mario_endless,
         allowed=_mario_allowed,
-        ends_its_cycle=lambda config: False,
-        settling=4,  # until the rings are as full as they will be
+        completes_cycle=lambda config: False,
+        warm_up_updates=4,  # until the rings have filled up
         compare_s=lambda config: LONG_COMPARE_S,
         budget=LONG_BUDGET,
     ),
@@ -288,8 +290,8 @@ TUNABLE = {
 
 
 def stage_names(workload: str, stage: str | None = None) -> tuple[str, ...]:
-    """Under what names tuning remembers a workload: its own, or one for each of its stages that is meant."""
+    """Targets of tuning a workload: its own name, or one name for each stage (only `stage` if given)."""
     stages = STAGES.get(workload)
     if stages is None:
         return (workload,)
-    return tuple(f"{workload} --stage {one}" for one in ((stage,) if stage in stages else stages))
+    return tuple(f"{workload} --stage {name}" for name in ((stage,) if stage in stages else stages))

@@ -1,4 +1,4 @@
-"""How much memory a run will take, part by part, and what to set when it does not fit."""
+"""Memory that a run will need, part by part, and the setting to change if that is too much."""
 
 from __future__ import annotations
 
@@ -10,57 +10,59 @@ from scipy.optimize import nnls
 
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop._util.units import size
-from hotloop.tuning.model import Probe
 from hotloop.tuning.space import Settings, Space
+from hotloop.tuning.time_model import Probe
 
-TUNED_SHARE = 0.5  # of what is available: the most that a setting found by tuning may take
-RUN_SHARE = 0.95  # the most that any run may take: the rest of the system needs something, too
+TUNED_SHARE = 0.5  # of the available memory: limit for settings that tuning tries
+RUN_SHARE = 0.95  # limit for any run: the rest of the system needs some memory, too
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a run is predicted to hold at its peak."""
+    """Predicted memory of a run at its peak."""
 
     needs: tuple[MemoryEstimate, ...]
     available_bytes: int | None
-    """What can still be taken, and what this process holds already; None when the system does not tell."""
+    """Memory that can still be allocated plus what this process holds already; None if unknown."""
 
     @property
     def total_bytes(self) -> int:
-        """All parts together."""
+        """Sum of all parts."""
         return sum(need.bytes for need in self.needs)
 
     def fits(self, share: float = RUN_SHARE) -> bool:
-        """Whether it stays below that share of what is available; what cannot be known is taken to fit."""
+        """Whether the total is within that share of the available memory; True if that is unknown."""
         return self.available_bytes is None or self.total_bytes <= share * self.available_bytes
 
     def refusal(self, predicted: Callable[[str, int], int]) -> str:
-        """One sentence for a plan that does not fit, with the setting that would; "" for one that does.
+        """One sentence for a run that does not fit, with a setting that would make it fit; "" if it fits.
 
-        `predicted(setting, value)` is the total with that setting changed.
+        `predicted(setting, value)` returns the total in bytes with that setting changed.
         """
         if self.fits() or self.available_bytes is None:
             return ""
         limit = RUN_SHARE * self.available_bytes
         free = size(self.available_bytes)
-        said = f"this run would take {size(self.total_bytes)} of memory, and {free} can be had"
+        problem = f"this run needs {size(self.total_bytes)} of memory, but only {free} is available"
         decided = sorted((n for n in self.needs if n.setting), key=lambda n: -n.bytes)
         for need in decided:
             value = largest_that_fits(need.value, lambda v, name=need.setting: predicted(name, v) <= limit)  # type: ignore[misc]
             if value is not None:
                 flag = need.setting.replace("_", "-")
-                return f"{said}; {need.what} take {size(need.bytes)} of it: --{flag} {value} would fit."
+                return (
+                    f"{problem}; {size(need.bytes)} of that is for {need.what}: --{flag} {value} would fit."
+                )
         if not decided:
-            return f"{said}; nothing in its settings would make it small enough: free some memory."
+            return f"{problem}; no setting would make it small enough: free some memory."
         most = decided[0]
         return (
-            f"{said}; {most.what} take {size(most.bytes)} of it, but no smaller {most.setting} would do: "
-            "make several settings smaller, or free some memory."
+            f"{problem}; {size(most.bytes)} of that is for {most.what}, but reducing {most.setting} alone is "
+            "not enough: reduce several settings, or free some memory."
         )
 
 
 def largest_that_fits(now: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest whole number up to `now` that fits, to two digits; None when not even 1 does."""
+    """The largest whole number up to `now` that fits, rounded down to two digits; None if 1 does not fit."""
     if not fits(1):
         return None
     low, high = 1, max(now, 1)
@@ -71,10 +73,10 @@ def largest_that_fits(now: int, fits: Callable[[int], bool]) -> int | None:
     return low // digits * digits
 
 
-def measured_fit(space: Space, probes: Sequence[Probe]) -> Callable[[Settings], float] | None:
-    """Peak memory in bytes as m0 + m1 envs + m2 workers + m3 batch, from what probes held.
+def fit_peak_memory(space: Space, probes: Sequence[Probe]) -> Callable[[Settings], float] | None:
+    """Function settings -> peak memory in bytes, fitted to probes as m0 + m1 envs + m2 workers + m3 batch.
 
-    None with fewer than three probes that say what they held.
+    None with fewer than three different settings whose memory was measured.
     """
     known = [p for p in probes if p.peak_bytes]
     if len({p.settings for p in known}) < 3:

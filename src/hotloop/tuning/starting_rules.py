@@ -1,4 +1,4 @@
-"""The settings to start from on a machine, by rule, and the presets that people know by name."""
+"""Rules of thumb: settings to start from on a machine, named presets, hardware tiers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting with the reason for its value."""
+    """A setting with the reason for its value."""
 
     name: str
     value: int | str
@@ -22,7 +22,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings known by a name; None leaves the rule's value."""
+    """A named set of values; None keeps the default."""
 
     demonstration_workers: int | None = None
     loading_workers: int | None = None
@@ -49,38 +49,41 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> Preset:
-    """A preset by name."""
+    """The preset with that name; HotloopError if there is none."""
     if name not in PRESETS:
-        raise HotloopError(f"there is no preset {name!r}; there is {', '.join(PRESETS)}.")
+        raise HotloopError(f"there is no preset {name!r}; use one of {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 
 def whole_cores(cores_granted: float) -> int:
-    """Cores that can be counted on: a quota of 2.5 is two, one of 0.5 is one."""
+    """Cores rounded down, at least 1: a quota of 2.5 cores gives 2, one of 0.5 gives 1."""
     return max(int(cores_granted), 1)
 
 
 def starting_settings(cores_granted: float) -> tuple[Setting, ...]:
-    """Where to start, one core left free; a measured search does better."""
+    """Settings to start from, leaving one core free; `hotloop tune` finds better ones by measuring."""
     cores = whole_cores(cores_granted)
     granted = f"{cores_granted:g} {'core' if cores_granted == 1 else 'cores'} granted"
     demonstrations = min(max(cores - 1, 1), 12)
     loading = min(cores // 2, 8)
     envs = min(max(cores - 1, 2), 8)
     return (
-        Setting("demonstration workers", demonstrations, f"{granted}, one left free, at most 12"),
-        Setting("loading workers", loading, f"{granted}, half of them, at most 8"),
-        Setting("envs", envs, f"{granted}, one left free, at least 2, at most 8"),
-        Setting("torch threads", 1, "small networks lose time to more; measure larger ones"),
-        Setting("start method", "spawn", "safe with threads and accelerators; fork starts faster"),
+        Setting("demonstration workers", demonstrations, f"{granted}; one stays free; at most 12"),
+        Setting("loading workers", loading, f"{granted}; half of them; at most 8"),
+        Setting("envs", envs, f"{granted}; one stays free; 2 to 8"),
+        Setting("torch threads", 1, "more threads slow down small networks; measure larger ones"),
+        Setting("start method", "spawn", "safe with threads and GPUs; fork starts faster"),
     )
 
 
 def tier(cores_granted: float, memory_bytes: int | None, accelerators: int) -> tuple[Tier, str]:
-    """How this machine ranks for the reference workloads, and what that means."""
+    """Hardware tier for the reference workloads, and what it means."""
     memory = memory_bytes or 0
     if cores_granted >= 12 and memory >= 32 * GIB and accelerators:
-        return "optimal", "every workload at full size, learner on the accelerator"
+        return "optimal", "every workload runs at full size, with the learner on the GPU"
     if cores_granted >= 4 and memory >= 16 * GIB:
-        return "recommended", "every workload at full size; pixel workloads take hours, not minutes"
-    return "minimum", "every workload runs; parallel collection gains little, so prefer fewer workers"
+        return (
+            "recommended",
+            "every workload runs at full size; training from pixels takes hours, not minutes",
+        )
+    return "minimum", "every workload runs, but parallel collection gains little: use few workers"

@@ -1,15 +1,15 @@
-"""What settings will take, from a few probes: phase times as sums of simple terms, none of them negative.
+"""Predicts the time per env step of untried settings from a few probes, as sums of non-negative terms.
 
-Times are of one step of all n environments (collecting) or of one update (learning), with w processes that
-step, C cores, t threads and batches of B:
+Times are for one step of all n environments (collection) or one update (learning), with w worker processes,
+C cores, t threads and batches of B samples:
 
-    t_env   = e n / min(w, C) + i w + i0        without a knob for w: e n + e' n / min(n, C) + i0
+    t_env   = e n / min(w, C) + i w + i0        without a setting for w: e n + e' n / min(n, C) + i0
     t_infer = a + n (b + b' / min(t, C)) + k (t - 1)
     t_train = c + B (d + d' / min(t, C)) + k' (t - 1)
     t_rest  = r n + r0
 
-b + b' / min(t, C) is b / s(t), with the speed-up s of Amdahl's law; k is what more threads cost. Each phase
-is fitted by itself, by non-negative least squares of relative errors.
+b + b' / min(t, C) is Amdahl's law for t threads; k is the cost of each further thread. Each phase is fitted
+on its own, by non-negative least squares of relative errors.
 """
 
 from __future__ import annotations
@@ -30,50 +30,51 @@ PHASES: dict[str, tuple[str, ...]] = {
     "train": ("model", "loss", "backward", "optimizer", "advantage", "replay", "data", "transfer"),
 }
 REST = "rest"
-LEAST_PROBES = 3  # fewer say nothing about how a time grows
-NEGLIGIBLE = 0.01  # a phase below this share of the time in every probe is part of the rest
+LEAST_PROBES = 3  # fewer do not show how a time grows
+NEGLIGIBLE = 0.01  # a phase below this fraction of the time in every probe is added to the rest
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A short run with some settings: what was measured."""
+    """Measurements of a short run with some settings."""
 
     settings: Settings
     s_per_unit: float | None
-    """Seconds for an env step (or an update, or a run: what all probes have); None when it failed."""
+    """Seconds per env step, or per update in a run without env steps; None if the run failed."""
     phases_s: Mapping[str, float] = field(default_factory=dict)
-    """Of that, seconds by phase: env, infer, train, rest; {} when they are not known."""
+    """Seconds of that in each phase: env, infer, train, rest; {} if unknown."""
     updates_per_unit: float | None = None
     peak_bytes: int | None = None
-    """Most memory it held, all its processes together."""
+    """Peak memory of all its processes together."""
     spent_s: float = 0.0
     failure: str = ""
-    """One sentence when it failed."""
+    """Why it failed, in one sentence; "" if it did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The fitted terms of a phase."""
+    """Fitted terms of one phase."""
 
     name: str
     terms: tuple[str, ...]
     weights: tuple[float, ...]
-    """Seconds, one for each term, none negative."""
+    """Seconds per unit of each term, none negative."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Predicts seconds per env step for settings with the switches of the probes it was fitted to."""
+    """Predicts seconds per env step; valid for settings whose switches are those of the fitted probes."""
 
     space: Space
     cores: float
     phases: tuple[Phase, ...]
     updates: tuple[float, bool]
-    """Updates per env step, and whether they fall with the batch size (then: of a batch of 1)."""
+    """Updates per env step, and whether they are inversely proportional to the batch size (then: for a batch
+    of 1)."""
     error_fraction: float
-    """Median relative error on the probes themselves."""
+    """Median relative error on the probes it was fitted to."""
 
     def predict_s(self, settings: Settings) -> float:
         """Seconds per env step."""
@@ -89,8 +90,8 @@ class Model:
 
     @property
     def inference(self) -> tuple[float, float] | None:
-        """Ceiling in env steps/s that inference sets (1/b, one thread) and the envs that reach half of it
-        (a/b); None where inference was not seen apart or does not grow with the envs."""
+        """Highest rate that inference allows (1/b env steps per second, one thread), and the number of envs
+        that reaches half of it (a/b); None if inference was not measured or does not depend on the envs."""
         found = next((phase for phase in self.phases if phase.name == "infer"), None)
         if found is None:
             return None
@@ -101,7 +102,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """The numbers that terms are made of."""
+    """Numeric settings that the terms are computed from."""
 
     envs: int
     workers: int | None
@@ -124,8 +125,8 @@ class _Amounts:
         )
 
     def term(self, name: str) -> float:
-        """The value of a term for these amounts."""
-        workers = max(self.workers or 0, 1)  # without worker processes the main one steps
+        """Value of one term."""
+        workers = max(self.workers or 0, 1)  # without workers, the main process steps the environments
         values: dict[str, float] = {
             "1": 1.0,
             "n": self.envs,
@@ -141,14 +142,14 @@ class _Amounts:
 
 
 def split_phases(components_s: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by category as seconds by phase; what is in no phase is the rest."""
+    """Seconds by category -> seconds by phase; categories of no phase are the rest."""
     found = {name: sum(components_s.get(c, 0.0) for c in kinds) for name, kinds in PHASES.items()}
     found[REST] = sum(components_s.values()) - sum(found.values())
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
 def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
-    """A model of the probes that succeeded, which must share their switches; None with too few."""
+    """Fit a model to the probes that succeeded, all with the same switches; None if there are too few."""
     good = [p for p in probes if p.s_per_unit]
     if len({p.settings for p in good}) < LEAST_PROBES:
         return None
@@ -162,7 +163,7 @@ def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
     ]
     updates = _updates(good, amounts)
     if updates is None and "train" in seen:
-        seen.remove("train")  # learning that cannot be counted is part of the rest
+        seen.remove("train")  # without a count of updates, learning is part of the rest
     phases = []
     for name in (*seen, REST):
         per_step = [
@@ -182,14 +183,14 @@ def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
 
 
 def _phases_of(probe: Probe) -> Mapping[str, float]:
-    """The phases scaled to the probe's time: they may have been taken over a slightly other stretch."""
+    """Phase times scaled to add up to the probe's time: they may cover a slightly different interval."""
     total = sum(probe.phases_s.values())
     scale = (probe.s_per_unit or 0.0) / total if total > 0 else 0.0
     return {name: seconds * scale for name, seconds in probe.phases_s.items()}
 
 
 def _terms(phase: str, space: Space, seen: Sequence[str]) -> tuple[str, ...]:
-    """The terms whose amounts can change in this space."""
+    """Terms that can vary in this space."""
     roles = {knob.role for knob in space.knobs}
     threads = "threads" in roles
     if phase == "infer":
@@ -198,7 +199,7 @@ def _terms(phase: str, space: Space, seen: Sequence[str]) -> tuple[str, ...]:
         return ("1", "B", *(("B/threads", "threads-1") if threads else ()))
     if phase == "env":
         return ("n/min(w,C)", "w", "1") if "workers" in roles else ("n", "n/min(n,C)", "1")
-    alone = not seen  # no phase is known: the rest is all there is
+    alone = not seen  # no phases were measured: the rest is everything
     found = ["1", "n"]
     found += ["n/min(w,C)", "w"] if alone and "workers" in roles else []
     found += ["n/min(n,C)"] if alone and "workers" not in roles and "envs" in roles else []
@@ -208,7 +209,7 @@ def _terms(phase: str, space: Space, seen: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fitted(name: str, terms: tuple[str, ...], amounts: Sequence[_Amounts], times: Sequence[float]) -> Phase:
-    """Non-negative weights that come nearest the times, each error taken relative to its time."""
+    """Non-negative weights with the smallest relative errors (least squares)."""
     measured = np.maximum(np.array(times), 0.0)
     floor = max(float(measured.max()) * 1e-6, 1e-15)
     scale = 1 / np.maximum(measured, floor)
@@ -218,7 +219,7 @@ def _fitted(name: str, terms: tuple[str, ...], amounts: Sequence[_Amounts], time
 
 
 def _updates(probes: Sequence[Probe], amounts: Sequence[_Amounts]) -> tuple[float, bool] | None:
-    """Updates per env step, constant or falling with the batch size, whichever varies less."""
+    """Updates per env step: constant, or inverse to the batch size, whichever fits the probes better."""
     pairs = [
         (p.updates_per_unit, a.batch) for p, a in zip(probes, amounts, strict=True) if p.updates_per_unit
     ]

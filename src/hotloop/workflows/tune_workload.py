@@ -1,4 +1,4 @@
-"""A workload of ours as something to tune: its settings, its memory plan, and the process that probes it."""
+"""A reference workload as a target of `hotloop tune`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import memory_available_bytes
-from hotloop.tuning.memory import TUNED_SHARE
-from hotloop.tuning.model import Probe
+from hotloop.tuning.memory_plan import TUNED_SHARE
 from hotloop.tuning.space import Settings, Space, Value
-from hotloop.tuning.starting import whole_cores
+from hotloop.tuning.starting_rules import whole_cores
+from hotloop.tuning.time_model import Probe
 from hotloop.workflows.experiments import plain_environment
-from hotloop.workflows.memory import memory_plan
 from hotloop.workflows.probes import CONFIG_VARIABLE, SCRIPT_CYCLES, Host, Running
 from hotloop.workflows.train import config_class
+from hotloop.workflows.train_predictions import memory_plan
 from hotloop.workflows.tune_knobs import TUNABLE, stage_names
 
-# Not part of what is tuned, and not to be touched by probes.
-LEFT_OUT = (
+# Not tuned, and not passed to probes.
+NOT_TUNED = (
     *(
         "seed",
         "checkpoint",
@@ -38,60 +39,60 @@ LEFT_OUT = (
 
 
 class WorkloadTarget:
-    """A workload of ours with its settings."""
+    """A reference workload with its settings; on the cores granted here by default."""
 
-    own_words = True
+    is_workload = True
 
-    def __init__(self, workload: str, config: Any, cores_granted: float, also: Sequence[str] = ()):
+    def __init__(self, workload: str, config: Any, also: Sequence[str] = (), cores: float | None = None):
         config_class(workload)
         if workload not in TUNABLE:
-            raise HotloopError(f"{workload} has no settings to tune; there is {', '.join(TUNABLE)}.")
+            raise HotloopError(f"{workload} has no settings to tune; use one of {', '.join(TUNABLE)}.")
         self.workload, self.config, self.tunable = workload, config, TUNABLE[workload]
-        cores = whole_cores(cores_granted)
-        more = {knob.name: knob for knob in self.tunable.also(config, cores)}
+        n_cores = whole_cores(cores_granted() if cores is None else cores)
+        more = {knob.name: knob for knob in self.tunable.also(config, n_cores)}
         unknown = [word for word in also if word not in more]
         if unknown:
-            there = f"there is {', '.join(more)}" if more else f"{workload} has none beside the usual ones"
-            raise HotloopError(f"--also {unknown[0]} is not known; {there}.")
-        knobs = [*self.tunable.knobs(config, cores), *(more[word] for word in also)]
+            known = f"use one of {', '.join(more)}" if more else f"{workload} has no further settings"
+            raise HotloopError(f"--also {unknown[0]} is unknown; {known}.")
+        knobs = [*self.tunable.knobs(config, n_cores), *(more[word] for word in also)]
         self.name = stage_names(workload, getattr(config, "stage", None))[0]
         self.space = Space(tuple(knobs), self._is_allowed)
         self.command_line = ("hotloop", "train", workload)
-        accounts = self.tunable.ends_its_cycle(config)
-        self.cycles = 0 if accounts else SCRIPT_CYCLES
-        self.settling = 0 if accounts else self.tunable.settling
+        completes = self.tunable.completes_cycle(config)
+        self.cycles = 0 if completes else SCRIPT_CYCLES
+        self.warm_up_updates = 0 if completes else self.tunable.warm_up_updates
         self.compare_s = self.tunable.compare_s(config)
         self._host: Host | None = None
         self._planned: dict[Settings, int | None] = {}
         self._room_bytes = TUNED_SHARE * memory_available_bytes()
 
     def check(self) -> None:
-        """What the workload itself says of the settings in use, before anything is started."""
+        """Raise HotloopError if the workload rejects the current settings."""
         importlib.import_module(f"hotloop.rl.workloads.{self.workload}").check(self.config)
 
     @property
     def base(self) -> dict[str, Any]:
-        """What was not tuned."""
+        """Settings that are not tuned."""
         tuned = {name for name, _ in self.space.current}
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.config), default=str))
-        return {k: v for k, v in plain.items() if k not in tuned and k not in LEFT_OUT}
+        return {k: v for k, v in plain.items() if k not in tuned and k not in NOT_TUNED}
 
     def changes(self, settings: Settings) -> dict[str, Any]:
-        """Fields of the config that differ with these settings, those that follow from them included."""
+        """Fields of the config that differ with these settings, including dependent ones."""
         new, old = dataclasses.asdict(self.config_of(settings)), dataclasses.asdict(self.config)
         return {name: value for name, value in new.items() if value != old[name]}
 
     def config_of(self, settings: Settings) -> Any:
-        """The config with the settings and what follows from them."""
+        """The config with these settings and those that depend on them."""
         changed = dict(self.space.changed(settings))
         return self.tunable.change(self.config, changed, dict(settings)) if changed else self.config
 
     def command(self, settings: Settings) -> tuple[str, ...]:
-        """What a person would type."""
+        """Command line with these settings."""
         return self._typed(self.config_of(settings))
 
     def command_for(self, changes: Mapping[str, Any]) -> tuple[str, ...]:
-        """The same for who takes these changes from tuning: flags would win over them."""
+        """Command line to which --tuned adds these changes: flags would override them."""
         plain = config_class(self.workload)()
         left = {name: getattr(plain, name) for name in changes}
         return self._typed(dataclasses.replace(self.config, **left))
@@ -100,7 +101,7 @@ class WorkloadTarget:
         words, plain = list(self.command_line), config_class(self.workload)()
         for field in dataclasses.fields(given):
             value = getattr(given, field.name)
-            if value != getattr(plain, field.name) and field.name not in LEFT_OUT:
+            if value != getattr(plain, field.name) and field.name not in NOT_TUNED:
                 flag = field.name.replace("_", "-")
                 if isinstance(value, bool):
                     words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -109,26 +110,26 @@ class WorkloadTarget:
         return tuple(words)
 
     def variables(self, settings: Settings) -> tuple[tuple[str, str], ...]:
-        """What tells the host how to train."""
+        """The config for the host, as an environment variable."""
         config = self.tunable.endless(self.config_of(settings))
-        fields = {k: v for k, v in dataclasses.asdict(config).items() if k not in LEFT_OUT}
+        fields = {k: v for k, v in dataclasses.asdict(config).items() if k not in NOT_TUNED}
         return ((CONFIG_VARIABLE, json.dumps(fields | {"seed": config.seed}, default=str)),)
 
     def fits(self, settings: Settings, probes: Sequence[Probe]) -> bool:
-        """Whether its memory plan stays below half of what is free."""
+        """Whether the predicted memory is below half of what is free."""
         planned = self.memory_bytes(settings, probes)
         return planned is None or planned <= self._room_bytes
 
     def memory_bytes(self, settings: Settings, probes: Sequence[Probe]) -> int | None:
-        """What its plan says; a forked probe shares too much with its host to be measured."""
+        """Predicted memory; a forked probe shares too much with its host to be measured."""
         if settings not in self._planned:
             plan = memory_plan(self.workload, self.config_of(settings))
             self._planned[settings] = None if plan is None else plan.total_bytes
         return self._planned[settings]
 
     def starter(self) -> AbstractContextManager[Host]:
-        """The process that probes are forked from."""
-        self._host = Host(self.workload, plain_environment(), accounts=not self.cycles)
+        """Start the process that probes are forked from."""
+        self._host = Host(self.workload, plain_environment(), save_outcome=not self.cycles)
         return self._host
 
     def start(self, job: Any) -> Running:

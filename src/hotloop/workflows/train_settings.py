@@ -1,0 +1,235 @@
+"""Settings that `hotloop train` takes from a preset or from `hotloop tune` instead of the defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotloop._util.errors import HotloopError
+from hotloop.tuning.cache import Tuned, never_tuned, recall
+from hotloop.tuning.starting_rules import PRESETS, Preset, preset
+from hotloop.workflows.tune_knobs import stage_names
+from hotloop.workflows.tune_workload import NOT_TUNED
+
+# workload -> its setting -> field of Preset. A workload may lack a setting for some fields.
+# `n_epochs` of a preset are passes over demonstrations; the epochs of other workloads are something else.
+PRESET_FIELDS: dict[str, dict[str, str]] = {
+    "ricochet": {"n_envs": "n_envs", "total_timesteps": "total_timesteps"},
+    "petri": {"n_envs": "n_envs", "total_timesteps": "total_timesteps", "batch_size": "batch_size"},
+    "snake": {"n_envs": "n_envs", "stop_at_episodes": "n_episodes", "batch_size": "batch_size"},
+    "mario": {"n_collectors": "n_envs", "batch_size": "batch_size"},
+    "imitate": {
+        "workers": "demonstration_workers",
+        "loading_workers": "loading_workers",
+        "n_envs": "n_envs",
+        "batch_size": "batch_size",
+        "n_episodes": "n_episodes",
+        "n_epochs": "n_epochs",
+        "total_timesteps": "total_timesteps",
+    },
+}
+# A setting of several stages: a value found for one stage is not applied to the others.
+STAGE_SETTING = "learner"
+# Tuned settings stay valid when these differ.
+IRRELEVANT = (
+    *("stage", "folder", "episodes", "n_episodes", "stop_at_episodes", "stop_at_epochs"),
+    *("timesteps", "total_timesteps", "batches"),
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Settings that replace defaults, and the messages about them."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+    tuned: bool = False
+    rate_per_s: float | None = None
+    """Env steps per second that tuning measured with these settings."""
+
+
+NOTHING_CHOSEN = Chosen()
+
+
+def choice_flags(words: list[str]) -> dict[str, Any]:
+    """Arguments of `choose` among the words typed: --preset, --tuned, --tuned-semantic and --stage.
+
+    They determine the defaults, so they are read before all other flags.
+    """
+    flags = {word.replace("_", "-") for word in words}
+    semantic = "--tuned-semantic" in flags
+    return {
+        "preset_name": _value_of("--preset", words),
+        "tuned": semantic or "--tuned" in flags,
+        "semantic": semantic,
+        "stage": _value_of("--stage", words),
+    }
+
+
+def _value_of(flag: str, words: list[str]) -> str | None:
+    found = None
+    for at, word in enumerate(words):
+        if word == flag and at + 1 < len(words):
+            found = words[at + 1]
+        elif word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+    return found
+
+
+def choose(
+    workload: str,
+    config: Any,
+    preset_name: str | None,
+    tuned: bool,
+    semantic: bool,
+    stage: str | None = None,
+) -> Chosen:
+    """Settings to start from. `config` has the defaults; `stage` is the one asked for, if any."""
+    if preset_name is not None and tuned:
+        raise HotloopError("--preset and --tuned both choose settings; give one of the two.")
+    if preset_name is not None:
+        return preset_settings(workload, config, preset_name)
+    if tuned:
+        return tuned_settings(workload, semantic, stage)
+    return NOTHING_CHOSEN
+
+
+def messages_before_training(workload: str, chosen: Chosen, config: Any) -> tuple[str, ...]:
+    """What to print before the training starts."""
+    different = tuned_with_other_settings(workload, config) if chosen.tuned else ""
+    return (*chosen.messages, *([different] if different else []))
+
+
+# ---- presets
+
+
+def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
+    """The values of a preset as settings of a workload."""
+    values = preset(preset_name)
+    fields = PRESET_FIELDS.get(workload) or _fields_by_name(config)
+    found = {
+        mine: getattr(values, theirs)
+        for mine, theirs in fields.items()
+        if getattr(values, theirs) is not None
+    }
+    messages = []
+    if workload == "petri" and "n_envs" in found:  # keep the samples of a rollout
+        fitting = largest_divisor(config.samples, found["n_envs"])
+        if fitting != found["n_envs"]:
+            messages.append(
+                f"preset {preset_name}: n_envs={fitting} instead of {found['n_envs']}, "
+                f"which does not divide n_envs * n_steps = {config.samples}"
+            )
+        found |= {"n_envs": fitting, "n_steps": config.samples // fitting}
+    messages.insert(
+        0,
+        f"preset {preset_name}: {_words(found)}"
+        if found
+        else f"preset {preset_name} has no setting of {workload}",
+    )
+    used = {fields[mine] for mine in found if mine in fields}
+    rest = {name: value for name, value in _values(values).items() if name not in used}
+    if rest:
+        messages.append(f"preset {preset_name}: {workload} has no setting for {_words(rest)}")
+    return Chosen(found, tuple(messages))
+
+
+def _fields_by_name(config: Any) -> dict[str, str]:
+    """Settings that have the same name as a field of Preset."""
+    mine = {field.name for field in dataclasses.fields(config)}
+    return {field.name: field.name for field in dataclasses.fields(Preset) if field.name in mine}
+
+
+def _values(values: Preset) -> dict[str, int]:
+    return {name: value for name, value in dataclasses.asdict(values).items() if value is not None}
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest whole number up to `most` that divides `number`."""
+    return next(n for n in range(min(most, number), 0, -1) if number % n == 0)
+
+
+def preset_lines() -> tuple[tuple[str, str], ...]:
+    """Name and values of every preset, in words."""
+    return tuple(
+        (name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in _values(values).items()))
+        for name, values in PRESETS.items()
+    )
+
+
+# ---- settings found by `hotloop tune`
+
+
+def _recall_stages(workload: str, stage: str | None) -> list[Tuned]:
+    """Results of tuning the workload, or each of its stages; at least one, or HotloopError."""
+    names = stage_names(workload, stage)
+    found = [result for result in map(recall, names) if result is not None]
+    if not found:
+        raise never_tuned(names[0])
+    return found
+
+
+def tuned_settings(workload: str, semantic: bool, stage: str | None = None) -> Chosen:
+    """Settings that `hotloop tune` found here; those that may change learning only if `semantic`.
+
+    For a workload with stages: of all stages that were tuned, unless `stage` names one.
+    """
+    found = _recall_stages(workload, stage)
+    if len(stage_names(workload, stage)) == 1:
+        return _chosen_from(found[0], semantic)
+    settings: dict[str, Any] = {}
+    messages: list[str] = []
+    for result in found:
+        chosen = _chosen_from(result, semantic)
+        stage_name = result.target.rpartition(" ")[2]
+        mine = dict(chosen.settings)
+        for_stage = mine.pop(STAGE_SETTING, None)
+        settings |= mine
+        messages += [f"{stage_name}: {message}" for message in chosen.messages]
+        if for_stage is not None:
+            messages.append(
+                f"{stage_name}: {STAGE_SETTING}={for_stage} is for that stage only; "
+                f"--stage {stage_name} applies it"
+            )
+    return Chosen(settings, tuple(messages), tuned=True)
+
+
+def _chosen_from(found: Tuned, semantic: bool) -> Chosen:
+    if semantic and found.semantic:
+        best, gain, rate_per_s = found.semantic, found.semantic_gain, found.semantic_rate_per_s
+    else:
+        best, gain, rate_per_s = found.safe, found.safe_gain, found.rate_per_s
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in best.items()}
+    if settings:
+        messages = [f"tuned: {_words(settings)} ({gain})"]
+    else:
+        messages = ["tuned: nothing faster was found, so your settings stay"]
+    if semantic:
+        messages += [f"tuned: {sentence}" for sentence in found.invariants]
+    elif found.semantic:
+        more = f"{_words(found.semantic)} ({found.semantic_gain})"
+        messages.append(f"not applied, because it may change learning: {more}; --tuned-semantic applies it")
+    return Chosen(settings, tuple(messages), tuned=True, rate_per_s=rate_per_s)
+
+
+def tuned_with_other_settings(workload: str, config: Any) -> str:
+    """One sentence about settings that had other values during tuning; "" if none had."""
+    now = {k: v for k, v in dataclasses.asdict(config).items() if k not in (*NOT_TUNED, *IRRELEVANT)}
+    other: dict[str, Any] = {}
+    for found in _recall_stages(workload, getattr(config, "stage", None)):
+        tuned = {*found.safe, *found.semantic}
+        other |= {
+            key: then
+            for key, then in found.base.items()
+            if key in now and key not in tuned and then not in (now[key], str(now[key]), _as_json(now[key]))
+        }
+    return f"it was tuned with {_words(other)}" if other else ""
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
