@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.analysis.steady_state import run_figures, warm_up_windows
+from hotloop.analysis.phases import warm_up_windows
+from hotloop.analysis.steady_state import run_figures
 from hotloop.testing.captures import Spec, make_capture
 
 

@@ -9,7 +9,8 @@ from hotloop._util import units
 from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
-from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Waits
+from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Phases, Waits
+from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, recommend
 from hotloop.analysis.roofline import roofline
 from hotloop.analysis.tree import (
@@ -22,7 +23,7 @@ from hotloop.analysis.tree import (
     thread_label,
 )
 from hotloop.analysis.utilisation import NOTABLE, others_may_hold_up, oversubscription, utilisation, waits
-from hotloop.analysis.whatif import LEAST_WINDOWS, shares_by_name
+from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
 
@@ -45,26 +46,36 @@ def explain(
     goal_env_steps: int | None = None,
     advice: Sequence[AdviceFunction] | None = None,
 ) -> Findings:
-    """All findings about one capture.
+    """All findings about one capture; its figures are those of training unless their name says otherwise.
 
     `category_patterns` are (prefix or glob, category) pairs that take precedence over the built-in ones.
     `goal_env_steps` asks for a forecast of the time left until then. `advice` are the functions that make
     recommendations (None: the built-in ones).
     """
+    phases = find_phases(capture)
     found = explain_without_advice(
-        capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps
+        capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
     )
-    return replace(found, recommendations=recommend(capture, found, advice))
+    training = cut_to_training(capture, phases) if phases is not None else capture
+    return replace(found, recommendations=recommend(training, found, advice))
 
 
 def explain_without_advice(
-    capture: Capture, *, category_patterns: CategoryPatterns = (), goal_env_steps: int | None = None
+    recorded: Capture,
+    *,
+    category_patterns: CategoryPatterns = (),
+    goal_env_steps: int | None = None,
+    phases: Phases | None = None,
 ) -> Findings:
-    """`explain` without recommendations."""
+    """`explain` without recommendations; `phases` if they are known already."""
     resolver = Resolver(tuple(category_patterns))
+    phases = phases or find_phases(recorded)
+    if phases is None:
+        return _nothing(recorded)
+    capture = cut_to_training(recorded, phases)
     driver = _driver(capture, resolver)
     if driver is None:
-        return _nothing(capture)
+        return _nothing(recorded)
     everything = flatten(merged_tree([capture], resolver), resolver, capture.region_cost_ns)
     done = capture.progress
     uses = utilisation(capture, resolver)
@@ -75,22 +86,23 @@ def explain_without_advice(
     grown, no_growth = growing.growth(driver.work)
     forecast, no_forecast = None, ""
     if goal_env_steps is not None:
-        forecast, no_forecast = growing.forecast(driver.work, goal_env_steps, done.env_steps)
+        forecast, no_forecast = growing.forecast(driver.work, goal_env_steps, recorded.progress.env_steps)
     rows, no_limits = roofline(everything, capture.facts.get("limits"))
     own = breakdown(driver.flat, thread_label(driver.process, driver.thread))
-    wall_s = capture.wall_ns / 1e9
-    reasons = [no_growth, no_forecast, *no_limits, *_unknown(capture, driver, everything, waiting, held_up)]
+    training_s = phases.training_ns / 1e9
+    unknown = _unknown(recorded, driver, everything, waiting, held_up)
+    reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
     return Findings(
         headline=headline(own, driver.flat, ranked, waiting, grown),
-        command=tuple(capture.command),
-        wall_ns=capture.wall_ns,
-        env_steps=done.env_steps,
-        updates=done.updates,
-        episodes=done.episodes,
-        env_steps_per_s=done.env_steps / wall_s if done.env_steps and wall_s else None,
-        updates_per_s=done.updates / wall_s if done.updates and wall_s else None,
-        mean_return=done.mean_return,
-        basis=_basis(capture, own),
+        command=tuple(recorded.command),
+        wall_ns=recorded.wall_ns,
+        env_steps=recorded.progress.env_steps,
+        updates=recorded.progress.updates,
+        episodes=recorded.progress.episodes,
+        env_steps_per_s=done.env_steps / training_s if done.env_steps and training_s else None,
+        updates_per_s=done.updates / training_s if done.updates and training_s else None,
+        mean_return=recorded.progress.mean_return,
+        basis=_basis(capture, own, phases),
         breakdown=own,
         all_threads=breakdown(everything, f"all {len(capture.threads)} threads"),
         bottlenecks=ranked,
@@ -100,14 +112,15 @@ def explain_without_advice(
         utilisation=uses,
         roofline=rows,
         regions=region_findings(everything, done.env_steps),
-        time_series=time_series(capture, driver.process, driver.thread, resolver),
-        machine=capture.machine,
-        versions=_versions(capture),
+        time_series=time_series(recorded, *_same_thread(recorded, driver), resolver),
+        machine=recorded.machine,
+        versions=_versions(recorded),
         not_measured=tuple(reason for reason in reasons if reason),
-        warnings=tuple(_warnings(capture)),
+        warnings=tuple(_warnings(recorded)),
         waits=waiting,
         oversubscription=oversubscription(capture, uses),
-        lines=_lines(capture),
+        lines=_lines(recorded),
+        phases=phases,
     )
 
 
@@ -132,12 +145,23 @@ def _driver(capture: Capture, resolver: Resolver) -> DrivingThread | None:
     return DrivingThread(process, thread, flat, spans, growing.WorkWindows(spans, env_steps, episodes))
 
 
-def _basis(capture: Capture, own: Breakdown) -> str:
+def _same_thread(recorded: Capture, driver: DrivingThread) -> tuple[Process, Thread]:
+    """The driving thread in the capture of the whole run."""
+    mine = driver.process.host, driver.process.pid, driver.thread.native_id
+    for process in recorded.processes:
+        for thread in process.threads:
+            if (process.host, process.pid, thread.native_id) == mine:
+                return process, thread
+    return driver.process, driver.thread
+
+
+def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
     count = len(capture.threads)
+    of = "training" if not phases.whole_run else "the wall time"
     if count == 1:
-        return f"shares of the wall time of {own.label}"
+        return f"shares of {of} of {own.label}"
     return (
-        f"the breakdown shows shares of the wall time of {own.label}, which drives training; "
+        f"the breakdown shows shares of {of} of {own.label}, which drives training; "
         f"regions and bottlenecks show shares of the time of all {count} threads added up"
     )
 
@@ -211,11 +235,6 @@ def _unknown(
         reasons.append("env steps per second: no env steps were reported (hotloop.progress(env_steps=...))")
     if not capture.progress.updates:
         reasons.append("updates per second: no updates were reported (hotloop.progress(updates=...))")
-    if len(driver.spans) < LEAST_WINDOWS:
-        reasons.append(
-            f"gains: the driving thread recorded {len(driver.spans)} windows, and an interval needs "
-            f"{LEAST_WINDOWS}; record a longer run"
-        )
     if held_up and waiting is not None:
         reasons.append(
             f"gains of regions that are not waits: {waiting.driver} waits for others "
@@ -234,6 +253,10 @@ def _unknown(
     if everything.nodes and not driver.flat.nodes:
         reasons.append("regions of the driving thread: it entered none, so its time is unattributed")
     return reasons
+
+
+def _no_gains(phases: Phases) -> str:
+    return f"gains: {phases.why_no_gains}" if phases.why_no_gains else ""
 
 
 def _warnings(capture: Capture) -> list[str]:

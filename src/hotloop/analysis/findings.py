@@ -1,5 +1,6 @@
 """What analysis passes to report: frozen results, each number with its unit in its name.
 
+Figures are those of training (see `Phases`) unless a comment says otherwise.
 None means "not measured" or "cannot be known from this capture", with the reason in
 `Findings.not_measured`. A gain is always an `Estimate` with an interval, or None.
 """
@@ -22,6 +23,29 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Lengths of the phases on the driving thread; they add up to its wall time."""
+
+    start_up_ns: int  # imports, building environments and networks
+    warm_up_ns: int  # compilation, first batches, filling the replay buffer
+    training_ns: int
+    shutdown_ns: int  # after the last env step or update
+    windows: int  # of training; gains need LEAST_WINDOWS
+    unit: str  # "env_steps" or "updates", what progress was measured by; "" for none
+    why_no_gains: str = ""  # one sentence if training was too short for gains, else ""
+
+    @property
+    def steady(self) -> bool:
+        """Whether training was long enough to predict gains."""
+        return not self.why_no_gains
+
+    @property
+    def whole_run(self) -> bool:
+        """Whether nothing but training was found."""
+        return self.start_up_ns + self.warm_up_ns + self.shutdown_ns == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +239,12 @@ class Findings:
 
     headline: str  # one sentence
     command: tuple[str, ...]
-    wall_ns: int
-    env_steps: int
+    wall_ns: int  # of the whole run
+    env_steps: int  # of the whole run, like updates and episodes
     updates: int
     episodes: int
-    env_steps_per_s: float | None
-    updates_per_s: float | None
+    env_steps_per_s: float | None  # during training
+    updates_per_s: float | None  # during training
     mean_return: float | None
     basis: str  # what shares refer to, in words
     breakdown: Breakdown  # of the thread that drives training
@@ -240,3 +264,4 @@ class Findings:
     waits: Waits | None = None  # None: no thread waited in a region
     oversubscription: Oversubscription | None = None  # None: the number of cores is unknown
     lines: tuple[LineShare, ...] = ()  # largest share first; empty if lines were not sampled
+    phases: Phases | None = None  # None: nothing was recorded

@@ -1,8 +1,6 @@
 """What one run of a series did and how fast: work counters, and times per unit of work after warm-up.
 
-Warm-up is cut off: windows before any work are start-up; then leading windows are dropped while their time
-per unit of work is above the spread of the windows after them. At least half of the windows with work are
-kept.
+Times are those of training, as `phases` finds it.
 """
 
 from __future__ import annotations
@@ -13,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
+from hotloop.analysis.phases import cumulative_work, training_windows
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.windows import UNATTRIBUTED, Spans, spans_by_category, spans_by_name, work_done
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.series import Figures
 from hotloop.capture.stats import by_name
 
-LEAST_WINDOWS = 8  # fewer have no usable spread, so nothing is cut off
 WARM_UP_CYCLES = 1  # left out if enough others remain
-SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 
 Floats = NDArray[np.float64]
 
@@ -80,40 +77,16 @@ def _after_startup(
     return float(spans.span_ns[:idle].sum()) / 1e9, {name: s for name, s in own_s.items() if s > 0}
 
 
-def warm_up_windows(cost: Floats) -> int:
-    """How many leading windows to drop, given the time per unit of work in each (inf: no work).
-
-    Windows before any work are start-up. With few windows, the first one with work goes as well: it includes
-    the end of start-up.
-    """
-    worked = np.flatnonzero(np.isfinite(cost))
-    if len(worked) < LEAST_WINDOWS:
-        return 0 if not len(worked) else int(worked[0]) + (1 if len(worked) >= 3 else 0)
-    for place, window in enumerate(worked[: len(worked) // 2]):
-        later = cost[worked[place + 1 :]]
-        middle = float(np.median(later))
-        spread = 1.4826 * float(np.median(np.abs(later - middle)))
-        if cost[window] <= middle + SPREADS * max(spread, 0.01 * middle):
-            return int(worked[place - 1]) + 1 if place else int(worked[0])
-    return int(worked[len(worked) // 2 - 1]) + 1
-
-
 def _timed(
     capture: Capture, process: Process, thread: Thread, spans: Spans
 ) -> tuple[float | None, float | None, float, dict[str, float]] | None:
     """Seconds per env step, per update and of warm-up; seconds per env step by category."""
     if not len(spans):
         return _whole(capture, thread)
-    done = {
-        counter: work_done(capture, process, thread, spans.end_ns, counter)
-        for counter in ("env_steps", "updates")
-        if getattr(capture.progress, counter)
-    }
+    done = cumulative_work(capture, process, thread, spans.end_ns)
     unit = "env_steps" if "env_steps" in done else "updates"
-    work = np.diff(done[unit], prepend=0.0)
-    cost = np.divide(spans.span_ns, work, out=np.full(len(work), np.inf), where=work > 0)
-    first = warm_up_windows(cost)
-    last = _last_with_work(done)
+    _, first, end = training_windows(spans_by_name(thread), done)
+    last = end - 1
     if last < first:
         return _whole(capture, thread)
     seconds = float(spans.span_ns[first : last + 1].sum()) / 1e9
@@ -127,15 +100,6 @@ def _timed(
         float(spans.span_ns[:first].sum()) / 1e9,
         {name: float(s) / amount[unit] for name, s in zip(spans.names, own_s, strict=True) if s > 0},
     )
-
-
-def _last_with_work(done: dict[str, Floats]) -> int:
-    """The last window that counts; with only one counter, idle windows cannot be told apart."""
-    total = next(iter(done.values()))
-    if len(done) < 2:
-        return len(total) - 1
-    rose = np.flatnonzero(sum(np.diff(values, prepend=0.0) for values in done.values()) > 0)
-    return int(rose[-1]) if len(rose) else len(total) - 1
 
 
 def _between(cumulative: Floats, first: int, last: int) -> float:

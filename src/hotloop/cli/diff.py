@@ -24,13 +24,15 @@ class Arguments:
     """Capture folder or one-file JSON export to compare with it."""
     rows: Annotated[int, tyro.conf.arg(metavar="N")] = 20
     """Number of regions to print, largest change first."""
+    whole_run: Flag = False
+    """Include start-up, warm-up and shutdown."""
     json: Flag = False
     """Print one JSON object with all regions instead of text."""
 
 
 def run(arguments: Arguments) -> int:
     """Print the two captures side by side."""
-    found = diff_captures(arguments.a, arguments.b)
+    found = diff_captures(arguments.a, arguments.b, arguments.whole_run)
     if arguments.json:
         print(json.dumps(diff_json(found)))
     else:

@@ -21,13 +21,16 @@ class Arguments:
     """Merge everything, or print one tree for each process or thread."""
     depth: Annotated[int | None, option("N", "all")] = None
     """Number of levels to print."""
+    whole_run: Flag = False
+    """Include start-up, warm-up and shutdown."""
     json: Flag = False
     """Print one JSON object instead of text (fields: docs/capture-format.md)."""
 
 
 def run(arguments: Arguments) -> int:
     """Print the tree; warnings about the capture go to stderr."""
-    shown = show_capture(arguments.capture, arguments.by, terminal_width(), arguments.depth)
+    width, whole_run = terminal_width(), arguments.whole_run
+    shown = show_capture(arguments.capture, arguments.by, width, arguments.depth, whole_run)
     for warning in shown.warnings:
         note(f"hotloop: {warning}")
     if arguments.json:

@@ -70,7 +70,23 @@ def headline(findings: Findings, pen: Pen) -> str:
     if findings.mean_return is not None:
         figures.append(f"mean return {findings.mean_return:.4g}")
     lines.append(pen.wrap(", ".join(figures), "  "))
+    if said := phases_text(findings):
+        lines.append(pen.wrap(said, "  "))
     return "\n".join(lines)
+
+
+def phases_text(findings: Findings) -> str:
+    """`3.2 s start-up, 48.9 s training (shown below), 0.2 s shutdown`; "" if all of it was training."""
+    found = findings.phases
+    if found is None or found.whole_run:
+        return ""
+    parts = [
+        (found.start_up_ns, "start-up"),
+        (found.warm_up_ns, "warm-up"),
+        (found.training_ns, "training (shown below)"),
+        (found.shutdown_ns, "shutdown"),
+    ]
+    return ", ".join(f"{duration(ns)} {name}" for ns, name in parts if ns)
 
 
 def breakdown(found: Breakdown, basis: str, pen: Pen) -> str:

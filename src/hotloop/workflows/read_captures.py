@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotloop._util.units import duration
 from hotloop.analysis.diff import CaptureDiff, diff
 from hotloop.analysis.live import LiveReading, LiveStatus, live_status, take_reading
+from hotloop.analysis.phases import training_of
 from hotloop.analysis.region_tree import Grouping, region_trees
 from hotloop.capture.folder import latest_capture
 from hotloop.capture.open_capture import open_capture
@@ -28,9 +30,12 @@ class ShownCapture:
     warnings: tuple[str, ...]
 
 
-def show_capture(path: str | None, by: Grouping, width: int, max_depth: int | None = None) -> ShownCapture:
-    """Read a capture (None: the latest) and lay out its region trees."""
-    capture = open_capture(path)
+def show_capture(
+    path: str | None, by: Grouping, width: int, max_depth: int | None = None, whole_run: bool = False
+) -> ShownCapture:
+    """Read a capture (None: the latest) and lay out the region trees of its training, or of the whole run."""
+    recorded = open_capture(path)
+    capture = recorded if whole_run else training_of(recorded)
     trees = region_trees(capture, by)
     blocks = [capture_header(capture, trees)]
     for tree in trees:
@@ -46,14 +51,22 @@ def show_capture(path: str | None, by: Grouping, width: int, max_depth: int | No
     if any(thread.uncertain for thread in capture.threads):
         notes.append("a thread was read in the middle of an update; its latest event may be incomplete")
     legend = "share: own time / wall time of the threads; >: still open, *: closed out of order"
+    if capture is not recorded:
+        legend += (
+            f"\ntraining only, {duration(recorded.wall_ns - capture.wall_ns)} of start-up, warm-up and "
+            "shutdown left out (--whole-run shows them)"
+        )
     blocks.append("\n".join([legend, *notes]))
     warnings = (*capture.warnings, *(w for p in capture.processes for w in p.warnings))
     return ShownCapture("\n\n".join(blocks), region_tree_json(capture, trees), warnings)
 
 
-def diff_captures(a: str, b: str) -> CaptureDiff:
-    """Compare the captures at `a` and `b`, each a folder or a one-file JSON export."""
-    return diff(open_capture(a), open_capture(b), labels=(a, b))
+def diff_captures(a: str, b: str, whole_run: bool = False) -> CaptureDiff:
+    """Compare the training (or the whole run) of two captures, each a folder or a one-file JSON export."""
+    captures = open_capture(a), open_capture(b)
+    if not whole_run:
+        captures = training_of(captures[0]), training_of(captures[1])
+    return diff(*captures, labels=(a, b))
 
 
 def capture_to_watch(path: str | None) -> str:

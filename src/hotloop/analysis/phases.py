@@ -1,0 +1,357 @@
+"""The phases of a run (start-up, warm-up, training, shutdown), and a capture cut to its training.
+
+Phases are found from progress and windows, once, for every report and comparison:
+
+- start-up ends with the last window before any env step or update;
+- warm-up ends where the time per unit of work has settled: leading cycles (windows, or rounds of collecting
+  and learning) are dropped while they are slower than the spread of the cycles after them, and so are
+  leading windows in which code was compiled or imported;
+- shutdown begins after the last window with work.
+
+At least half of the time with work counts as training. In a run that reports no work, start-up ends with
+the last import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.analysis.findings import Phases
+from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.windows import Spans, spans_by_name, work_done
+from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
+
+LEAST_WINDOWS = 8  # fewer have no usable spread, so no gain has an interval
+LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
+SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
+PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
+NOTABLE = 0.1  # share of a window spent preparing that makes it part of warm-up
+
+Floats = NDArray[np.float64]
+
+
+def find_phases(capture: Capture) -> Phases | None:
+    """The phases of a run; None if no thread recorded anything."""
+    driving = driving_thread(capture)
+    if driving is None:
+        return None
+    process, thread = driving
+    spans = spans_by_name(thread)
+    wall_ns = thread.wall_ns
+    if not len(spans):
+        return Phases(0, 0, wall_ns, 0, 0, "", _too_short(0, wall_ns, wall_ns))
+    ends = np.concatenate([[0.0], spans.end_ns])  # ends[i] is where window i begins
+    done = cumulative_work(capture, process, thread, spans.end_ns)
+    if not done:
+        begin = preparing_windows(spans)
+        return _phases(ends, begin, begin, len(spans), wall_ns, "")
+    unit = "env_steps" if "env_steps" in done else "updates"
+    first, start, last = training_windows(spans, done)
+    return _phases(ends, first, start, last, wall_ns, unit)
+
+
+def _phases(ends: Floats, first: int, start: int, last: int, wall_ns: int, unit: str) -> Phases:
+    """`first`: window with the first work; `start`, `last`: windows [start, last) are training."""
+    whole_end = wall_ns if last == len(ends) - 1 else int(ends[last])
+    count = last - start
+    training_ns = max(whole_end - int(ends[start]), 0)
+    why = "" if count >= LEAST_WINDOWS else _too_short(count, training_ns, wall_ns)
+    start_up_ns = int(ends[first])
+    return Phases(
+        start_up_ns=start_up_ns,
+        warm_up_ns=int(ends[start]) - start_up_ns,
+        training_ns=training_ns,
+        shutdown_ns=wall_ns - int(ends[start]) - training_ns,
+        windows=count,
+        unit=unit,
+        why_no_gains=why,
+    )
+
+
+def _too_short(windows: int, training_ns: int, wall_ns: int) -> str:
+    """How long to run for gains with intervals."""
+    if windows:
+        # Windows are as long as one round of work at least, so more of them need more rounds.
+        needed_s = (wall_ns - training_ns + training_ns * (LEAST_WINDOWS + 2) / windows) / 1e9
+    else:
+        needed_s = 2 * wall_ns / 1e9 + 1
+    return (
+        f"training was too short for gains: {windows} of the {LEAST_WINDOWS} windows that an interval needs; "
+        f"run for {max(round(needed_s), 2):,} s or longer"
+    )
+
+
+def cumulative_work(capture: Capture, process: Process, thread: Thread, end_ns: Floats) -> dict[str, Floats]:
+    """Env steps and updates of all threads at times `end_ns` after the start of `thread`, if reported."""
+    return {
+        counter: work_done(capture, process, thread, end_ns, counter)
+        for counter in ("env_steps", "updates")
+        if getattr(capture.progress, counter)
+    }
+
+
+def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, int]:
+    """The first window with work, and the range [start, last) of windows that are training."""
+    rose = sum(np.diff(values, prepend=0.0) for values in done.values()) > 0
+    worked = np.flatnonzero(rose)
+    if not len(worked):
+        return 0, 0, len(spans)
+    first, last = int(worked[0]), int(worked[-1]) + 1
+    last = len(spans) if len(done) < 2 else last  # with one counter, a pause is no shutdown
+    bounds = cycle_bounds(done, first, last)
+    unit = "env_steps" if "env_steps" in done else "updates"
+    start, end = _settled(bounds, spans, done[unit])
+    latest = first + (last - first) // 2
+    prepared = min(preparing_windows(spans, until=last), latest)
+    return first, max(start, min(prepared, end - 1), first), end
+
+
+def _settled(bounds: list[int], spans: Spans, done: Floats) -> tuple[int, int]:
+    """Where cycles begin to take their usual time, and where the last whole one ends."""
+    before = np.concatenate([[0.0], done])
+    ends = np.concatenate([[0.0], spans.end_ns])
+    work = np.diff(before[bounds])
+    time_ns = np.diff(ends[bounds])
+    cost = np.divide(time_ns, work, out=np.full(len(work), np.inf), where=work > 0)
+    return bounds[min(warm_up_windows(cost), len(bounds) - 1)], bounds[-1]
+
+
+def cycle_bounds(done: dict[str, Floats], first: int, last: int) -> list[int]:
+    """Indices of windows at which cycles of collecting and learning begin; the last one ends the last cycle.
+
+    If most windows with updates also have env steps, collecting and learning alternate faster than windows
+    are taken, and every window is a cycle. A run that collects for seconds and then learns for seconds is
+    cut where rounds of learning begin. What comes before the first update (filling a replay buffer) is
+    no cycle.
+    """
+    windows = list(range(first, last + 1))
+    if len(done) < 2:
+        return windows
+    collected, learned = (np.diff(done[name], prepend=0.0) > 0 for name in ("env_steps", "updates"))
+    if not learned.any():
+        return windows
+    began = int(np.argmax(learned))
+    if float(np.mean(collected[learned])) > 0.5:
+        return [window for window in windows if window >= began]
+    rounds = learned & ~np.concatenate([[False], learned[:-1]])
+    bounds = [int(window) for window in np.flatnonzero(rounds)]
+    return bounds if len(bounds) > LEAST_CYCLES else windows
+
+
+def warm_up_windows(cost: Floats) -> int:
+    """How many leading windows (or cycles) to drop, given the time per unit of work in each (inf: no work).
+
+    With few windows, the first one with work goes as well: it includes the end of start-up.
+    """
+    worked = np.flatnonzero(np.isfinite(cost))
+    if len(worked) < LEAST_WINDOWS:
+        return 0 if not len(worked) else int(worked[0]) + (1 if len(worked) >= 3 else 0)
+    for place, window in enumerate(worked[: len(worked) // 2]):
+        later = cost[worked[place + 1 :]]
+        middle = float(np.median(later))
+        spread = 1.4826 * float(np.median(np.abs(later - middle)))
+        if cost[window] <= middle + SPREADS * max(spread, 0.01 * middle):
+            return int(worked[place - 1]) + 1 if place else int(worked[0])
+    return int(worked[len(worked) // 2 - 1]) + 1
+
+
+def preparing_windows(spans: Spans, until: int | None = None) -> int:
+    """How many leading windows, of the first half, end with one in which code was compiled or imported."""
+    until = len(spans) if until is None else until
+    columns = [i for i, name in enumerate(spans.names) if name in PREPARING]
+    if not columns:
+        return 0
+    share = spans.own_ns[:, columns].sum(axis=1) / spans.span_ns
+    preparing = np.flatnonzero(share[: until // 2] > NOTABLE)
+    return int(preparing[-1]) + 1 if len(preparing) else 0
+
+
+# -- a capture cut to its training -----------------------------------------------------------------
+
+
+def training_of(capture: Capture) -> Capture:
+    """The capture cut to its training; as it is if training was too short to be told apart."""
+    phases = find_phases(capture)
+    return capture if phases is None or not phases.steady else cut_to_training(capture, phases)
+
+
+def cut_to_training(capture: Capture, phases: Phases) -> Capture:
+    """The capture as if recording had begun when training did and ended with it, for all threads.
+
+    Calls and times come from the windows, so they are exact to one window. Minimum, maximum, percentiles and
+    memory of a region stay those of the whole run, since windows do not have them.
+    """
+    driving = driving_thread(capture)
+    if driving is None or phases.whole_run or not phases.training_ns:
+        return capture
+    process, thread = driving
+    begin_ns = thread.start_ns + phases.start_up_ns + phases.warm_up_ns
+    end_ns = begin_ns + phases.training_ns
+    several_hosts = len({p.host for p in capture.processes}) > 1
+    kept = []
+    for other in capture.processes:
+        shift = 0
+        if several_hosts:
+            shift = (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
+        kept.append(_cut_process(other, begin_ns - shift, end_ns - shift))
+    return replace(capture, processes=tuple(process for process in kept if process is not None))
+
+
+def _cut_process(process: Process, begin_ns: int, end_ns: int) -> Process | None:
+    """The process between two moments; None if it did not live then."""
+    begin_ns, end_ns = max(begin_ns, process.start_ns), min(end_ns, process.end_ns)
+    if end_ns <= begin_ns:
+        return None
+    threads = [_cut_thread(thread, begin_ns, end_ns) for thread in process.threads]
+    return replace(
+        process,
+        start_ns=begin_ns,
+        start_real_ns=process.start_real_ns + begin_ns - process.start_ns,
+        end_ns=end_ns,
+        threads=tuple(thread for thread in threads if thread is not None),
+    )
+
+
+def _cut_thread(thread: Thread, begin_ns: int, end_ns: int) -> Thread | None:
+    """The thread between two moments; None if it did not live then.
+
+    Threads without windows (too short, or folded together) are kept whole if they lived during training.
+    """
+    begin_ns, end_ns = max(begin_ns, thread.start_ns), min(end_ns, thread.end_ns)
+    if end_ns <= begin_ns:
+        return None
+    windows = thread.windows
+    if not len(windows) or thread.folded_threads:
+        return thread
+    before, after = _Moment.of(thread, begin_ns), _Moment.of(thread, end_ns)
+    calls, total_ns, own_ns = (
+        np.maximum(late - early, 0.0).round().astype(np.int64)
+        for early, late in zip(before.figures, after.figures, strict=True)
+    )
+    wall_ns = end_ns - begin_ns
+    found = nodes_by_path(thread)
+    number = {id(node): i for i, node in enumerate(found) if node is not None}
+
+    def cut(node: Node) -> Node:
+        i = number[id(node)]
+        part = calls[i] / node.calls if node.calls else 0.0
+        children = [cut(child) for child in node.children if id(child) in number]
+        return replace(
+            node,
+            calls=int(calls[i]),
+            total_ns=int(total_ns[i]),
+            own_ns=int(own_ns[i]),
+            open_calls=0,
+            open_ns=0,
+            squares=node.squares * part,
+            bytes_moved=node.bytes_moved * part,
+            flops=node.flops * part,
+            device_ns=None if node.device_ns is None else round(node.device_ns * part),
+            children=[child for child in children if child.calls or child.total_ns],
+        )
+
+    regions = [cut(child) for child in thread.root.children if id(child) in number]
+    regions = [node for node in regions if node.calls or node.total_ns]
+    inside_ns = sum(node.total_ns for node in regions)
+    root = replace(thread.root, total_ns=wall_ns, own_ns=max(wall_ns - inside_ns, 0), children=regions)
+    return replace(
+        thread,
+        start_ns=begin_ns,
+        end_ns=end_ns,
+        wall_ns=wall_ns,
+        cpu_ns=None if thread.cpu_ns is None else max(round(after.cpu_ns - before.cpu_ns), 0),
+        progress=Progress(
+            **{
+                name: type(getattr(thread.progress, name))(late - before.progress[name])
+                for name, late in after.progress.items()
+            }
+        ),
+        root=root,
+        windows=_cut_windows(windows, begin_ns, end_ns, before),
+        open=thread.open if end_ns == thread.end_ns else (),
+    )
+
+
+def nodes_by_path(thread: Thread) -> list[Node | None]:
+    """The node of every entry of `Thread.paths`; None where the tree has none.
+
+    Two nodes may share a path (same names, different explicit categories). They are matched in tree order,
+    which is the order in which the thread first entered them.
+    """
+    known: dict[tuple[str, ...], list[Node]] = {}
+    todo: list[tuple[tuple[str, ...], Node]] = [((), thread.root)]
+    while todo:
+        path, node = todo.pop()
+        known.setdefault(path, []).append(node)
+        todo += [((*path, child.name), child) for child in reversed(node.children)]
+    return [known[path].pop(0) if known.get(path) else None for path in thread.paths]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Cumulative figures of a thread at one moment, interpolated between its windows."""
+
+    figures: tuple[Floats, Floats, Floats]  # calls, total_ns and own_ns by node
+    progress: dict[str, float]
+    cpu_ns: float
+
+    @staticmethod
+    def of(thread: Thread, time_ns: int) -> _Moment:
+        windows = thread.windows
+        times = [thread.start_ns, *windows.time_ns.tolist(), max(thread.end_ns, int(windows.time_ns[-1]))]
+        late = int(np.searchsorted(times, time_ns, side="left"))
+        late = min(max(late, 1), len(times) - 1)
+        gap = times[late] - times[late - 1]
+        weight = (time_ns - times[late - 1]) / gap if gap else 1.0
+
+        def at(values: Floats, final: Floats) -> Floats:
+            """`values` by window; before the first window they are 0, after the last one `final`."""
+            early = values[late - 2] if late >= 2 else np.zeros_like(final)
+            later = values[late - 1] if late - 1 < len(values) else final
+            return np.asarray(early + weight * (later - early), dtype=np.float64)
+
+        nodes = nodes_by_path(thread)
+        final = [
+            np.array([0 if node is None else getattr(node, name) for node in nodes], dtype=np.float64)
+            for name in ("calls", "total_ns", "own_ns")
+        ]
+        recorded = (windows.calls, windows.total_ns, windows.own_ns)
+        calls, total_ns, own_ns = (
+            at(values.astype(np.float64), last) for values, last in zip(recorded, final, strict=True)
+        )
+        progress = {
+            name: float(at(windows.progress[name].astype(np.float64), np.asarray(value, dtype=np.float64)))
+            if name in windows.progress
+            else float(value)
+            for name, value in ((field, getattr(thread.progress, field)) for field in Progress.__slots__)
+        }
+        cpu_ns = at(windows.cpu_ns.astype(np.float64), np.asarray(thread.cpu_ns or 0, dtype=np.float64))
+        return _Moment((calls, total_ns, own_ns), progress, float(cpu_ns))
+
+
+def _cut_windows(windows: Windows, begin_ns: int, end_ns: int, before: _Moment) -> Windows:
+    """The windows between two moments, cumulative since the first of them."""
+    keep = (windows.time_ns > begin_ns) & (windows.time_ns <= end_ns)
+
+    def since(values: NDArray[np.uint64], start: Floats) -> NDArray[np.uint64]:
+        return np.maximum(values[keep].astype(np.int64) - np.round(start).astype(np.int64), 0).astype(
+            np.uint64
+        )
+
+    calls, total_ns, own_ns = before.figures
+    return Windows(
+        time_ns=windows.time_ns[keep],
+        real_ns=windows.real_ns[keep],
+        cpu_ns=since(windows.cpu_ns, np.asarray(before.cpu_ns)),
+        rss_bytes=windows.rss_bytes[keep],
+        progress={
+            name: values[keep] - values.dtype.type(before.progress.get(name, 0))
+            for name, values in windows.progress.items()
+        },
+        calls=since(windows.calls, calls),
+        total_ns=since(windows.total_ns, total_ns),
+        own_ns=since(windows.own_ns, own_ns),
+    )
