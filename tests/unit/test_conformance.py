@@ -463,12 +463,12 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("spaces", ShortMask, r"infos\['_throws'\]"),
     ("same_seed", OwnRandomness, "draw random numbers from the seeded generator only"),
     ("same_seed", Remembering, "forget the episode before"),
-    ("different_seeds", Deaf, "seeds 0 and 1000 give the same play"),
+    ("different_seeds", Deaf, "seeds 0 and 1000 give the same results"),
     ("stream_continues", Forgetful, "not make a new one"),
-    ("stream_continues", Repeating, "repeats the play"),
+    ("stream_continues", Repeating, "repeats the results"),
     ("batch_size", Shared, "give each row a generator"),
-    ("autoreset", Silent, "does not say what happens"),
-    ("autoreset", AlwaysNextStep, "is not the mode asked for"),
+    ("autoreset", Silent, "is missing or invalid"),
+    ("autoreset", AlwaysNextStep, "is not the requested mode"),
     ("autoreset", Impatient, "reward of the step that resets"),
     ("autoreset", PaidReset, "reward of the step that resets"),
     ("autoreset", OtherReset, "must do what reset"),
@@ -476,7 +476,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("autoreset", LateFinals, "seen before the reset"),
     ("autoreset", GreedyMask, "reset_mask leaves out"),
     ("flags", Folded, "both terminated and truncated"),
-    ("flags", OneFlag, "the same memory"),
+    ("flags", OneFlag, "share memory"),
     ("aliasing", Overwriting, "was overwritten"),
     ("aliasing", OverwritingFinals, r"final_obs'\]\[\d\] was overwritten"),
     ("aliasing", Scribbling, "Copy the actions"),
@@ -522,9 +522,9 @@ def test_what_cannot_be_checked_is_said() -> None:
     report = check(DiceVectorEnv, steps=2, choose=lambda env, infos, rng: np.zeros(env.num_envs, dtype=int))
     assert report.not_checked["autoreset"].startswith("no episode ended in 2 steps; raise `steps`")
     assert report.not_checked["flags"] == "no episode ended in 2 steps"
-    assert report.not_checked["twin"] == "no make_twin was given"
-    assert "not checked  twin: no make_twin was given" in str(report)
-    assert check(DiceVectorEnv, seeds=(3,)).not_checked["different_seeds"] == "it needs at least two seeds"
+    assert report.not_checked["twin"] == "make_twin was not passed"
+    assert "not checked  twin: make_twin was not passed" in str(report)
+    assert check(DiceVectorEnv, seeds=(3,)).not_checked["different_seeds"] == "this needs at least two seeds"
 
 
 def test_an_environment_that_owns_up_to_its_buffers_is_not_blamed() -> None:
@@ -536,7 +536,7 @@ def test_an_environment_that_owns_up_to_its_buffers_is_not_blamed() -> None:
 
 
 def test_words_that_name_no_rule() -> None:
-    with pytest.raises(HotloopError, match="names no rule; the rules are spaces, same_seed"):
+    with pytest.raises(HotloopError, match="is not a rule; the rules are spaces, same_seed"):
         check(DiceVectorEnv, skip=("batchsize",))
     for too_little in ({"num_envs": 1}, {"steps": 1}, {"seeds": ()}):
         with pytest.raises(HotloopError, match="check too little"):

@@ -1,4 +1,4 @@
-"""For your own tests: captures made from a description, and made-up runs with a known defect."""
+"""For your own tests: handmade captures, and runs with a planted defect."""
 
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
 

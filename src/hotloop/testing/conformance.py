@@ -1,10 +1,10 @@
-"""Does a vector environment keep to Gymnasium's rules? A kit for ours and for yours.
+"""Checks that a vector environment, ours or yours, follows Gymnasium's rules.
 
     from hotloop.testing.conformance import check_vector_env
     print(check_vector_env(MyVectorEnv))            # MyVectorEnv(num_envs, ...)
 
-Each rule is a function over a `Case`; `RULES` names them. A broken rule raises `ConformanceError`,
-which says where, what was seen and what to do.
+Each rule is a function of a `Case`; `RULES` lists them by name. A broken rule raises `ConformanceError`,
+which says where it broke, what was expected and how to fix it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["RULES", "ConformanceError", "ConformanceReport", "check_vector_env"]
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """What was checked, and what could not be."""
+    """Result of a check."""
 
-    environment: str  # as it prints itself
-    checked: dict[str, str]  # rule -> on what
+    environment: str  # its repr
+    checked: dict[str, str]  # rule -> what was checked
     not_checked: dict[str, str]  # rule -> why
-    steps: int  # of a batch, taken in all
-    episodes: int  # ended in all
+    steps: int  # vector steps in total
+    episodes: int  # finished episodes in total
 
     def __str__(self) -> str:
-        """A line for each rule."""
+        """Return one line per rule."""
         lines = [f"{self.environment}: {self.steps} steps, {self.episodes} episodes ended"]
         lines += [f"  ok           {rule}: {what}" for rule, what in self.checked.items()]
         lines += [f"  not checked  {rule}: {why}" for rule, why in self.not_checked.items()]
@@ -51,26 +51,26 @@ def check_vector_env(
     choose: Choose = random_actions,
     ignore_infos: Sequence[str] = (),
 ) -> ConformanceReport:
-    """Check a Gymnasium vector environment against every rule of `RULES`.
+    """Check a Gymnasium vector environment against every rule in `RULES`.
 
-    `make(num_envs)` makes it; where `make` has parameters `autoreset_mode`, `num_threads` or `copy`, they are
-    used to check all modes, threads, and that copies change nothing. Rows are seeded `seed + row`.
-    `make_twin(seed)` makes one slow environment to compare every row with: a `gymnasium.Env`, or any
-    object with `reset() -> (observation, info)` and `step(action) -> (observation, reward, terminated,
-    truncated, info)` that never resets by itself. `choose(env, infos, rng)` gives the actions of a step;
-    without it they are random, within `infos["action_mask"]` where there is one. `skip` names rules to
-    leave out, `ignore_infos` infos that the twin does not have.
+    `make(num_envs)` creates it. If `make` has parameters `autoreset_mode`, `num_threads` or `copy`, they are
+    used to check all modes, threads, and that copies change nothing. Rows are seeded with `seed + row`.
+    `make_twin(seed)` creates a single reference environment to compare every row with: a `gymnasium.Env`, or
+    any object without autoreset that has `reset() -> (observation, info)` and `step(action) -> (observation,
+    reward, terminated, truncated, info)`. `choose(env, infos, rng)` returns the actions of a step; by default
+    they are random, within `infos["action_mask"]` if there is one. `skip` names rules to leave out,
+    `ignore_infos` infos that the twin does not have.
 
     Raises `ConformanceError` at the first broken rule.
     """
     require_extra("gymnasium", "rl")
     unknown = sorted(set(skip) - set(RULES))
     if unknown:
-        raise HotloopError(f"skip={unknown!r} names no rule; the rules are {', '.join(RULES)}.")
+        raise HotloopError(f"skip={unknown!r} is not a rule; the rules are {', '.join(RULES)}.")
     if num_envs < 2 or steps < 2 or not seeds:
         raise HotloopError(
             f"num_envs={num_envs}, steps={steps}, seeds={tuple(seeds)!r} check too little; "
-            "give at least 2 rows, 2 steps and one seed."
+            "use at least 2 rows, 2 steps and one seed."
         )
     case = Case(
         make,

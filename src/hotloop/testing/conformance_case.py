@@ -1,4 +1,4 @@
-"""One environment under test: how it is made, what it played, and how a broken rule is reported."""
+"""The environment under test: how to create it, its recordings, and the error for a broken rule."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 from hotloop._util.errors import HotloopError
 from hotloop.testing.trajectories import Choose, Moment, go_on, play, row_infos, row_of, same
 
-OPTIONS = ("autoreset_mode", "copy", "num_threads")  # asked for by name, where the maker takes them
+OPTIONS = ("autoreset_mode", "copy", "num_threads")  # passed by name if `make` accepts them
 
 
 class ConformanceError(HotloopError):
-    """A rule that the environment breaks: which, where, what was seen and what should have been."""
+    """The environment breaks a rule: which, where, what it did and what was expected."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class ConformanceError(HotloopError):
 
 
 class Unchecked(Exception):
-    """Raised by a rule that cannot be checked on this environment; the text says why."""
+    """A rule cannot be checked on this environment; the message says why."""
 
 
 class Case:
-    """The environment, and what the rules share: recordings are made once for each mode and seed."""
+    """The environment, and recordings that rules share: one per mode and seed."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Case:
     ):
         self.make = make
         self.num_envs, self.steps, self.seeds = num_envs, steps, tuple(seeds)
-        self.random = random  # whether anything in the environment is
+        self.random = random  # whether the environment is stochastic
         self.choose, self.make_twin, self.ignore_infos = choose, make_twin, frozenset(ignore_infos)
         parameters = inspect.signature(make).parameters
         self.accepts = frozenset(name for name in OPTIONS if name in parameters)
@@ -70,7 +70,7 @@ class Case:
 
     @contextmanager
     def env(self, num_envs: int | None = None, mode: Any = None, **options: Any) -> Iterator[Any]:
-        """An environment made for one use and closed after it."""
+        """Create an environment and close it afterwards."""
         if mode is not None and "autoreset_mode" in self.accepts:
             options["autoreset_mode"] = mode
         made = self.make(self.num_envs if num_envs is None else num_envs, **options)
@@ -80,7 +80,7 @@ class Case:
             made.close()
 
     def modes(self) -> list[Any]:
-        """The autoreset modes the environment can be made with; only its own if it cannot be asked."""
+        """Return the autoreset modes that `make` accepts; otherwise only the declared one."""
         if "autoreset_mode" in self.accepts:
             return list(AutoresetMode)
         with self.env() as env:
@@ -88,7 +88,7 @@ class Case:
         if not isinstance(declared, AutoresetMode):
             raise ConformanceError(
                 "autoreset",
-                "metadata['autoreset_mode'] does not say what happens at the end of an episode",
+                "metadata['autoreset_mode'] is missing or invalid",
                 "Set it to a member of gymnasium.vector.AutoresetMode.",
                 got=declared,
                 expected="an AutoresetMode",
@@ -96,7 +96,7 @@ class Case:
         return [declared]
 
     def recordings(self, mode: Any, num_envs: int | None = None) -> dict[int, list[Moment]]:
-        """What a batch played for each seed, one environment for all seeds."""
+        """Return recordings of a batch by seed; one environment plays all seeds."""
         size = self.num_envs if num_envs is None else num_envs
         if (mode, size) not in self._recordings:
             with self.env(size, mode) as env:
@@ -108,7 +108,7 @@ class Case:
     def play(
         self, env: Any, seed: Any, *, mode: Any, steps: int, actions: list[Any] | None = None
     ) -> list[Moment]:
-        """Play and count what was played."""
+        """Play, and count steps and episodes."""
         moments = play(
             env,
             seed,
@@ -122,7 +122,7 @@ class Case:
         return moments
 
     def go_on(self, env: Any, actions: list[Any], *, disabled: bool) -> list[Moment]:
-        """Step an environment that is in the middle of a play with these actions."""
+        """Continue to step an environment with these actions."""
         moments = go_on(env, actions, disabled=disabled)
         self.steps_taken += len(actions)
         return moments
@@ -136,7 +136,7 @@ class Case:
         rows: Sequence[tuple[int, int]] | None = None,
         first_step: int = 0,
     ) -> None:
-        """Raise where two plays differ; `rows` pairs the rows of the one with those of the other."""
+        """Raise if two recordings differ; `rows` pairs the rows of one with those of the other."""
         pairs = rows or [(row, row) for row in range(self.num_envs)]
         for step, (one, other) in enumerate(zip(got, expected, strict=True), start=first_step):
             if rows is None and _alike(one, other):
@@ -157,7 +157,7 @@ class Case:
 
 
 def facts_of(moment: Moment, row: int) -> dict[str, Any]:
-    """All that one step said of one row, by name."""
+    """Return all results of one step for one row, by name."""
     facts: dict[str, Any] = {
         "observation": row_of(moment.observations, row),
         "info": row_infos(moment.infos, row),
@@ -176,7 +176,7 @@ def facts_of(moment: Moment, row: int) -> dict[str, Any]:
 
 
 def _alike(one: Moment, other: Moment) -> bool:
-    """Whether two moments are equal in everything, rows that masks leave out included: the quick look."""
+    """Fast check: whether two moments are equal, masked rows included."""
     names = ("observations", "rewards", "terminated", "truncated", "infos", "after_reset")
     return all(same(getattr(one, name), getattr(other, name)) for name in names)
 

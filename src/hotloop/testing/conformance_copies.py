@@ -1,4 +1,4 @@
-"""Rules of the conformance kit about going on elsewhere: copies of an environment, and its saved state."""
+"""Rules for continuing elsewhere: copies of an environment, and its saved state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hotloop.testing.trajectories import Moment
 
 
 def copies(case: Case) -> str:
-    """A deep copy goes on as the original does, and neither disturbs the other."""
+    """A deep copy continues like the original, and neither affects the other."""
     for mode in case.modes():
         moments, half = _halves(case, mode)
         with case.env(mode=mode) as env:
             if not _says_how_to_copy(type(env)):
                 raise Unchecked(
-                    "the environment's class does not say how to copy it (no __getstate__ of its own)"
+                    "the environment's class does not define __getstate__, so copying it may not be safe"
                 )
             _play_first(env, case.seeds[0], moments[:half])
             copied = copy.deepcopy(env)
@@ -31,7 +31,7 @@ def copies(case: Case) -> str:
 
 
 def saved_state(case: Case) -> str:
-    """`load_state(save_state())` goes on with the same numbers, in the same environment and in a new one."""
+    """`load_state(save_state())` continues with the same numbers, in the same and in a new environment."""
     for mode in case.modes():
         moments, half = _halves(case, mode)
         remedy = (
@@ -54,7 +54,7 @@ def saved_state(case: Case) -> str:
 
 
 def _says_how_to_copy(kind: type) -> bool:
-    """Copying anything else is not safe: a copy of a pipe to another process closes the original's file."""
+    """Copying anything else is unsafe: the copy of a pipe to another process closes the original's file."""
     plain = getattr(object, "__getstate__", None)
     return hasattr(kind, "__deepcopy__") or getattr(kind, "__getstate__", None) is not plain
 

@@ -1,4 +1,4 @@
-"""Rules of the conformance kit about the ends of episodes: autoreset as declared, flags kept apart."""
+"""Rules for the ends of episodes: autoreset as declared, separate flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULE = "autoreset"
 
 
 def autoreset(case: Case) -> str:
-    """What happens after an episode is what metadata['autoreset_mode'] says, in each mode there is."""
+    """Episodes end as metadata['autoreset_mode'] declares, in every mode."""
     by_hand, ends = 0, 0
     for mode in case.modes():
         with case.env(mode=mode) as env:
@@ -22,27 +22,27 @@ def autoreset(case: Case) -> str:
         if declared != mode:
             raise ConformanceError(
                 RULE,
-                "metadata['autoreset_mode'] is not the mode asked for",
+                "metadata['autoreset_mode'] is not the requested mode",
                 "Set self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}.",
                 got=declared,
                 expected=mode,
             )
         for moments in case.recordings(mode).values():
             ends += _check_form(mode, single_space, moments)
-        # A row alone, reset by hand: needs a mode in which the environment does not reset in the same step.
+        # One row, reset by hand: needs a mode in which the environment does not reset in the same step.
         if "autoreset_mode" in case.accepts or mode == AutoresetMode.NEXT_STEP:
             hand_mode = AutoresetMode.DISABLED if "autoreset_mode" in case.accepts else mode
             by_hand += _check_by_hand(case, mode, hand_mode)
     if not ends:
         raise Unchecked(
-            f"no episode ended in {case.steps} steps; raise `steps`, or give `choose`, actions that end one"
+            f"no episode ended in {case.steps} steps; raise `steps`, or pass a `choose` whose actions end one"
         )
     modes = ", ".join(mode.name for mode in case.modes())
     return f"{modes}: {ends} ends of episodes, {by_hand} of them against a reset by hand"
 
 
 def _check_form(mode: Any, single_space: Any, moments: list[Moment]) -> int:
-    """What can be seen without a second environment; the number of episodes that ended."""
+    """Check what needs no second environment; return the number of finished episodes."""
     pairs = zip(moments[1:], [*moments[2:], None], strict=True)
     for step, (moment, following) in enumerate(pairs, start=1):
         if mode == AutoresetMode.SAME_STEP:
@@ -64,7 +64,7 @@ def _check_form(mode: Any, single_space: Any, moments: list[Moment]) -> int:
 
 
 def _check_reset_step(moment: Moment, row: int, step: int) -> None:
-    """The step after an end only resets: no reward, no flag."""
+    """Check that the step after an end only resets: no reward, no flag."""
     assert moment.rewards is not None
     assert moment.terminated is not None
     assert moment.truncated is not None
@@ -75,7 +75,7 @@ def _check_reset_step(moment: Moment, row: int, step: int) -> None:
 
 
 def _check_finals(single_space: Any, moment: Moment, step: int) -> None:
-    """SAME_STEP: infos hold the last observation of exactly the rows that ended."""
+    """SAME_STEP: check that infos have the final observations of exactly the rows that ended."""
     remedy = (
         "With SAME_STEP infos['final_obs'] holds the last observation of each row that ended, "
         "and the mask '_final_obs' says which."
@@ -98,7 +98,7 @@ def _check_finals(single_space: Any, moment: Moment, step: int) -> None:
 
 
 def _check_by_hand(case: Case, mode: Any, hand_mode: Any) -> int:
-    """A row alone in `mode` against one that is stepped with the same actions and reset by hand."""
+    """Compare one row in `mode` with one that takes the same actions and is reset by hand."""
     ends = 0
     for seed, moments in case.recordings(mode, 1).items():
         with case.env(1, hand_mode) as hand:
@@ -113,7 +113,7 @@ def _check_by_hand(case: Case, mode: Any, hand_mode: Any) -> int:
 
 
 def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -> tuple[bool, int]:
-    """One step of both; whether the next step is one that only resets, and episodes that ended."""
+    """Step both; return whether the next step only resets, and the number of finished episodes."""
     seen = row_of(moment.observations, 0)
     if over:  # NEXT_STEP: this step is the reset
         _expect("observation of the step that resets", seen, _fresh(hand), _DRAWS, 0, step)
@@ -157,7 +157,7 @@ def _expect(what: str, got: Any, expected: Any, remedy: str, row: int | None, st
 
 
 def flags(case: Case) -> str:
-    """terminated and truncated are two arrays that mean two things."""
+    """terminated and truncated are separate arrays with separate meanings."""
     mode = case.modes()[0]
     with case.env(mode=mode) as env:
         env.reset(seed=case.seeds[0])
@@ -166,7 +166,7 @@ def flags(case: Case) -> str:
         if np.shares_memory(terminated, truncated):
             raise ConformanceError(
                 "flags",
-                "terminated and truncated are the same memory",
+                "terminated and truncated share memory",
                 "Keep two arrays: a time limit truncates, the rules of the environment terminate.",
             )
     ended = both = 0
@@ -178,7 +178,7 @@ def flags(case: Case) -> str:
     if ended >= 3 and ended == both:
         raise ConformanceError(
             "flags",
-            f"all {ended} episodes that ended are both terminated and truncated",
+            f"all {ended} finished episodes are both terminated and truncated",
             "Keep the two apart: a time limit sets `truncated` only, the rules `terminated` only.",
         )
     if not ended:

@@ -1,6 +1,6 @@
-"""The rules of the conformance kit: each a function that returns what it checked, or raises.
+"""The rules of the conformance kit. Each function returns what it checked.
 
-`ConformanceError` is raised for a rule that is broken, `Unchecked` for one that cannot be checked here.
+It raises `ConformanceError` if the rule is broken, `Unchecked` if it cannot be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rule = Callable[[Case], str]
 
 
 def spaces(case: Case) -> str:
-    """Spaces are batches of the single ones; what is handed out lies in them, with their types."""
+    """Spaces are batches of the single spaces; results are in them and have their dtypes."""
     with case.env() as env:
         _equal("spaces", "num_envs", env.num_envs, case.num_envs, "Make as many rows as were asked for.")
         for name in ("observation_space", "action_space"):
@@ -84,7 +84,7 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int) -> None:
 
 
 def same_seed(case: Case) -> str:
-    """The same seed and actions give the same play: in another environment, after another play."""
+    """Same seed and actions, same results: in another environment, and after another run."""
     for mode in case.modes():
         recorded = case.recordings(mode)
         with case.env(mode=mode) as env:
@@ -102,9 +102,9 @@ def same_seed(case: Case) -> str:
 
 
 def different_seeds(case: Case) -> str:
-    """Different seeds give different plays for the same actions, and so do the rows of a batch."""
+    """Different seeds, and different rows of a batch, give different results for the same actions."""
     if len(case.seeds) < 2:
-        raise Unchecked("it needs at least two seeds")
+        raise Unchecked("this needs at least two seeds")
     mode = case.modes()[0]
     first = case.recordings(mode)[case.seeds[0]]
     actions = [moment.actions for moment in first[1:]]
@@ -117,7 +117,7 @@ def different_seeds(case: Case) -> str:
                 continue
             raise ConformanceError(
                 "different_seeds",
-                f"seeds {case.seeds[0]} and {seed} give the same play of {case.steps} steps",
+                f"seeds {case.seeds[0]} and {seed} give the same results for {case.steps} steps",
                 "Seed the generator in reset(seed=...); if nothing in the environment is random, "
                 "pass skip=('different_seeds',).",
             )
@@ -125,7 +125,7 @@ def different_seeds(case: Case) -> str:
 
 
 def stream_continues(case: Case) -> str:
-    """reset() without a seed goes on with the random numbers; it neither reseeds nor begins again."""
+    """reset() without a seed continues the random stream; it neither reseeds nor restarts it."""
     mode, seed, steps = case.modes()[0], case.seeds[0], min(case.steps, 30)
     actions = [moment.actions for moment in case.recordings(mode)[seed][1 : steps + 1]]
 
@@ -144,14 +144,14 @@ def stream_continues(case: Case) -> str:
     if case.random and all(_alike(case, one, once[0]) for one in once[1:]):
         raise ConformanceError(
             "stream_continues",
-            f"reset() without a seed repeats the play of reset(seed={seed})",
-            "Leave the generator as it is when no seed is given.",
+            f"reset() without a seed repeats the results of reset(seed={seed})",
+            "Do not touch the generator if seed is None.",
         )
     return "two resets without a seed after one with a seed, in two environments"
 
 
 def batch_size(case: Case) -> str:
-    """Row i of a batch seeded with s is the row that is alone and seeded with s + i."""
+    """Row i of a batch seeded with s equals a single row seeded with s + i."""
     for mode in case.modes():
         recorded = case.recordings(mode)
         with case.env(1, mode) as env:
@@ -171,7 +171,7 @@ def batch_size(case: Case) -> str:
 
 
 def aliasing(case: Case) -> str:
-    """What was handed out is not written to later, may be written to, and actions are left alone."""
+    """Results are not overwritten later and may be written to; actions are not modified."""
     for mode in case.modes():
         moments = case.recordings(mode)[case.seeds[0]]
         with case.env(mode=mode) as env:
@@ -197,7 +197,12 @@ def _keep_everything(env: Any, seed: int, moments: list[Moment]) -> None:
         if not same(actions, moment.actions):
             remedy = "Copy the actions before changing them."
             raise ConformanceError(
-                "aliasing", "the actions given", remedy, step=step, got=actions, expected=moment.actions
+                "aliasing",
+                "the actions passed to step",
+                remedy,
+                step=step,
+                got=actions,
+                expected=moment.actions,
             )
         if moment.after_reset is not None:
             keep(step, env.reset(options={"reset_mask": moment.ended.copy()}))
@@ -207,8 +212,8 @@ def _keep_everything(env: Any, seed: int, moments: list[Moment]) -> None:
             if not same(after, before):
                 raise ConformanceError(
                     "aliasing",
-                    f"{path} was overwritten after it was handed out",
-                    "Hand out copies, or declare copy=False.",
+                    f"{path} was overwritten after it was returned",
+                    "Return copies, or declare copy=False.",
                     step=step,
                     got=after,
                     expected=before,
@@ -228,9 +233,9 @@ def _write_over_everything(case: Case, env: Any, seed: int, moments: list[Moment
 
 
 def no_copies(case: Case) -> str:
-    """copy=False changes who owns the arrays, not what they hold."""
+    """copy=False changes who owns the arrays, not their content."""
     if "copy" not in case.accepts:
-        raise Unchecked("the environment cannot be asked for copy=False")
+        raise Unchecked("the environment has no parameter copy")
     for mode in case.modes():
         with case.env(mode=mode, copy=False) as env:
             _replay(case, "no_copies", env, mode, "copy=False must hand out the same numbers as copy=True.")
@@ -238,7 +243,7 @@ def no_copies(case: Case) -> str:
 
 
 def threads(case: Case) -> str:
-    """The number of threads changes nothing."""
+    """The number of threads does not change results."""
     if "num_threads" not in case.accepts:
         raise Unchecked("the environment has no parameter num_threads")
     for mode in case.modes():
@@ -290,7 +295,7 @@ def _equal(rule: str, what: str, got: Any, expected: Any, remedy: str, step: int
 
 
 def _arrays(handed: Any) -> dict[str, Any]:
-    """Every array in what reset or step returned, by name; those inside arrays of objects too."""
+    """Return every array in the result of reset or step by name, including those in object arrays."""
     of_step = ["observations", "rewards", "terminated", "truncated", "infos"]
     names = ["observations", "infos"] if len(handed) == 2 else of_step
     found = {}

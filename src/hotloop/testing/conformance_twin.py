@@ -1,4 +1,4 @@
-"""The conformance kit's strongest rule: every row does what a slow, obvious twin of one environment does."""
+"""The strongest rule: every row behaves like a slow, readable twin of a single environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMEDY = "Compiled code and twin disagree: make the smaller of them right, then 
 def twin(case: Case) -> str:
     """Observations, rewards, flags and infos of every row equal those of the twin, to the last bit."""
     if case.make_twin is None:
-        raise Unchecked("no make_twin was given")
+        raise Unchecked("make_twin was not passed")
     for mode in case.modes():
         for seed, moments in case.recordings(mode).items():
             for row in range(case.num_envs):
@@ -27,7 +27,7 @@ def twin(case: Case) -> str:
 
 
 def _follow(case: Case, mode: Any, one: Any, seed: int, row: int, moments: list[Moment]) -> None:
-    """Step the twin with the row's actions; reset it where the row was reset."""
+    """Step the twin with the row's actions, and reset it when the row was reset."""
 
     def expect(step: int, what: str, got: Any, expected: Any) -> None:
         if not same(got, expected):

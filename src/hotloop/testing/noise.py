@@ -1,4 +1,4 @@
-"""Run times as on a noisy machine: drift that neighbouring runs share, outliers, a planted difference."""
+"""Simulated run times of a noisy machine: drift, outliers, a planted difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Noise:
 
     sd: float
     neighbours: float = 0.0  # correlation of one run with the next
-    outliers: float = 0.0  # share of runs whose log time gets an exponential amount added
+    outliers: float = 0.0  # fraction of runs whose log time gets an exponential increase
 
 
 QUIET = Noise(0.02)
@@ -24,7 +24,7 @@ VERY_NOISY = Noise(0.36, neighbours=0.8, outliers=0.05)
 
 
 def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -> NDArray[np.float64]:
-    """Logs of run times around 0, in run order, [repeats, runs]."""
+    """Return logs of run times around 0, in run order, [repeats, runs]."""
     fresh = rng.standard_normal((repeats, runs))
     fresh[:, 1:] *= math.sqrt(1 - noise.neighbours**2)
     drift = fresh
@@ -37,7 +37,7 @@ def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -
 def paired_times(
     rng: np.random.Generator, repeats: int, pairs: int, noise: Noise, change: float = 0.0, variants: int = 1
 ) -> NDArray[np.float64]:
-    """Times [repeats, pairs, 1 + variants]: A first, then the variants, each longer than A by `change`.
+    """Return times [repeats, pairs, 1 + variants]: A first, then the variants, each slower by `change`.
 
     The order of the runs within a pair (or block) is random.
     """

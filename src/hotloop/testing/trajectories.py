@@ -1,7 +1,7 @@
-"""Plays of vector environments, written down so that two of them can be compared: the conformance kit's eyes.
+"""Records runs of vector environments, so that the conformance kit can compare them.
 
-Everything is copied at the moment it is handed out, so an environment that overwrites its arrays later
-cannot change what was recorded.
+Everything is copied as soon as it is returned, so an environment that overwrites its arrays later cannot
+change a recording.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINAL = ("final_obs", "final_info")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one step of a batch gave; the first one is the reset, without actions, rewards and flags."""
+    """Result of one vector step, or of the reset: then without actions, rewards and flags."""
 
     actions: Any
     observations: Any
@@ -28,7 +28,7 @@ class Moment:
     terminated: NDArray[np.bool_] | None
     truncated: NDArray[np.bool_] | None
     infos: dict[str, Any]
-    # With autoreset disabled, what the reset of the ended rows gave; None where none had ended.
+    # With autoreset disabled: result of resetting the ended rows; None if none had ended.
     after_reset: tuple[Any, dict[str, Any]] | None = None
 
     @property
@@ -40,12 +40,14 @@ class Moment:
 
 
 def random_actions(env: Any, infos: dict[str, Any], rng: np.random.Generator) -> Any:
-    """Any allowed action for each row: where infos hold an `action_mask`, one it allows."""
+    """Draw a random action for each row, within `action_mask` if infos have one."""
     mask = infos.get("action_mask")
     if mask is None:
         env.action_space.seed(int(rng.integers(1 << 31)))
         return env.action_space.sample()
-    weights = rng.random(mask.shape) * np.asarray(mask, dtype=bool)  # rows that only reset allow nothing: 0
+    weights = rng.random(mask.shape) * np.asarray(
+        mask, dtype=bool
+    )  # rows that only reset allow nothing: action 0
     return weights.argmax(axis=-1).astype(env.action_space.dtype)
 
 
@@ -58,9 +60,9 @@ def play(
     choose: Choose = random_actions,
     disabled: bool = False,
 ) -> list[Moment]:
-    """Reset with the seed, then step: with the actions given, or with those `choose` finds.
+    """Reset with the seed, then step with `actions`, or with those that `choose` returns.
 
-    With `disabled` the rows that ended are reset by hand after each step. The list begins with the reset.
+    With `disabled`, ended rows are reset by hand after each step. The list starts with the reset.
     """
     rng = np.random.default_rng(0)
     observations, infos = env.reset(seed=seed)
@@ -75,7 +77,7 @@ def play(
 
 
 def go_on(env: Any, actions: list[Any], *, disabled: bool) -> list[Moment]:
-    """Step an environment with these actions from where it is."""
+    """Continue to step an environment with these actions."""
     return [_step(env, copy.deepcopy(chosen), disabled) for chosen in actions]
 
 
@@ -88,13 +90,13 @@ def _step(env: Any, chosen: Any, disabled: bool) -> Moment:
 
 
 def moment_of(actions: Any, outcome: tuple[Any, Any, Any, Any, dict[str, Any]]) -> Moment:
-    """What `step` returned, copied."""
+    """Copy the result of `step`."""
     observations, rewards, terminated, truncated, infos = copy.deepcopy(outcome)
     return Moment(actions, observations, rewards, terminated, truncated, infos)
 
 
 def leaves(observations: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The arrays inside an observation, each with where it is: dicts and tuples are opened."""
+    """Yield the arrays inside an observation with their paths; enters dicts and tuples."""
     if isinstance(observations, dict):
         for key in sorted(observations):
             yield from leaves(observations[key], f"{path}[{key!r}]")
@@ -106,7 +108,7 @@ def leaves(observations: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def row_of(observations: Any, row: int) -> Any:
-    """One row of a batch of observations, in the form of a single observation."""
+    """Return one row of batched observations as a single observation."""
     if isinstance(observations, dict):
         return {key: row_of(part, row) for key, part in observations.items()}
     if isinstance(observations, tuple) and observations and not np.isscalar(observations[0]):
@@ -115,7 +117,7 @@ def row_of(observations: Any, row: int) -> Any:
 
 
 def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """Gymnasium's vector infos as those of one row: only what its masks say the row has."""
+    """Return the infos of one row: those that the masks of the vector infos allow."""
     found = {}
     for name, values in infos.items():
         mask = infos.get(f"_{name}")
@@ -126,7 +128,7 @@ def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two observations, infos or numbers are equal to the last bit, NaN equal to NaN."""
+    """Whether two observations, infos or numbers are bit-identical; NaN equals NaN."""
     if isinstance(one, dict) or isinstance(other, dict):
         return (
             isinstance(one, dict)
