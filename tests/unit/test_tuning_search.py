@@ -73,6 +73,18 @@ def test_without_phases_the_whole_time_is_fitted() -> None:
     assert model.predict_s((("envs", 32),)) == pytest.approx((40e-6 * 32 + 260e-6) / 32, rel=1e-6)
 
 
+def test_a_phase_that_one_probe_did_not_record_does_not_spoil_the_model() -> None:
+    # A short probe of a kernel that learns in large blocks may record no `train` at all.
+    space = Space((ENVS,))
+    phases = [{"train": 60e-6, "rest": 1e-6} if n != 64 else {"rest": 1e-6} for n in (1, 8, 16, 32, 64, 128)]
+    probes = [
+        Probe((("envs", n),), 100e-6, found, updates_per_unit=0.25)
+        for n, found in zip((1, 8, 16, 32, 64, 128), phases, strict=True)
+    ]
+    model = fit(space, probes, CORES)
+    assert model is not None and model.error_fraction < 0.3
+
+
 def test_weights_are_never_negative_and_few_probes_give_no_model() -> None:
     space = Space((ENVS,))
     falling = [Probe((("envs", n),), 1e-3 / n**2) for n in (1, 2, 4, 8)]  # faster than any sum of terms

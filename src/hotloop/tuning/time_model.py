@@ -9,7 +9,8 @@ C cores, t threads and batches of B samples:
     t_rest  = r n + r0
 
 b + b' / min(t, C) is Amdahl's law for t threads; k is the cost of each further thread. Each phase is fitted
-on its own, by non-negative least squares of relative errors.
+on its own, by non-negative least squares; errors are relative to the whole time of a probe, so that a phase
+missing from one probe does not count more than the others.
 """
 
 from __future__ import annotations
@@ -173,10 +174,12 @@ def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
             for at, probe in enumerate(good)
         ]
         if name == "train" and updates is not None:
-            times = [s / (p.updates_per_unit or updates[0]) for s, p in zip(per_step, good, strict=True)]
+            steps = [1 / (p.updates_per_unit or updates[0]) for p in good]
         else:
-            times = [s * a.envs for s, a in zip(per_step, amounts, strict=True)]
-        phases.append(_fitted(name, _terms(name, space, seen), amounts, times))
+            steps = [float(a.envs) for a in amounts]
+        times = np.array(per_step) * steps
+        totals = np.array([p.s_per_unit or 0.0 for p in good]) * steps
+        phases.append(_fitted(name, _terms(name, space, seen), amounts, times, totals))
     model = Model(space, cores, tuple(phases), updates or (0.0, False), 0.0)
     errors = [abs(model.predict_s(p.settings) / p.s_per_unit - 1) for p in good if p.s_per_unit]
     return Model(space, cores, tuple(phases), model.updates, float(statistics.median(errors)))
@@ -208,11 +211,11 @@ def _terms(phase: str, space: Space, seen: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _fitted(name: str, terms: tuple[str, ...], amounts: Sequence[_Amounts], times: Sequence[float]) -> Phase:
-    """Non-negative weights with the smallest relative errors (least squares)."""
-    measured = np.maximum(np.array(times), 0.0)
-    floor = max(float(measured.max()) * 1e-6, 1e-15)
-    scale = 1 / np.maximum(measured, floor)
+def _fitted(
+    name: str, terms: tuple[str, ...], amounts: Sequence[_Amounts], times: Floats, totals: Floats
+) -> Phase:
+    """Non-negative weights with the smallest errors relative to the total times (least squares)."""
+    measured, scale = np.maximum(times, 0.0), 1 / totals
     table: Floats = np.array([[a.term(term) for term in terms] for a in amounts])
     weights, _ = nnls(table * scale[:, None], measured * scale)
     return Phase(name, terms, tuple(float(w) for w in weights))
