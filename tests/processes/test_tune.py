@@ -73,7 +73,7 @@ def test_the_fastest_settings_are_found_and_proven(tuned: tuple[Path, dict[str, 
     assert found["tuned"]["safe"] == {"mode": "fast"} and "faster by" in found["tuned"]["safe_gain"]
     assert found["tuned"]["semantic"] == {"n_envs": 16, "n_steps": 2, "mode": "fast"}
     assert found["decision"] == {"safe": "faster", "all": "faster"}
-    assert any("n_envs x n_steps stays" in sentence for sentence in found["tuned"]["invariants"])
+    assert any("n_envs * n_steps stays" in sentence for sentence in found["tuned"]["invariants"])
     assert "probe 1:" in err and "env steps/s" in err
 
 
@@ -138,9 +138,9 @@ def _cwd(pid: str) -> Path | None:
     ("words", "says"),
     [
         (("tune", "nothing"), "is not a workload"),
-        (("tune", "petri", "--also", "lr"), "--also lr is not known"),
+        (("tune", "petri", "--also", "lr"), "--also lr is unknown"),
         (("tune", "petri", "--show"), "was not tuned on this machine"),
-        (("tune", "petri", "--budget", "1s"), "--budget is 1 s, too short"),
+        (("tune", "petri", "--budget", "1s"), "--budget 1s is too short"),
         (("tune", "imitate"), "add --stage demos, --stage bc or --stage rl"),
         (("tune", "imitate", "--stage", "bc", "--folder", "nowhere"), "no demonstrations in nowhere"),
         (("tune", "mario", "--size", "38"), "size=38 must be a multiple of 4"),

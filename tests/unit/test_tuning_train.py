@@ -64,7 +64,7 @@ def test_a_preset_says_what_it_could_not_set() -> None:
 def test_doctor_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert "small-ram" in text and "demonstration workers 12" in text and "batch size 512" in text
+    assert "small-ram" in text and "demonstration_workers=12" in text and "batch_size=512" in text
 
 
 # ---- what tuning found
@@ -113,7 +113,7 @@ def test_what_was_found_is_kept_by_hardware_and_versions(
     assert again is not None and again.at_s > 0 and replace(again, at_s=0.0) == FOUND
     monkeypatch.setattr("hotloop.tuning.cache.library_versions", lambda: {"torch": "99"})
     assert recall("petri") is None and tuned_elsewhere("petri")
-    with pytest.raises(HotloopError, match="other hardware or other versions"):
+    with pytest.raises(HotloopError, match="other hardware or with other versions"):
         read(["petri", "--tuned"])
 
 

@@ -22,7 +22,7 @@ class Diagnosis:
     warnings: tuple[MachineWarning, ...]
     settings: tuple[Setting, ...]
     presets: tuple[tuple[str, str], ...]
-    """Name and values of each, in words."""
+    """Name and values of each."""
 
 
 def diagnose() -> Diagnosis:

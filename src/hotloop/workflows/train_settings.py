@@ -151,11 +151,8 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def preset_lines() -> tuple[tuple[str, str], ...]:
-    """Name and values of every preset, in words."""
-    return tuple(
-        (name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in _values(values).items()))
-        for name, values in PRESETS.items()
-    )
+    """Name and values of every preset."""
+    return tuple((name, _words(_values(values))) for name, values in PRESETS.items())
 
 
 # ---- settings found by `hotloop tune`
