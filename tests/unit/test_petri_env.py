@@ -167,7 +167,7 @@ def test_a_saved_state_goes_on_exactly(turbo: bool) -> None:
     assert np.array_equal(first, [env.step(action)[0] for action in actions[40:]])
     assert np.array_equal(first, [copied.step(action)[0] for action in actions[40:]])
     assert np.array_equal(ahead, copied.step(actions[0])[4]["clock"])
-    with pytest.raises(HotloopError, match="does not belong"):
+    with pytest.raises(HotloopError, match="environment with other settings"):
         PetriVectorEnv(3, turbo=not turbo).load_state(state)
 
 
@@ -280,10 +280,10 @@ def test_the_plain_path_names_its_regions(turbo: bool) -> None:
         (lambda: PetriConfig(finish_bonus=float("nan")), "finish_bonus=nan"),
         (lambda: PetriConfig(on_disabled="ignore"), "on_disabled='ignore'"),  # type: ignore[arg-type]
         (lambda: PetriVectorEnv(0), "num_envs=0"),
-        (lambda: PetriVectorEnv(1, turbo="fast"), "turbo='fast' is no mode"),  # type: ignore[arg-type]
+        (lambda: PetriVectorEnv(1, turbo="fast"), "turbo='fast' is not a bool"),  # type: ignore[arg-type]
         (lambda: PetriVectorEnv(1, autoreset_mode="never"), "autoreset_mode='never'"),
         (lambda: PetriVectorEnv(1, render_mode="human"), "render_mode='human'"),
-        (lambda: PetriVectorEnv(1, wafers=3, net=cluster_tool(3)), "wafers=3 belongs to the cluster tool"),
+        (lambda: PetriVectorEnv(1, wafers=3, net=cluster_tool(3)), "wafers=3 applies to the cluster tool"),
         (lambda: PetriVectorEnv(1, net=_marked(70), config=PetriConfig(token_limit=64)), "token_limit=64"),
         (lambda: PetriVectorEnv(1, net=_marked(500_000)), "may hold 500,000 tokens"),
     ],

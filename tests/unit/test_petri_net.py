@@ -153,7 +153,7 @@ P, T = Place("p"), Transition("t", ["p"], ["p"])
         (lambda: Place("p", tokens=-1), "tokens of place 'p' is -1"),
         (lambda: Place("p", tokens=True), "tokens of place 'p' is True"),
         (lambda: Place("p", capacity=0), "capacity of place 'p' is 0"),
-        (lambda: Place("p", tokens=3, capacity=2), "begins with 3 tokens"),
+        (lambda: Place("p", tokens=3, capacity=2), "starts with 3 tokens"),
         (lambda: Place("p", goal=3, capacity=2), "goal 3"),
         (lambda: Place("p", holding_s=1.5), "holding_s of place 'p' is 1.5"),  # type: ignore[arg-type]
         (lambda: Place("p", residence_s=-1), "residence_s of place 'p' is -1"),
@@ -164,9 +164,9 @@ P, T = Place("p"), Transition("t", ["p"], ["p"])
         (lambda: Net("n", (), (T,)), "0 places and 1 transitions"),
         (lambda: Net("n", (P, P), (T,)), "two places named 'p'"),
         (lambda: Net("n", (P,), (T, T)), "two transitions named 't'"),
-        (lambda: Net("n", (P,), (Transition("t", ["q"], []),)), "an arc to 'q', which is no place"),
+        (lambda: Net("n", (P,), (Transition("t", ["q"], []),)), "an arc to 'q', which is not a place"),
         (lambda: Net("n", (P,), (T,), wait_s=0), "wait_s of net 'n' is 0"),
-        (lambda: cluster_tool(0), "wafers=0 cannot be loaded"),
+        (lambda: cluster_tool(0), "wafers=0 is out of range"),
     ],
 )
 def test_a_bad_net_is_one_clear_error(make: object, word: str) -> None:

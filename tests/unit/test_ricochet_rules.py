@@ -182,7 +182,7 @@ def test_solving_gives_up_with_a_word_when_there_is_too_little_room() -> None:
     env = RicochetVectorEnv(1, board_size=16, max_solution_moves=1, obs_mode="symbolic")
     env.reset(seed=0)
     walls = tuple(empty_walls(16))
-    with pytest.raises(HotloopError, match="fewer max_moves or more max_states"):
+    with pytest.raises(HotloopError, match="lower max_moves or raise max_states"):
         solve(Position(16, walls, (0, 15, 240, 255), 50, 0), max_states=1)
 
 
@@ -191,12 +191,12 @@ def test_solving_gives_up_with_a_word_when_there_is_too_little_room() -> None:
     [
         (Position(17, (), (0,), 1, 0), "17 cells wide"),
         (small((0, 1, 2, 3, 4, 5), 9), "with 6 robots"),
-        (Position(5, (0,) * 25, (0,), 1, 0), r"closed border; begin with empty_walls\(5\)"),
+        (Position(5, (0,) * 25, (0,), 1, 0), r"closed border; start from empty_walls\(5\)"),
         (Position(5, (15,) * 24, (0,), 1, 0), "closed border"),
-        (small((0, 0), 9), "cells of their own; cells are 0 to 24"),
-        (small((25,), 9), "cells of their own"),
-        (small((0,), -1), "cells of their own"),
-        (small((0,), 9, whose=1), "target_robot=1 is none of the robots"),
+        (small((0, 0), 9), "separate cells; cells are 0 to 24"),
+        (small((25,), 9), "separate cells"),
+        (small((0,), -1), "separate cells"),
+        (small((0,), 9, whose=1), "target_robot=1 does not exist"),
     ],
 )
 def test_a_board_that_cannot_be_is_one_clear_error(position: Position, word: str) -> None:

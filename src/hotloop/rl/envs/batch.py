@@ -1,7 +1,7 @@
-"""What all batched environments share: buffers, seeding, autoreset, threads, copies, checked input.
+"""Base class of the vector environments: buffers, seeding, autoreset, threads, copies, input checks.
 
-An environment supplies its spaces, its own state arrays and two methods that call its kernels:
-`_step_rows` and `_reset_rows`. Everything else of Gymnasium's vector API is here, once.
+An environment supplies its spaces, its own state arrays and two methods that call its kernels, `_step_rows`
+and `_reset_rows`. The rest of Gymnasium's vector API is implemented here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hotloop.rl.envs.streams import make_streams, seed_streams
 
 Step = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
-# What kernels are told to do with a row whose episode is over.
+# Autoreset modes, as passed to kernels.
 NEXT_STEP, SAME_STEP, DISABLED = 0, 1, 2
 _MODES = {
     AutoresetMode.NEXT_STEP: NEXT_STEP,
@@ -33,16 +33,16 @@ _MODES = {
 
 
 class BatchedEnv(VectorEnv[Any, Any, Any]):
-    """Many copies of one environment stepped by one kernel call.
+    """Many copies of one environment, stepped by one kernel call. A row is one of these copies.
 
-    Arrays, all owned by the environment and made once, first index the row:
-    `observations`, `rewards`, `terminated`, `truncated`, `actions`, `over` (the row's episode has ended
-    and the next step resets it, or with autoreset disabled must not be taken), `elapsed` (steps of the
-    episode so far), `streams` (random numbers), and with SAME_STEP `final_observations`, valid where
+    The environment owns its arrays, which are allocated once; the first index is the row:
+    `observations`, `rewards`, `terminated`, `truncated`, `actions`, `over` (the episode has ended: the next
+    step resets the row, or with autoreset disabled raises), `elapsed` (steps in this episode), `streams`
+    (random number generators), and with SAME_STEP `final_observations`, valid where
     `terminated | truncated`.
 
-    With `copy=True` what `reset` and `step` hand out is the caller's to keep. With `copy=False` the
-    arrays themselves are handed out and are overwritten by the next step.
+    With `copy=True`, `reset` and `step` return copies. With `copy=False` they return the arrays themselves,
+    which the next step overwrites.
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -59,9 +59,9 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
     ):
         if num_envs < 1 or num_threads < 1:
-            raise HotloopError(f"num_envs={num_envs} and num_threads={num_threads} must be at least 1.")
+            raise HotloopError(f"num_envs={num_envs} and num_threads={num_threads} must both be at least 1.")
         if render_mode not in (None, "rgb_array"):
-            raise HotloopError(f"render_mode={render_mode!r} is not known; use None or 'rgb_array'.")
+            raise HotloopError(f"unknown render_mode={render_mode!r}; use None or 'rgb_array'.")
         self.num_envs = num_envs
         self.single_observation_space = observation_space
         self.single_action_space = action_space
@@ -87,38 +87,38 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         self.num_threads = min(num_threads, num_envs)
         edges = [num_envs * slice_ // self.num_threads for slice_ in range(self.num_threads + 1)]
         self._slices = list(pairwise(edges))
-        self._pool: ThreadPoolExecutor | None = None  # made by the first step that needs it
+        self._pool: ThreadPoolExecutor | None = None  # created by the first step that needs it
         self._pool_pid = 0
-        self._begun = np.zeros(num_envs, dtype=np.bool_)  # rows that have had a reset
-        self._ready = False  # all of them
-        # What `step` looks at for every batch, kept because asking an array for it takes longer.
+        self._begun = np.zeros(num_envs, dtype=np.bool_)  # rows that were reset at least once
+        self._ready = False  # whether all were
+        # Cached for `step`: reading these attributes from the array takes longer.
         self._actions_shape, self._actions_dtype = self.actions.shape, self.actions.dtype
         self._has_infos = type(self)._step_infos is not BatchedEnv._step_infos
 
-    # ---- what an environment supplies
+    # ---- supplied by the environment
 
     def _step_rows(self, start: int, stop: int) -> int:
-        """Step rows start .. stop - 1 with `self.actions`, resets as `self.mode` says included.
+        """Step rows `start` to `stop - 1` with `self.actions`, and reset them as `self.mode` says.
 
-        First looks at all actions of the batch: if one is not allowed, nothing is changed and its row is
-        returned; otherwise -1.
+        Checks all actions of the batch first. Returns the row of the first invalid action, with nothing
+        changed, or -1.
         """
         raise NotImplementedError
 
     def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
-        """Begin a new episode in the rows marked, drawing from their streams."""
+        """Start an episode in the marked rows, with random numbers from their streams."""
         raise NotImplementedError
 
     def _step_infos(self) -> dict[str, Any]:
-        """Infos of the last reset or step in Gymnasium's vector form; copies where `self.copy`."""
+        """Return the vector infos of the last reset or step; copies if `self.copy`."""
         return {}
 
     def _final_infos(self) -> dict[str, Any]:
-        """With SAME_STEP: infos of the last steps of the episodes that ended just now, in the same form."""
+        """With SAME_STEP: return the vector infos of the final steps of episodes that just ended."""
         return {}
 
     def _state_arrays(self) -> dict[str, NDArray[Any]]:
-        """Every array that decides what happens next, by name; an environment adds its own to these."""
+        """Return all arrays that later steps depend on, by name; environments add their own."""
         return {
             "streams": self.streams,
             "over": self.over,
@@ -127,7 +127,7 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         }
 
     def _render_row(self, row: int) -> NDArray[np.uint8]:
-        """One row as a picture, uint8 [height, width, 3]."""
+        """Draw one row, uint8 [height, width, 3]."""
         raise NotImplementedError
 
     # ---- Gymnasium's vector API
@@ -138,9 +138,9 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Begin new episodes; row i is seeded with `seed + i`, or goes on with its stream without a seed.
+        """Start new episodes. Row i is seeded with `seed + i`; without a seed, its random stream continues.
 
-        `options={"reset_mask": rows}` resets only the rows marked.
+        `options={"reset_mask": rows}` resets only the marked rows.
         """
         rows = self._rows_to_reset(options)
         seeds = self._seeds(seed)
@@ -158,15 +158,15 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         return (self.observations.copy() if self.copy else self.observations), self._step_infos()
 
     def step(self, actions: Any) -> Step:
-        """One step of every row; see Gymnasium's `VectorEnv.step`."""
+        """Step every row; see Gymnasium's `VectorEnv.step`."""
         if not self._ready:
             raise HotloopError(
-                f"step() before reset(): row {int(self._begun.argmin())} has no state yet; "
+                f"step() was called before row {int(self._begun.argmin())} was reset; "
                 "call reset(seed=...) first."
             )
         if self.mode == DISABLED and 1 in self.over.tobytes():
             raise HotloopError(
-                f"row {int(self.over.argmax())} has ended and autoreset is disabled; "
+                f"the episode of row {int(self.over.argmax())} has ended and autoreset is disabled; "
                 "reset it with reset(options={'reset_mask': rows}) before the next step."
             )
         if (
@@ -199,41 +199,41 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         )
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """A picture of each row, or None without a render mode."""
+        """Return an RGB image of each row, or None if `render_mode` is None."""
         if self.render_mode is None:
             return None
         return tuple(self._render_row(row) for row in range(self.num_envs))
 
     def close_extras(self, **_: Any) -> None:
-        """End the threads."""
+        """Shut down the thread pool."""
         if self._pool is not None and self._pool_pid == os.getpid():
             self._pool.shutdown()
         self._pool = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and other processes: everything but the threads, which the copy makes anew."""
+        """Leave out the thread pool; copies create their own."""
         return {**self.__dict__, "_pool": None}
 
     # ---- state, for checkpoints
 
     def save_state(self) -> dict[str, NDArray[Any]]:
-        """A copy of everything that decides what happens next."""
+        """Return copies of all arrays that later steps depend on."""
         return {name: array.copy() for name, array in self._state_arrays().items()}
 
     def load_state(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on exactly where `save_state` was called, in an environment made with the same settings."""
+        """Continue exactly where `save_state` was called; needs the same settings."""
         own = self._state_arrays()
         if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
             raise HotloopError(
-                f"this state does not belong to {self!r}; "
-                "make the environment with the same number of envs and the same settings as the saved one."
+                f"this state was saved by an environment with other settings than {self!r}; "
+                "create the environment with the num_envs and settings of the saved one."
             )
         for name, array in own.items():
             array[...] = state[name]
         self._begun[...] = True
         self._ready = True
 
-    # ---- inside
+    # ---- helpers
 
     def _take_actions(self, actions: Any) -> None:
         given = actions if isinstance(actions, np.ndarray) else np.asarray(actions)
@@ -241,13 +241,13 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
             raise HotloopError(
                 f"actions of shape {given.shape} and type {given.dtype} do not fit "
                 f"{self.num_envs} environments; "
-                f"give an array of shape {self.actions.shape} and type {self.actions.dtype}."
+                f"pass an array of shape {self.actions.shape} and type {self.actions.dtype}."
             )
         self.actions[...] = given
 
     def _step_threads(self) -> int:
-        """Each thread takes one slice of the rows, the calling one the first."""
-        if self._pool is None or self._pool_pid != os.getpid():  # threads do not follow into a fork
+        """Step one slice of the rows per thread, the first in the calling thread."""
+        if self._pool is None or self._pool_pid != os.getpid():  # threads do not survive a fork
             self._pool, self._pool_pid = ThreadPoolExecutor(self.num_threads - 1), os.getpid()
         others = [self._pool.submit(self._step_rows, *slice_) for slice_ in self._slices[1:]]
         wrong = self._step_rows(*self._slices[0])
@@ -269,9 +269,8 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
         given = np.asarray(options["reset_mask"])
         if given.shape != (self.num_envs,) or given.dtype != np.bool_ or not given.any():
             raise HotloopError(
-                f"reset_mask of shape {given.shape} and type {given.dtype} does not say which of "
-                f"{self.num_envs} rows to reset; "
-                "give a bool array with one entry for each row, at least one of them True."
+                f"invalid reset_mask of shape {given.shape} and type {given.dtype}; "
+                f"pass a bool array of shape ({self.num_envs},) with at least one True."
             )
         return given
 
@@ -289,7 +288,7 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
             return given
         raise HotloopError(
             f"seed={seed!r} cannot seed {self.num_envs} environments; "
-            f"give one whole number of at least 0, or a list of {self.num_envs}."
+            f"pass one whole number of at least 0, or a list of {self.num_envs}."
         )
 
 
@@ -299,5 +298,5 @@ def _autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
     except ValueError:
         allowed = ", ".join(repr(mode.value) for mode in AutoresetMode)
         raise HotloopError(
-            f"autoreset_mode={given!r} is not known; use gymnasium.vector.AutoresetMode or one of {allowed}."
+            f"unknown autoreset_mode={given!r}; use gymnasium.vector.AutoresetMode or one of {allowed}."
         ) from None

@@ -1,8 +1,8 @@
-"""`kernel` compiles a function on first use, reports that on stderr and caches the result on disk.
+"""Decorators that compile kernels on first use, report it on stderr and cache the machine code on disk.
 
-A kernel is a function over arrays that the caller owns: no objects, no allocation, the GIL released.
-The cache is beside the source (or in NUMBA_CACHE_DIR, which checkouts may share) and survives any edit that
-does not change what is compiled. Batch sizes are not part of a type: another one never compiles again.
+A kernel works on arrays that the caller owns, without Python objects or allocation, and releases the GIL. The
+cache is next to the source, or in NUMBA_CACHE_DIR, which checkouts may share. It stays valid as long as the
+compiled code stays the same (kernel_cache_key.py). A new batch size does not recompile.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from hotloop.rl.envs.kernel_cache import KernelCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# NUMBA_DISABLE_JIT=1: kernels run as plain Python, so machine instructions need a plain version, too.
+# With NUMBA_DISABLE_JIT=1 kernels run as plain Python, so intrinsics need a Python version.
 INTERPRETED = bool(numba.config.DISABLE_JIT)  # type: ignore[attr-defined]
 
-_announced: set[Callable[..., Any]] = set()  # what `kernel` compiles, ours and the user's
+_announced: set[Callable[..., Any]] = set()  # functions passed to `compiled`, the user's included
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function over arrays when it is first called; it releases the GIL and is cached on disk."""
+    """Compile a function over arrays on its first call; it releases the GIL and is cached on disk."""
     return compiled(function)
 
 
 def compiled(function: Function, fastmath: bool | set[str] = False, **options: Any) -> Function:
-    """`kernel` with further options of numba's.
+    """`kernel` with further options of `numba.njit`.
 
-    `fastmath` is always set: numba compiles a kernel that does not say with the caller's, and keeps that on
-    disk, so its last digits would hang on who happened to call it first.
+    `fastmath` is always explicit: without it, numba would compile the kernel with its first caller's setting
+    and cache that, so the last digits would depend on who called first.
     """
     _announced.add(function)
     made: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, **options)(function)
-    if made is not function:  # which it is with NUMBA_DISABLE_JIT=1
+    if made is not function:  # the same with NUMBA_DISABLE_JIT=1
         made._cache = KernelCache(made, _announcer.is_compiling)
     return cast(Function, made)
 
@@ -71,14 +71,14 @@ def inlined_part(function: Function) -> Function:
 
 
 def addresses(*arrays: NDArray[Any]) -> NDArray[np.int64]:
-    """Where the arrays lie, for a kernel that takes them as one argument and opens them with `array_at`.
+    """Return the addresses of arrays, so that a kernel takes them as one argument; see `array_at`.
 
-    Handing an array to a kernel costs about 75 ns (type check and unboxing), which shows only where a
-    whole batch takes two or three microseconds. The caller keeps the arrays alive and never replaces
-    them; they must be contiguous, because only the address is handed over.
+    Passing an array to a kernel costs about 75 ns (type check and unboxing), which matters only if the whole
+    call takes two or three microseconds. The caller must keep the arrays alive and in place. They must be
+    contiguous, because strides are not passed.
     """
     if not all(array.flags.c_contiguous for array in arrays):
-        raise ValueError("only contiguous arrays can be handed over by address")
+        raise ValueError("cannot pass a non-contiguous array by address; use np.ascontiguousarray first")
     return np.array([array.ctypes.data for array in arrays], dtype=np.int64)
 
 
@@ -99,23 +99,22 @@ _pointer: Any = _plain_pointer if INTERPRETED else _compiled_pointer
 
 @numba.njit(error_model="numpy", fastmath=False, inline="always")
 def array_at(table: NDArray[np.int64], index: int, shape: Any, dtype: Any) -> NDArray[Any]:
-    """Inside a kernel: the array whose address `addresses` put at `index`, its shape and dtype known."""
+    """Inside a kernel: return entry `index` of a table from `addresses` as an array."""
     return carray(_pointer(table[index]), shape, dtype)
 
 
 class _Announcer(event.Listener):
-    """Says on stderr which kernel is being compiled and how long it took; silent when the cache had it."""
+    """Reports each compilation and its duration on stderr; silent if the kernel comes from the cache."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._started_s = 0.0
 
     def is_compiling(self) -> bool:
-        """Whether a kernel is being compiled in this process."""
         return self._depth > 0
 
     def on_start(self, occasion: Any) -> None:
-        """A compilation begins; those of the functions it calls are part of it."""
+        """Report a compilation; those of the functions it calls are part of it."""
         function = occasion.data["dispatcher"].py_func
         if self._depth == 0 and function not in _announced:
             return
@@ -131,7 +130,6 @@ class _Announcer(event.Listener):
             sys.stderr.flush()
 
     def on_end(self, occasion: Any) -> None:
-        """A compilation is over."""
         if self._depth == 0:
             return
         self._depth -= 1

@@ -73,6 +73,15 @@ def check_preprocessing(given: Any) -> FramePreprocessing | None:
     return given
 
 
+def check_max_episode_steps(limit: Any) -> None:
+    """Raise if the argument is neither a positive whole number nor None."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise HotloopError(
+            f"max_episode_steps={limit!r} is not a valid number of steps; "
+            "use a whole number of at least 1, or None for no limit other than the game clock."
+        )
+
+
 def to_gray(frame: Frame) -> Frame:
     """Convert RGB [height, width, 3] to gray [height, width] as Gymnasium's GrayscaleObservation does."""
     gray: Frame = np.sum(np.multiply(frame, np.array(GRAY)), axis=-1).astype(np.uint8)

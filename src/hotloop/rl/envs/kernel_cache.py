@@ -28,24 +28,24 @@ from numba.core.serialize import dumps
 
 from hotloop.rl.envs.kernel_cache_key import describe_type, kernel_cache_key
 
-LOCK_TIMEOUT_S = 600.0  # then compile without it: the other process may be stopped
+LOCK_TIMEOUT_S = 600.0  # then compile without the lock: its holder may be suspended
 LOCK_POLL_S = 0.05
 
 
 class KernelCache(_Cache):
-    """Takes the place of numba's own cache in a dispatcher."""
+    """Replaces numba's own cache in a dispatcher."""
 
-    _held: tuple[int, KernelCache] | None = None  # the lock of this process: its descriptor and who took it
+    _held: tuple[int, KernelCache] | None = None  # lock held by this process: file descriptor and owner
 
     def __init__(self, dispatcher: Any, is_compiling: Callable[[], bool]):
-        """`is_compiling` says whether this process is compiling: callees of that kernel take no lock."""
+        """`is_compiling` tells whether this process already compiles a kernel: callees then take no lock."""
         self._dispatcher, self._is_compiling = dispatcher, is_compiling
         self._impl: Any = CompileResultCacheImpl(dispatcher.py_func)  # type: ignore[no-untyped-call]
         self._is_enabled = True
 
     @property
     def cache_path(self) -> str:
-        """`NUMBA_CACHE_DIR`, which several checkouts may share, or where numba would put it by default."""
+        """`NUMBA_CACHE_DIR`, which checkouts may share, or numba's default folder."""
         locator = self._impl.locator
         is_shared = isinstance(locator, UserProvidedCacheLocator)
         return str(config.CACHE_DIR if is_shared else locator.get_cache_path())  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ class KernelCache(_Cache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write the code to disk and let the processes that wait for it go on."""
+        """Write the code to disk and release the processes that wait for it."""
         try:
             if self._is_enabled and self._impl.check_cachable(data):
                 self._impl.locator.ensure_cache_path()
@@ -80,11 +80,10 @@ class KernelCache(_Cache):
                 self._release_lock()
 
     def enable(self) -> None:
-        """Use the files; numba asks for these three."""
+        """Part of numba's interface, like the next two."""
         self._is_enabled = True
 
     def disable(self) -> None:
-        """Compile without them."""
         self._is_enabled = False
 
     def flush(self) -> None:
@@ -103,7 +102,7 @@ class KernelCache(_Cache):
         return name.replace("<", "").replace(">", "")
 
     def _file(self, sig: Any, codegen: Any) -> Path:
-        """The file of one signature; its name covers all that the code depends on."""
+        """Return the file of one signature; its name covers everything the code depends on."""
         arguments = sig if isinstance(sig, tuple) else (*sig.args, sig.return_type)
         target = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
         words = repr((self._key, [describe_type(argument) for argument in arguments], target))
@@ -118,7 +117,7 @@ class KernelCache(_Cache):
         return self._impl.rebuild(target_context, reduced)
 
     def _take_lock(self, file: Path) -> None:
-        """Wait for the lock; go on without one where the folder is read-only or does not support locks."""
+        """Wait for the lock; continue without one if the folder is read-only or does not support locks."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)

@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.rl.envs.frame_preprocessing import HEIGHT, WIDTH, FramePreprocessing, check_preprocessing
+from hotloop.rl.envs.frame_preprocessing import (
+    HEIGHT,
+    WIDTH,
+    FramePreprocessing,
+    check_max_episode_steps,
+    check_preprocessing,
+)
 from hotloop.rl.envs.frame_preprocessing_kernels import CompiledPreprocessor
 
 # Buttons: right 128, left 64, B 2, A 1. Same actions in the same order as the platformer.
@@ -187,11 +193,6 @@ class MarioEnv(gymnasium.Env[NDArray[np.uint8], int]):
                 raise HotloopError(f"{name}={value!r} does not exist; use a whole number from 1 to {most}.")
         if self.rom not in ROMS:
             raise HotloopError(f"unknown rom={self.rom!r}; use {', '.join(map(repr, ROMS))}.")
-        limit: Any = self.max_episode_steps
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise HotloopError(
-                f"max_episode_steps={limit!r} is not a valid number of steps; "
-                "use a whole number of at least 1, or None for no limit other than the game clock."
-            )
+        check_max_episode_steps(self.max_episode_steps)
         if self.render_mode not in (None, "rgb_array"):
             raise HotloopError(f"unknown render_mode={self.render_mode!r}; use None or 'rgb_array'.")

@@ -1,4 +1,4 @@
-"""One environment in Gymnasium's plain form: a batch of one, so there is only one implementation."""
+"""`gymnasium.Env` as a batch of one, so that every environment has only one implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotloop.rl.envs.batch import BatchedEnv
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
-    """`gymnasium.Env` over a batch of one made with `autoreset_mode=AutoresetMode.DISABLED`."""
+    """A single environment; `batch` has one row and `autoreset_mode=AutoresetMode.DISABLED`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
@@ -27,31 +27,29 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Begin a new episode; without a seed the random stream goes on."""
+        """Start an episode; without a seed, the random stream continues."""
         super().reset(seed=seed)
         observations, infos = self.batch.reset(seed=None if seed is None else [seed], options=options)
         return observations[0], _first_row(infos)
 
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """One step; see Gymnasium's `Env.step`."""
         if not self.action_space.contains(action):
-            raise HotloopError(f"action {action!r} is not in {self.action_space}.")
+            raise HotloopError(f"action {action!r} is not in {self.action_space}; nothing was stepped.")
         self._action[0] = action
         observations, rewards, terminated, truncated, infos = self.batch.step(self._action)
         return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_row(infos)
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override,unused-ignore]
-        """The environment as a picture, or None without a render mode."""
+        """Return an RGB image, uint8 [height, width, 3], or None if `render_mode` is None."""
         frames = self.batch.render()
         return None if frames is None else frames[0]
 
     def close(self) -> None:
-        """Release what the batch holds."""
         self.batch.close()
 
 
 def _first_row(infos: dict[str, Any]) -> dict[str, Any]:
-    """Gymnasium's vector infos as those of its only row; scalars as plain Python numbers."""
+    """Convert vector infos of one row to the infos of a single env, with scalars as Python numbers."""
     found = {}
     for name, values in infos.items():
         if not name.startswith("_") and infos.get(f"_{name}", [True])[0]:

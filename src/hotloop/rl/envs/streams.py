@@ -1,8 +1,8 @@
-"""Random numbers inside kernels: for each row the very stream of numpy's default generator.
+"""Random numbers inside kernels: each row has its own stream, identical to numpy's default generator.
 
-Row i of a batch seeded with s draws what `numpy.random.default_rng(s + i).random()` draws, so rules
-written with a numpy generator and kernels written with `next_double` see the same numbers, whatever
-the size of the batch or the number of threads.
+Row i of a batch seeded with s draws the numbers of `numpy.random.default_rng(s + i).random()`. So a reference
+written with a numpy generator and kernels written with `next_double` see the same numbers, for any batch size
+and number of threads.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _TO_UNIT = 1.0 / 9007199254740992.0  # 2^-53
 
 
 def make_streams(rows: int) -> Streams:
-    """Room for the streams of so many rows, not yet seeded."""
+    """Allocate streams for `rows` rows; seed them before use."""
     return np.zeros((rows, 4), dtype=np.uint64)
 
 
 def seed_streams(streams: Streams, seeds: Iterable[int | None]) -> None:
-    """Set each row's stream to that of numpy's `default_rng(seed)`; None takes a seed from the system."""
+    """Seed each row's stream like numpy's `default_rng(seed)`; None takes entropy from the system."""
     for row, seed in enumerate(seeds):
         copy_stream_from(np.random.default_rng(seed), streams, row)
 
 
 def copy_stream_from(rng: np.random.Generator, streams: Streams, row: int) -> None:
-    """Let a row continue the numbers of a numpy generator (PCG64, which `default_rng` uses)."""
+    """Copy the state of a numpy generator (PCG64, as in `default_rng`) to a row."""
     state: Any = rng.bit_generator.state
     value, increment = state["state"]["state"], state["state"]["inc"]
     streams[row] = (value >> 64, value & _WORD, increment >> 64, increment & _WORD)
 
 
 def copy_stream_to(streams: Streams, row: int, rng: np.random.Generator) -> None:
-    """Let a numpy generator continue the numbers of a row."""
+    """Copy the state of a row to a numpy generator."""
     high, low, add_high, add_low = (int(word) for word in streams[row])
     rng.bit_generator.state = {
         "bit_generator": "PCG64",
@@ -56,7 +56,7 @@ def copy_stream_to(streams: Streams, row: int, rng: np.random.Generator) -> None
 
 @intrinsic
 def _step(_typing: Any, high: Any, low: Any, add_high: Any, add_low: Any) -> Any:
-    """state * multiplier + increment in 128 bits, in and out as two words."""
+    """Compute state * multiplier + increment in 128 bits; numbers are passed as two words."""
     word, whole = ir.IntType(64), ir.IntType(128)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -86,7 +86,7 @@ step_words = cast(
 
 @kernel
 def to_unit(high: np.uint64, low: np.uint64) -> float:
-    """The number in [0, 1) that a state gives: the generator's XSL-RR output, its upper 53 bits."""
+    """Return the number in [0, 1) for a state: the upper 53 bits of the generator's XSL-RR output."""
     mixed, turn = high ^ low, high >> np.uint64(58)
     turned = (mixed >> turn) | (mixed << ((np.uint64(64) - turn) & np.uint64(63)))
     return np.int64(turned >> np.uint64(11)) * _TO_UNIT
@@ -94,10 +94,10 @@ def to_unit(high: np.uint64, low: np.uint64) -> float:
 
 @kernel
 def next_double(streams: Streams, row: int) -> float:
-    """The row's next number in [0, 1).
+    """Return the row's next number in [0, 1).
 
-    A kernel that draws many from one row may keep the four words to itself, call `step_words` and `to_unit`
-    and write the first two back at the end: what next_double reads it has just written, and waits for it.
+    A kernel that draws many numbers from one row is faster with `step_words` and `to_unit`: it keeps the four
+    words in registers and writes the first two back at the end, instead of loading what was just stored.
     """
     high, low = step_words(streams[row, 0], streams[row, 1], streams[row, 2], streams[row, 3])
     streams[row, 0], streams[row, 1] = high, low
@@ -106,5 +106,5 @@ def next_double(streams: Streams, row: int) -> float:
 
 @kernel
 def next_below(streams: Streams, row: int, bound: int) -> int:
-    """The row's next whole number in 0 .. bound - 1: `int(rng.random() * bound)` in the rules."""
+    """Return the row's next integer from 0 to bound - 1, equal to `int(rng.random() * bound)`."""
     return int(next_double(streams, row) * bound)

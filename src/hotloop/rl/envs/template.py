@@ -1,7 +1,7 @@
-"""The smallest environment to copy: rules in plain Python, the same rules in a kernel, the Gymnasium class.
+"""A template for new environments: rules in plain Python, the same rules as a kernel, the Gymnasium class.
 
-Catch: balls fall down a grid, a paddle at the bottom goes left, stays or goes right. Copy this file, change
-the rules, then the kernel, and let `hotloop.testing.conformance` hold the two together.
+The game is Catch: balls fall down a grid, and a paddle at the bottom moves left, stays or moves right. Copy
+this file, change the rules, then the kernel, and let `hotloop.testing.conformance` check that the two agree.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from hotloop.rl.envs.streams import Streams, next_below
 
 WIDTH, HEIGHT, MOST_STEPS = 7, 10, 200
 
-# ---- 1. the rules: one environment, readable, never resets by itself; random numbers by rng.random() only
+# ---- 1. the rules: one readable environment without autoreset; random numbers only from rng.random()
 
 
 class CatchRules:
-    """A ball falls one row a step; caught +1 and the next one falls, missed -1 and the game is over."""
+    """A ball falls one row per step. Caught: +1 and the next ball. Missed: -1 and the game is over."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
 
     def reset(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """The paddle in the middle, a ball at the top."""
+        """Start with the paddle in the middle and a ball at the top."""
         self.paddle, self.column, self.height, self.elapsed = WIDTH // 2, self.drop(), HEIGHT, 0
         return self.observation(), {}
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """0 left, 1 stay, 2 right."""
+        """Move the paddle: 0 left, 1 stay, 2 right."""
         self.paddle = min(max(self.paddle + action - 1, 0), WIDTH - 1)
         self.height -= 1
         self.elapsed += 1
@@ -44,20 +44,20 @@ class CatchRules:
         return self.observation(), reward, landed and not caught, self.elapsed >= MOST_STEPS, {}
 
     def drop(self) -> int:
-        """The column of the next ball."""
+        """Draw the column of the next ball."""
         return int(self.rng.random() * WIDTH)
 
     def observation(self) -> NDArray[np.float32]:
-        """Paddle, column and height of the ball."""
+        """Return the paddle's column, the ball's column and its height."""
         return np.array([self.paddle, self.column, self.height], dtype=np.float32)
 
 
-# ---- 2. the kernels: the same rules for rows of arrays that the caller owns; observations are the state here
+# ---- 2. the kernels: the same rules on rows of the caller's arrays; here the observations are the state
 
 
 @kernel
 def reset_row(streams: Streams, observations: NDArray[np.float32], row: int) -> None:
-    """Begin an episode."""
+    """Start an episode in one row."""
     observations[row, 0] = WIDTH // 2
     observations[row, 1] = next_below(streams, row, WIDTH)
     observations[row, 2] = HEIGHT
@@ -65,7 +65,7 @@ def reset_row(streams: Streams, observations: NDArray[np.float32], row: int) -> 
 
 @kernel
 def reset_rows(streams: Streams, observations: NDArray[np.float32], rows: NDArray[np.bool_]) -> None:
-    """Begin an episode in the rows marked."""
+    """Start an episode in the marked rows."""
     for row in range(rows.size):
         if rows[row]:
             reset_row(streams, observations, row)
@@ -86,7 +86,7 @@ def step_rows(
     stop: int,
     mode: int,
 ) -> int:
-    """Step rows start .. stop - 1; -1, or the first row with a wrong action and nothing changed."""
+    """Step rows `start` to `stop - 1`. Return -1, or the first invalid row with nothing changed."""
     for row in range(actions.size):
         if actions[row] < 0 or actions[row] > 2:
             return row
@@ -120,11 +120,11 @@ def step_rows(
     return -1
 
 
-# ---- 3. the Gymnasium class: spaces, and which arrays go to which kernel
+# ---- 3. the Gymnasium class: its spaces, and the arrays for each kernel
 
 
 class CatchVectorEnv(BatchedEnv):
-    """Many games of catch; the settings of `BatchedEnv` pass through."""
+    """Many games of Catch; takes the settings of `BatchedEnv`."""
 
     def __init__(self, num_envs: int = 1, **settings: Any):
         high = np.array([WIDTH - 1, WIDTH - 1, HEIGHT], dtype=np.float32)

@@ -1,1 +1,1 @@
-"""CartPole with Gymnasium's dynamics to the last bit, many at a time."""
+"""CartPole with bit-identical dynamics to Gymnasium's, in batches."""

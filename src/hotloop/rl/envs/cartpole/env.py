@@ -1,4 +1,4 @@
-"""`hotloop/CartPole-v0`: Gymnasium's CartPole-v1, one or many at a time, the same numbers to the last bit."""
+"""`hotloop/CartPole-v0`: bit-identical to Gymnasium's CartPole-v1; single and vector environments."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hotloop.rl.envs.single import SingleEnv
 
 
 class CartPoleVectorEnv(BatchedEnv):
-    """Many cart-poles; row i seeded with s does what `gymnasium.make("CartPole-v1")` seeded with s + i does.
+    """Many cart-poles; row i seeded with s equals `gymnasium.make("CartPole-v1")` seeded with s + i.
 
     Observation float32 [4]: position, velocity, angle in radians, angular velocity. Action 0 pushes left,
-    1 right. Reward 1 for each step; with `sutton_barto_reward` 0, and -1 for the step that fails.
+    1 right. Reward 1 per step; with `sutton_barto_reward` 0, and -1 for the step that terminates.
     Terminated when the cart is further than 2.4 from the centre or the pole leans more than 12 degrees,
     truncated after `max_episode_steps`. `reset(options={"low": a, "high": b})` draws this start from
     [a, b) instead of [-0.05, 0.05), as in Gymnasium.
@@ -45,7 +45,7 @@ class CartPoleVectorEnv(BatchedEnv):
         render_mode: str | None = None,
     ):
         if max_episode_steps < 1:
-            raise HotloopError(f"max_episode_steps={max_episode_steps} must be at least 1.")
+            raise HotloopError(f"max_episode_steps={max_episode_steps} is too small; use at least 1.")
         high = np.array([POSITION_LIMIT * 2, np.inf, ANGLE_LIMIT * 2, np.inf], dtype=np.float32)
         super().__init__(
             num_envs,
@@ -68,7 +68,7 @@ class CartPoleVectorEnv(BatchedEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """See `BatchedEnv.reset`; options `low` and `high` bound the numbers an episode starts with."""
+        """See `BatchedEnv.reset`; options `low` and `high` bound the initial state."""
         self._start = _start_bounds(options or {})
         return super().reset(seed=seed, options=options)
 
@@ -85,7 +85,7 @@ class CartPoleVectorEnv(BatchedEnv):
         return draw(float(self.state[0, row]), float(self.state[2, row]))
 
     def _packed(self) -> NDArray[np.int64]:
-        """What `kernels.step_batch` needs, in its order."""
+        """Return the table for `kernels.step_batch`."""
         settings = (self.num_envs, self.max_episode_steps, int(self.sutton_barto_reward), self.mode)
         arrays = addresses(
             self.state,
@@ -102,13 +102,13 @@ class CartPoleVectorEnv(BatchedEnv):
         return np.concatenate([np.array(settings, dtype=np.int64), arrays])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The arrays of a copy lie elsewhere."""
+        """Rebuild the table: a copy has its own arrays."""
         self.__dict__.update(state)
         self._table = self._packed()
 
 
 class CartPoleEnv(SingleEnv):
-    """One cart-pole in Gymnasium's plain form; settings as in `CartPoleVectorEnv`."""
+    """One cart-pole; takes the settings of `CartPoleVectorEnv`."""
 
     metadata = {**SingleEnv.metadata, "render_fps": 50}  # noqa: RUF012
 
@@ -131,13 +131,13 @@ class CartPoleEnv(SingleEnv):
 
 
 def _start_bounds(options: dict[str, Any]) -> tuple[float, float]:
-    """The bounds in the options of a reset, or the usual ones."""
+    """Return the bounds in a reset's options, or the defaults."""
     low, high = options.get("low", START_LOW), options.get("high", START_HIGH)
     numbers = all(
         isinstance(bound, (int, float, np.number)) and math.isfinite(bound) for bound in (low, high)
     )
     if not numbers or low > high:
         raise HotloopError(
-            f"reset options low={low!r}, high={high!r} do not bound a start; give two numbers, low <= high."
+            f"reset options low={low!r}, high={high!r} are invalid; pass two numbers with low <= high."
         )
     return float(low), float(high)

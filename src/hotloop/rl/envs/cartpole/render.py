@@ -1,4 +1,4 @@
-"""A cart-pole as a picture: drawn by PIL at three times the size, then made smaller, so edges are smooth."""
+"""Draws a cart-pole with PIL at three times the size and scales it down, for smooth edges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from PIL import Image, ImageDraw
 
 from hotloop.rl.envs.cartpole.rules import ANGLE_LIMIT, HALF_LENGTH, POSITION_LIMIT
 
-WIDTH, HEIGHT = 600, 400  # as Gymnasium's
+WIDTH, HEIGHT = 600, 400  # as in Gymnasium
 _FINE = 3
-_PIXELS = WIDTH * _FINE / (2.2 * POSITION_LIMIT)  # for one unit of length
+_PIXELS = WIDTH * _FINE / (2.2 * POSITION_LIMIT)  # per unit of length
 _TRACK_Y = 300 * _FINE
 _CART = (58 * _FINE, 30 * _FINE)
 _POLE_LENGTH, _POLE_WIDTH = 2 * HALF_LENGTH * _PIXELS, 9 * _FINE
@@ -24,7 +24,7 @@ _POLE, _POLE_LEANING, _AXLE = (222, 165, 76), (214, 92, 76), (250, 249, 246)
 
 
 def draw(position: float, angle: float) -> NDArray[np.uint8]:
-    """The cart at `position` and the pole at `angle` radians from upright, as uint8 [400, 600, 3]."""
+    """Draw the cart at `position` and the pole at `angle` radians from upright, uint8 [400, 600, 3]."""
     picture = _stage().copy()
     pen = ImageDraw.Draw(picture)
     x = WIDTH * _FINE / 2 + position * _PIXELS
@@ -47,7 +47,7 @@ def draw(position: float, angle: float) -> NDArray[np.uint8]:
 
 @cache
 def _stage() -> Image.Image:
-    """What never moves: the rail, its ticks, and where an episode ends."""
+    """Draw what never moves: the rail, its ticks, and the limits of an episode."""
     picture = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _PAPER)
     pen = ImageDraw.Draw(picture)
     pen.rectangle((0, _TRACK_Y, WIDTH * _FINE, _TRACK_Y + 2 * _FINE), fill=_INK)

@@ -1,7 +1,7 @@
-"""CartPole as a person would write it down: one cart, plain Python; the kernels are held to this.
+"""CartPole for one cart in plain Python: the reference for the kernels.
 
-A pole stands on a cart that is pushed left or right at every step (Barto, Sutton and Anderson, 1983).
-The order of every operation is that of Gymnasium's CartPole-v1, because floating point remembers it.
+A pole stands on a cart that is pushed left or right at every step (Barto, Sutton and Anderson, 1983). All
+operations are in the order of Gymnasium's CartPole-v1, because floating-point rounding depends on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Outcome = tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]
 
 
 class CartPoleRules:
-    """One cart-pole; `rng` is where the starts of its episodes come from."""
+    """One cart-pole; initial states come from `rng`."""
 
     def __init__(
         self, rng: np.random.Generator, *, max_episode_steps: int = 500, sutton_barto_reward: bool = False
@@ -43,7 +43,7 @@ class CartPoleRules:
     def reset(
         self, *, low: float = START_LOW, high: float = START_HIGH
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode: each number of the state uniform in [low, high)."""
+        """Start an episode with each number of the state drawn uniformly from [low, high)."""
         position, velocity, angle, spin = (low + (high - low) * self.rng.random() for _ in range(4))
         self.state = (position, velocity, angle, spin)
         self.elapsed = 0
@@ -62,12 +62,12 @@ class CartPoleRules:
         return self.observation(), reward, terminated, truncated, {}
 
     def observation(self) -> NDArray[np.float32]:
-        """The state, rounded to single precision."""
+        """Return the state, rounded to float32."""
         return np.array(self.state, dtype=np.float32)
 
 
 def pushed(state: State, force: float) -> State:
-    """The state one time step later: accelerations from the equations of motion, then Euler's rule."""
+    """Return the state one time step later, by Euler integration of the equations of motion."""
     position, velocity, angle, spin = state
     cosine, sine = math.cos(angle), math.sin(angle)
     push = (force + POLE_MASS_LENGTH * (spin * spin) * sine) / TOTAL_MASS

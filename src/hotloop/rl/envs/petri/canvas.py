@@ -1,4 +1,4 @@
-"""The few shapes and colours both pictures of a net are made of; coordinates in pixels of the result."""
+"""Shapes and colours that both pictures of a net share; coordinates are pixels of the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY: Colour = (232, 152, 24)
 LATE: Colour = (206, 48, 42)
 ROBOT: Colour = (92, 101, 118)
 FLOOR: Colour = (236, 238, 240)
-# Tokens, told apart by lightness as well as by hue.
+# Token colours, which differ in lightness as well as in hue.
 WAFERS: tuple[Colour, ...] = (
     (120, 170, 226),
     (246, 190, 96),
@@ -39,28 +39,28 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 class Canvas:
-    """A drawing on which positions and sizes are multiplied by `SCALE`."""
+    """A PIL drawing with positions and sizes multiplied by `SCALE`."""
 
     def __init__(self, draw: ImageDraw.ImageDraw):
         self._draw = draw
 
     def box(self, x0: float, y0: float, x1: float, y1: float, fill: Colour, *, radius: float = 8) -> None:
-        """A filled box with round corners."""
+        """Fill a box with round corners."""
         corners = [SCALE * value for value in (x0, y0, x1, y1)]
         self._draw.rounded_rectangle(corners, radius * SCALE, fill=fill)
 
     def frame(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, radius: float = 8) -> None:
-        """A white box with a coloured edge."""
+        """Draw a white box with a coloured edge."""
         self.box(x0, y0, x1, y1, colour, radius=radius)
         self.box(x0 + 2, y0 + 2, x1 - 2, y1 - 2, CHAMBER, radius=radius - 2)
 
     def disc(self, x: float, y: float, radius: float, fill: Colour, *, outline: Colour | None = None) -> None:
-        """A filled circle."""
+        """Fill a circle."""
         corners = [SCALE * value for value in (x - radius, y - radius, x + radius, y + radius)]
         self._draw.ellipse(corners, fill=fill, outline=outline, width=SCALE)
 
     def ring(self, x: float, y: float, radius: float, fraction: float, colour: Colour) -> None:
-        """A share of a circle, clockwise from the top."""
+        """Draw a fraction of a circle, clockwise from the top."""
         corners = [SCALE * value for value in (x - radius, y - radius, x + radius, y + radius)]
         share = min(max(fraction, 0.0), 1.0)
         self._draw.arc(corners, -90, -90 + 360 * share, fill=colour, width=4 * SCALE)
@@ -68,7 +68,7 @@ class Canvas:
     def line(
         self, start: tuple[float, float], end: tuple[float, float], colour: Colour, width: float
     ) -> None:
-        """A straight line with round ends."""
+        """Draw a straight line with round ends."""
         points = [SCALE * value for value in (*start, *end)]
         self._draw.line(points, fill=colour, width=int(width * SCALE))
         for x, y in (start, end):
@@ -77,7 +77,7 @@ class Canvas:
     def arrow(
         self, start: tuple[float, float], end: tuple[float, float], *, gap: float = 15, resource: bool
     ) -> None:
-        """An arc of a net, ending so far before the middle of its target; those of resources are lighter."""
+        """Draw an arc of the net that stops short of its target's centre; arcs of resources are lighter."""
         colour = (226, 228, 232) if resource else (160, 166, 176)
         length = math.dist(start, end) or 1.0
         away = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
@@ -89,11 +89,11 @@ class Canvas:
         self._draw.polygon([SCALE * value for point in (tip, left, right) for value in point], fill=colour)
 
     def text(self, x: float, y: float, text: str, colour: Colour, size: int, *, anchor: str = "mm") -> None:
-        """Words, centred unless the anchor says otherwise."""
+        """Draw text, centred unless `anchor` says otherwise."""
         self._draw.text((SCALE * x, SCALE * y), text, fill=colour, font=_font(size * SCALE), anchor=anchor)
 
     def wafer(self, x: float, y: float, radius: float, slot: int) -> None:
-        """A token with its number, counted from 1; without one where it has no slot."""
+        """Draw a token with its slot number, counted from 1, if it has a slot."""
         self.disc(x, y, radius, WAFERS[slot % len(WAFERS)] if slot >= 0 else FAINT, outline=INK)
         if slot >= 0:
             self.text(x, y, str(slot + 1), INK, max(8, int(radius)))

@@ -24,13 +24,13 @@ NAME = "cluster tool"
 
 
 def cluster_tool(wafers: int = 8, *, residence_s: int = RESIDENCE_S) -> Net:
-    """The cluster tool with so many wafers in the load port; `residence_s` counts in process chambers.
+    """Return the cluster tool with `wafers` wafers in the load port; `residence_s` is for process chambers.
 
     Places in the order of the route, each stage followed by the loaded robot that leaves it, then the two
     idle robots; transitions `pick_<stage>` and `place_<stage>` hop by hop: 15 places, 12 transitions.
     """
     if isinstance(wafers, bool) or not isinstance(wafers, int) or not 1 <= wafers <= 1000:
-        raise HotloopError(f"wafers={wafers!r} cannot be loaded; give a whole number from 1 to 1000.")
+        raise HotloopError(f"wafers={wafers!r} is out of range; use a whole number from 1 to 1000.")
     stages = {name: (chambers, time_s) for name, chambers, time_s in STAGES}
     places: list[Place] = []
     transitions: list[Transition] = []

@@ -1,7 +1,7 @@
-"""Counting the reachable markings of a net, times left aside: published counts hold the firing rule to facts.
+"""Counts the reachable markings of a net, ignoring time, to check the firing rule against published counts.
 
-Markings are kept side by side in one array and found again through a table of hashes; breadth first, so
-an array index is also the order of discovery. `count_states_plainly` does the same with a set of tuples.
+Markings are stored in one array and found through a hash table. The search is breadth-first, so the array
+is in order of discovery. `count_states_plainly` does the same with a set of tuples.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.petri.net import Net
 
-_MOST_TOKENS = 65_535  # markings are kept in 16 bits a place
+_MOST_TOKENS = 65_535  # a marking has 16 bits per place
 
 _DONE, _FULL, _BOUND, _TOO_MANY = range(4)
-# Entries of the numbers a search goes on with.
+# Entries of `numbers`, the state of a search.
 _FOUND, _NEXT, _FIRINGS, _DEAD, _IN_PLACE, _PER_MARKING = range(6)
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpace:
-    """What was counted; lower bounds unless `is_complete`."""
+    """Result of counting; lower bounds unless `is_complete`."""
 
     markings: int  # reachable markings
     firings: int  # pairs of a reachable marking and a transition enabled in it
-    deadlocks: int  # markings in which nothing is enabled
+    deadlocks: int  # markings with nothing enabled
     max_in_place: int  # most tokens in one place
     max_per_marking: int  # most tokens in one marking
-    is_complete: bool  # False: stopped at the bound
+    is_complete: bool  # False if stopped at the bound
 
     def __str__(self) -> str:
         if self.is_complete:
@@ -46,7 +46,7 @@ class StateSpace:
 def count_states(net: Net, *, bound: int = 10_000_000) -> StateSpace:
     """Explore all markings reachable from the initial one, at most `bound` of them.
 
-    Takes about 2 bytes x places + 8 bytes of memory for each marking, half as much again while growing.
+    Memory: about 2 bytes x places + 8 bytes per marking, half as much again while growing.
     """
     _check(net, bound)
     pre, post = net.matrices()
@@ -73,18 +73,18 @@ def count_states(net: Net, *, bound: int = 10_000_000) -> StateSpace:
     if end == _TOO_MANY:
         raise HotloopError(
             f"net {net.name!r} reaches more than {_MOST_TOKENS:,} tokens in a place, so its markings may "
-            "never end; give unbounded places a capacity or set a smaller bound."
+            "be infinite in number; give unbounded places a capacity or lower the bound."
         )
     return _result(numbers, is_complete=end == _DONE)
 
 
 def count_states_plainly(net: Net, *, bound: int = 10_000_000) -> StateSpace:
-    """The same in plain Python, about a hundred times slower: what `count_states` is held to."""
+    """`count_states` in plain Python: the reference, about a hundred times slower."""
     _check(net, bound)
     seen = {net.initial}
     order = [net.initial]
     numbers = np.array([1, 0, 0, 0, max(net.initial), sum(net.initial)], dtype=np.int64)
-    for marking in order:  # grows while it is walked
+    for marking in order:  # grows during the loop
         enabled = 0
         for takes, puts in zip(net.takes, net.puts, strict=True):
             if any(marking[place] < weight for place, weight in takes):
@@ -113,11 +113,11 @@ def count_states_plainly(net: Net, *, bound: int = 10_000_000) -> StateSpace:
 
 def _check(net: Net, bound: int) -> None:
     if isinstance(bound, bool) or not isinstance(bound, int) or not 1 <= bound <= 2**30:
-        raise HotloopError(f"bound={bound!r} is not allowed; give a whole number from 1 to {2**30:,}.")
+        raise HotloopError(f"bound={bound!r} is not allowed; use a whole number from 1 to {2**30:,}.")
     if max(net.initial) > _MOST_TOKENS:
         raise HotloopError(
-            f"a place of net {net.name!r} begins with {max(net.initial):,} tokens; "
-            f"at most {_MOST_TOKENS:,} can be counted with."
+            f"a place of net {net.name!r} starts with {max(net.initial):,} tokens; "
+            f"counting supports at most {_MOST_TOKENS:,}."
         )
 
 
@@ -129,7 +129,7 @@ def _result(numbers: NDArray[np.int64], *, is_complete: bool) -> StateSpace:
 
 
 def _sparse(pre: NDArray[np.int32], post: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows (place, taken, put) for each transition, and where each transition's rows begin."""
+    """Return rows (place, taken, put) of all transitions, and where each transition's rows start."""
     rows: list[tuple[int, int, int]] = []
     edges = [0]
     for transition in range(pre.shape[1]):
@@ -141,7 +141,7 @@ def _sparse(pre: NDArray[np.int32], post: NDArray[np.int32]) -> tuple[NDArray[np
 
 @kernel
 def _slot_of(markings: NDArray[np.uint16], table: NDArray[np.int32], wanted: NDArray[np.uint16]) -> int:
-    """Where in the table a marking stands, or the empty slot where it belongs."""
+    """Return the slot of a marking in the table, or the empty slot where it belongs."""
     mixed = np.uint64(14695981039346656037)
     for tokens in wanted:
         mixed = (mixed ^ np.uint64(tokens)) * np.uint64(1099511628211)
@@ -166,7 +166,7 @@ def _slot_of(markings: NDArray[np.uint16], table: NDArray[np.int32], wanted: NDA
 
 @kernel
 def _rehash(markings: NDArray[np.uint16], table: NDArray[np.int32], count: int) -> None:
-    """Enter the first `count` markings into an empty table, whose length is a power of two."""
+    """Insert the first `count` markings into an empty table whose length is a power of two."""
     for index in range(count):
         table[_slot_of(markings, table, markings[index])] = index
 
@@ -183,9 +183,9 @@ def _explore(
     scratch: NDArray[np.uint16],
     bound: int,
 ) -> int:
-    """Go on with the search until it is done, out of room, at its bound or beyond 16 bits.
+    """Continue the search until it is done, out of room, at its bound or beyond 16 bits.
 
-    A marking whose successors may not all fit is left for the next call, so that nothing counts twice.
+    A marking whose successors may not all fit is left to the next call, so that nothing is counted twice.
     """
     transitions = len(edges) - 1
     while numbers[_NEXT] < numbers[_FOUND]:

@@ -1,4 +1,4 @@
-"""`hotloop/Petri-v0`: any timed net as a Gymnasium environment, the cluster tool by default."""
+"""`hotloop/Petri-v0`: timed Petri nets as environments, by default a cluster tool."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class PetriVectorEnv(BatchedEnv):
     """Many copies of one net. Actions: fire transition 0 .. T - 1, or T = WAIT.
 
     `net` defaults to the cluster tool with `wafers` wafers. `turbo=True` steps the batch in one compiled
-    call that keeps the enabled set; `turbo=False` recomputes it row by row from the dense matrices with
-    numpy. Both give the same trajectories, observations, masks and infos.
+    call that updates the set of enabled transitions; `turbo=False` recomputes it row by row from the dense
+    matrices with numpy. Both give the same trajectories, observations, masks and infos.
 
     Observations float32 [num_envs, 1 + 4 places + 5 slots] in 0..1, see `PetriRules.observation`. Infos:
     `action_mask` bool [num_envs, T + 1], `clock` (s), `wafers_done`, `scrapped`, `dead`, `disabled` (the
-    action chosen was not enabled), each with its `_name` row mask.
+    chosen action was not enabled), each with its `_name` row mask.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PetriVectorEnv(BatchedEnv):
         render_mode: str | None = None,
     ):
         if not isinstance(turbo, bool):
-            raise HotloopError(f"turbo={turbo!r} is no mode; use True (compiled) or False (numpy matrices).")
+            raise HotloopError(f"turbo={turbo!r} is not a bool; use True (compiled) or False (numpy).")
         self.net = _chosen_net(net, wafers)
         self.config = PetriConfig() if config is None else config
         self.turbo = turbo
@@ -81,17 +81,17 @@ class PetriVectorEnv(BatchedEnv):
         self._final_views = _views(self.final_masks, self.final_state)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies look at their own arrays."""
+        """Rebuild the views: a copy has its own arrays."""
         self.__dict__.update(state)
         self._views = _views(self.masks, self.state)
         self._final_views = _views(self.final_masks, self.final_state)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """What is enabled now, bool [num_envs, T + 1], the caller's to keep."""
+        """Return the enabled actions as a new array, bool [num_envs, T + 1]."""
         return self.masks.copy()
 
     def tokens_of(self, row: int) -> list[list[tuple[int, int]]]:
-        """For each place the tokens of one row, oldest first, as (time it came in s, slot or -1)."""
+        """Return the tokens of one row by place, oldest first, as (arrival time in s, slot or -1)."""
         places = range(len(self.net.places))
         if not self.turbo:
             of = self.plain
@@ -105,10 +105,10 @@ class PetriVectorEnv(BatchedEnv):
             found.append(list(zip(values[at:end:2], values[at + 1 : end : 2], strict=True)))
         return found
 
-    # ---- what BatchedEnv asks for
+    # ---- methods that BatchedEnv calls
 
     def _step_threads(self) -> int:
-        # Rows change masks as they move, so all actions are looked at before any thread begins.
+        # A step changes masks, so all actions are checked before any thread starts.
         self._refuse(self._first_bad_row())
         return super()._step_threads()
 
@@ -157,7 +157,7 @@ class PetriVectorEnv(BatchedEnv):
         name = "WAIT" if action == self.net.wait_action else self.net.transition_names[action]
         raise HotloopError(
             f"action {action} ({name}) of row {row} is not enabled and nothing was stepped; choose where "
-            "infos['action_mask'] is True, or make the environment with PetriConfig(on_disabled='wait')."
+            "infos['action_mask'] is True, or create the environment with PetriConfig(on_disabled='wait')."
         )
 
     def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
@@ -175,7 +175,7 @@ class PetriVectorEnv(BatchedEnv):
         return self._handed_out(self._final_views, self.terminated | self.truncated)
 
     def _handed_out(self, views: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> dict[str, Any]:
-        """Views of the buffers, or copies, and under each `_name` the rows for which they hold."""
+        """Return infos as views or copies, with the valid rows under each `_name`."""
         infos = {name: view.copy() for name, view in views.items()} if self.copy else dict(views)
         return infos | dict.fromkeys(_ROW_MASKS, rows.copy() if self.copy else rows)
 
@@ -190,7 +190,7 @@ class PetriVectorEnv(BatchedEnv):
 
 
 class PetriEnv(SingleEnv):
-    """One net; see `PetriVectorEnv`. `action_masks()` is what sb3-contrib's MaskablePPO asks for."""
+    """One net; see `PetriVectorEnv`. sb3-contrib's MaskablePPO calls `action_masks()`."""
 
     def __init__(
         self,
@@ -214,13 +214,13 @@ class PetriEnv(SingleEnv):
         self.net, self.config = batch.net, batch.config
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """What is enabled now, bool [T + 1], the caller's to keep."""
+        """Return the enabled actions as a new array, bool [T + 1]."""
         masks: NDArray[np.bool_] = self.batch.masks[0].copy()  # type: ignore[attr-defined]
         return masks
 
 
 def _views(masks: NDArray[np.bool_], state: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-    """The infos as views of the arrays that hold them; a flag is the lowest byte of its number, 0 or 1."""
+    """Return the infos as views; a flag is the lowest byte of its integer, 0 or 1."""
     views: dict[str, NDArray[Any]] = {"action_mask": masks}
     views |= {name: state[:, column] for name, column in _NUMBERS.items()}
     for name, column in _FLAGS.items():
@@ -233,7 +233,7 @@ def _chosen_net(net: Net | None, wafers: int | None) -> Net:
         return cluster_tool() if wafers is None else cluster_tool(wafers)
     if wafers is not None:
         raise HotloopError(
-            f"wafers={wafers} belongs to the cluster tool, but a net was given too; "
-            "give one of them, e.g. net=cluster_tool(wafers)."
+            f"wafers={wafers} applies to the cluster tool only, but net was passed, too; "
+            "pass one of them, e.g. net=cluster_tool(wafers)."
         )
     return net

@@ -1,7 +1,7 @@
-"""A rule that runs the cluster tool without scrap: proof that the task can be done, and a teacher.
+"""An expert that runs the cluster tool without scrap, which proves that the task is solvable.
 
-It never picks up a wafer that cannot be put down, keeps wafers in s3 so far apart that the one chamber s4
-is free when each is due, and lets the next wafer in only when the way to the buffer is clear.
+It never picks a wafer that it cannot place, spaces wafers in s3 so that the single chamber s4 is free when
+each is due, and admits the next wafer only if the way to the buffer is clear.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.petri.cluster_tool import FIRING_S, NAME, ROBOT_OF_HOP, ROUTE
 from hotloop.rl.envs.petri.net import Net
 
-# Wafers enter s3 at least so far apart: s4 takes 70 s, the hops out of s3 and out of s4 10 s each, and a
-# little is left for a robot that is busy.
+# Least time between two wafers that enter s3: 70 s in s4, 10 s for each of the hops out of s3 and s4, and
+# some slack for a busy robot.
 S3_APART_S = 100
 
 
 def expert_action(
     net: Net, tokens: Sequence[Sequence[tuple[int, int]]], clock_s: int, mask: Sequence[bool]
 ) -> int:
-    """What the expert does in a state of the cluster tool.
+    """Return the expert's action in a state of the cluster tool.
 
-    `tokens` as `PetriVectorEnv.tokens_of` gives them, `mask` one row of `action_mask`.
+    `tokens` is the result of `PetriVectorEnv.tokens_of`, `mask` one row of `action_mask`.
     """
     if net.name != NAME:
-        raise HotloopError(f"the expert knows the cluster tool only, not net {net.name!r}.")
+        raise HotloopError(
+            f"the expert supports only the cluster tool, not net {net.name!r}; use cluster_tool()."
+        )
     index = net.place_index
     count = {name: len(tokens[index[name]]) for name in net.place_names}
     moving_to = {

@@ -1,8 +1,8 @@
-"""Job-shop problems as nets: the least clock over all firing sequences is the optimal makespan.
+"""Job-shop problems as nets: the smallest final clock over all firing sequences is the optimal makespan.
 
-For each job a chain ready -> processing -> ready -> ... -> done, one token in it; for each machine a
-place with one token. `start` takes the machine, `end` gives it back; firing takes no time, WAIT goes on
-to the next moment at which an operation is over.
+Each job is a sequence of places ready -> processing -> ready -> ... -> done with one token; each machine is
+a place with one token. `start` takes the machine and `end` returns it. Firing takes no time; WAIT advances
+to the next end of an operation.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hotloop.rl.envs.petri.rules import PetriRules
 def job_shop(
     machines: Sequence[Sequence[int]], durations_s: Sequence[Sequence[int]], *, name: str = "job shop"
 ) -> Net:
-    """The net of a job shop; row j of both tables is job j, in the order of its operations.
+    """Return the net of a job shop; row j of both tables is job j, in the order of its operations.
 
     Machines are numbered from 0. Transitions are `start_<job>_<operation>` and `end_<job>_<operation>`,
-    places of job j stand together in the order of its chain, machines come last.
+    The places of a job are adjacent and in order; machines come last.
     """
     _check_tables(machines, durations_s)
     places: list[Place] = []
@@ -43,10 +43,10 @@ def job_shop(
 
 
 def schedule_actions(net: Net, jobs: Iterable[int]) -> list[int]:
-    """The actions that play a schedule, given as the jobs whose next operations start, by starting time.
+    """Return the actions of a schedule, given as the jobs whose next operations start, by starting time.
 
-    Each operation starts as soon as its turn has come and its job and machine are free; operations end as
-    soon as they may. Raises an error when the order names an operation that does not exist.
+    Each operation starts as soon as it is its turn and its job and machine are free; operations end as soon
+    as possible. Raises HotloopError if the schedule names an operation that does not exist.
     """
     index = net.transition_index
     ends = [index[name] for name in net.transition_names if name.startswith("end_")]
@@ -57,7 +57,7 @@ def schedule_actions(net: Net, jobs: Iterable[int]) -> list[int]:
     for job in jobs:
         name = f"start_{job}_{steps[job]}"
         if name not in index:
-            raise HotloopError(f"net {net.name!r} has no operation {name!r} to start; check the order given.")
+            raise HotloopError(f"net {net.name!r} has no operation {name!r} to start; check the schedule.")
         steps[job] += 1
         while not rules.enabled[index[name]]:
             _play(rules, _next_end(rules, ends), actions)
@@ -68,7 +68,7 @@ def schedule_actions(net: Net, jobs: Iterable[int]) -> list[int]:
 
 
 def makespan_config(net: Net) -> PetriConfig:
-    """Settings under which the return of an episode that finishes is minus its makespan in seconds."""
+    """Return settings under which a finished episode's return is minus its makespan in seconds."""
     longest_s = sum(place.holding_s * max(1, place.tokens) for place in net.places)
     return PetriConfig(
         time_limit_s=max(1, longest_s),
@@ -90,7 +90,7 @@ def _next_end(rules: PetriRules, ends: list[int]) -> int:
 def _play(rules: PetriRules, action: int, actions: list[int]) -> None:
     if not rules.enabled[action]:
         raise HotloopError(
-            f"the order given stops at {rules.clock_s} s: nothing is being worked on and the next operation "
+            f"the schedule is stuck at {rules.clock_s} s: nothing is being worked on and the next operation "
             "cannot start; each job must be named once for each of its operations."
         )
     rules.step(action)
@@ -102,10 +102,10 @@ def _check_tables(machines: Sequence[Sequence[int]], durations_s: Sequence[Seque
     if shape != other or not shape or 0 in shape:
         raise HotloopError(
             f"the machine table has rows of {shape} operations and the time table rows of {other}; "
-            "give two tables of one shape, one row for each job."
+            "pass two tables of the same shape, one row per job."
         )
     for table, what in ((machines, "machine"), (durations_s, "duration")):
         for row in table:
             for value in row:
                 if int(value) != value or value < 0:
-                    raise HotloopError(f"{what} {value!r} is not allowed; give whole numbers of at least 0.")
+                    raise HotloopError(f"{what} {value!r} is not allowed; use whole numbers of at least 0.")

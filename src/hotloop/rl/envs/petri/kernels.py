@@ -1,12 +1,12 @@
-"""The compiled path: the enabled set is kept, not recomputed, and a whole batch is one call.
+"""The compiled path: the set of enabled transitions is updated, not recomputed; a batch is one call.
 
-For each transition a count of the conditions that do not hold (a place with too few usable tokens, or
-too little room); it is enabled when the count is 0. A place whose tokens change touches only the
-transitions that look at it. `reset_row` and `step_row` may be called from other kernels.
+Each transition has a count of its unmet conditions (a place with too few usable tokens or too little room)
+and is enabled if the count is 0. When the tokens of a place change, only the transitions that depend on it
+are updated. `reset_row` and `step_row` may be called from other kernels.
 
-The net is one array of whole numbers, `code`, and one of fractions, `scales` (see program.py); a row is
-one line of `state`. Few arrays, because handing one on costs more than a step of a small net does: with
-the same data in nineteen arrays a step took 5.6 us here instead of 0.5.
+The net is one integer array, `code`, and one float array, `scales` (see program.py); a row is one line of
+`state`. There are few arrays because passing one costs more than a step of a small net: with the same data in
+nineteen arrays, a step took 5.6 us instead of 0.5 us.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from numpy.typing import NDArray
 from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
 from hotloop.rl.envs.compiled import kernel
 
-# These numbers stand here because compiled code on disk is renewed when this file changes, not another.
-# `code` begins with: numbers of the net, limits, and where the blocks of `code` and of a state row begin.
+# Header of `code`: sizes of the net, limits, and offsets of the blocks in `code` and in a state row.
 PLACES, TRANSITIONS, SLOTS, WAIT, TIME_LIMIT, MAX_STEPS, STRICT, ALL_GOALS = range(8)
 IN_TRANSITIONS, IN_TIMED, TIMED_END, IN_LIMITED, LIMITED_END = range(8, 13)
 AT_MARKING, AT_USABLE, AT_LACKING, AT_SLOT_PLACE, AT_SLOT_CAME, AT_HAND, WIDTH = range(13, 20)
 IN_PLACES = 20
-# One place; lists are given as first and last + 1 entry in `code`, tokens as the column in a state row.
+# A place; lists are ranges of `code` (first, last + 1), tokens a column of a state row.
 SIZE, HOLDING, RESIDENCE, GOAL, TRACKED, TOKENS, TAKERS, GROWERS, GROWERS_END, AT_TOKENS = range(10)
 PLACE_WIDTH = 10
-# One transition. LACKING: conditions that do not hold when all places are empty.
+# A transition. LACKING: unmet conditions if all places are empty.
 TAKES, PUTS, PUTS_END, FIRING, PROCESSED, LACKING = range(6)
 TRANSITION_WIDTH = 6
-# `scales` begins with the rewards; four numbers for each place follow.
+# `scales`: the rewards, then four numbers for each place.
 PROCESSING, TIME, OVERTIME, SCRAP, DEAD_END, DISABLED, FINISH, HORIZON_SHARE, LIMIT_SHARE = range(9)
 OF_PLACES = 9
 SHARE, STAY_SHARE, PLACE_CODE, KIND_CODE = range(4)
 SCALE_WIDTH = 4
-# A state row begins with the infos, then counts that save a search; EXPOSED: tokens with a residence limit.
+# A state row: infos, then counts that avoid a search. EXPOSED: tokens with a residence limit.
 CLOCK, DONE, SCRAPPED, DEAD, WAS_DISABLED = range(5)
 INFOS = 5
 HELD, NEXT_USABLE, EXPOSED, ENABLED = range(5, 9)
@@ -51,7 +50,7 @@ Flags = NDArray[np.bool_]  # [rows]
 
 @kernel
 def _note(code: Code, state: State, masks: Masks, row: int, transition: int, held: bool, holds: bool) -> None:
-    """One condition of a transition held and now holds, or not: keep its count and the mask."""
+    """Update a transition's count and mask after one of its conditions changed from `held` to `holds`."""
     if held == holds:
         return
     at = code[AT_LACKING] + transition
@@ -104,7 +103,7 @@ def _free_slot(code: Code, state: State, row: int) -> int:
 def _put(
     code: Code, state: State, masks: Masks, row: int, place: int, weight: int, given: int, hand: int
 ) -> int:
-    """Add tokens that come now; tracked ones take the slots in hand from `given` on. Returns the next."""
+    """Add tokens now; tracked ones take slots from the hand, from `given` on. Return the next one."""
     of = IN_PLACES + place * PLACE_WIDTH
     count, clock_s = state[row, code[AT_MARKING] + place], state[row, CLOCK]
     for position in range(count, count + weight):
@@ -131,7 +130,7 @@ def _put(
 
 @kernel
 def _take(code: Code, state: State, masks: Masks, row: int, place: int, weight: int, hand: int) -> int:
-    """Remove the oldest tokens; slots of tracked ones go to the hand. Returns how many it holds."""
+    """Remove the oldest tokens; slots of tracked ones go to the hand. Return the hand's size."""
     of = IN_PLACES + place * PLACE_WIDTH
     count, at = state[row, code[AT_MARKING] + place], code[of + AT_TOKENS]
     if code[of + TRACKED]:
@@ -150,7 +149,7 @@ def _take(code: Code, state: State, masks: Masks, row: int, place: int, weight: 
 
 @kernel
 def _move_clock(code: Code, state: State, masks: Masks, row: int, to_s: int) -> None:
-    """Set the clock; tokens whose holding time is over become usable."""
+    """Set the clock; tokens become usable after their holding time."""
     state[row, CLOCK] = to_s
     if state[row, NEXT_USABLE] > to_s:
         return
@@ -197,7 +196,7 @@ def _fire(code: Code, state: State, masks: Masks, row: int, transition: int) -> 
 
 @kernel
 def _overtime(code: Code, state: State, row: int, before_s: int) -> int:
-    """Seconds of overtime since `before_s`, over all tokens; counts the scrapped ones on the way."""
+    """Return the seconds of overtime since `before_s` over all tokens; also count scrapped tokens."""
     overtime_s, scrapped = 0, 0
     clock_s = state[row, CLOCK]
     if state[row, EXPOSED] > 0:
@@ -215,7 +214,7 @@ def _overtime(code: Code, state: State, row: int, before_s: int) -> int:
 
 @kernel
 def _observe(code: Code, scales: Scales, state: State, seen: Seen, row: int) -> None:
-    """Write the row's observation; the order is that of `PetriRules.observation`."""
+    """Write the row's observation, in the order of `PetriRules.observation`."""
     clock_s, share = state[row, CLOCK], scales[HORIZON_SHARE]
     seen[row, 0] = min(clock_s * scales[LIMIT_SHARE], 1.0)
     at = 1
@@ -254,7 +253,7 @@ def _observe(code: Code, scales: Scales, state: State, seen: Seen, row: int) -> 
 
 @kernel
 def reset_row(code: Code, scales: Scales, state: State, masks: Masks, seen: Seen, row: int) -> None:
-    """The initial marking at clock 0, its mask and its observation."""
+    """Reset a row to the initial marking at clock 0; write mask and observation."""
     transitions = code[TRANSITIONS]
     for column in range(code[WIDTH]):
         state[row, column] = 0
@@ -288,7 +287,7 @@ def step_row(
     row: int,
     action: int,
 ) -> bool:
-    """One step of one row, no reset; reward, flags, mask and observation are written. True at the end."""
+    """Step one row without reset; write reward, flags, mask, observation. Return True at an episode's end."""
     wait, before_s, processed = code[TRANSITIONS], state[row, CLOCK], 0
     disabled = not masks[row, action]
     if disabled or action == wait:
@@ -331,7 +330,7 @@ def step_row(
 def first_bad_row(
     code: Code, masks: Masks, over: Flags, actions: NDArray[np.int64], start: int, stop: int
 ) -> int:
-    """The first row whose action is no action, or is not enabled where that is an error; -1: none."""
+    """Return the first row whose action is invalid, or disabled if that is an error; -1 if there is none."""
     for row in range(start, stop):
         action = actions[row]
         if action < 0 or action > code[TRANSITIONS]:
@@ -362,9 +361,9 @@ def step_rows(
     mode: int,
     check: bool,
 ) -> int:
-    """Step a slice of the batch, resets as the mode says; with `check`, its actions are looked at first.
+    """Step a slice of the batch and reset rows as the mode says; with `check`, check its actions first.
 
-    Returns the first bad row, with nothing changed, or -1.
+    Returns the first row with an invalid action, with nothing changed, or -1.
     """
     if check:
         bad = first_bad_row(code, masks, over, actions, start, stop)
@@ -393,7 +392,7 @@ def step_rows(
 def reset_rows(
     code: Code, scales: Scales, state: State, masks: Masks, seen: Seen, chosen: NDArray[np.bool_]
 ) -> None:
-    """Begin new episodes in the rows marked."""
+    """Start an episode in the marked rows."""
     for row in range(len(chosen)):
         if chosen[row]:
             reset_row(code, scales, state, masks, seen, row)

@@ -1,4 +1,4 @@
-"""The one description of a timed place/transition net that every part of this folder reads."""
+"""Timed place/transition nets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotloop._util.errors import HotloopError
 Kind = Literal["source", "process", "buffer", "transport", "resource", "sink"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# The compiled path keeps times in 32 bits; the sum of four of them must fit.
+# The compiled path stores times in 32 bits; the sum of four must fit.
 LARGEST = 500_000_000
 
 Arcs = tuple[tuple[str, int], ...]
@@ -23,15 +23,15 @@ Arcs = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place and what holds for the tokens in it; times in whole seconds."""
+    """A place and the rules for its tokens; times in whole seconds."""
 
     name: str
     tokens: int = 0  # in the initial marking
-    capacity: int | None = None  # most tokens at once; None: no bound
-    holding_s: int = 0  # a token is usable so long after it came
-    residence_s: int | None = None  # a token may stay so long after it became usable; None: for ever
+    capacity: int | None = None  # most tokens at once; None: unbounded
+    holding_s: int = 0  # a token is usable this long after its arrival
+    residence_s: int | None = None  # longest stay of a usable token; None: unlimited
     kind: Kind = "buffer"
-    goal: int = 0  # the net has finished when every place holds at least its goal
+    goal: int = 0  # the net is finished when every place has at least its goal
 
     def __post_init__(self) -> None:
         where = f"place {self.name!r}"
@@ -42,28 +42,28 @@ class Place:
             _check_whole(self.capacity, 1, f"capacity of {where}")
             if max(self.tokens, self.goal) > self.capacity:
                 raise HotloopError(
-                    f"{where} begins with {self.tokens} tokens and has goal {self.goal}, "
-                    f"but its capacity is {self.capacity}; raise the capacity or take tokens away."
+                    f"{where} starts with {self.tokens} tokens and has goal {self.goal}, "
+                    f"but its capacity is {self.capacity}; raise the capacity or remove tokens."
                 )
         if self.residence_s is not None:
             _check_whole(self.residence_s, 0, f"residence_s of {where}")
         if self.kind not in KINDS:
-            raise HotloopError(f"kind {self.kind!r} of {where} is not known; use one of {', '.join(KINDS)}.")
+            raise HotloopError(f"unknown kind {self.kind!r} of {where}; use one of {', '.join(KINDS)}.")
 
     @property
     def is_tracked(self) -> bool:
-        """Whether its tokens are things to be worked on (wafers, jobs), not robots or machines."""
+        """Whether its tokens are workpieces (wafers, jobs), not robots or machines."""
         return self.kind != "resource"
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A transition with its arcs, (place, weight) each; a mapping or a list of names is taken too."""
+    """A transition with its arcs as (place, weight); also accepts a mapping or a list of names."""
 
     name: str
     takes: Arcs
     puts: Arcs
-    firing_s: int = 0  # firing moves the clock by so much
+    firing_s: int = 0  # firing advances the clock by this
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class Transition:
             if len({place for place, _ in arcs}) < len(arcs):
                 raise HotloopError(
                     f"transition {name!r} names one place twice in what it {side}: {arcs}; "
-                    "give one arc with the sum of the weights."
+                    "use one arc with the sum of the weights."
                 )
 
 
 @dataclass(frozen=True)
 class Net:
-    """A place/transition net with times; checked when made, never changed afterwards.
+    """An immutable timed place/transition net, validated on creation.
 
-    `wait_s` is how far the action WAIT moves the clock; None means to the next moment at which a token
-    becomes usable (or has stayed too long).
+    The action WAIT advances the clock by `wait_s`; with None, until the next token becomes usable or has
+    stayed too long.
     """
 
     name: str
@@ -118,28 +118,28 @@ class Net:
             for place, _ in transition.takes + transition.puts:
                 if place not in self.place_index:
                     raise HotloopError(
-                        f"transition {transition.name!r} has an arc to {place!r}, which is no place of net "
-                        f"{self.name!r}; its places are {_some(self.place_names)}."
+                        f"transition {transition.name!r} has an arc to {place!r}, which is not a place of "
+                        f"net {self.name!r}; its places are {_some(self.place_names)}."
                     )
 
     @cached_property
     def place_names(self) -> tuple[str, ...]:
-        """Names in the order of the matrices' rows."""
+        """Names in the order of matrix rows."""
         return tuple(place.name for place in self.places)
 
     @cached_property
     def transition_names(self) -> tuple[str, ...]:
-        """Names in the order of the matrices' columns, which is that of the actions."""
+        """Names in the order of matrix columns and actions."""
         return tuple(transition.name for transition in self.transitions)
 
     @cached_property
     def place_index(self) -> dict[str, int]:
-        """Row of a place."""
+        """Matrix row by place name."""
         return {name: index for index, name in enumerate(self.place_names)}
 
     @cached_property
     def transition_index(self) -> dict[str, int]:
-        """Column, and action, of a transition."""
+        """Matrix column and action by transition name."""
         return {name: index for index, name in enumerate(self.transition_names)}
 
     @property
@@ -154,21 +154,21 @@ class Net:
 
     @property
     def has_goal(self) -> bool:
-        """Whether there is something to finish."""
+        """Whether any place has a goal."""
         return any(place.goal for place in self.places)
 
     @cached_property
     def takes(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each transition its arcs from places as (row, weight), by row."""
+        """Input arcs of each transition as (row, weight), sorted by row."""
         return tuple(self._rows(transition.takes) for transition in self.transitions)
 
     @cached_property
     def puts(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each transition its arcs to places as (row, weight), by row."""
+        """Output arcs of each transition as (row, weight), sorted by row."""
         return tuple(self._rows(transition.puts) for transition in self.transitions)
 
     def matrices(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Pre and Post, int32 [places, transitions], the caller's to keep."""
+        """Return new matrices Pre and Post, int32 [places, transitions]."""
         shape = (len(self.places), len(self.transitions))
         pre, post = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
         for matrix, arcs in ((pre, self.takes), (post, self.puts)):
@@ -189,7 +189,7 @@ def _arcs(given: Mapping[str, int] | Arcs | list[str]) -> Arcs:
 
 def _check_whole(value: object, least: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= LARGEST:
-        raise HotloopError(f"{what} is {value!r}; give a whole number from {least} to {LARGEST:,}.")
+        raise HotloopError(f"{what} is {value!r}; use a whole number from {least} to {LARGEST:,}.")
 
 
 def _some(names: tuple[str, ...]) -> str:

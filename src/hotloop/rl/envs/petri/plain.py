@@ -1,7 +1,7 @@
-"""The plain path: for every row, at every step, the enabled set from the dense matrices with numpy.
+"""The plain path (`turbo=False`): recomputes the enabled transitions of each row from the dense matrices.
 
-It keeps its own arrays and shares nothing with the compiled path. This is what `turbo=False` runs, in
-three parts that are profiled apart: firing, the enabled set, the observation.
+It has its own arrays and shares nothing with the compiled path. A step has three parts with their own
+regions: firing, the enabled set, the observation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLOCK, DONE, SCRAPPED, DEAD, DISABLED = range(5)
 
 
 class PlainRows:
-    """The rows of a batch as numpy arrays, first index the row; `batch` owns what is handed out."""
+    """The rows of a batch as numpy arrays; the first index is the row. `batch` owns the results."""
 
     def __init__(self, batch: PetriVectorEnv):
         self.batch, self.masks = batch, batch.masks
@@ -53,17 +53,17 @@ class PlainRows:
         shape = (rows, count, len(self.positions))
         self.infos = np.zeros((rows, 5), dtype=np.int32)
         self.marking = np.zeros((rows, count), dtype=np.int32)
-        self.usable = np.zeros((rows, count), dtype=np.int32)  # found with the enabled set
-        self.came_s = np.zeros(shape, dtype=np.int32)  # oldest first; only the first `marking` count
+        self.usable = np.zeros((rows, count), dtype=np.int32)  # computed with the enabled set
+        self.came_s = np.zeros(shape, dtype=np.int32)  # oldest first; only the first `marking` are valid
         self.slot = np.zeros(shape, dtype=np.int32)
 
     def arrays(self) -> dict[str, NDArray[np.int32]]:
-        """What decides what happens next, for checkpoints."""
+        """Return all arrays that later steps depend on, for checkpoints."""
         names = ("infos", "marking", "came_s", "slot")
         return {f"plain_{name}": getattr(self, name) for name in names}
 
     def first_bad_row(self) -> int:
-        """The first row whose action is no action, or is not enabled where that is an error; -1: none."""
+        """Return the first row whose action is invalid, or disabled if that is an error; -1 if none is."""
         actions = self.batch.actions
         bad = (actions < 0) | (actions > self.net.wait_action)
         if self.config.on_disabled == "error" and not bad.any():
@@ -71,7 +71,7 @@ class PlainRows:
         return int(bad.argmax()) if bad.any() else -1
 
     def reset_rows(self, rows: list[int]) -> None:
-        """Begin new episodes."""
+        """Start new episodes."""
         for row in rows:
             self.infos[row] = 0
             self.marking[row] = self.initial
@@ -89,7 +89,7 @@ class PlainRows:
                 self._observe(row)
 
     def step_rows(self, start: int, stop: int) -> None:
-        """Step a slice of the batch, its actions having been checked; resets as the mode says."""
+        """Step a slice of the batch with checked actions, and reset rows as the mode says."""
         batch = self.batch
         renewed = [row for row in range(start, stop) if batch.mode == NEXT_STEP and batch.over[row]]
         stepped = [row for row in range(start, stop) if not (batch.mode == NEXT_STEP and batch.over[row])]
@@ -122,7 +122,7 @@ class PlainRows:
     # ---- one row
 
     def _present(self, row: int) -> NDArray[np.bool_]:
-        """Which token positions are taken, [places, positions]."""
+        """Return which token positions are occupied, [places, positions]."""
         present: NDArray[np.bool_] = self.positions < self.marking[row][:, None]
         return present
 
@@ -134,7 +134,7 @@ class PlainRows:
         return int(later.min()) if later.size else None
 
     def _act(self, row: int) -> None:
-        """Fire or wait, and the part of the reward that follows from it."""
+        """Fire or wait, and add that part of the reward."""
         config, batch, info = self.config, self.batch, self.infos[row]
         action, before_s = int(batch.actions[row]), int(info[CLOCK])
         disabled = not self.masks[row, action]
@@ -189,7 +189,7 @@ class PlainRows:
         return int(free[0]) if free.size else _NONE
 
     def _look(self, row: int) -> bool:
-        """Write the row's mask from the matrices; True when nothing will ever happen again."""
+        """Compute the row's mask from the matrices; return True if the net is dead."""
         usable_at = self.came_s[row] + self.holding_s[:, None]
         is_usable = self._present(row) & (usable_at <= self.infos[row, CLOCK])
         self.usable[row] = is_usable.sum(axis=1)
@@ -205,7 +205,7 @@ class PlainRows:
         return not has_moment and not any_enabled
 
     def _end(self, row: int, is_stuck: bool) -> None:
-        """Decide whether the row's episode has ended, with the rest of the reward."""
+        """Set the row's flags and add the rest of the reward."""
         config, batch, info = self.config, self.batch, self.infos[row]
         finished = self.net.has_goal and bool(info[DONE] == self.goal.sum()) and not info[SCRAPPED]
         dead = is_stuck and not finished and not info[SCRAPPED]
@@ -223,7 +223,7 @@ class PlainRows:
             self.masks[row, -1] = True
 
     def _observe(self, row: int) -> None:
-        """Write the row's observation; the order is that of `PetriRules.observation`."""
+        """Write the row's observation, in the order of `PetriRules.observation`."""
         clock_s, share = int(self.infos[row, CLOCK]), 1.0 / self.config.horizon_s
         marking, seen = self.marking[row], self.batch.observations[row]
         left_s = self.came_s[row] + self.holding_s[:, None] - clock_s

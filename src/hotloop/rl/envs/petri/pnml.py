@@ -1,8 +1,8 @@
-"""Place/transition nets from PNML files, the interchange format of Petri-net tools.
+"""Reads place/transition nets from PNML files, the interchange format of Petri-net tools.
 
-Read are places, transitions, arcs, initial markings, weights, capacities, references between pages and one
-final marking. Names for people, drawings and tool-specific parts are passed over. Anything that would
-change what the net does (inhibitor arcs, colours, times) is an error, never ignored.
+Supports places, transitions, arcs, initial markings, weights, capacities, references between pages and one
+final marking. Labels, graphics and tool-specific parts are ignored. Anything else that would change the
+net's behaviour (inhibitor arcs, colours, times) is an error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _HIGH_LEVEL = ("symmetricnet", "highlevelnet", "pt-hlpng", "hlnet")
 
 
 def read_pnml(path: str | os.PathLike[str]) -> Net:
-    """The net in a PNML file, without times; its places and transitions are named by their ids."""
+    """Read an untimed net from a PNML file; places and transitions are named by their ids."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise HotloopError(f"cannot read {os.fspath(path)!r}: {error.strerror}; give a PNML file.") from None
+        raise HotloopError(f"cannot read {os.fspath(path)!r}: {error.strerror}; pass a PNML file.") from None
     return parse_pnml(data, source=os.fspath(path))
 
 
 def parse_pnml(data: bytes | str, *, source: str = "this PNML") -> Net:
-    """The net in the text of a PNML file; `source` is what error messages call it."""
+    """Read a net from the text of a PNML file; error messages call it `source`."""
     return _Reader(source).read(_tree(data, source))
 
 
@@ -66,7 +66,7 @@ class _Reader:
         )
 
     def _parts(self, net: Element) -> Iterator[Element]:
-        """Everything on the pages, in the order of the file; pages may lie in pages."""
+        """Yield all elements on pages and nested pages, in file order."""
         waiting = list(reversed(net))
         while waiting:
             part = waiting.pop()
@@ -129,7 +129,7 @@ class _Reader:
                 raise self._wrong(f"has arc {arc.get('id')!r} of type {kind!r}", "normal arcs")
 
     def _end(self, arc: Element, side: str) -> str:
-        """A node an arc names, references followed."""
+        """Return the node at one end of an arc, following references."""
         name = arc.get(side, "")
         for _ in range(len(self.references) + 1):
             if name not in self.references:
@@ -140,7 +140,7 @@ class _Reader:
         )
 
     def _goals(self, net: Element) -> dict[str, int]:
-        """Tokens wanted by the final marking, by place; its entries refer to places, they are none."""
+        """Return the tokens in the final marking, by place."""
         markings = [
             marking for final in net.iter("finalmarkings") for marking in final if marking.tag == "marking"
         ]
@@ -171,14 +171,14 @@ class _Reader:
         raise self._wrong(f"has {what} {text!r}", f"a whole number from {least} to {LARGEST:,}")
 
     def _wrong(self, what: str, allowed: str) -> HotloopError:
-        return HotloopError(f"{self.source} {what}; what can be read is {allowed}.")
+        return HotloopError(f"{self.source} {what}; supported: {allowed}.")
 
 
 _Weights = dict[str, dict[str, int]]
 
 
 def _text(label: Element) -> str | None:
-    """What stands in <text> (or <value>) under a label."""
+    """Return the content of <text> (or <value>) under a label."""
     for tag in ("text", "value"):
         found = label.find(tag)
         if found is not None:
@@ -187,12 +187,12 @@ def _text(label: Element) -> str | None:
 
 
 def _tree(data: bytes | str, source: str) -> Element:
-    """The elements without their namespaces. Document types are refused: no entity is ever expanded."""
+    """Parse to elements without namespaces. Document types are refused, so entities are never expanded."""
 
     def refuse(*_: Any) -> None:
         raise HotloopError(
             f"{source} has a document type declaration, which could hide any amount of text; "
-            "take the <!DOCTYPE ...> out to read it."
+            "remove the <!DOCTYPE ...> first."
         )
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -207,5 +207,5 @@ def _tree(data: bytes | str, source: str) -> Element:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise HotloopError(f"{source} is not well-formed XML: {error}; give a PNML file.") from None
+        raise HotloopError(f"{source} is not well-formed XML: {error}; pass a PNML file.") from None
     return builder.close()

@@ -1,4 +1,4 @@
-"""A net and its settings packed into the two arrays that the compiled path reads."""
+"""Packs a net and its settings into the two arrays that the compiled path reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Links = list[tuple[int, int]]
 
 
 class Program(NamedTuple):
-    """What `pack` makes; the order of the entries is that of the constants in kernels.py."""
+    """Result of `pack`; constants in kernels.py define the order of entries."""
 
     code: NDArray[np.int32]  # header, places, transitions, lists
     scales: NDArray[np.float64]  # rewards, shares, four numbers for each place
@@ -23,7 +23,7 @@ class Program(NamedTuple):
 
 
 def pack(net: Net, config: PetriConfig) -> Program:
-    """The arrays of a net under given settings, the caller's to keep.
+    """Return the arrays of a net with these settings.
 
     The lists at the end of `code` are pairs: for each place its takers (transition, tokens taken) and
     growers (transition, tokens gained), for each transition its arcs (place, weight); then the places with
@@ -64,13 +64,13 @@ def pack(net: Net, config: PetriConfig) -> Program:
     header += [in_transitions, in_timed, in_timed + len(timed)]
     header += [in_timed + len(timed), in_timed + len(timed) + len(limited)]
     header += [*columns[:-1], at_tokens]
-    # The hand stands between the slots and the tokens; the last entry of `columns` is where tokens begin.
+    # The hand is between slots and tokens; the last entry of `columns` is where tokens start.
     code = header + places + transitions + lists + timed + limited
     return Program(np.array(code, dtype=np.int32), _scales(net, config, sizes), at_tokens)
 
 
 def _append(lists: list[int], begin: int, *several: Links | tuple[tuple[int, int], ...]) -> list[int]:
-    """Add lists of pairs; returns where each begins in `code`, and where the last one ends."""
+    """Append lists of pairs; return where each starts in `code`, and where the last one ends."""
     edges = [begin + len(lists)]
     for pairs in several:
         for pair in pairs:
@@ -80,7 +80,7 @@ def _append(lists: list[int], begin: int, *several: Links | tuple[tuple[int, int
 
 
 def _watchers(net: Net, place: int) -> tuple[Links, Links]:
-    """Transitions whose being enabled depends on a place: (transition, taken) and (transition, gained)."""
+    """Return the transitions that depend on a place: (transition, taken) and (transition, gained)."""
     takers, growers = [], []
     for index in range(len(net.transitions)):
         taken, put = dict(net.takes[index]).get(place, 0), dict(net.puts[index]).get(place, 0)

@@ -1,6 +1,6 @@
-"""Pictures of a net: the cluster tool as a machine, any other net as a graph of places and transitions.
+"""Draws a net: the cluster tool as a machine, any other net as a graph of places and transitions.
 
-Drawn twice as large and scaled down, which gives smooth edges. Owned by the caller: uint8 [height, width, 3].
+Pictures are new arrays, uint8 [height, width, 3], drawn at twice the size and scaled down for smooth edges.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hotloop.rl.envs.petri.cluster_tool import NAME
 from hotloop.rl.envs.petri.net import Net
 from hotloop.rl.envs.petri.tool_picture import HEIGHT, WIDTH, draw_tool
 
-Tokens = Sequence[Sequence[tuple[int, int]]]  # for each place (time it came in s, slot), oldest first
+Tokens = Sequence[Sequence[tuple[int, int]]]  # per place (arrival time in s, slot), oldest first
 
 _COLUMN, _ROW, _MARGIN = 46, 46, 34
 
 
 def draw(net: Net, tokens: Tokens, clock_s: int) -> NDArray[np.uint8]:
-    """The net with these tokens at this time."""
+    """Draw the net with these tokens at this time."""
     if net.name == NAME:
         image, at = _blank(WIDTH, HEIGHT)
         draw_tool(at, net, tokens, clock_s)
@@ -43,10 +43,10 @@ def _blank(width: int, height: int) -> tuple[Image.Image, Canvas]:
 
 
 def _layout(net: Net) -> dict[str, tuple[int, int]]:
-    """Where every place (`p:name`) and transition (`t:name`) stands.
+    """Return the position of every place (`p:name`) and transition (`t:name`).
 
-    Columns in the order in which a node can first be reached: a transition after all places it takes
-    from, a place after the first transition that puts into it. Resources stand in a row below.
+    Columns follow the order in which nodes are first reachable: a transition comes after all its input
+    places, a place after the first transition that feeds it. Resources are in a row below.
     """
     column = _columns(net)
     resources = [f"p:{place.name}" for place in net.places if not place.is_tracked]
@@ -72,7 +72,7 @@ def _columns(net: Net) -> dict[str, int]:
     waiting = list(range(len(net.transitions)))
     while waiting:
         reached = [index for index in waiting if all(name in column for name in takes[index])]
-        for index in reached or waiting[:1]:  # what can never fire is drawn too
+        for index in reached or waiting[:1]:  # transitions that can never fire are drawn, too
             depth = 1 + max((column.get(name, 0) for name in takes[index]), default=-1)
             column[f"t:{net.transitions[index].name}"] = depth
             for name in puts[index]:

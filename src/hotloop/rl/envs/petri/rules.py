@@ -1,32 +1,31 @@
-"""The Petri environment in plain Python, one net at a time: what the fast paths are held to.
+"""The Petri environment for one net in plain Python: the reference for the fast paths.
 
-Decisions where a description leaves room:
+The rules in detail:
 
-1. Every place is a queue. A token that came at time a is usable from a + holding_s on; transitions take
-   the oldest tokens, and only usable ones. The initial tokens came at 0.
-2. Firing takes its tokens at once, moves the clock by firing_s and then puts its tokens, which come at the
-   new time, at the end of their queues, in the order of the places. One transition fires at a time.
-3. WAIT moves the clock by wait_s, or to the next moment at which a token becomes usable or has stayed too
-   long; in that second form it is enabled only when there is such a moment.
-4. A token that stays longer than holding_s + residence_s in a place with a residence limit is scrapped;
-   looked at after the clock has moved. At exactly the limit a token is still good. In the cluster tool
-   only process chambers have a limit: load port, buffer, robots and finished wafers wait as long as they
-   like.
-5. Processing counts as done when a token is taken out of a process place (it is usable, so it was
-   processed, and it was not scrapped): that is what the agent did right.
-6. Overtime is the time tokens spend in places with a limit after they became usable, second by second and
-   token by token, within the step.
-7. Tokens in places that are not resources (wafers, jobs) have a slot number, by which they are observed.
-   A firing hands the numbers of the tokens it took, in order, to the tokens it puts; where it puts more,
-   each gets the smallest free number (or none: it is counted, not observed one by one); where it puts
-   fewer, numbers become free.
-8. Terminated: a token was scrapped; every place holds at least its goal; or the net is dead: nothing is
-   enabled, no token will become usable and none can be scrapped. Scrapping comes first: an episode with a
-   scrapped token is not finished. Truncated, when not terminated: the clock has reached time_limit_s, or
+1. Every place is a queue. A token that arrives at time a is usable from a + holding_s on. Transitions take
+   the oldest tokens, and only usable ones. Initial tokens arrive at 0.
+2. Firing removes its input tokens, advances the clock by firing_s and then appends its output tokens, which
+   arrive at the new time, to their queues in the order of places. One transition fires at a time.
+3. WAIT advances the clock by wait_s, or until the next token becomes usable or has stayed too long. In this
+   second form it is enabled only if there is such a time.
+4. A token that stays longer than holding_s + residence_s in a place with a residence limit is scrapped. This
+   is checked after the clock has advanced; at exactly the limit a token is still good. In the cluster tool,
+   only process chambers have a limit: load port, buffer, robots and finished wafers have none.
+5. The processing reward is paid when a token is taken out of a process place: it was usable, hence
+   processed, and not scrapped.
+6. Overtime is the time that tokens spend in places with a limit after becoming usable, summed over tokens
+   and counted within the step.
+7. Tokens in places that are not resources (wafers, jobs) have a slot number, by which they are observed. A
+   firing passes the numbers of its input tokens, in order, to its output tokens. Additional output tokens get
+   the smallest free number, or none (then they are counted but not observed individually). Numbers that are
+   not passed on become free.
+8. Terminated: a token was scrapped; every place has at least its goal; or the net is dead: nothing is
+   enabled, no token will become usable and none can be scrapped. Scrapping takes precedence: an episode with
+   a scrapped token is not finished. Truncated, if not terminated: the clock has reached time_limit_s, or
    max_steps steps were taken.
-9. Choosing what is not enabled is an error, or counts as WAIT with a penalty (`on_disabled`). WAIT that is
-   itself not enabled moves nothing.
-10. After the end only WAIT is marked as enabled, so that a mask is never empty.
+9. A disabled action raises an error, or counts as WAIT with a penalty (`on_disabled`). A disabled WAIT
+   changes nothing.
+10. After the end only WAIT is marked as enabled, so that masks are never empty.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.petri.config import PetriConfig
 from hotloop.rl.envs.petri.net import KINDS, Net
 
-Token = tuple[int, int]  # (time it came, slot number or -1)
+Token = tuple[int, int]  # (arrival time, slot number or -1)
 
 
 class PetriRules:
-    """One net being played; after `reset` its public attributes may be read, not written."""
+    """One net. Public attributes are read-only, and valid after `reset`."""
 
     def __init__(self, net: Net, config: PetriConfig | None = None):
         self.net = net
@@ -52,8 +51,8 @@ class PetriRules:
         self.sizes = self.config.sizes_for(net)
         self.slots = self.config.slots_for(net)
         self.clock_s = 0
-        self.elapsed = 0  # steps of the episode so far
-        self.queues: list[list[Token]] = []  # for each place its tokens, oldest first
+        self.elapsed = 0  # steps in this episode
+        self.queues: list[list[Token]] = []  # tokens of each place, oldest first
         self.enabled: list[bool] = []  # for each action, WAIT last
         self.scrapped = 0
         self.done = 0  # tokens that have reached the goal
@@ -63,7 +62,7 @@ class PetriRules:
         self.is_over = True  # until the first reset
 
     def reset(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """The initial marking at clock 0; nothing here is random."""
+        """Start at the initial marking and clock 0; nothing is random."""
         self.clock_s = 0
         self.elapsed = 0
         self.is_over = False
@@ -78,7 +77,7 @@ class PetriRules:
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Fire a transition, or WAIT."""
         if self.is_over:
-            raise HotloopError("the episode is over; call reset() before the next step.")
+            raise HotloopError("the episode has ended; call reset() before the next step.")
         self.was_disabled = not self.enabled[action]
         if self.was_disabled and self.config.on_disabled == "error":
             raise HotloopError(f"{self.name_of(action)} is not enabled at {self.clock_s} s.")
@@ -112,7 +111,7 @@ class PetriRules:
         return self.observation(), reward, terminated, truncated, self.info()
 
     def name_of(self, action: int) -> str:
-        """An action in words."""
+        """Return the name of an action."""
         return (
             "WAIT" if action == self.net.wait_action else f"transition {self.net.transition_names[action]!r}"
         )
@@ -133,7 +132,7 @@ class PetriRules:
         return True
 
     def _look(self) -> None:
-        """Find out what holds now: what is enabled, scrapped, finished, dead."""
+        """Update what is enabled, scrapped, finished and dead."""
         places = self.net.places
         usable = [self._usable(place) for place in range(len(places))]
         self.enabled = [self._is_enabled(one, usable) for one in range(len(self.net.transitions))]
@@ -152,7 +151,7 @@ class PetriRules:
         self.enabled.append(self.net.wait_s is not None or has_moment)
 
     def _next_moment_s(self) -> int | None:
-        """When, after now, a token first becomes usable or has stayed too long."""
+        """Return the next time at which a token becomes usable or has stayed too long."""
         moments = []
         for of, queue in zip(self.net.places, self.queues, strict=True):
             for came_s, _ in queue:
@@ -168,7 +167,7 @@ class PetriRules:
         return self.clock_s if moment_s is None else moment_s
 
     def _fire(self, transition: int) -> int:
-        """Fire an enabled transition; returns how many tokens left process places."""
+        """Fire an enabled transition; return how many tokens left process places."""
         processed = 0
         slots = []
         for place, weight in self.net.takes[transition]:
@@ -196,10 +195,9 @@ class PetriRules:
                     overtime_s += max(0, self.clock_s - max(before_s, came_s + of.holding_s))
         return overtime_s
 
-    # ---- what is handed out
+    # ---- results
 
     def info(self) -> dict[str, Any]:
-        """What stands beside the observation."""
         return {
             "action_mask": np.array(self.enabled, dtype=np.bool_),
             "clock": self.clock_s,
@@ -210,13 +208,13 @@ class PetriRules:
         }
 
     def observation(self) -> NDArray[np.float32]:
-        """float32 in 0..1: the clock, four numbers for each place, five for each token slot.
+        """Return float32 in 0..1: the clock, four values for each place, five for each token slot.
 
-        Clock: share of the time limit. Place: tokens and usable tokens as shares of its size, then for its
-        oldest token the time until it is usable and until it is scrapped. Slot: place and kind of place
-        (numbered from 1, as shares; 0: no such token), time it has stayed as a share of the longest
-        allowed stay, time until usable and until scrapped. Times to come are in units of horizon_s and cut
-        at 1, which also stands for "never".
+        Clock: fraction of the time limit. Place: tokens and usable tokens as fractions of its size, then
+        for its oldest token the time until it is usable and until it is scrapped. Slot: place and kind of
+        place (numbered from 1, as fractions; 0: no token), time since arrival as a fraction of the longest
+        allowed stay, time until usable and until scrapped. Future times are in units of horizon_s, clipped
+        to 1, which also means "never".
         """
         values = [min(self.clock_s * (1.0 / self.config.time_limit_s), 1.0)]
         where: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""The cluster tool from above: two robots, the chambers around them, wafers with the time they have left."""
+"""Draws the cluster tool from above: two robots, their chambers, wafers with their remaining time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def draw_tool(at: Canvas, net: Net, tokens: Sequence[Sequence[tuple[int, int]]],
 
 
 def _in_chambers(queue: Sequence[tuple[int, int]], chambers: int) -> list[tuple[int, int] | None]:
-    """Which wafer to draw in which chamber: by its number, so that it does not jump when another leaves."""
+    """Assign wafers to chambers by number, so that none jumps when another leaves."""
     shown: list[tuple[int, int] | None] = [None] * chambers
     for token in queue:
         wanted = token[1] % chambers
@@ -100,7 +100,7 @@ def _cassette(at: Canvas, x: int, y: int, name: str, queue: Sequence[tuple[int, 
 def _robot(
     at: Canvas, robot: str, centre: tuple[int, int], here: dict[str, Sequence[tuple[int, int]]]
 ) -> None:
-    """The robot; one that holds a wafer points to where the wafer goes."""
+    """Draw a robot; a loaded one points to the wafer's destination."""
     x, y = centre
     held = None
     for start, end, owner in zip(ROUTE, ROUTE[1:], ROBOT_OF_HOP, strict=False):

@@ -1,6 +1,6 @@
-"""The platformer's figures as text: one character a pixel, `COLOURS` says which colour it is.
+"""Sprites of the platformer as text: one character per pixel, with its colour in `COLOURS`.
 
-Everything is 16 x 16 and looks to the right. `paint.py` paints what is easier said with rectangles.
+Sprites are 16 x 16 and face right. `paint.py` paints what is easier to build from rectangles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLOURS: dict[str, Colour] = {
     "F": (255, 170, 196),
     "u": (70, 84, 130),
 }
-GOLDEN = {"w": "y", "g": "Y"}  # the helmet of one who is tall
+GOLDEN = {"w": "y", "g": "Y"}  # the helmet of a tall player
 
 HEAD = """
 .....kkkkkk.....
@@ -338,7 +338,7 @@ FLOWER = """
 ......ee........
 """
 
-# Glyphs of the display: seven rows of five bits.
+# Glyphs of the display: seven rows of five bits each.
 GLYPHS: dict[str, tuple[int, ...]] = {
     "0": (0x0E, 0x11, 0x13, 0x15, 0x19, 0x11, 0x0E),
     "1": (0x04, 0x0C, 0x04, 0x04, 0x04, 0x04, 0x0E),

@@ -1,7 +1,7 @@
-"""Everything that is drawn, as arrays: one palette, and every picture as numbers of it.
+"""All pictures as arrays of indices into one palette.
 
-Index pictures serve colours; the same pictures with gray levels instead of numbers serve gray frames, so that
-a gray frame can be drawn without drawing colours first.
+For gray frames, the same pictures hold gray levels instead of indices, so that gray frames are drawn without
+drawing colours first.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from hotloop.rl.envs.platformer.paint import CLEAR, Picture
 
 Bytes = NDArray[np.uint8]
 
-# Numbers of the sprites.
+# Indices of sprites.
 STAND, RUN_A, RUN_B, JUMP, HURT = range(5)
-PLAYER_SPRITES = 5  # once small, once tall
+PLAYER_SPRITES = 5  # each for small and tall
 BLOB_A, BLOB_B, BLOB_FLAT, BEETLE_A, BEETLE_B, BEETLE_FLAT, STAR, COIN = range(10, 18)
-GLYPHS = "".join(art.GLYPHS)  # the place of a character is the number of its glyph; digits come first
+GLYPHS = "".join(art.GLYPHS)  # a character's position is the index of its glyph; digits first
 GLYPH = 8  # pixels
-BUFFER_WIDTH = WIDTH + TILE  # a screen and the tile that scrolls in
+BUFFER_WIDTH = WIDTH + TILE  # the screen and the tile that scrolls in
 
 
 @dataclass(frozen=True, slots=True)
 class Art:
-    """Pictures as numbers of the palette; 0 is clear."""
+    """Pictures as palette indices; 0 is transparent."""
 
-    palette: Bytes  # [colours, 3], the first is not used
+    palette: Bytes  # [colours, 3], the first is unused
     sky: Bytes  # [240, 512]
     hills: Bytes  # [240, 512]
     tiles: Bytes  # [tile, turn, 16, 16]
-    sprites: Bytes  # [sprite, 16, 16], looking to the right
+    sprites: Bytes  # [sprite, 16, 16], facing right
     glyphs: Bytes  # [glyph, 8, 8]
 
 
 class Atlas(NamedTuple):
-    """What the drawing kernel takes. A picture is put on by `below & keep | ink`, byte by byte.
+    """Inputs of the drawing kernel, which draws a picture with `below & keep | ink`, byte by byte.
 
-    Values are numbers of the palette or gray levels; sky and hills are repeated to the right so that a
-    screen never wraps around; tiles lie as two 64-bit words a row; sprites are there in both directions.
+    Values are palette indices or gray levels. Sky and hills are repeated to the right so that a screen never
+    wraps around. A row of a tile is two 64-bit words. Sprites exist in both directions.
     """
 
     sky: Bytes  # [240, 512 + 272]
@@ -53,14 +53,14 @@ class Atlas(NamedTuple):
     hills_keep: Bytes
     tiles_ink: NDArray[np.uint64]  # [tile * 4 + turn, 16, 2]
     tiles_keep: NDArray[np.uint64]
-    sprites_ink: Bytes  # [sprite * 2 + looks left, 16, 16]
+    sprites_ink: Bytes  # [sprite * 2 + faces left, 16, 16]
     sprites_keep: Bytes
     glyphs_ink: Bytes  # [glyph, 8, 8]
     glyphs_keep: Bytes
 
 
 def _glyph(rows: tuple[int, ...]) -> Picture:
-    """White with a dark shadow below and to the right."""
+    """Draw a glyph in white with a dark shadow below and to the right."""
     picture = paint.blank(GLYPH, GLYPH)
     lit = [(y, x) for y, bits in enumerate(rows) for x in range(5) if bits & (16 >> x)]
     for y, x in lit:
@@ -85,12 +85,12 @@ def _sprites() -> list[Picture]:
 
 @functools.cache
 def make_art() -> Art:
-    """Paint everything, once in a process."""
+    """Paint everything; cached per process."""
     sky, hills = paint.sky(), paint.hills()
     tiles, sprites = np.array(paint.tile_pictures()), np.array(_sprites())
     glyphs = np.array([_glyph(rows) for rows in art.GLYPHS.values()])
     every = np.concatenate([part.ravel() for part in (sky, hills, tiles, sprites, glyphs)])
-    colours = np.unique(every)  # CLEAR, the least, comes first and becomes number 0
+    colours = np.unique(every)  # CLEAR is the smallest, so it becomes index 0
     assert colours[0] == CLEAR and len(colours) <= 256
 
     def numbered(pictures: Picture) -> Bytes:
@@ -102,7 +102,7 @@ def make_art() -> Art:
 
 @functools.cache
 def make_atlas(gray: bool) -> Atlas:
-    """The arrays for the drawing kernel, with gray levels or with numbers of the palette."""
+    """Return the arrays for the drawing kernel, as gray levels or palette indices."""
     drawn = make_art()
     values = to_gray(drawn.palette[None])[0] if gray else np.arange(len(drawn.palette), dtype=np.uint8)
 

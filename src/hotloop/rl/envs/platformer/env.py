@@ -1,4 +1,4 @@
-"""`hotloop/Platformer-v0` for Gymnasium: batched and single."""
+"""`hotloop/Platformer-v0`: single and vector environments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATUS = np.array(STATUS_NAMES, dtype=object)
 
 
 class PlatformerVectorEnv(BatchedEnv):
-    """Many side-scrolling games; `PlatformerConfig` says what the settings mean.
+    """Many side-scrolling games; `PlatformerConfig` describes the settings.
 
     Observation: uint8 [stack, size, size] as `preprocessing` says, by default [4, 84, 84]; with
     `preprocessing=None`, raw RGB frames uint8 [240, 256, 3].
@@ -90,7 +90,7 @@ class PlatformerVectorEnv(BatchedEnv):
         self._bind()
 
     def _bind(self) -> None:
-        """What kernels are handed: tuples and views of the arrays, which a copied environment makes anew."""
+        """Build the tuples and views passed to kernels; a copy of the environment builds its own."""
         self.rows = kernels.Rows(self.games, self.tiles, self.enemies, self.streams)
         preprocessing = self.config.preprocessing
         stack = 1 if preprocessing is None else preprocessing.stack
@@ -114,7 +114,7 @@ class PlatformerVectorEnv(BatchedEnv):
         )
         return newest
 
-    # ---- for BatchedEnv
+    # ---- methods that BatchedEnv calls
 
     def _step_rows(self, start: int, stop: int) -> int:
         return self._run_rows(self._nobody, start, stop)
@@ -165,7 +165,7 @@ class PlatformerVectorEnv(BatchedEnv):
         return picture
 
     def _scratch_for(self, start: int) -> kernels_draw.Scratch:
-        """Working memory of the thread whose rows begin at `start`, made once."""
+        """Return the scratch memory of the thread whose rows start at `start`; allocated once."""
         if start not in self._scratch:
             preprocessing = self.config.preprocessing
             self._scratch[start] = kernels_draw.make_scratch(
@@ -213,7 +213,7 @@ class PlatformerEnv(SingleEnv):
 
 
 def packed_plan(plan: LevelPlan) -> NDArray[np.int64]:
-    """The plan as the level kernel takes it."""
+    """Return the plan as the array that the level kernel reads."""
     return np.array(
         [
             plan.width,
@@ -230,7 +230,7 @@ def packed_plan(plan: LevelPlan) -> NDArray[np.int64]:
 
 
 def fixed_level(config: PlatformerConfig) -> kernels.Fixed:
-    """The one level that the config names, drawn once; the mark for none otherwise."""
+    """Build the configured level; without one, return the marker for a new level per episode."""
     enemies = np.zeros((MOST_ENEMIES, 7), dtype=np.int32)
     if config.level is None:
         none = np.array([-1, 0], dtype=np.int64)

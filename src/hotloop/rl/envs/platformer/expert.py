@@ -1,9 +1,10 @@
-"""A player that reaches the flag: tries a list of button sequences on a copy of the game, takes the best.
+"""A player that reaches the flag: tries button sequences on a copy of the game and takes the best.
 
-The sequences: go right (running or walking), after some steps hold A for some steps, then go on without A; or
-stand still or go back first. Each is played until the player stands on the ground again; the one that loses
-least against a run without obstacles is taken, dead ones last. The list is in the order of hope and is left
-as soon as one is good enough. It knows the rules, so it is no measure of what can be seen.
+A sequence goes right (running or walking), holds A for some steps, then continues without A; some stand still
+or go back first. Each is played until the player is on the ground again. The expert takes the one that loses
+least compared with a run without obstacles; sequences that die come last. The most promising come first, and
+the search stops at one that is good enough. The expert simulates the game, so its result says nothing about
+what an agent could do from observations alone.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from hotloop.rl.envs.platformer.kernels import (
     frame_row,
 )
 
-LEAST_FRAMES, MOST_FRAMES = 24, 120  # that are looked ahead
+LEAST_FRAMES, MOST_FRAMES = 24, 120  # lookahead
 NOTHING, RIGHT, RIGHT_A, RIGHT_B, RIGHT_AB, LEFT = 0, 1, 2, 3, 4, 6
-_DEATH, _STUCK = 1 << 28, 1 << 20  # losses greater than any other
+_DEATH, _STUCK = 1 << 28, 1 << 20  # larger than any other loss
 
-# A sequence: the action of the first frames and how many; then frames of A; running (1) or walking (0); and
-# how many sixteenths of a free run are enough, once it was tried, to look no further. What is left of a
-# running sequence after a step of four frames is in the list too, so a good plan can be kept.
+# A sequence: action of the first frames and their number; frames with A held; running (1) or walking (0);
+# sixteenths of a free run that are good enough to stop the search. What remains of a running sequence after a
+# step of four frames is in the list too, so that the expert can stick to a good plan.
 _HOLDING = [[RIGHT_B, 0, hold, 1, 15] for hold in (0, *range(40, 0, -4))]
 _RUNNING = [[RIGHT_B, wait, hold, 1, 15] for wait in range(4, 28, 4) for hold in (40, 24, 8)]
 _WALKING = [[RIGHT, wait, hold, 0, 15] for wait in (0, 4, 8) for hold in (0, 40, 24, 8)]
@@ -45,7 +46,7 @@ SEQUENCES = np.array(_HOLDING + _RUNNING + _WALKING + _WAITING + _BACK, dtype=np
 
 @kernel_part
 def copy_game(rows: Rows, row: int, trial: Rows) -> None:
-    """The row's game into the only row of `trial`."""
+    """Copy the row's game to the only row of `trial`."""
     for column in range(rows.games.shape[1]):
         trial.games[0, column] = rows.games[row, column]
     for column in range(c.MOST_COLUMNS):
@@ -58,7 +59,7 @@ def copy_game(rows: Rows, row: int, trial: Rows) -> None:
 
 @kernel_part
 def action_at(sequence: Any, frame: int) -> int:
-    """Which action a sequence holds in a frame."""
+    """Return a sequence's action in a frame."""
     if frame < sequence[1]:
         return int(sequence[0])
     jumping = frame < sequence[1] + sequence[2]
@@ -69,10 +70,10 @@ def action_at(sequence: Any, frame: int) -> int:
 
 @kernel_part
 def try_sequence(trial: Rows, sequence: Any) -> tuple[int, int]:
-    """What the sequence loses against a free run of as many frames, and how far that would have led.
+    """Return the sequence's loss compared with a free run of as many frames, and the length of that run.
 
-    The flag loses nothing; no progress loses more than any, a death more than everything else, the earlier
-    the more.
+    Reaching the flag loses nothing. No progress loses more than any progress, a death more than anything
+    else, and an early death more than a late one.
     """
     game = trial.games[0]
     start, pace, free = int(game[PX]), int(game[ALONG]), 0
@@ -93,7 +94,7 @@ def try_sequence(trial: Rows, sequence: Any) -> tuple[int, int]:
 
 @allocation_free_kernel
 def choose_actions(rows: Rows, trial: Rows, sequences: Any, actions: Any) -> None:
-    """An action for every row, into `actions`."""
+    """Write an action for every row to `actions`."""
     for row in range(actions.shape[0]):
         best = 2 * _DEATH
         for number in range(sequences.shape[0]):
@@ -107,7 +108,7 @@ def choose_actions(rows: Rows, trial: Rows, sequences: Any, actions: Any) -> Non
 
 
 def expert_actions(env: PlatformerVectorEnv) -> NDArray[np.int64]:
-    """An action for every row of the environment, the caller's to keep."""
+    """Return an action for every row of the environment, as a new array."""
     trial = Rows(
         np.zeros_like(env.games[:1]),
         np.zeros_like(env.tiles[:1]),

@@ -1,8 +1,8 @@
-"""The platformer's rules compiled, for batches; `rules.Platformer`, their twin, says what each step means.
+"""The platformer's rules, compiled for batches; `rules.Platformer` is the readable reference.
 
 The state of a batch is three arrays, first index the row:
 games    int32 [rows, COLUMNS], see below;
-tiles    uint8 [rows, MOST_COLUMNS, ROWS], the level as it is now;
+tiles    uint8 [rows, MOST_COLUMNS, ROWS], the current level;
 enemies  int32 [rows, MOST_ENEMIES, 7], columns as in `kernels_level.py`.
 
 `frame_row` plays one frame of one row and may be called from other kernels.
@@ -35,7 +35,7 @@ from hotloop.rl.envs.platformer.kernels_level import (
 from hotloop.rl.envs.platformer.levels import LOWEST_GROUND
 from hotloop.rl.envs.streams import Streams
 
-# Columns of a game. The first eight are the infos, the ones after them what moves the player.
+# Columns of a game: eight infos, then the state of the player's motion.
 X_POS, Y_POS, COINS, SCORE, TIME, LIFE, FLAG_GET, STATUS = range(8)
 INFOS = 8
 (PX, PY, ALONG, DOWN, ON_GROUND, FACES_LEFT, HELD_JUMP, SAFE, CAMERA, FRAMES, DEAD) = range(8, 19)
@@ -48,7 +48,7 @@ DIRECTIONS, JUMPS, RUNS = np.array(c.DIRECTIONS), np.array(c.JUMPS), np.array(c.
 
 
 class Rows(NamedTuple):
-    """What belongs to the rows of a batch: its state and its streams."""
+    """State and random streams of a batch."""
 
     games: NDArray[np.int32]
     tiles: NDArray[np.uint8]
@@ -57,7 +57,7 @@ class Rows(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """The one level of all rows, or with `flag` below 0 none: every episode draws its own."""
+    """The level that all rows share; `flag` below 0: none, every episode draws its own."""
 
     tiles: NDArray[np.uint8]  # [MOST_COLUMNS, ROWS]
     enemies: NDArray[np.int32]  # [MOST_ENEMIES, 7]
@@ -66,7 +66,7 @@ class Fixed(NamedTuple):
 
 @kernel_part
 def tile_at(tiles: Any, width: int, column: int, row: int) -> int:
-    """What a cell holds; above and below the screen nothing, beyond the ends stone."""
+    """Return the tile of a cell: EMPTY above and below the screen, STONE beyond the level's ends."""
     if row < 0 or row >= c.ROWS:
         return EMPTY
     if column < 0 or column >= width:
@@ -76,13 +76,13 @@ def tile_at(tiles: Any, width: int, column: int, row: int) -> int:
 
 @kernel_part
 def solid(tiles: Any, width: int, column: int, row: int) -> bool:
-    """Whether a cell stops what moves."""
+    """Whether a cell is solid."""
     return c.FIRST_SOLID <= tile_at(tiles, width, column, row) <= c.LAST_SOLID
 
 
 @kernel_part
 def wall_in(tiles: Any, width: int, column: int, begin: int, length: int) -> bool:
-    """Whether one of the cells of a column that a box covers is solid."""
+    """Whether any cell of a column that a box covers is solid."""
     for row in range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1):
         if solid(tiles, width, column, row):
             return True
@@ -91,7 +91,7 @@ def wall_in(tiles: Any, width: int, column: int, begin: int, length: int) -> boo
 
 @kernel_part
 def floor_in(tiles: Any, width: int, row: int, begin: int, length: int) -> int:
-    """The first of the columns that a box covers whose cell in this row is solid, or -1."""
+    """Return the first column under a box whose cell in this row is solid, or -1."""
     for column in range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1):
         if solid(tiles, width, column, row):
             return column
@@ -103,7 +103,7 @@ def floor_in(tiles: Any, width: int, row: int, begin: int, length: int) -> int:
 
 @kernel_part
 def steer(game: Any, direction: int, run: bool) -> None:
-    """The speed along."""
+    """Update the horizontal speed."""
     speed = int(game[ALONG])
     if direction == 0:
         if speed > 0:
@@ -124,7 +124,7 @@ def steer(game: Any, direction: int, run: bool) -> None:
 
 @kernel_part
 def jump(game: Any, pressed: bool) -> None:
-    """The speed down."""
+    """Update the vertical speed."""
     fall = int(game[DOWN])
     if pressed and not game[HELD_JUMP] and game[ON_GROUND]:
         fall = -(c.JUMP_SPEED + abs(int(game[ALONG])) // 4)
@@ -135,7 +135,7 @@ def jump(game: Any, pressed: bool) -> None:
 
 @kernel_part
 def move_along(game: Any, tiles: Any) -> None:
-    """Stops at walls and at the left edge of what is seen."""
+    """Move horizontally; walls and the left edge of the screen stop the player."""
     speed, width = int(game[ALONG]), int(game[LEVEL_WIDTH])
     x, y, edge = int(game[PX]) + speed, int(game[PY]), int(game[CAMERA]) << c.UNIT_BITS
     if x < edge:
@@ -153,7 +153,7 @@ def move_along(game: Any, tiles: Any) -> None:
 
 @kernel_part
 def move_down(game: Any, tiles: Any) -> None:
-    """Lands on what is below; what is above stops a jump and is hit."""
+    """Move vertically: land on solid cells below, hit blocks above."""
     fall, width, x = int(game[DOWN]), int(game[LEVEL_WIDTH]), int(game[PX])
     y = int(game[PY]) + fall
     game[ON_GROUND] = False
@@ -174,7 +174,7 @@ def move_down(game: Any, tiles: Any) -> None:
 
 @kernel_part
 def hit_block(game: Any, tiles: Any, column: int, row: int) -> None:
-    """Bricks break, coin blocks give a coin, star blocks the star that makes tall."""
+    """Break a brick, or open a block: a coin, or a star that makes the player tall."""
     tile = tile_at(tiles, int(game[LEVEL_WIDTH]), column, row)
     if tile == BRICK:
         tiles[column, row] = EMPTY
@@ -193,7 +193,7 @@ def hit_block(game: Any, tiles: Any, column: int, row: int) -> None:
 
 @kernel_part
 def take_coins(game: Any, tiles: Any) -> None:
-    """Those in the cells that the player covers."""
+    """Collect coins in the cells that the player covers."""
     x, y, width = int(game[PX]), int(game[PY]), int(game[LEVEL_WIDTH])
     for column in range(x >> c.TILE_BITS, ((x + c.BOX_WIDTH - 1) >> c.TILE_BITS) + 1):
         for row in range(y >> c.TILE_BITS, ((y + c.BOX_HEIGHT - 1) >> c.TILE_BITS) + 1):
@@ -208,7 +208,7 @@ def take_coins(game: Any, tiles: Any) -> None:
 
 @kernel_part
 def move_enemy(game: Any, tiles: Any, enemy: Any) -> None:
-    """Wakes when it comes near, walks, turns at walls, falls, goes."""
+    """Wake an enemy near the screen, move it, turn it at walls, remove it once it has left."""
     left, width = int(game[CAMERA]) << c.UNIT_BITS, int(game[LEVEL_WIDTH])
     if enemy[STATE] == c.WAITING and enemy[X] < left + c.WAKE_DISTANCE:
         enemy[STATE] = c.WALKING
@@ -238,7 +238,7 @@ def move_enemy(game: Any, tiles: Any, enemy: Any) -> None:
 
 @kernel_part
 def meet(game: Any, enemy: Any, falling: bool) -> None:
-    """Feet on its top squash it; any other touch costs the star or the life."""
+    """Squash an enemy hit from above; any other contact costs the star or the life."""
     x, y = int(game[PX]), int(game[PY])
     if enemy[STATE] != c.WALKING or game[DEAD]:
         return
@@ -257,12 +257,12 @@ def meet(game: Any, enemy: Any, falling: bool) -> None:
             game[DEAD] = True
 
 
-# ---- a frame, and the beginning
+# ---- frames and resets
 
 
 @kernel_part
 def frame_row(rows: Rows, row: int, action: int) -> int:
-    """One frame with the buttons of the action held; the reward. `game[DEAD] | game[FLAG_GET]` is the end."""
+    """Play one frame and return its reward; the episode ends with `game[DEAD] | game[FLAG_GET]`."""
     game, tiles = rows.games[row], rows.tiles[row]
     x_before, time_before = int(game[PX]) >> c.UNIT_BITS, int(game[TIME])
     game[FRAMES] += 1
@@ -285,7 +285,7 @@ def frame_row(rows: Rows, row: int, action: int) -> int:
 
 @kernel_part
 def judge(game: Any, x_before: int, time_before: int) -> int:
-    """Clock, pits, the flag, what the infos say, and the reward."""
+    """Update clock, deaths, the flag and the infos; return the reward."""
     if game[FRAMES] % c.FRAMES_PER_TICK == 0:
         game[TIME] -= 1
     if game[TIME] == 0 or game[PY] > HEIGHT << c.UNIT_BITS:
@@ -304,7 +304,7 @@ def judge(game: Any, x_before: int, time_before: int) -> int:
 
 @kernel_part
 def reset_game(rows: Rows, row: int, plan: Any, fixed: Fixed, work: Any) -> None:
-    """A new level, or the fixed one anew, and the player at its left end. `work` int64 [3] is scratch."""
+    """Start an episode on a new or the fixed level, player at the left end; `work` int64 [3] is scratch."""
     game = rows.games[row]
     for column in range(COLUMNS):
         game[column] = 0

@@ -1,8 +1,7 @@
-"""Frames drawn inside kernels: `render.py` compiled, pixel by pixel.
+"""Draws frames inside kernels, with the same pixels as `render.py`.
 
-A frame is drawn into a canvas of 240 x 272 bytes that begins at a tile's edge, so that a tile is two 64-bit
-words a row; what is seen of it are 256 columns from `offset`. The bytes are gray levels or numbers of the
-palette, as the atlas says.
+The canvas has 240 x 272 bytes and starts at a tile's edge, so that a row of a tile is two 64-bit words. The
+screen is 256 of its columns, from `offset`. Bytes are gray levels or palette indices, depending on the atlas.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ DISPLAY_TOP = 8
 SCORE_WORD, TIME_WORD, COIN_WORD = (
     np.array([GLYPHS.index(letter) for letter in word]) for word in ("SCORE", "TIME", "cx")
 )
-RAW, GRAYS, COLOURS = range(3)  # what an observation is made of
+RAW, GRAYS, COLOURS = range(3)  # kinds of observations
 
 
 class Scratch(NamedTuple):
-    """Working memory of one thread."""
+    """Scratch memory of one thread."""
 
     canvas: NDArray[np.uint8]  # [240, 272]
     words: NDArray[np.uint64]  # [240, 34], the same memory
-    plane: NDArray[np.uint8]  # [240, 256], one colour of a frame
-    work: NDArray[np.int64]  # of the level builder
+    plane: NDArray[np.uint8]  # [240, 256], one colour channel
+    work: NDArray[np.int64]  # for the level builder
     taps: Taps
 
 
 def make_scratch(size: int) -> Scratch:
-    """Working memory for frames that are shrunk to size x size."""
+    """Allocate scratch memory for frames resized to size x size."""
     words = np.zeros((HEIGHT, BUFFER_WIDTH // 8), dtype=np.uint64)
     plane = np.zeros((HEIGHT, WIDTH), dtype=np.uint8)
     return Scratch(words.view(np.uint8), words, plane, np.zeros(3, dtype=np.int64), make_taps(size))
@@ -63,7 +62,7 @@ def make_scratch(size: int) -> Scratch:
 
 @kernel_part
 def put(canvas: Any, top: int, left: int, ink: Any, keep: Any) -> None:
-    """A sprite or glyph; what lies outside the canvas is cut off."""
+    """Draw a sprite or glyph, clipped to the canvas."""
     for y in range(max(-top, 0), min(ink.shape[0], HEIGHT - top)):
         for x in range(max(-left, 0), min(ink.shape[1], BUFFER_WIDTH - left)):
             canvas[top + y, left + x] = canvas[top + y, left + x] & keep[y, x] | ink[y, x]
@@ -71,7 +70,7 @@ def put(canvas: Any, top: int, left: int, ink: Any, keep: Any) -> None:
 
 @kernel_part
 def draw_landscape(canvas: Any, camera: int, offset: int, atlas: Atlas) -> None:
-    """Sky and hills, which scroll at a quarter and at half the speed."""
+    """Draw sky and hills, which scroll at a quarter and half of the speed."""
     at = (camera // 4 - offset) % LANDSCAPE
     sky_rows = HEIGHT - atlas.hills_ink.shape[0]
     for y in range(sky_rows):
@@ -87,7 +86,7 @@ def draw_landscape(canvas: Any, camera: int, offset: int, atlas: Atlas) -> None:
 
 @kernel_part
 def draw_tiles(words: Any, tiles: Any, first: int, width: int, turn: int, atlas: Atlas) -> None:
-    """The 17 columns of the level that the canvas shows."""
+    """Draw the 17 columns of the level on the canvas."""
     for column in range(min(BUFFER_WIDTH // c.TILE, width - first)):
         for row in range(c.ROWS):
             tile = tiles[first + column, row]
@@ -104,7 +103,7 @@ def draw_tiles(words: Any, tiles: Any, first: int, width: int, turn: int, atlas:
 
 @kernel_part
 def draw_player(canvas: Any, game: Any, left: int, atlas: Atlas) -> None:
-    """Standing, running, in the air or hurt; `left` is the world's x of the canvas."""
+    """Draw the player standing, running, in the air or hurt; `left` is the canvas's x in the level."""
     x = int(game[k.PX]) >> c.UNIT_BITS
     if game[k.DEAD]:
         sprite = HURT
@@ -121,7 +120,7 @@ def draw_player(canvas: Any, game: Any, left: int, atlas: Atlas) -> None:
 
 @kernel_part
 def draw_enemy(canvas: Any, enemy: Any, frames: int, left: int, atlas: Atlas) -> None:
-    """Walking with two pictures in turn, or squashed."""
+    """Draw an enemy walking (two alternating sprites) or squashed."""
     sprite = BLOB_A if enemy[KIND] == c.BLOB else BEETLE_A
     sprite += 2 if enemy[STATE] == c.SQUASHED else frames // 8 % 2
     shown = 2 * sprite + (1 if enemy[SPEED] < 0 else 0)
@@ -131,7 +130,7 @@ def draw_enemy(canvas: Any, enemy: Any, frames: int, left: int, atlas: Atlas) ->
 
 @kernel_part
 def write_number(canvas: Any, left: int, digits: int, number: int, atlas: Atlas) -> None:
-    """So many digits, zeros in front."""
+    """Draw a number with leading zeros."""
     for place in range(digits - 1, -1, -1):
         glyph = number % 10
         number //= 10
@@ -140,7 +139,7 @@ def write_number(canvas: Any, left: int, digits: int, number: int, atlas: Atlas)
 
 @kernel_part
 def write_word(canvas: Any, left: int, word: Any, atlas: Atlas) -> None:
-    """Glyphs side by side."""
+    """Draw a line of glyphs."""
     for place in range(word.shape[0]):
         glyph = word[place]
         put(canvas, DISPLAY_TOP, left + GLYPH * place, atlas.glyphs_ink[glyph], atlas.glyphs_keep[glyph])
@@ -148,7 +147,7 @@ def write_word(canvas: Any, left: int, word: Any, atlas: Atlas) -> None:
 
 @kernel_part
 def draw_game(rows: Rows, row: int, canvas: Any, words: Any, atlas: Atlas) -> int:
-    """The row's game as it stands; returns where on the canvas the screen begins."""
+    """Draw the row's game; return the column of the canvas where the screen starts."""
     game = rows.games[row]
     camera, frames = int(game[k.CAMERA]), int(game[k.FRAMES])
     first = camera // c.TILE
@@ -179,7 +178,7 @@ def draw_game(rows: Rows, row: int, canvas: Any, words: Any, atlas: Atlas) -> in
 def observe_row(
     rows: Rows, row: int, seen: int, atlas: Atlas, palette: Any, scratch: Scratch, newest: Any
 ) -> None:
-    """Draw the row's game into `newest`, a flat uint8 frame: RAW, GRAYS or COLOURS as `seen` says."""
+    """Draw the row's game to `newest`, a flat uint8 frame of the kind `seen`: RAW, GRAYS or COLOURS."""
     offset = draw_game(rows, row, scratch.canvas, scratch.words, atlas)
     if seen == GRAYS:
         shrink_into(scratch.canvas, offset, scratch.taps, newest, 0, 1)

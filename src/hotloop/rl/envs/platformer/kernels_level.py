@@ -1,7 +1,7 @@
-"""Levels drawn inside kernels: `levels.py` compiled, number by number.
+"""Generates levels inside kernels: the same levels as `levels.py`.
 
 Arrays of one row: `tiles` uint8 [MOST_COLUMNS, ROWS], `enemies` int32 [MOST_ENEMIES, 7], columns as below.
-`work` int64 [3]: where the builder stands.
+`work` int64 [3]: the builder's position.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KIND, X, Y, SPEED, FALL, STATE, TIMER = range(7)
 # Entries of `work`.
 COLUMN, GROUND, ENEMIES = range(3)
 
-# Tiles as plain numbers: the compiler takes long over members of an enumeration.
+# Tiles as plain integers: enum members compile slowly.
 GRASS, DIRT, BRICK, STONE, PLANK, COIN = map(
     int, (Tile.GRASS, Tile.DIRT, Tile.BRICK, Tile.STONE, Tile.PLANK, Tile.COIN)
 )
@@ -46,7 +46,7 @@ POLE_FLAG = int(Tile.POLE_FLAG)
 
 @kernel_part
 def lay(tiles: Any, work: Any, columns: int) -> None:
-    """So many columns of flat ground."""
+    """Lay columns of flat ground."""
     column, ground = work[COLUMN], work[GROUND]
     for at in range(column, column + columns):
         tiles[at, ground] = GRASS
@@ -57,7 +57,7 @@ def lay(tiles: Any, work: Any, columns: int) -> None:
 
 @kernel_part
 def lay_steps(tiles: Any, work: Any, height: int) -> None:
-    """One column of ground with so many stones on it."""
+    """Lay one column of ground with stones on it."""
     for row in range(work[GROUND] - height, work[GROUND]):
         tiles[work[COLUMN], row] = STONE
     lay(tiles, work, 1)
@@ -65,7 +65,7 @@ def lay_steps(tiles: Any, work: Any, height: int) -> None:
 
 @kernel_part
 def add_enemy(enemies: Any, work: Any, streams: Streams, row: int, plan: Any, column: int) -> None:
-    """An enemy that stands on the ground."""
+    """Place an enemy on the ground."""
     kind = BEETLE if plan[BEETLES] and next_below(streams, row, 3) == 0 else BLOB
     count = work[ENEMIES]
     if count < MOST_ENEMIES:
@@ -81,7 +81,7 @@ def add_enemy(enemies: Any, work: Any, streams: Streams, row: int, plan: Any, co
 
 @kernel_part
 def rest(tiles: Any, work: Any, streams: Streams, row: int) -> None:
-    """Flat ground to land on, with something that grows there."""
+    """Lay flat ground to land on, with plants."""
     columns = 3 + next_below(streams, row, 3)
     what = next_below(streams, row, 4)
     column, above = work[COLUMN], work[GROUND] - 1
@@ -95,7 +95,7 @@ def rest(tiles: Any, work: Any, streams: Streams, row: int) -> None:
 
 @kernel_part
 def low_segment(tiles: Any, work: Any, streams: Streams, row: int, plan: Any, kind: int) -> None:
-    """A pit, a pipe, coins or stairs."""
+    """Lay a pit, a pipe, coins or stairs."""
     column, ground = work[COLUMN], work[GROUND]
     if kind == 0:
         columns = 2 + next_below(streams, row, plan[PIT] - 1)
@@ -126,7 +126,7 @@ def low_segment(tiles: Any, work: Any, streams: Streams, row: int, plan: Any, ki
 
 @kernel_part
 def blocks(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan: Any) -> None:
-    """A row of bricks and blocks to hit from below."""
+    """Lay a row of bricks and blocks to hit from below."""
     column, ground = work[COLUMN], work[GROUND]
     columns = 3 + next_below(streams, row, 4)
     for at in range(column, column + columns):
@@ -139,7 +139,7 @@ def blocks(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan
 
 @kernel_part
 def bridge(tiles: Any, work: Any, streams: Streams, row: int, plan: Any) -> None:
-    """A wide pit with planks over it; without bridges only a coin block over flat ground."""
+    """Lay a wide pit with planks; without bridges, a coin block over flat ground."""
     ground = work[GROUND]
     if not plan[BRIDGES]:
         tiles[work[COLUMN] + 1, ground - 4] = COIN_BLOCK
@@ -158,7 +158,7 @@ def bridge(tiles: Any, work: Any, streams: Streams, row: int, plan: Any) -> None
 
 @kernel_part
 def finish(tiles: Any, work: Any, plan: Any) -> int:
-    """Flat ground, the last stairs, the flag and the castle; the flag's column."""
+    """Lay the last stairs, the flag and the castle; return the flag's column."""
     width, ground = plan[WIDTH], LOWEST_GROUND
     work[GROUND] = ground
     lay(tiles, work, width - END - work[COLUMN])
@@ -187,7 +187,7 @@ def finish(tiles: Any, work: Any, plan: Any) -> int:
 
 @kernel_part
 def build_level(tiles: Any, enemies: Any, work: Any, streams: Streams, row: int, plan: Any) -> int:
-    """Draw a level into the arrays; its enemies are counted in `work`; returns the flag's column."""
+    """Generate a level in the arrays, count its enemies in `work`, return the flag's column."""
     for column in range(MOST_COLUMNS):
         for at in range(ROWS):
             tiles[column, at] = 0

@@ -1,7 +1,7 @@
-"""A step of a batch in one kernel: the skipped frames, the one that is seen, the stack, resets.
+"""Steps a batch in one kernel: skipped frames, the observed frame, the frame stack, resets.
 
-Observations are handed over flat, uint8 [rows, stack, bytes of a frame], so that gray, coloured and raw
-frames are one kind of array.
+Observations are passed flat, uint8 [rows, stack, bytes of a frame], so that gray, coloured and raw frames
+have the same type.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEEN, SKIP, MOST_STEPS, MODE = range(4)
 
 
 class Results(NamedTuple):
-    """What a step leaves, first index the row."""
+    """Outputs of a step; the first index is the row."""
 
     observations: NDArray[np.uint8]  # [rows, stack, bytes]
     final_observations: NDArray[np.uint8]
@@ -36,7 +36,7 @@ class Results(NamedTuple):
 
 
 class Making(NamedTuple):
-    """What games and frames are made of; the same for all rows."""
+    """Inputs to games and frames that all rows share."""
 
     settings: NDArray[np.int64]
     plan: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Making(NamedTuple):
 
 @kernel_part
 def fill_stack(stack: Any) -> None:
-    """The newest frame in place of all older ones."""
+    """Fill the stack with the newest frame."""
     newest = stack[stack.shape[0] - 1]
     for number in range(stack.shape[0] - 1):
         older = stack[number]
@@ -57,7 +57,7 @@ def fill_stack(stack: Any) -> None:
 
 @kernel_part
 def move_stack(stack: Any) -> None:
-    """Every frame becomes one older; the newest is still to be drawn."""
+    """Shift the stack by one frame to make room for the newest."""
     for number in range(stack.shape[0] - 1):
         older, younger = stack[number], stack[number + 1]
         for at in range(older.shape[0]):
@@ -66,7 +66,7 @@ def move_stack(stack: Any) -> None:
 
 @kernel_part
 def play_row(rows: Rows, row: int, action: int, results: Results, settings: Any) -> bool:
-    """Hold the action for the frames of a step; True when the episode is over."""
+    """Repeat the action for `skip` frames; return True if the episode has ended."""
     game = rows.games[row]
     reward, ended = 0, False
     for _ in range(settings[SKIP]):
@@ -84,7 +84,7 @@ def play_row(rows: Rows, row: int, action: int, results: Results, settings: Any)
 
 @kernel_part
 def keep_final(rows: Rows, row: int, results: Results) -> None:
-    """Put the end of an episode aside, before the row is reset."""
+    """Save the final observation and infos before the row is reset."""
     stack, final = results.observations[row], results.final_observations[row]
     for number in range(stack.shape[0]):
         frame, kept = stack[number], final[number]
@@ -105,10 +105,10 @@ def run_rows(
     start: int,
     stop: int,
 ) -> int:
-    """Step rows start .. stop - 1; or, where `chosen` has entries, begin new games in the rows it marks.
+    """Step rows `start` to `stop - 1`; or, if `chosen` is not empty, start new games in its marked rows.
 
-    Returns -1, or the first row with a wrong action, having changed nothing. One kernel for both and every
-    part called once: the compiler takes long enough over it.
+    Returns -1, or the first row with an invalid action, with nothing changed. One kernel does both and calls
+    every part once, to limit compile time.
     """
     resetting = chosen.shape[0] > 0
     if not resetting:

@@ -1,7 +1,7 @@
-"""Levels drawn from random numbers: ground, pits, pipes, blocks, stairs, and at the end the flag.
+"""Generates random levels: ground, pits, pipes, blocks, stairs, and the flag at the end.
 
 Every obstacle can be passed by construction: the widest pit is shorter than a walking jump, the highest wall
-lower than a standing one. `kernels_level.py` draws the same levels, number by number.
+lower than a standing jump. `kernels_level.py` generates the same levels.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hotloop.rl.envs.platformer.config import (
 
 LOWEST_GROUND = 13  # the row of the grass; rows count from the top
 HIGHEST_GROUND = 11
-START, END = 12, 26  # flat columns where a level begins; columns of the final stairs, flag and castle
-LONGEST = 18  # columns of a segment and the rest after it, at most
+START, END = 12, 26  # flat columns at the start; columns of the final stairs, flag and castle
+LONGEST = 18  # most columns of a segment and the ground after it
 SEGMENTS = 7
 
 
 @dataclass
 class Level:
-    """A level as it is before anybody has been there."""
+    """A level in its initial state."""
 
     width: int
-    """Columns in use."""
+    """Number of columns in use."""
     flag: int = 0
-    """The column of the pole."""
+    """Column of the flagpole."""
     tiles: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((MOST_COLUMNS, ROWS), dtype=np.uint8))
     """[column, row], row 0 at the top."""
     enemies: list[tuple[int, int, int]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Level:
 
 
 class Builder:
-    """Lays a level out from left to right; draws only `rng.random()`."""
+    """Builds a level from left to right; only calls `rng.random()`."""
 
     def __init__(self, rng: np.random.Generator, plan: LevelPlan):
         self.rng, self.plan = rng, plan
@@ -54,7 +54,7 @@ class Builder:
         self.ground = LOWEST_GROUND
 
     def build(self) -> Level:
-        """The whole level."""
+        """Build the whole level."""
         self.lay(START)
         while self.column < self.plan.width - END - LONGEST:
             self.add_segment(self.below(SEGMENTS))
@@ -65,17 +65,17 @@ class Builder:
         return self.level
 
     def below(self, bound: int) -> int:
-        """A whole number in 0 .. bound - 1."""
+        """Draw an integer from 0 to bound - 1."""
         return int(self.rng.random() * bound)
 
-    # ---- small works
+    # ---- pieces
 
     def put(self, column: int, row: int, tile: Tile) -> None:
-        """One cell."""
+        """Set one cell."""
         self.level.tiles[column, row] = tile
 
     def lay(self, columns: int) -> None:
-        """So many columns of flat ground."""
+        """Lay columns of flat ground."""
         for column in range(self.column, self.column + columns):
             self.put(column, self.ground, Tile.GRASS)
             for row in range(self.ground + 1, ROWS):
@@ -83,14 +83,14 @@ class Builder:
         self.column += columns
 
     def add_enemy(self, column: int) -> None:
-        """An enemy that stands on the ground."""
+        """Place an enemy on the ground."""
         kind = BEETLE if self.plan.beetles and self.below(3) == 0 else BLOB
         if len(self.level.enemies) < MOST_ENEMIES:
             y = (self.ground << TILE_BITS) - ENEMY_SIZE
             self.level.enemies.append((kind, column << TILE_BITS, y))
 
     def rest(self) -> None:
-        """Flat ground to land on, with something that grows there."""
+        """Lay flat ground to land on, with plants."""
         columns = 3 + self.below(3)
         what = self.below(4)
         if what == 0:
@@ -104,12 +104,12 @@ class Builder:
     # ---- segments
 
     def add_segment(self, kind: int) -> None:
-        """One of the seven."""
+        """Lay one of the seven kinds of segments."""
         segments = (self.pit, self.pipe, self.blocks, self.coins, self.group, self.stairs, self.bridge)
         segments[kind]()
 
     def pit(self) -> None:
-        """A hole in the ground, sometimes with coins above it."""
+        """Leave a pit, sometimes with coins above it."""
         columns = 2 + self.below(self.plan.pit - 1)
         if self.below(2) == 0:
             for column in range(self.column, self.column + columns):
@@ -117,7 +117,7 @@ class Builder:
         self.column += columns
 
     def pipe(self) -> None:
-        """Two columns wide."""
+        """Build a pipe, two columns wide."""
         height = 1 + self.below(self.plan.pipe)
         left, top = self.column, self.ground - height
         self.lay(2)
@@ -128,7 +128,7 @@ class Builder:
             self.put(left + 1, row, Tile.PIPE_RIGHT)
 
     def blocks(self) -> None:
-        """A row of bricks and blocks to hit from below."""
+        """Lay a row of bricks and blocks to hit from below."""
         columns = 3 + self.below(4)
         for column in range(self.column, self.column + columns):
             chance = self.below(8)
@@ -139,7 +139,7 @@ class Builder:
         self.lay(columns)
 
     def coins(self) -> None:
-        """Coins in a row, low or high."""
+        """Lay a row of coins, low or high."""
         columns = 3 + self.below(4)
         row = self.ground - 1 - self.below(3)
         for column in range(self.column, self.column + columns):
@@ -147,14 +147,14 @@ class Builder:
         self.lay(columns)
 
     def group(self) -> None:
-        """Enemies, two columns apart."""
+        """Place enemies two columns apart."""
         count = 1 + self.below(self.plan.enemies)
         for number in range(count):
             self.add_enemy(self.column + 4 + 2 * number)
         self.lay(5 + 2 * count)
 
     def stairs(self) -> None:
-        """Up and down again."""
+        """Build stairs up and down."""
         height = 1 + self.below(self.plan.stairs)
         for step in range(1, height + 1):
             self.lay_steps(step)
@@ -162,13 +162,13 @@ class Builder:
             self.lay_steps(step)
 
     def lay_steps(self, height: int) -> None:
-        """One column of ground with so many stones on it."""
+        """Lay one column of ground with stones on it."""
         for row in range(self.ground - height, self.ground):
             self.put(self.column, row, Tile.STONE)
         self.lay(1)
 
     def bridge(self) -> None:
-        """A wide pit with planks over it; without bridges only a coin block over flat ground."""
+        """Lay a wide pit with planks; without bridges, a coin block over flat ground."""
         if not self.plan.bridges:
             self.put(self.column + 1, self.ground - 4, Tile.COIN_BLOCK)
             self.lay(3)
@@ -184,7 +184,7 @@ class Builder:
         self.column += 2
 
     def finish(self) -> None:
-        """Flat ground, the last stairs, the flag and the castle."""
+        """Build the last stairs, the flag and the castle."""
         self.ground = LOWEST_GROUND
         self.lay(self.plan.width - END - self.column)
         for step in range(1, self.plan.stairs + 1):
@@ -210,5 +210,5 @@ class Builder:
 
 
 def build_level(rng: np.random.Generator, plan: LevelPlan) -> Level:
-    """A level drawn from the generator."""
+    """Generate a level."""
     return Builder(rng, plan).build()

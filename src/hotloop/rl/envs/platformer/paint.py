@@ -1,4 +1,4 @@
-"""Paints the platformer's tiles and its landscape: pictures of packed colours, -1 where nothing is."""
+"""Paints tiles and landscape of the platformer as pictures of packed colours; -1 is transparent."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CASTLE: tuple[Colour, ...] = ((92, 80, 104), (150, 134, 160), (194, 180, 200))
 
 
 def packed(colour: Colour) -> int:
-    """Red, green and blue in one number."""
+    """Pack red, green and blue into one integer."""
     return colour[0] << 16 | colour[1] << 8 | colour[2]
 
 
 def blank(height: int = TILE, width: int = TILE) -> Picture:
-    """Nothing painted yet."""
+    """Return a transparent picture."""
     return np.full((height, width), CLEAR, dtype=np.int32)
 
 
 def from_text(text: str, swap: Mapping[str, str] | None = None) -> Picture:
-    """A figure of `art`, some of its colours replaced by others."""
+    """Paint a sprite of `art`, with some colours replaced."""
     lines = [line for line in text.split("\n") if line]
     picture = blank(len(lines), len(lines[0]))
     for y, line in enumerate(lines):
@@ -50,12 +50,12 @@ def from_text(text: str, swap: Mapping[str, str] | None = None) -> Picture:
 
 
 def box(picture: Picture, top: int, left: int, bottom: int, right: int, colour: Colour) -> None:
-    """Rows top .. bottom - 1, columns left .. right - 1."""
+    """Fill rows `top` to `bottom - 1`, columns `left` to `right - 1`."""
     picture[top:bottom, left:right] = packed(colour)
 
 
 def disc(picture: Picture, y: int, x: int, radius: int, colour: Colour) -> None:
-    """A filled circle; what goes over the right or left edge comes back on the other side."""
+    """Fill a circle that wraps around the left and right edges."""
     height, width = picture.shape
     down, along = np.mgrid[0:height, 0:width]
     across = np.abs(along - x % width)
@@ -109,7 +109,7 @@ def brick(colours: tuple[Colour, ...]) -> Picture:
 
 
 def coin_block(glow: int) -> Picture:
-    """A golden block with a mark on it, brighter and darker by turns."""
+    """A golden block with a mark that pulses."""
     shade = ((236, 170, 40), (248, 190, 64), (255, 208, 92), (248, 190, 64))[glow]
     picture = bevelled((GOLD[0], shade, GOLD[2]))
     for y, x in ((2, 2), (2, 13), (13, 2), (13, 13)):
@@ -122,7 +122,7 @@ def coin_block(glow: int) -> Picture:
 
 
 def used_block() -> Picture:
-    """What is left of a golden block."""
+    """A golden block after it was hit."""
     picture = bevelled(WOOD)
     for y, x in ((3, 3), (3, 12), (12, 3), (12, 12)):
         box(picture, y, x, y + 1, x + 1, WOOD[0])
@@ -225,7 +225,7 @@ def window() -> Picture:
 
 
 def tile_pictures() -> list[list[Picture]]:
-    """For each tile its four pictures in turn, [16, 16] each."""
+    """Return the four animation pictures of each tile, [16, 16] each."""
     top, below, shrub = pipe(True), pipe(False), bush()
     still = {
         Tile.EMPTY: blank(),
@@ -264,7 +264,7 @@ def tile_pictures() -> list[list[Picture]]:
 
 
 def sky() -> Picture:
-    """Evening blue down to a warm horizon, far mountains, clouds; [240, 512], nothing left clear."""
+    """Evening sky, distant mountains and clouds, [240, 512]; opaque."""
     picture = blank(HEIGHT, LANDSCAPE)
     high, low = np.array((72, 132, 222)), np.array((214, 232, 244))
     bands = 20
@@ -317,7 +317,7 @@ def cloud(picture: Picture, y: int, x: int, size: int) -> None:
 
 
 def hills() -> Picture:
-    """Rounded hills with trees, water below; [240, 512], clear where the sky is seen."""
+    """Rounded hills with trees and water, [240, 512]; transparent above."""
     picture = blank(HEIGHT, LANDSCAPE)
     for x, top, radius in ((70, 150, 110), (300, 158, 140), (430, 168, 100)):
         disc(picture, top + radius, x, radius, (52, 128, 96))
@@ -349,7 +349,7 @@ def hills() -> Picture:
 
 
 def tree(picture: Picture, x: int, y: int) -> None:
-    """A round tree whose foot stands at y."""
+    """A round tree with its foot at y."""
     box(picture, y - 6, x - 1, y + 3, x + 2, (84, 58, 48))
     disc(picture, y - 12, x, 8, (30, 92, 66))
     disc(picture, y - 13, x, 7, (46, 124, 74))

@@ -1,4 +1,4 @@
-"""One frame of the platformer drawn plainly, layer over layer: what the compiled drawing is held to."""
+"""Draws a frame of the platformer layer by layer: the reference for the compiled drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bytes = NDArray[np.uint8]
 
 
 def draw_frame(game: Platformer) -> NDArray[np.uint8]:
-    """The game as it stands, RGB uint8 [240, 256, 3], the caller's to keep."""
+    """Draw the game as a new RGB image, uint8 [240, 256, 3]."""
     art = atlas.make_art()
     along = np.arange(WIDTH)
     picture = art.sky[:, (game.camera // 4 + along) % LANDSCAPE]
@@ -45,7 +45,7 @@ def draw_frame(game: Platformer) -> NDArray[np.uint8]:
 
 
 def draw_player(picture: Bytes, game: Platformer) -> None:
-    """Standing, running, in the air or hurt; a golden helmet when tall."""
+    """Choose the player's sprite: standing, running, in the air or hurt; golden helmet when tall."""
     x, y = game.x >> c.UNIT_BITS, game.y >> c.UNIT_BITS
     if game.dead:
         sprite = atlas.HURT
@@ -60,7 +60,7 @@ def draw_player(picture: Bytes, game: Platformer) -> None:
 
 
 def draw_enemy(picture: Bytes, game: Platformer, enemy: Enemy) -> None:
-    """Walking with two pictures in turn, or squashed; looks where it goes."""
+    """Choose an enemy's sprite: walking (two alternating ones) or squashed; it faces forward."""
     first = atlas.BLOB_A if enemy.kind == c.BLOB else atlas.BEETLE_A
     step = 2 if enemy.state == c.SQUASHED else game.frames // 8 % 2
     shown = atlas.make_art().sprites[first + step]
@@ -69,7 +69,7 @@ def draw_enemy(picture: Bytes, game: Platformer, enemy: Enemy) -> None:
 
 
 def write(picture: Bytes, left: int, text: str) -> None:
-    """A line of the display."""
+    """Draw a line of the display."""
     for place, letter in enumerate(text):
         if letter != " ":
             glyph = atlas.make_art().glyphs[atlas.GLYPHS.index(letter)]
@@ -77,7 +77,7 @@ def write(picture: Bytes, left: int, text: str) -> None:
 
 
 def put(picture: Bytes, top: int, left: int, sprite: Bytes) -> None:
-    """Paint what is not clear of a sprite; what lies outside the picture is cut off."""
+    """Draw the opaque pixels of a sprite, clipped to the picture."""
     above, before = max(-top, 0), max(-left, 0)
     seen = sprite[above : max(HEIGHT - top, 0), before : max(WIDTH - left, 0)]
     if seen.size:

@@ -1,7 +1,7 @@
-"""The rules of the platformer, one game in plain Python: what the compiled batch is held to, frame by frame.
+"""The rules of the platformer for one game in plain Python: the reference for the compiled batch.
 
-A frame goes: speed along, jump and gravity, move along, move up or down, coins, camera, enemies, contacts,
-clock, flag. Positions are in units of 1/16 pixel; x grows to the right, y downwards.
+Order within a frame: horizontal speed, jump and gravity, horizontal move, vertical move, coins, camera,
+enemies, contacts, clock, flag. Positions are in units of 1/16 pixel; x points right, y down.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Enemy:
     fall: int = 0
     state: int = c.WAITING
     timer: int = 0
-    """Frames that a squashed enemy is still seen."""
+    """Frames for which a squashed enemy stays visible."""
 
 
 class Platformer:
-    """One game. `rng` is a numpy generator or a seed for one; the game draws only `rng.random()`.
+    """One game. `rng` is a numpy generator or a seed; the game only calls `rng.random()`.
 
-    With `draw=False` the observations are empty, for tests of the rules alone.
+    With `draw=False`, observations are empty, for tests of the rules alone.
     """
 
     def __init__(
@@ -54,28 +54,28 @@ class Platformer:
         self.draws = draw
 
     def reset(self) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """A new level, or the fixed one anew, and the player at its left end."""
+        """Start an episode on a new or the fixed level, with the player at its left end."""
         fixed = self.config.level
         rng = self.rng if fixed is None else np.random.default_rng(fixed)
         self.level: Level = build_level(rng, self.config.plan)
         self.tiles = self.level.tiles
         self.enemies = [Enemy(*enemy) for enemy in self.level.enemies]
         self.x, self.y = c.START_COLUMN << c.TILE_BITS, (LOWEST_GROUND << c.TILE_BITS) - c.BOX_HEIGHT
-        self.speed, self.fall = 0, 0  # along and down, units a frame
+        self.speed, self.fall = 0, 0  # horizontal and vertical, units per frame
         self.on_ground, self.faces_left, self.held_jump = True, False, False
         self.status, self.safe = c.SMALL, 0
         self.camera = 0  # pixels
         self.frames = 0
         self.time, self.coins, self.score, self.life = c.CLOCK, 0, 0, c.LIVES
         self.flag_get = self.dead = False
-        self.pop_x, self.pop_y, self.pop_frames = 0, 0, 0  # what came out of a block, pixels
+        self.pop_x, self.pop_y, self.pop_frames = 0, 0, 0  # what came out of a block; pixels
         self.pop_star = False
         return self.observe(), self.info()
 
     def step(self, action: int) -> Step:
-        """One frame with the buttons of the action held."""
+        """Play one frame with the action's buttons held."""
         if not 0 <= action < c.ACTIONS:
-            raise HotloopError(f"action {action} is not in 0 .. {c.ACTIONS - 1}.")
+            raise HotloopError(f"invalid action {action}; use 0 to {c.ACTIONS - 1}.")
         x_before, time_before = self.x >> c.UNIT_BITS, self.time
         self.frames += 1
         self.safe = max(self.safe - 1, 0)
@@ -117,7 +117,7 @@ class Platformer:
         return self.observe(), float(reward), terminated, truncated, self.info()
 
     def info(self) -> dict[str, Any]:
-        """Where the player is (pixels; y from the bottom to its feet) and what it has."""
+        """Return the player's position (pixels; y from the bottom to its feet) and status."""
         return {
             "x_pos": self.x >> c.UNIT_BITS,
             "y_pos": HEIGHT - ((self.y + c.BOX_HEIGHT) >> c.UNIT_BITS),
@@ -130,7 +130,7 @@ class Platformer:
         }
 
     def observe(self) -> NDArray[np.uint8]:
-        """The frame, RGB uint8 [240, 256, 3]."""
+        """Draw the frame, RGB uint8 [240, 256, 3]."""
         if not self.draws:
             return _NOT_DRAWN
         return draw_frame(self)
@@ -138,7 +138,7 @@ class Platformer:
     # ---- the player
 
     def _steer(self, direction: int, run: bool) -> None:
-        """Speed up towards the limit, slow down without a button or above the limit, turn faster."""
+        """Accelerate to the limit; slow down without a button or above the limit; turn faster."""
         if direction == 0:
             self.speed -= c.FRICTION * ((self.speed > 0) - (self.speed < 0))
             return
@@ -152,7 +152,7 @@ class Platformer:
         self.speed = forward * direction
 
     def _jump(self, pressed: bool) -> None:
-        """A jump begins when A goes down on the ground; A held makes it higher."""
+        """Start a jump when A is pressed on the ground; holding A makes it higher."""
         if pressed and not self.held_jump and self.on_ground:
             self.fall = -(c.JUMP_SPEED + abs(self.speed) // 4)
         self.held_jump = pressed
@@ -160,7 +160,7 @@ class Platformer:
         self.fall = min(self.fall, c.FALL_SPEED)
 
     def _move_along(self) -> None:
-        """Stops at walls and at the left edge of what is seen."""
+        """Move horizontally; walls and the left edge of the screen stop the player."""
         self.x += self.speed
         if self.x < self.camera << c.UNIT_BITS:
             self.x, self.speed = self.camera << c.UNIT_BITS, max(self.speed, 0)
@@ -175,7 +175,7 @@ class Platformer:
                 self.x, self.speed = (column + 1) << c.TILE_BITS, 0
 
     def _move_down(self) -> None:
-        """Lands on what is below; what is above stops a jump and is hit."""
+        """Move vertically: land on solid cells below, hit blocks above."""
         self.y += self.fall
         self.on_ground = False
         columns = _cells(self.x, c.BOX_WIDTH)
@@ -192,7 +192,7 @@ class Platformer:
                 self._hit_block(hit[0], row)
 
     def _hit_block(self, column: int, row: int) -> None:
-        """Bricks break, coin blocks give a coin, star blocks the star that makes tall."""
+        """Break a brick, or open a block: a coin, or a star that makes the player tall."""
         tile = self.tile(column, row)
         if tile == Tile.BRICK:
             self.tiles[column, row] = Tile.EMPTY
@@ -247,7 +247,7 @@ class Platformer:
             enemy.state = c.GONE
 
     def _meet(self, enemy: Enemy, falling: bool) -> None:
-        """Feet on its top squash it; any other touch costs the star or the life."""
+        """Squash an enemy hit from above; any other contact costs the star or the life."""
         apart = (
             enemy.x >= self.x + c.BOX_WIDTH
             or enemy.x + c.ENEMY_SIZE <= self.x
@@ -269,7 +269,7 @@ class Platformer:
     # ---- the level
 
     def tile(self, column: int, row: int) -> int:
-        """What a cell holds; above and below the screen nothing, beyond the ends stone."""
+        """Return the tile of a cell: EMPTY above and below the screen, STONE beyond the level's ends."""
         if not 0 <= row < c.ROWS:
             return Tile.EMPTY
         if not 0 <= column < self.level.width:
@@ -277,12 +277,12 @@ class Platformer:
         return int(self.tiles[column, row])
 
     def solid(self, column: int, row: int) -> bool:
-        """Whether a cell stops what moves."""
+        """Whether a cell is solid."""
         return c.FIRST_SOLID <= self.tile(column, row) <= c.LAST_SOLID
 
 
 def _cells(begin: int, length: int) -> range:
-    """The columns or rows that a box covers."""
+    """Return the columns or rows that a box covers."""
     return range(begin >> c.TILE_BITS, ((begin + length - 1) >> c.TILE_BITS) + 1)
 
 

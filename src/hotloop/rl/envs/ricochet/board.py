@@ -1,7 +1,7 @@
-"""The board of Ricochet Robots in plain Python: positions, moves, and what an agent sees of them.
+"""The board of Ricochet Robots in plain Python: positions, moves and observations.
 
-Cells are numbered row by row. The walls of a cell are four bits, one for each direction; a wall between
-two cells is set on both sides, and the border of the board is walls too.
+Cells are numbered row by row. The walls of a cell are four bits, one for each direction. A wall between two
+cells is set in both, and the border of the board consists of walls, too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Position:
     """A board with its robots and the target."""
 
     size: int
-    """Cells along a side."""
+    """Number of cells along a side."""
     walls: tuple[int, ...]
-    """For each cell, row by row: bit d is set when a wall stands on its side d (up, down, left, right)."""
+    """Per cell, row by row: bit d is set if there is a wall on side d (up, down, left, right)."""
     robots: tuple[int, ...]
     """The cell of each robot."""
     target: int
@@ -33,7 +33,7 @@ class Position:
 
 
 def neighbour(size: int, cell: int, direction: int) -> int | None:
-    """The next cell in a direction, None across the border."""
+    """Return the adjacent cell in a direction, or None across the border."""
     row, column = divmod(cell, size)
     row += (-1, 1, 0, 0)[direction]
     column += (0, 0, -1, 1)[direction]
@@ -42,13 +42,13 @@ def neighbour(size: int, cell: int, direction: int) -> int | None:
 
 @cache
 def centre_cells(size: int) -> tuple[int, ...]:
-    """The walled cells in the middle, which nobody can enter: one on odd boards, four on even ones."""
+    """Return the walled-in cells in the middle: one on boards of odd size, four on even ones."""
     middle = (size // 2,) if size % 2 else (size // 2 - 1, size // 2)
     return tuple(row * size + column for row in middle for column in middle)
 
 
 def add_wall(walls: list[int], size: int, cell: int, direction: int) -> None:
-    """Put a wall on one side of a cell, seen from both sides."""
+    """Add a wall on one side of a cell, and to the cell behind it."""
     walls[cell] |= 1 << direction
     other = neighbour(size, cell, direction)
     if other is not None:
@@ -56,7 +56,7 @@ def add_wall(walls: list[int], size: int, cell: int, direction: int) -> None:
 
 
 def empty_walls(size: int) -> list[int]:
-    """A board with nothing but its border and its walled centre."""
+    """Return a board with only its border and its walled centre."""
     walls = [0] * (size * size)
     centre = centre_cells(size)
     for cell in range(size * size):
@@ -68,7 +68,7 @@ def empty_walls(size: int) -> list[int]:
 
 
 def slide(position: Position, robot: int, direction: int) -> int:
-    """The cell where a robot comes to rest: before a wall, the border or another robot."""
+    """Return the cell where a sliding robot stops: at a wall or another robot."""
     cell = position.robots[robot]
     while not position.walls[cell] & (1 << direction):
         ahead = neighbour(position.size, cell, direction)
@@ -79,7 +79,7 @@ def slide(position: Position, robot: int, direction: int) -> int:
 
 
 def move(position: Position, action: int) -> Position:
-    """The position after robot `action // 4` slid in direction `action % 4`."""
+    """Return the position after robot `action // 4` slides in direction `action % 4`."""
     robot, direction = divmod(action, 4)
     robots = list(position.robots)
     robots[robot] = slide(position, robot, direction)
@@ -92,10 +92,10 @@ def is_solved(position: Position) -> bool:
 
 
 def symbolic(position: Position) -> NDArray[np.float32]:
-    """The position as a vector, float32 [3 robots + 2 + 2 size^2], all in 0 .. 1.
+    """Return the position as a vector, float32 [3 robots + 2 + 2 size^2], values in 0..1.
 
     Row and column of each robot and of the target (divided by size - 1), which robot is the target's
-    (one-hot), then for each cell whether a wall stands below it and to its right.
+    (one-hot), then for each cell whether it has a wall below and a wall on the right.
     """
     last = np.float32(position.size - 1)
     places = [*position.robots, position.target]
@@ -108,7 +108,7 @@ def symbolic(position: Position) -> NDArray[np.float32]:
 
 
 def ahead(position: Position, lookahead: int) -> NDArray[np.float32]:
-    """What each move would lead to, float32 [4 robots (2 + lookahead)]; nothing without lookahead.
+    """Return what each move would lead to, float32 [4 robots (2 + lookahead)]; empty without lookahead.
 
     For each action: where its robot would end, row and column seen from the target and divided by size - 1;
     whether that solves the board; with lookahead 2 also whether one more move of the target's robot would.
@@ -128,7 +128,7 @@ def ahead(position: Position, lookahead: int) -> NDArray[np.float32]:
 
 
 def image(position: Position) -> NDArray[np.float32]:
-    """The position as planes, float32 [robots + 6, size, size] of 0 and 1.
+    """Return the position as planes of 0 and 1, float32 [robots + 6, size, size].
 
     One plane for each robot, the target, the target's robot, then walls up, down, left and right.
     """

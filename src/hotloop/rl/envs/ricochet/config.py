@@ -1,4 +1,4 @@
-"""The settings of Ricochet Robots, checked once."""
+"""Settings of Ricochet Robots."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ MOST_ROBOTS = 5
 DEEPEST = 12
 OBSERVATION_MODES = ("rgb_image", "image", "symbolic")
 RENDERINGS = ("compiled", "pil")
-FARTHEST = 2  # moves that `symbolic` can look ahead
+FARTHEST = 2  # longest lookahead of `symbolic`, in moves
 PICTURE = 128
 """Height and width of an `rgb_image` observation in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RicochetConfig:
-    """What a Ricochet Robots environment is made of."""
+    """Settings of a Ricochet Robots environment."""
 
     board_size: int = 8
-    """Cells along a side, 7 to 16."""
+    """Number of cells along a side, 7 to 16."""
     robots: int = 4
-    """1 to 5."""
+    """Number of robots, 1 to 5."""
     obs_mode: str = "rgb_image"
     """`rgb_image` uint8 [3, 128, 128], `image` float32 planes, `symbolic` float32 vector."""
     lookahead: int = 0
-    """With `symbolic`, 1: also where each move ends and whether it solves; 2: and whether one more would."""
+    """For `symbolic`. 1 adds where each move ends and whether it solves the board; 2: or one move later."""
     rendering: str = "compiled"
-    """Who draws `rgb_image`: `pil` (the reference) or `compiled`; the pixels are the same."""
+    """Renderer of `rgb_image`: `pil` (the reference) or `compiled`; the pixels are the same."""
     noop: bool = False
-    """Whether one more action, the last, moves nothing."""
+    """Whether there is a no-op, as the last action."""
     max_episode_steps: int = 100
     """Steps after which an episode is truncated."""
     max_solution_moves: int = 6
-    """Every board made has a solution of at most so many moves, 1 to 12."""
+    """Longest shortest solution of a generated board in moves, 1 to 12."""
     step_reward: float = -0.01
-    """For every step, the last included."""
+    """Reward of every step, the last one included."""
     goal_reward: float = 1.0
-    """Added when the target's robot stops on the target."""
+    """Reward added when the target's robot stops on the target."""
 
     def __post_init__(self) -> None:
         self._check_number("board_size", SMALLEST, LARGEST, "smaller boards have no room for their walls")
@@ -51,22 +51,22 @@ class RicochetConfig:
         self._check_number("lookahead", 0, FARTHEST, "to look farther is to solve it")
         if self.lookahead and self.obs_mode != "symbolic":
             raise HotloopError(
-                f"lookahead={self.lookahead} needs obs_mode='symbolic', not {self.obs_mode!r}; leave one out."
+                f"lookahead={self.lookahead} needs obs_mode='symbolic', not {self.obs_mode!r}; change one."
             )
         for name in ("step_reward", "goal_reward"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise HotloopError(f"{name}={value!r} is no reward; give a finite number.")
+                raise HotloopError(f"{name}={value!r} is not a valid reward; use a finite number.")
         for name, allowed in (("obs_mode", OBSERVATION_MODES), ("rendering", RENDERINGS)):
             value = getattr(self, name)
             if value not in allowed:
-                raise HotloopError(f"{name}={value!r} is not known; use {' or '.join(map(repr, allowed))}.")
+                raise HotloopError(f"unknown {name}={value!r}; use {' or '.join(map(repr, allowed))}.")
 
     def _check_number(self, name: str, least: int, most: int, why: str) -> None:
         value: Any = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise HotloopError(
-                f"{name}={value!r} cannot be used; give a whole number from {least} to {most} ({why})."
+                f"{name}={value!r} is out of range; use a whole number from {least} to {most} ({why})."
             )
 
     @property
@@ -76,7 +76,7 @@ class RicochetConfig:
 
     @property
     def numbers_ahead(self) -> int:
-        """Numbers that looking ahead adds to a symbolic observation."""
+        """Number of values that lookahead adds to a symbolic observation."""
         return 4 * self.robots * (2 + self.lookahead) if self.lookahead else 0
 
     @property

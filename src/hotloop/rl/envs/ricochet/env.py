@@ -1,4 +1,4 @@
-"""`hotloop/Ricochet-v0` for Gymnasium: batched and single."""
+"""`hotloop/Ricochet-v0`: single and vector environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _observing = profile("env_rgb_observation_generation")
 
 
 def observation_space(config: RicochetConfig) -> Box:
-    """The space of the configured observation mode."""
+    """Return the observation space for the configured mode."""
     if config.obs_mode == "rgb_image":
         return Box(0, 255, (3, PICTURE, PICTURE), np.uint8)
     cells = config.board_size**2
@@ -37,15 +37,15 @@ def _config(settings: dict[str, Any]) -> RicochetConfig:
     known = [field.name for field in fields(RicochetConfig)]
     for name in settings:
         if name not in known:
-            raise HotloopError(f"{name!r} is not a setting of Ricochet; use {', '.join(known)}.")
+            raise HotloopError(f"Ricochet has no setting {name!r}; use {', '.join(known)}.")
     return RicochetConfig(**settings)
 
 
 class RicochetVectorEnv(BatchedEnv):
     """Many boards of Ricochet Robots; the settings are those of `RicochetConfig`.
 
-    Infos: `optimal_moves`, the moves of a shortest solution from the episode's first position.
-    For kernels of your own: `rows`, `options`, `values`, and `flat`, the observations as [rows, n].
+    Infos: `optimal_moves`, the length of a shortest solution from the episode's first position.
+    For your own kernels: `rows`, `options`, `values`, and `flat`, the observations as [rows, n].
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RicochetVectorEnv(BatchedEnv):
         self._bind()
 
     def _bind(self) -> None:
-        """What kernels are handed: tuples and views of the arrays, which a copied environment makes anew."""
+        """Build the tuples and views passed to kernels; a copy of the environment builds its own."""
         self.rows = kernels.Rows(
             self.walls,
             self.pieces,
@@ -102,11 +102,11 @@ class RicochetVectorEnv(BatchedEnv):
             self.terminated,
             self.truncated,
         )
-        # Planes are written flat, so that planes and vectors are one kind of array for the kernels.
+        # Flat, so that planes and vectors have the same type in kernels.
         self.flat = self.observations.reshape(self.num_envs, -1)
         self._final_flat = self.final_observations.reshape(len(self.final_observations), -1)
 
-    # ---- for BatchedEnv
+    # ---- methods that BatchedEnv calls
 
     def _step_rows(self, start: int, stop: int) -> int:
         if self._draws:
@@ -160,10 +160,10 @@ class RicochetVectorEnv(BatchedEnv):
     def _render_row(self, row: int) -> NDArray[np.uint8]:
         return render.rgb_array(self.position(row))
 
-    # ---- of its own
+    # ---- more than Gymnasium's API
 
     def position(self, row: int) -> Position:
-        """The board of one row as it stands."""
+        """Return the current board of one row."""
         robots = self.config.robots
         *places, target, target_robot = self.pieces[row, : robots + 2].tolist()
         return Position(
@@ -173,10 +173,10 @@ class RicochetVectorEnv(BatchedEnv):
     def expert_actions(
         self, max_moves: int = 20, max_states: int = 1 << 22
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row the first action of a shortest solution from here, and how many moves it takes.
+        """Return the first action of a shortest solution for each row, and its number of moves.
 
-        The action is -1 where no solution of at most `max_moves` was found; moves is then -1 when there
-        is none, -2 when the search would have had to keep more than `max_states` positions.
+        The action is -1 where no solution of at most `max_moves` moves was found. The number of moves is then
+        -1 if there is none, or -2 if the search would have needed more than `max_states` positions.
         """
         config = self.config
         moves = np.zeros(self.num_envs, dtype=np.int64)
@@ -187,7 +187,7 @@ class RicochetVectorEnv(BatchedEnv):
         return actions[:, 0], moves
 
     def _draw_rows(self, start: int, stop: int, only_new: bool = False) -> None:
-        """Bring the pictures of some rows up to date; PIL draws each from scratch."""
+        """Update the pictures of some rows; PIL draws each from scratch."""
         if self._assets is not None:
             with _observing:
                 kernels_draw.draw_rows(
@@ -210,7 +210,7 @@ class RicochetVectorEnv(BatchedEnv):
                 fresh[row] = fresh[row] if fresh[row] == kernels.DUE else kernels.SHOWN
 
     def _scratch_for(self, start: int) -> tuple[kernels.Scratch, NDArray[np.uint64]]:
-        """Working memory of the thread whose rows begin at `start`, made once."""
+        """Return the scratch memory of the thread whose rows start at `start`; allocated once."""
         if start not in self._scratch:
             memory = kernels.Scratch(*kernels_solve.make_scratch())
             self._scratch[start] = memory, np.zeros((64, 64, 2), dtype=np.uint64)
@@ -229,10 +229,10 @@ class RicochetEnv(SingleEnv):
 
     @property
     def position(self) -> Position:
-        """The board as it stands."""
+        """Return the current board."""
         return self.batch.position(0)
 
     def expert_action(self) -> int | None:
-        """The first action of a shortest solution from here; None where none was found."""
+        """Return the first action of a shortest solution, or None if none was found."""
         action = int(self.batch.expert_actions()[0][0])
         return action if action >= 0 else None

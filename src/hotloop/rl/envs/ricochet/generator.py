@@ -1,7 +1,7 @@
-"""Random boards in plain Python: what the compiled generator is held to, draw by draw.
+"""Generates random boards in plain Python: the reference for the compiled generator.
 
-Quadrants are numbered upper left, upper right, lower left, lower right. Places inside a quadrant are
-counted from the board's corner, so one rule serves all four.
+Quadrants are numbered upper left, upper right, lower left, lower right. Cells inside a quadrant are counted
+from the board's corner, so one rule covers all four.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ CORNERS = ((UP, LEFT), (UP, RIGHT), (DOWN, LEFT), (DOWN, RIGHT))
 
 
 def generate(rng: np.random.Generator, config: RicochetConfig) -> tuple[Position, int]:
-    """A position that can be solved within `max_solution_moves`, and the moves of a shortest solution.
+    """Return a position solvable within `max_solution_moves`, and the length of a shortest solution.
 
-    A board that has no room left for an L, or cannot be solved in time, is thrown away and the next
-    one drawn.
+    Boards without room for an L-shaped wall or without such a solution are discarded.
     """
     while True:
         position = draw_position(rng, config)
@@ -41,7 +40,7 @@ def generate(rng: np.random.Generator, config: RicochetConfig) -> tuple[Position
 
 
 def draw_position(rng: np.random.Generator, config: RicochetConfig) -> Position | None:
-    """A random board, target and robots; None when an L found no room."""
+    """Draw a board, target and robots; None if there was no room for an L-shaped wall."""
     size = config.board_size
     walls = empty_walls(size)
     _draw_edge_walls(rng, walls, config)
@@ -59,9 +58,9 @@ def draw_position(rng: np.random.Generator, config: RicochetConfig) -> Position 
 
 
 def _draw_edge_walls(rng: np.random.Generator, walls: list[int], config: RicochetConfig) -> None:
-    """In each quadrant walls that stand on the border: half on its upper or lower side, half on the other.
+    """Add walls at the border of each quadrant: half at the upper or lower side, half at the other.
 
-    They do not stand right beside each other where there is room for that.
+    They are not adjacent to each other if there is enough room.
     """
     size, half = config.board_size, config.board_size // 2
     for quadrant in range(4):
@@ -81,9 +80,9 @@ def _draw_edge_walls(rng: np.random.Generator, walls: list[int], config: Ricoche
 
 
 def _draw_corners(rng: np.random.Generator, walls: list[int], config: RicochetConfig) -> list[int] | None:
-    """In each quadrant L-shaped walls around cells that touch neither the border, the centre nor each other.
+    """Add L-shaped walls in each quadrant around cells that touch neither border, centre nor each other.
 
-    Each of the four orientations comes equally often: in fours, shuffled.
+    The four orientations are equally frequent: they come in shuffled groups of four.
     """
     size, half = config.board_size, config.board_size // 2
     corners: list[int] = []

@@ -1,7 +1,7 @@
-"""The rules compiled, for batches; `rules.Ricochet` is their twin.
+"""The rules of Ricochet Robots, compiled for batches; `rules.Ricochet` is the readable reference.
 
 The state of a batch is two arrays, first index the row:
-walls   uint8 [rows, size * size], bits as in `rules.Position`;
+walls   uint8 [rows, size * size], bits as in `board.Position`;
 pieces  int32 [rows, robots + 7], columns: the cell of each robot, then at `robots` + TARGET .. FRESH.
 
 The functions on one row (`step_row`, `reset_row`, `observe_row`) may be called from other kernels. Those
@@ -22,20 +22,20 @@ from hotloop.rl.envs.ricochet.kernels_generate import generate_row
 from hotloop.rl.envs.ricochet.kernels_solve import PATH, solve_board
 from hotloop.rl.envs.streams import Streams
 
-# Columns of `pieces` behind the robots.
+# Columns of `pieces` after the robots.
 TARGET, TARGET_ROBOT, OPTIMAL_MOVES, FINAL_OPTIMAL_MOVES, MOVED, CAME_FROM, FRESH = range(7)
 COLUMNS = 7
-# Values of the column FRESH: what is shown is up to date but for the last move; a new board, not shown yet;
-# a new board is due.
+# Values of the column FRESH: the observation misses only the last move; it misses a new board; the row
+# needs a new board.
 SHOWN, NEW, DUE = range(3)
-# What a step of a batch answers when no action was wrong.
+# Return values of a batch step if all actions are valid.
 DONE, RESETS_DUE = -1, -2
 # Entries of `options`, int64.
 SIZE, ROBOTS, ACTIONS, MAX_STEPS, MAX_MOVES, PLANES, MODE, LOOKAHEAD = range(8)
 
 
 class Rows(NamedTuple):
-    """What belongs to the rows of a batch: its state, its streams and what a step leaves."""
+    """State, random streams and step results of a batch."""
 
     walls: NDArray[np.uint8]
     pieces: NDArray[np.int32]
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of one thread."""
+    """Scratch memory of one thread."""
 
     words: NDArray[np.uint64]
     numbers: NDArray[np.int32]
@@ -56,7 +56,7 @@ class Scratch(NamedTuple):
 
 @kernel
 def first_bad_action(actions: NDArray[np.int64], count: int) -> int:
-    """The first row whose action is not in 0 .. count - 1, or -1."""
+    """Return the first row whose action is not in 0 to count - 1, or -1."""
     for row in range(actions.shape[0]):
         if actions[row] < 0 or actions[row] >= count:
             return row
@@ -65,7 +65,7 @@ def first_bad_action(actions: NDArray[np.int64], count: int) -> int:
 
 @kernel
 def reset_row(rows: Rows, row: int, options: NDArray[np.int64], scratch: Scratch) -> None:
-    """A new board, target and robots, drawn from the row's stream; the last board's optimum is kept aside."""
+    """Generate a new board from the row's stream; save the previous board's optimum."""
     robots = options[ROBOTS]
     pieces = rows.pieces[row]
     pieces[robots + FINAL_OPTIMAL_MOVES] = pieces[robots + OPTIMAL_MOVES]
@@ -87,7 +87,7 @@ def reset_row(rows: Rows, row: int, options: NDArray[np.int64], scratch: Scratch
 
 @kernel
 def slide_row(rows: Rows, row: int, size: int, robots: int, robot: int, direction: int) -> int:
-    """The cell where a robot comes to rest: before a wall, the border or another robot."""
+    """Return the cell where a sliding robot stops: at a wall or another robot."""
     step = -size if direction == 0 else size if direction == 1 else -1 if direction == 2 else 1
     cell = int(rows.pieces[row, robot])
     while rows.walls[row, cell] & (1 << direction) == 0:
@@ -103,7 +103,7 @@ def slide_row(rows: Rows, row: int, size: int, robots: int, robot: int, directio
 def step_row(
     rows: Rows, row: int, action: int, options: NDArray[np.int64], values: NDArray[np.float64]
 ) -> bool:
-    """Move one robot, set reward and flags; True when the episode is over. values: step and goal reward."""
+    """Move one robot, set reward and flags; return True at an episode's end. values: step, goal reward."""
     robots = options[ROBOTS]
     pieces = rows.pieces[row]
     pieces[robots + MOVED] = -1
@@ -124,12 +124,12 @@ def step_row(
     return bool(terminated or truncated)
 
 
-# ---- observations as numbers; `observations` float32 [rows, ...]
+# ---- symbolic and image observations; `observations` float32 [rows, ...]
 
 
 @kernel
 def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observations: Any) -> None:
-    """Write the vector of `rules.symbolic`; after a step only what changed."""
+    """Write the vector of `board.symbolic`; after a step, only what changed."""
     pieces = rows.pieces[row]
     last = np.float32(size - 1)
     if pieces[robots + FRESH] != NEW:
@@ -152,7 +152,7 @@ def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observati
 
 @kernel
 def observe_ahead_row(rows: Rows, row: int, size: int, robots: int, further: bool, observations: Any) -> None:
-    """Write the numbers of `rules.ahead` behind the vector; any move may change all of them."""
+    """Append the values of `board.ahead` to the vector; any move may change all of them."""
     pieces = rows.pieces[row]
     whose, target = pieces[robots + TARGET_ROBOT], pieces[robots + TARGET]
     last, at = np.float32(size - 1), 3 * robots + 2 + 2 * size * size
@@ -176,7 +176,7 @@ def observe_ahead_row(rows: Rows, row: int, size: int, robots: int, further: boo
 
 @kernel
 def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations: Any) -> None:
-    """Write the planes of `rules.image`, flat [rows, planes * size^2]; after a step only what changed."""
+    """Write the planes of `board.image`, flat [rows, planes * size^2]; after a step, only what changed."""
     pieces = rows.pieces[row]
     cells = size * size
     whose = pieces[robots + TARGET_ROBOT]
@@ -202,7 +202,7 @@ def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations
 
 @kernel
 def observe_row(rows: Rows, row: int, options: NDArray[np.int64], observations: Any) -> None:
-    """Write the row's observation, planes or vector; after a step only what changed."""
+    """Write the row's observation, planes or vector; after a step, only what changed."""
     if options[PLANES] == 1:
         observe_image_row(rows, row, options[SIZE], options[ROBOTS], observations)
     else:
@@ -228,9 +228,9 @@ def step_rows(
     start: int,
     stop: int,
 ) -> int:
-    """One step of rows start .. stop - 1, observations as numbers.
+    """Step rows `start` to `stop - 1`, with symbolic or image observations.
 
-    Returns the first row with a bad action (nothing is changed then), DONE or RESETS_DUE.
+    Returns the first row with an invalid action (then nothing has changed), DONE or RESETS_DUE.
     """
     wrong = first_bad_action(actions, options[ACTIONS])
     if wrong >= 0:
@@ -251,7 +251,7 @@ def step_rows(
 def advance_row(
     rows: Rows, row: int, action: int, options: NDArray[np.int64], values: NDArray[np.float64]
 ) -> bool:
-    """A step, or with NEXT_STEP the mark that a row needs a new board; True when its episode ended now."""
+    """Step a row, or with NEXT_STEP mark it for a new board; return True if its episode has just ended."""
     robots = options[ROBOTS]
     if rows.over[row] and options[MODE] == NEXT_STEP:
         rows.pieces[row, robots + FRESH] = DUE
@@ -278,7 +278,7 @@ def advance_rows(
     start: int,
     stop: int,
 ) -> int:
-    """As `step_rows` for pictures, which are drawn afterwards, before any reset."""
+    """`step_rows` for pictures, which are drawn afterwards and before any reset."""
     wrong = first_bad_action(actions, options[ACTIONS])
     if wrong >= 0:
         return wrong
@@ -292,7 +292,7 @@ def advance_rows(
 
 @kernel
 def reset_rows(rows: Rows, options: NDArray[np.int64], scratch: Scratch, start: int, stop: int) -> None:
-    """New boards for those of the rows start .. stop - 1 that are due."""
+    """Generate new boards for rows `start` to `stop - 1` that need one."""
     for row in range(start, stop):
         if rows.pieces[row, options[ROBOTS] + FRESH] == DUE:
             reset_row(rows, row, options, scratch)
@@ -302,7 +302,7 @@ def reset_rows(rows: Rows, options: NDArray[np.int64], scratch: Scratch, start: 
 def observe_new_rows(
     rows: Rows, observations: Any, options: NDArray[np.int64], start: int, stop: int
 ) -> None:
-    """First observations, as numbers, of the rows with a new board."""
+    """Write the first observations of the rows with a new board."""
     for row in range(start, stop):
         if rows.pieces[row, options[ROBOTS] + FRESH] == NEW:
             observe_row(rows, row, options, observations)
@@ -317,7 +317,7 @@ def solve_rows(
     moves: NDArray[np.int64],
     actions: NDArray[np.int64],
 ) -> None:
-    """For each row the moves of a shortest solution (see `solve_board`) and its actions, as many as fit.
+    """Find a shortest solution for each row: its number of moves (see `solve_board`) and its actions.
 
     limits: size, robots, most moves, most positions kept, whether the target's robot must turn.
     moves [rows]; actions [rows, n], -1 where there is none.

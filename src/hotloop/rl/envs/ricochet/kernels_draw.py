@@ -1,8 +1,8 @@
-"""Drawing compiled: the same pixels as `render.rgb_image`, and only where something changed.
+"""Compiled drawing: the same pixels as `render.rgb_image`, but only changed areas are drawn.
 
-Each row keeps its board as drawn, one byte a pixel (a number in PALETTE). Painting copies sprites that
-PIL drew once. `refresh` then resizes a part of it as PIL does: a pass along the rows and a pass along
-the columns, each rounded to 8 bits, so equal to the bit.
+Each row keeps its drawn board, one byte per pixel (an index into PALETTE). Painting copies sprites that PIL
+drew once. `refresh` then resizes a part of the board as PIL does: one pass along rows and one along
+columns, each rounded to 8 bits, so the result is bit-identical.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hotloop.rl.envs.ricochet.config import PICTURE
 from hotloop.rl.envs.ricochet.kernels import CAME_FROM, FRESH, MOVED, NEW, SHOWN, TARGET, TARGET_ROBOT, Rows
 
 CELL = render.OBSERVED.cell
-# Numbers of colours; robots follow FIRST_ROBOT. In the star's sprite FIRST_ROBOT stands for its colour.
+# Palette indices; robots follow FIRST_ROBOT. In the star's sprite, FIRST_ROBOT stands for its colour.
 _NOTHING, _FLOOR, _GRID, _WALL, _CENTRE, _OUTLINE, _FIRST_ROBOT = range(7)
 PALETTE = ((0, 0, 0), render.FLOOR, render.GRID, render.WALL, render.CENTRE, render.OUTLINE, *render.ROBOTS)
-# Robots and stars keep this many pixels away from the lines around their cell.
+# Distance in pixels of robots and stars from the lines around their cell.
 _INSET = 2
-# Weights are whole numbers of 22 bits. A weighted sum of bytes, and the half that rounds it, fits 31 bits,
-# so two channels are summed in one 64-bit number: red in its lower half, green in its upper half.
+# Weights are 22-bit integers. A weighted sum of bytes plus the half for rounding fits 31 bits, so two
+# channels are summed in one 64-bit integer: red in the lower half, green in the upper half.
 _BITS = 22
 _SHIFT, _LANE = np.uint64(_BITS), np.uint64(32)
 _HALF = np.uint64(1 << (_BITS - 1) | 1 << (_BITS - 1 + 32))
@@ -35,9 +35,9 @@ _BYTE, _BYTES = np.uint64(0xFF), np.uint64(0xFF000000FF)
 
 
 class Assets(NamedTuple):
-    """What drawing needs to know of a board size; read only, shared by all."""
+    """Read-only inputs of drawing for one board size."""
 
-    palette: NDArray[np.uint64]  # [colours, 2], red and green in one number, then blue
+    palette: NDArray[np.uint64]  # [colours, 2], red and green in one integer, then blue
     disc: NDArray[np.uint8]  # [21, 21], FIRST_ROBOT where a robot is
     star: NDArray[np.uint8]  # [21, 21], FIRST_ROBOT or OUTLINE where a star is
     empty_walls: NDArray[np.uint8]  # [size * size]
@@ -50,7 +50,7 @@ class Assets(NamedTuple):
 
 @cache
 def make_assets(size: int) -> Assets:
-    """Draw the sprites and the empty board with PIL, and weigh pixels as PIL does."""
+    """Draw the sprites and the empty board with PIL; compute PIL's resize weights."""
     width = size * CELL + 1
     tile = Image.new("RGB", (CELL + 1, CELL + 1), PALETTE[_NOTHING])
     render.draw_disc(ImageDraw.Draw(tile), 0, 0, render.ROBOTS[0], render.OBSERVED)
@@ -80,7 +80,7 @@ def make_assets(size: int) -> Assets:
 
 
 def _numbered(picture: Image.Image) -> NDArray[np.uint8]:
-    """A picture as numbers of its colours."""
+    """Convert a picture to palette indices."""
     pixels = np.asarray(picture)
     numbers = np.full(pixels.shape[:2], 255, dtype=np.uint8)
     for number, colour in enumerate(PALETTE):
@@ -90,10 +90,11 @@ def _numbered(picture: Image.Image) -> NDArray[np.uint8]:
 
 
 def bilinear_weights(width: int, out: int) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
-    """First pixel covered by each output pixel [out], and whole-number weights [out, taps] that add to 2^22.
+    """Return the first pixel of each output pixel [out], and integer weights [out, taps] that add to 2^22.
 
-    A triangle two output pixels wide, at pixel centres, for a picture that gets smaller (width >= out).
-    Where fewer pixels are covered than there are taps, the first pixel moves back to keep all taps inside.
+    The filter is a triangle two output pixels wide, evaluated at pixel centres, for downscaling (width >=
+    out). If an output pixel covers fewer pixels than there are taps, its first pixel moves back to keep all
+    taps inside.
     """
     scale = width / out
     taps = 0
@@ -128,9 +129,9 @@ def draw_rows(
     start: int,
     stop: int,
 ) -> None:
-    """Bring the pictures [rows, 3, 128, 128] of rows start .. stop - 1 up to date after a step or a reset.
+    """Update the pictures [rows, 3, 128, 128] of rows `start` to `stop - 1` after a step or a reset.
 
-    boards uint8 [rows, width, width] hold what is drawn; band uint64 [64, 64, 2] is working memory.
+    boards uint8 [rows, width, width] are the drawn boards; band uint64 [64, 64, 2] is scratch memory.
     """
     for row in range(start, stop):
         if rows.pieces[row, robots + FRESH] == NEW:
@@ -151,7 +152,7 @@ def draw_new_row(
     size: int,
     robots: int,
 ) -> None:
-    """A new board: the empty one, then walls, robots and target, each resized where it stands."""
+    """Draw a new board: the empty one, then walls, robots and target, each resized in place."""
     board, picture = boards[row], pictures[row]
     _copy(assets.empty_board, board)
     for channel in range(3):
@@ -190,7 +191,7 @@ def draw_moved_row(
     size: int,
     robots: int,
 ) -> None:
-    """The robot that moved leaves one cell and appears in another."""
+    """Move the robot that moved from its old cell to its new one."""
     board, picture = boards[row], pictures[row]
     moved = rows.pieces[row, robots + MOVED]
     came_from, cell = rows.pieces[row, robots + CAME_FROM], rows.pieces[row, moved]
@@ -203,7 +204,7 @@ def draw_moved_row(
     _refresh_cell(cell, board, picture, band, assets, size)
 
 
-# Plain loops: slices assigned whole take the compiler five times as long and run no faster.
+# Plain loops: slice assignments compile five times as long and run no faster.
 @kernel
 def _copy(source: NDArray[np.uint8], to: NDArray[np.uint8]) -> None:
     for y in range(source.shape[0]):
@@ -213,7 +214,7 @@ def _copy(source: NDArray[np.uint8], to: NDArray[np.uint8]) -> None:
 
 @kernel
 def _fill(board: NDArray[np.uint8], top: int, bottom: int, left: int, right: int) -> None:
-    """A wall; what lies outside the board is cut off."""
+    """Draw a wall, clipped to the board."""
     for y in range(max(top, 0), min(bottom + 1, board.shape[0])):
         for x in range(max(left, 0), min(right + 1, board.shape[1])):
             board[y, x] = _WALL
@@ -221,7 +222,7 @@ def _fill(board: NDArray[np.uint8], top: int, bottom: int, left: int, right: int
 
 @kernel
 def _paint_cell(cell: int, robot: int, board: NDArray[np.uint8], assets: Assets, size: int) -> None:
-    """The inside of a cell: floor, and a robot unless it is -1."""
+    """Draw the inside of a cell: floor, and a robot unless it is -1."""
     top, left = cell // size * CELL, cell % size * CELL
     for y in range(_INSET, CELL + 1 - _INSET):
         for x in range(_INSET, CELL + 1 - _INSET):
@@ -235,7 +236,7 @@ def _paint_cell(cell: int, robot: int, board: NDArray[np.uint8], assets: Assets,
 def _paint_target(
     rows: Rows, row: int, board: NDArray[np.uint8], assets: Assets, size: int, robots: int
 ) -> None:
-    """The star, over whatever is there."""
+    """Draw the star on top."""
     cell, whose = rows.pieces[row, robots + TARGET], rows.pieces[row, robots + TARGET_ROBOT]
     top, left = cell // size * CELL, cell % size * CELL
     for y in range(_INSET, CELL + 1 - _INSET):
@@ -272,7 +273,7 @@ def refresh(
     left: int,
     right: int,
 ) -> None:
-    """Resize again every output pixel that covers one of the pixels top .. bottom, left .. right."""
+    """Resize every output pixel that covers any pixel in rows top to bottom, columns left to right."""
     limit = board.shape[0] - 1
     y_first, y_last = assets.touched[max(top, 0), 0], assets.touched[min(bottom, limit), 1]
     x_first, x_last = assets.touched[max(left, 0), 0], assets.touched[min(right, limit), 1]

@@ -1,8 +1,8 @@
-"""The compiled generator; `generator.generate` is its twin, draw by draw.
+"""The compiled generator; `generator.generate` is the readable reference, with the same random draws.
 
-Instead of listing the places that are free and picking one, a pass counts them and a second one finds
-the chosen: nothing is allocated. While a board is made, two more bits of a cell's walls say that the
-cell lies inside an L or belongs to the centre.
+Instead of listing free cells and picking one, one pass counts them and a second finds the chosen one, so
+nothing is allocated. During generation, two extra bits of a cell's walls mark cells inside an L and in the
+centre.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def generate_row(
     words: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> int:
-    """Draw boards from the row's stream until one can be solved; returns the moves of a shortest solution.
+    """Draw boards from the row's stream until one is solvable; return the length of a shortest solution.
 
     walls [size * size] and pieces [robots + 2] (cells of the robots, target, target's robot) are written;
     words and numbers are the solver's scratch.
     """
-    must_turn: Any = np.bool_(False)  # a literal would be a type of its own: the search compiled again
+    must_turn: Any = np.bool_(False)  # a literal has its own type, which would compile the search again
     while True:
         if not _draw_position(streams, row, walls, pieces, size, robots):
             continue
@@ -54,7 +54,7 @@ def _draw_position(
     size: int,
     robots: int,
 ) -> bool:
-    """A random board, target and robots; False when an L found no room."""
+    """Draw a board, target and robots; return False if there was no room for an L."""
     write_empty_walls(walls, size)
     each = 2 if size < 10 else 4
     _draw_edge_walls(streams, row, walls, size, each)
@@ -78,7 +78,7 @@ def _draw_position(
 
 @kernel
 def write_empty_walls(walls: NDArray[np.uint8], size: int) -> None:
-    """The border and the walled centre, whose cells carry their mark."""
+    """Set the walls of border and centre, and mark the centre's cells."""
     first, last = (size - 1) // 2, size // 2
     for cell in range(size * size):
         row, column = cell // size, cell % size
@@ -98,7 +98,7 @@ def write_empty_walls(walls: NDArray[np.uint8], size: int) -> None:
 
 @kernel
 def _draw_edge_walls(streams: Streams, row: int, walls: NDArray[np.uint8], size: int, each: int) -> None:
-    """In each quadrant walls that stand on the border: half on its upper or lower side, half on the other."""
+    """Add walls at the border of each quadrant: half at the upper or lower side, half at the other."""
     for number in range(4 * each):
         quadrant, along_row = number // each, number % each < each // 2
         board_row = 0 if quadrant < 2 else size - 1
@@ -106,7 +106,7 @@ def _draw_edge_walls(streams: Streams, row: int, walls: NDArray[np.uint8], size:
         at_start = (board_column if along_row else board_row) == 0
         first = board_row * size if along_row else board_column
         stride, bit = (1, 8) if along_row else (size, 2)
-        reach = 1  # cells to either side that must be free of walls too
+        reach = 1  # cells on either side that must have no wall, either
         count = 0
         for distance in range(1, size // 2):
             at = first + (distance if at_start else size - 2 - distance) * stride
@@ -129,15 +129,15 @@ def _draw_edge_walls(streams: Streams, row: int, walls: NDArray[np.uint8], size:
 
 @kernel
 def _is_edge_free(walls: NDArray[np.uint8], at: int, stride: int, bit: int, reach: int) -> bool:
-    """No wall on this spot of the border, nor right beside it when `reach` is 1."""
+    """Whether there is no wall at this border cell or, with `reach` 1, next to it."""
     around = walls[at] | walls[at - reach * stride] | walls[at + reach * stride]
     return bool(around & bit == 0)
 
 
 @kernel
 def _draw_corners(streams: Streams, row: int, walls: NDArray[np.uint8], size: int, each: int) -> bool:
-    """In each quadrant L-shaped walls around cells that touch neither border, centre nor each other."""
-    turns = 0  # four orientations as digits to base 4, the next one lowest
+    """Add L-shaped walls in each quadrant around cells that touch neither border, centre nor each other."""
+    turns = 0  # four orientations as base-4 digits, the next one lowest
     for number in range(4 * each):
         quadrant = number // each
         if number % 4 == 0:
@@ -162,7 +162,7 @@ def _draw_corners(streams: Streams, row: int, walls: NDArray[np.uint8], size: in
 
 @kernel
 def _shuffled_turns(streams: Streams, row: int) -> int:
-    """0, 1, 2, 3 in random order, two bits each, the first lowest."""
+    """Return 0, 1, 2, 3 in random order, two bits each, the first lowest."""
     turns = 0b11100100
     for last in range(3, 0, -1):
         other = next_below(streams, row, last + 1)
@@ -190,7 +190,7 @@ def _is_corner_free(walls: NDArray[np.uint8], size: int, cell: int) -> bool:
 
 @kernel
 def _add_corner(walls: NDArray[np.uint8], size: int, cell: int, turn: int) -> None:
-    """Walls above or below and to the left or right of a cell, on both sides of each."""
+    """Add a wall above or below a cell and one to its left or right, each on both sides."""
     if turn < 2:
         walls[cell] |= 1
         walls[cell - size] |= 2
@@ -207,7 +207,7 @@ def _add_corner(walls: NDArray[np.uint8], size: int, cell: int, turn: int) -> No
 
 @kernel
 def _nth_corner(walls: NDArray[np.uint8], size: int, number: int) -> int:
-    """The L cell with this number, row by row."""
+    """Return the L cell with this number, row by row."""
     for cell in range(size * size):
         if walls[cell] & _IN_CORNER:
             if number == 0:

@@ -1,13 +1,13 @@
-"""The compiled search for a shortest solution; `solver.solve_plainly` is its twin.
+"""The compiled search for a shortest solution; `solver.solve_plainly` is the readable reference.
 
-Differs from the twin in three ways that do not change the answer: a position is one 64-bit word, slides
-without robots are looked up, and the search is repeated with a limit of one move more each time, dropping
-positions that cannot make it within the limit even if the target's robot could stop anywhere. No position
-on a solution within the limit is ever dropped, nor is one dropped that is first reached from such, so the
-solution found is the very one the twin finds. (Measured on two busy cores, boards of 8 x 8 with 4 robots:
-a solution of 5 moves takes 31 us instead of 154 us, one of 8 moves as long as before.)
+It differs in three ways that do not change the result: a position is one 64-bit word; slides without robots
+come from a table; and the search deepens iteratively, pruning positions that cannot reach the target within
+the limit even if the target's robot could stop anywhere. Pruning never drops a position on a solution
+within the limit, nor one first reached from such a position, so both searches find the same solution.
+(Measured on two busy cores, boards of 8 x 8 with 4 robots: a solution of 5 moves takes 31 us instead of 154
+us; one of 8 moves takes as long as without pruning.)
 
-Inside, cells are row * 16 + column whatever the board, so that row and column are bits.
+Cells are row * 16 + column on any board, so that row and column are bit fields.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 from hotloop.rl.envs.compiled import kernel
 
 LONGEST = 200
-"""The longest solution that can be asked for."""
+"""Longest solution that can be searched for."""
 NO_SOLUTION, GAVE_UP, _FULL, _CUT = -1, -2, -3, -4
 
-# Where things lie in the scratch numbers (int32): slides, least moves, cells, order, path found, queue.
+# Offsets in the int32 scratch: slides, least moves, cells, order, path found, queue.
 _STOPS, _LEAST, _CELLS, _ORDER, PATH, _LINKS = 0, 1024, 1280, 1288, 1296, 1536
-# In the scratch words (uint64): the number of this search, then the table, then the queue of positions.
+# The uint64 scratch: number of this search, hash table, queue of positions.
 _TABLE = 1
 _ROOM = 1 << 14
 MOST_STATES = 1 << 26
-"""Positions a search can keep at most."""
+"""Most positions that a search can store."""
 _KEY_BITS = 42
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def make_scratch() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Working memory of one thread: room for 16,384 positions; a longer search gets more for itself."""
+    """Allocate scratch memory for one thread: 16,384 positions; longer searches allocate more."""
     return np.zeros(_TABLE + 3 * _ROOM, dtype=np.uint64), np.zeros(_LINKS + _ROOM, dtype=np.int32)
 
 
@@ -51,7 +51,7 @@ def solve_board(
     words: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> int:
-    """Moves of a shortest solution, NO_SOLUTION within `max_moves`, or GAVE_UP.
+    """Return the length of a shortest solution, NO_SOLUTION within `max_moves`, or GAVE_UP.
 
     walls [size * size] as in `Position`; pieces: a cell for each robot, the target, the target's robot.
     The actions are left in `numbers[PATH:]`.
@@ -60,7 +60,7 @@ def solve_board(
     target = pieces[robots] // size * 16 + pieces[robots] % size
     _look_up_least_moves(target, size, numbers)
     whose = pieces[robots + 1]
-    # np.int64: each further type of an argument would compile the search once more.
+    # np.int64: any other argument type would compile the search again.
     limit: Any = np.int64(numbers[_LEAST + pieces[whose] // size * 16 + pieces[whose] % size])
     room: Any = np.int64(_ROOM)
     own_words, own_numbers = words, numbers
@@ -86,7 +86,7 @@ def solve_board(
 
 @kernel
 def _look_up_slides(walls: NDArray[np.uint8], size: int, numbers: NDArray[np.int32]) -> None:
-    """For each cell and direction where a slide ends on a board without robots."""
+    """Compute where slides end on a board without robots, for each cell and direction."""
     for row in range(size):
         for column in range(size):
             bits = walls[row * size + column]
@@ -103,7 +103,7 @@ def _look_up_slides(walls: NDArray[np.uint8], size: int, numbers: NDArray[np.int
 
 @kernel
 def _look_up_least_moves(target: int, size: int, numbers: NDArray[np.int32]) -> None:
-    """For each cell the moves to the target of a robot that may stop anywhere: never more than the truth."""
+    """Compute a lower bound on the moves to the target for each cell: a robot that may stop anywhere."""
     for at in range(256):
         numbers[_LEAST + at] = LONGEST + 1
     numbers[_LEAST + target] = 0
@@ -140,9 +140,9 @@ def _search(
     words: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> int:
-    """Breadth-first over the positions that may still make it within `limit`.
+    """Search breadth-first among positions that may reach the target within `limit`.
 
-    _CUT when there is no solution and some were dropped, _FULL when they are more than `room`.
+    Returns _CUT if there is no solution but positions were pruned, _FULL if there are more than `room`.
     """
     whose = pieces[robots + 1]
     start = np.uint64(0)
@@ -206,7 +206,7 @@ def _search(
 
 @kernel
 def _slide(cell: int, direction: int, robots: int, numbers: NDArray[np.int32]) -> int:
-    """Where a slide ends: at the wall looked up, or before the nearest robot on the way."""
+    """Return where a slide ends: at the wall from the table, or before the nearest robot."""
     stop = int(numbers[_STOPS + cell * 4 + direction])
     for robot in range(robots):
         other = int(numbers[_CELLS + robot])
@@ -233,7 +233,7 @@ def _insert(
     words: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> bool:
-    """Note a position, robots other than the target's in order of their cells; False when it was known."""
+    """Store a position, with the other robots sorted by cell; return False if it was known."""
     count = 0
     for robot in range(robots):
         if robot != whose:
@@ -247,7 +247,7 @@ def _insert(
     key = (state >> np.uint64(40)) << np.uint64(8) | np.uint64(numbers[_CELLS + whose])
     for at in range(count):
         key = key << np.uint64(8) | np.uint64(numbers[_ORDER + at])
-    # The number of this search in the upper bits: what older searches left counts as empty.
+    # The upper bits are the number of this search; entries of older searches count as empty.
     key |= words[0] << np.uint64(_KEY_BITS)
     mask = np.uint64(2 * room - 1)
     slot = (key * _MIX) >> np.uint64(32) & mask
@@ -261,7 +261,7 @@ def _insert(
 
 @kernel
 def _write_path(head: int, depth: int, action: int, numbers: NDArray[np.int32]) -> None:
-    """The actions that led to the position at `head` of the queue, and the last one."""
+    """Collect the actions that led to the position at `head` of the queue, and the last one."""
     numbers[PATH + depth] = action
     at = head
     while depth > 0:

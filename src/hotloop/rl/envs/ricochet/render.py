@@ -1,7 +1,7 @@
-"""Drawing with PIL: the reference for `rgb_image` observations, and the larger picture of `render()`.
+"""Draws boards with PIL: the reference for `rgb_image` observations, and the larger picture of `render()`.
 
-A board is n * 20 + 1 pixels wide: lines of the grid lie on every 20th pixel. It is resized to 128 x 128
-with PIL's bilinear filter, which averages over all pixels that an output pixel covers.
+A board is n * 20 + 1 pixels wide, with a grid line on every 20th pixel. It is resized to 128 x 128 with PIL's
+bilinear filter, which averages over all pixels that an output pixel covers.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _drawing_target = profile("env_rgb_draw_target")
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Sizes of what is drawn, in pixels."""
+    """Sizes in pixels."""
 
     cell: int
-    """From one line of the grid to the next."""
+    """Distance between grid lines."""
     grid: int
-    """Width of a line."""
+    """Width of a grid line."""
     wall: int
-    """Width of a wall; odd, so that it lies even on its line."""
+    """Width of a wall; odd, so that it is centred on its line."""
     outline: int
-    """Width of the line around the star."""
+    """Width of the star's outline."""
 
     @property
     def disc_radius(self) -> int:
-        """Of a robot: 0.35 of a cell."""
+        """Radius of a robot: 0.35 of a cell."""
         return round(0.35 * self.cell)
 
     @property
     def star_radius(self) -> int:
-        """From the middle of the target's star to its points: 0.4 of a cell."""
+        """Outer radius of the target's star: 0.4 of a cell."""
         return round(0.4 * self.cell)
 
 
@@ -69,7 +69,7 @@ OBSERVED = Measures(cell=20, grid=1, wall=3, outline=1)
 
 
 def rgb_image(position: Position) -> NDArray[np.uint8]:
-    """The `rgb_image` observation, uint8 [3, 128, 128], the caller's to keep."""
+    """Return the `rgb_image` observation as a new array, uint8 [3, 128, 128]."""
     with _observing:
         with _rendering:
             picture = draw(position, OBSERVED)
@@ -79,7 +79,7 @@ def rgb_image(position: Position) -> NDArray[np.uint8]:
 
 
 def rgb_array(position: Position) -> NDArray[np.uint8]:
-    """A picture for people, uint8 [height, width, 3], about 500 pixels wide: drawn four times as large."""
+    """Return a picture for people, uint8 [height, width, 3], about 500 pixels wide, antialiased."""
     cell = 60 if position.size <= 10 else 40
     picture = draw(position, Measures(cell=4 * cell, grid=4, wall=4 * cell // 10 + 1, outline=cell // 6))
     width = position.size * cell + 1
@@ -87,7 +87,7 @@ def rgb_array(position: Position) -> NDArray[np.uint8]:
 
 
 def draw(position: Position, measures: Measures) -> Image.Image:
-    """The whole board: grid, walls, robots, and the target on top, so that it shows on a robot too."""
+    """Draw the board: grid, walls, robots, and the target on top, so that it shows on a robot."""
     width = position.size * measures.cell + 1
     picture = Image.new("RGB", (width, width), FLOOR)
     pen = ImageDraw.Draw(picture)
@@ -106,7 +106,7 @@ def draw(position: Position, measures: Measures) -> Image.Image:
 
 
 def draw_grid(pen: ImageDraw.ImageDraw, size: int, measures: Measures) -> None:
-    """Lines between the cells, and the centre filled."""
+    """Draw the grid lines and fill the centre."""
     last = size * measures.cell
     for line in range(size + 1):
         at = line * measures.cell
@@ -118,7 +118,7 @@ def draw_grid(pen: ImageDraw.ImageDraw, size: int, measures: Measures) -> None:
 
 
 def draw_walls(pen: ImageDraw.ImageDraw, walls: tuple[int, ...], size: int, measures: Measures) -> None:
-    """Every wall once: those above and to the left of each cell, and the border's other two sides."""
+    """Draw every wall once: above and left of each cell, and the border's other two sides."""
     for cell, bits in enumerate(walls):
         row, column = divmod(cell, size)
         for direction in (UP, LEFT, DOWN, RIGHT):
@@ -128,7 +128,7 @@ def draw_walls(pen: ImageDraw.ImageDraw, walls: tuple[int, ...], size: int, meas
 
 
 def wall_box(row: int, column: int, direction: int, measures: Measures) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom of a wall, all inside it; reaches half its width beyond its ends."""
+    """Return left, top, right, bottom (inclusive) of a wall, which extends half its width past its ends."""
     half = measures.wall // 2
     left, top = column * measures.cell, row * measures.cell
     right, bottom = left + measures.cell, top + measures.cell
@@ -144,13 +144,13 @@ def wall_box(row: int, column: int, direction: int, measures: Measures) -> tuple
 
 
 def draw_disc(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, measures: Measures) -> None:
-    """A robot."""
+    """Draw a robot."""
     x, y, radius = _middle(column, measures), _middle(row, measures), measures.disc_radius
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
 
 
 def draw_star(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, measures: Measures) -> None:
-    """The target: a star with five points in the colour of its robot, with a dark line around it."""
+    """Draw the target: a five-pointed star in its robot's colour, with a dark outline."""
     x, y = _middle(column, measures), _middle(row, measures)
     points = []
     for number in range(10):

@@ -15,7 +15,7 @@ from hotloop.rl.envs.ricochet.render import rgb_image
 
 
 class Ricochet:
-    """One environment; draws only from its generator, never resets by itself."""
+    """One environment without autoreset; all random numbers come from its generator."""
 
     def __init__(self, config: RicochetConfig, seed: int | None = None):
         self.config = config
@@ -25,7 +25,7 @@ class Ricochet:
         self.elapsed = 0
 
     def reset(self, seed: int | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
-        """A new board; without a seed the random stream goes on."""
+        """Generate a new board; without a seed, the random stream continues."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.position, self.optimal_moves = generate(self.rng, self.config)
@@ -33,11 +33,11 @@ class Ricochet:
         return self.observation(), self.info()
 
     def step(self, action: int) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """Move one robot; `action == 4 * robots` does nothing where the no-op is on. Every step costs."""
+        """Move one robot; action `4 * robots` is the no-op, if enabled. Every step gets `step_reward`."""
         if self.position is None:
-            raise HotloopError("step() before reset(): there is no board yet; call reset(seed=...) first.")
+            raise HotloopError("step() was called before reset(); call reset(seed=...) first.")
         if not 0 <= action < self.config.actions:
-            raise HotloopError(f"action {action} is not in 0 .. {self.config.actions - 1}.")
+            raise HotloopError(f"invalid action {action}; use 0 to {self.config.actions - 1}.")
         if action < 4 * self.config.robots:
             self.position = move(self.position, action)
         self.elapsed += 1
@@ -47,7 +47,7 @@ class Ricochet:
         return self.observation(), reward, terminated, truncated, self.info()
 
     def observation(self) -> NDArray[Any]:
-        """What the agent sees, in the configured mode."""
+        """Return the observation in the configured mode."""
         assert self.position is not None
         if self.config.obs_mode == "symbolic":
             farther = ahead(self.position, self.config.lookahead)
@@ -57,5 +57,5 @@ class Ricochet:
         return rgb_image(self.position)
 
     def info(self) -> dict[str, Any]:
-        """Moves of a shortest solution from the first position of the episode."""
+        """Return the length of a shortest solution from the episode's first position."""
         return {"optimal_moves": self.optimal_moves}

@@ -1,4 +1,4 @@
-"""Shortest solutions: the obvious breadth-first search, and the door to the compiled one."""
+"""Finds shortest solutions: a readable breadth-first search, and a wrapper of the compiled one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Moves = tuple[int, ...]
 
 
 def solve_plainly(position: Position, max_moves: int = 64, *, must_turn: bool = False) -> Moves | None:
-    """The first shortest solution in the order of actions, as actions; None when there is none so short.
+    """Return the actions of the first shortest solution, in the order of actions; None within `max_moves`.
 
-    Robots other than the target's are interchangeable: positions that differ only in which of them
-    stands where are looked at once. With `must_turn` the target's robot must have moved both up or
-    down and left or right when it stops on the target.
+    Robots other than the target's are interchangeable: positions that differ only in which of them is where
+    count as one. With `must_turn`, the target's robot must have moved both vertically and horizontally when
+    it stops on the target.
     """
     if is_solved(position) and not must_turn:
         return ()
@@ -54,9 +54,9 @@ def _key(position: Position, axes: frozenset[bool]) -> tuple[int, tuple[int, ...
 def solve(
     position: Position, max_moves: int = 64, *, must_turn: bool = False, max_states: int = 1 << 24
 ) -> Moves | None:
-    """As `solve_plainly`, compiled. Raises when more than `max_states` positions would have to be kept.
+    """`solve_plainly`, compiled. Raises HotloopError if the search needs more than `max_states` positions.
 
-    A position kept takes 28 bytes; there is never room for more than 2^26.
+    A position takes 28 bytes. `max_states` is capped at 2^26.
     """
     # Imported here so that the plain search, and with it the reference environment, does not load numba.
     from hotloop.rl.envs.ricochet import kernels
@@ -77,18 +77,18 @@ def solve(
     found = int(moves[0])
     if found == GAVE_UP:
         raise HotloopError(
-            f"no solution among the first {max_states} positions; give fewer max_moves or more max_states."
+            f"no solution among the first {max_states} positions; lower max_moves or raise max_states."
         )
     return tuple(actions[0, :found].tolist()) if found >= 0 else None
 
 
 def _check(position: Position) -> None:
-    """Raise when the compiled search could not walk on this board: it trusts that walls close the border."""
+    """Raise if the board is invalid: the compiled search relies on walls around the border."""
     size, cells = position.size, range(position.size**2)
     if not 1 <= size <= 16 or not 1 <= len(position.robots) <= 5:
         raise HotloopError(
-            f"a board {size} cells wide with {len(position.robots)} robots cannot be solved here; "
-            "boards go up to 16 x 16, with 1 to 5 robots."
+            f"a board {size} cells wide with {len(position.robots)} robots is not supported; "
+            "use boards up to 16 x 16 with 1 to 5 robots."
         )
     if len(position.walls) != len(cells) or any(
         neighbour(size, cell, side) is None and not position.walls[cell] & 1 << side
@@ -97,14 +97,14 @@ def _check(position: Position) -> None:
     ):
         raise HotloopError(
             f"the walls of this board are not {size} x {size} cells with a closed border; "
-            f"begin with empty_walls({size}) and add_wall."
+            f"start from empty_walls({size}) and use add_wall."
         )
     places = (*position.robots, position.target)
     if any(cell not in cells for cell in places) or len(set(position.robots)) < len(position.robots):
         raise HotloopError(
-            f"robots on {position.robots} and the target on {position.target} are not on cells of their own; "
+            f"robots on {position.robots} and target on {position.target} do not have separate cells; "
             f"cells are 0 to {len(cells) - 1}."
         )
     last = len(position.robots) - 1
     if not 0 <= position.target_robot <= last:
-        raise HotloopError(f"target_robot={position.target_robot} is none of the robots; use 0 to {last}.")
+        raise HotloopError(f"target_robot={position.target_robot} does not exist; use 0 to {last}.")

@@ -1,1 +1,1 @@
-"""Snake on an n x n grid: obvious rules, compiled batches, pictures."""
+"""Snake on an n x n grid: readable rules, compiled batches, pictures."""

@@ -1,4 +1,4 @@
-"""The settings of Snake: one frozen value that the obvious rules and the compiled batch share."""
+"""Settings of Snake, shared by the readable rules and the compiled batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EVERY_K = ("every_k", "every_k_compiled")
 SMALLEST, LARGEST = 4, 64  # the starting snake must fit; a row of the board is one 64-bit word
 START_LENGTH = 3
 
-# Directions, and absolute actions, in this order; a turn to the right adds one.
+# Order of directions and absolute actions; a right turn adds one.
 UP, RIGHT, DOWN, LEFT = 0, 1, 2, 3
 ROW_STEP = (-1, 0, 1, 0)
 COLUMN_STEP = (0, 1, 0, -1)
 # Relative actions: straight, left, right. The features that look ahead are in the same order.
 TURNS = (0, 3, 1)
 
-# What the uint8 `grid` observation holds.
+# Values in the uint8 `grid` observation.
 FREE, BODY, TAIL, HEAD, FOOD = 0, 1, 2, 3, 4
 
 BASE_FEATURES = 11
@@ -33,11 +33,11 @@ PLANES = {"planes": 3, "planes5": 5}
 
 @dataclass(frozen=True)
 class SnakeConfig:
-    """How the game is played and what the agent sees of it.
+    """Rules, rewards and observations.
 
-    A step pays exactly one of `food_reward`, `death_reward` and `step_reward`; a step that neither eats
-    nor dies pays in addition `distance_shaping` times the number of cells (up, down, left, right) by
-    which the head came nearer to the food.
+    The reward of a step is exactly one of `food_reward`, `death_reward` and `step_reward`. A step that
+    neither eats nor dies also gets `distance_shaping` times the reduction of the Manhattan distance to the
+    food.
     """
 
     size: int = 10
@@ -48,32 +48,32 @@ class SnakeConfig:
     """`features` float32 [11 or 14], `planes` float32 [3, n, n], `planes5` float32 [5, n, n],
     `grid` uint8 [n, n]."""
     flood_fill: FloodFill = "off"
-    """How the three reachable-area features are computed; all but the `every_k` give the same numbers."""
+    """How to compute the three reachable-area features; all but `every_k` ones give the same numbers."""
     flood_every: int = 4
-    """With both `every_k`: the steps of an episode from one flood fill to the next; old values in between."""
+    """For both `every_k`: steps between flood fills in an episode; values in between are stale."""
     tail_blocks: bool = False
-    """Whether the cell that the tail leaves in the same step is still closed to the head."""
+    """Whether the head dies on the cell that the tail leaves in the same step."""
     food_reward: float = 10.0
-    """For eating, the last food included."""
+    """Reward for eating, the last food included."""
     death_reward: float = -10.0
-    """For running into the border or the body."""
+    """Reward for hitting the border or the body."""
     step_reward: float = -0.01
-    """For every other step."""
+    """Reward for every other step."""
     distance_shaping: float = 0.0
-    """Paid for each cell that a step brings the head nearer to the food, taken for each cell away."""
+    """Reward per cell by which a step brings the head closer to the food; negative for moving away."""
     max_episode_steps: int = 1000
-    """The episode is truncated after so many steps."""
+    """Steps after which an episode is truncated."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or not SMALLEST <= self.size <= LARGEST:
             raise HotloopError(
-                f"size={self.size!r} is not a board for Snake; "
-                f"give a whole number from {SMALLEST} to {LARGEST}."
+                f"size={self.size!r} is not a valid board size; "
+                f"use a whole number from {SMALLEST} to {LARGEST}."
             )
         for name, kinds in (("actions", Actions), ("observation", Observation), ("flood_fill", FloodFill)):
             if getattr(self, name) not in get_args(kinds):
                 raise HotloopError(
-                    f"{name}={getattr(self, name)!r} is not known to Snake; "
+                    f"{name}={getattr(self, name)!r} is not a valid choice; "
                     f"use one of {', '.join(get_args(kinds))}."
                 )
         if self.flood_fill != "off" and self.observation != "features":
@@ -85,13 +85,13 @@ class SnakeConfig:
         for name in ("flood_every", "max_episode_steps"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise HotloopError(
-                    f"{name}={getattr(self, name)!r} is not a number of steps; "
-                    "give a whole number of at least 1."
+                    f"{name}={getattr(self, name)!r} is not a valid number of steps; "
+                    "use a whole number of at least 1."
                 )
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> SnakeConfig:
-        """The config with these settings, or one sentence that names those it does not have."""
+        """Create a config; raises HotloopError on unknown settings."""
         known = [field.name for field in fields(cls)]
         unknown = [name for name in settings if name not in known]
         if unknown:
@@ -100,12 +100,12 @@ class SnakeConfig:
 
     @property
     def action_count(self) -> int:
-        """3 relative or 4 absolute actions."""
+        """Number of actions: 3 relative or 4 absolute ones."""
         return 3 if self.actions == "relative" else 4
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """The shape of one row's observation."""
+        """Shape of one row's observation."""
         if self.observation == "features":
             return (BASE_FEATURES + (FLOOD_FEATURES if self.flood_fill != "off" else 0),)
         board = (self.size, self.size)

@@ -1,5 +1,5 @@
-"""Turns and steps inside kernels, by arithmetic: looking them up in a tuple compiles to branches that a
-processor cannot foresee (the actions of an exploring agent are random)."""
+"""Turns and steps by arithmetic: lookups in a tuple compile to branches, which mispredict because the
+actions of an exploring agent are random."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hotloop.rl.envs.compiled import inlined_part
 
 @inlined_part
 def turned(heading: int, action: int) -> int:
-    """`(heading + TURNS[action]) % 4`, the turns as three pairs of bits in one number."""
+    """`(heading + TURNS[action]) % 4`, with the turns packed as three pairs of bits."""
     return (heading + (0b01_11_00 >> (2 * action))) & 3
 
 

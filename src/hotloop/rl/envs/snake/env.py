@@ -1,4 +1,4 @@
-"""Snake for Gymnasium: many games at once, and one game as a batch of one."""
+"""`hotloop/Snake-v0`: single and vector environments."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class SnakeVectorEnv(BatchedEnv):
     `settings` are the fields of `SnakeConfig`. Infos hold `length`, the length of each snake; with SAME_STEP
     `final_info` holds the lengths at the end of the episodes that ended.
 
-    With `split_regions`, and always when the flood fill runs in Python, a step runs in parts that a profile
-    shows apart (`env_collision`, `env_features`, `env_flood_fill`), with the same results.
+    With `split_regions`, and always when the flood fill runs in Python, a step runs in parts with their own
+    regions (`env_collision`, `env_features`, `env_flood_fill`), with the same results.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SnakeVectorEnv(BatchedEnv):
         self._payoffs = make_payoffs(config)
         self._all_rows = np.ones(num_envs, dtype=np.bool_)
         self._split = split_regions or config.flood_fill in ROW_BY_ROW
-        # When the step runs in parts, the compiled flood fill is a part of its own.
+        # If the step runs in parts, the compiled flood fill is one of them.
         self._feature_options = self._options.copy()
         if self._split:
             self._feature_options[FLOOD] = 0
@@ -89,7 +89,7 @@ class SnakeVectorEnv(BatchedEnv):
         self._bind()
 
     def _bind(self) -> None:
-        """What kernels are handed: the arrays in their order, and views, which a copied env makes anew."""
+        """Build the tuples and views passed to kernels; a copy of the environment builds its own."""
         self._flat = self.observations.reshape(self.num_envs, -1)
         self._final_flat = self.final_observations.reshape(len(self.final_observations), -1)
         self._length = self.snakes[:, LENGTH]
@@ -105,7 +105,7 @@ class SnakeVectorEnv(BatchedEnv):
             else None
         )
 
-    # ---- what the batch asks for
+    # ---- methods that BatchedEnv calls
 
     def _step_rows(self, start: int, stop: int) -> int:
         if self._split:
@@ -138,10 +138,10 @@ class SnakeVectorEnv(BatchedEnv):
             None if food == NOWHERE else (food >> ROW_SHIFT, food & COLUMN_MASK),
         )
 
-    # ---- inside
+    # ---- helpers
 
     def _step_in_parts(self, start: int, stop: int) -> int:
-        """What `step_rows` does, in parts that are measured apart."""
+        """Do the work of `step_rows` in parts with their own regions."""
         with _collision:
             wrong: int = advance_rows(*self._moving, start, stop, self.mode)
         if wrong >= 0:

@@ -1,7 +1,7 @@
-"""Reachable areas, several ways: Python for each row, remembered, every k-th step, and compiled.
+"""Reachable areas by flood fill: in Python, cached, every k-th step, or compiled.
 
-The compiled fill works on whole rows of the board: one 64-bit word each, a run of open cells is filled with
-a handful of word operations.
+The compiled version works on whole rows of the board, one 64-bit word each: a run of open cells is filled
+with a few word operations.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from hotloop.rl.envs.snake.layout import (
 )
 from hotloop.rl.envs.snake.rules import reachable_areas
 
-Word = Any  # a uint64: one row of the board; the checker's idea of its arithmetic is not the compiler's
+Word = Any  # a uint64, one row of the board; mypy and numba disagree on its arithmetic
 
 _ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_REMEMBERED = 100_000  # areas that `cached` keeps, some 35 MB on the default board; then it starts over
+_REMEMBERED = 100_000  # entries of `cached`, about 35 MB on the default board; then it is cleared
 
 
 @inlined_part
 def count_bits(word: Word) -> int:
-    """The number of ones in a uint64."""
+    """Count the ones in a uint64."""
     word -= (word >> _ONE) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -49,17 +49,17 @@ def count_bits(word: Word) -> int:
 
 @inlined_part
 def full_row(size: int) -> Word:
-    """A word with the lowest `size` bits set, 1 <= size <= 64."""
+    """Return a word with the lowest `size` bits set, 1 <= size <= 64."""
     return _ALL >> np.uint64(64 - size)
 
 
 @inlined_part
 def _fill_runs(seeds: Word, mask: Word, size: int) -> Word:
-    """Every run of ones in `mask` that holds a seed; `seeds` lie within `mask`."""
-    # Upwards the carry of an addition runs through a run of ones and clears it; a seed above another one
+    """Return the runs of ones in `mask` that contain a seed; `seeds` are within `mask`."""
+    # Upwards: the carry of an addition passes through a run of ones and clears it. A seed above another one
     # in the same run is set again by its own addition, hence the last `| seeds`.
     filled = ((mask ^ (mask + seeds)) & mask) | seeds
-    # Downwards by doubling distances, along cells that are open all the way.
+    # Downwards: in doubling distances, along cells that are open all the way.
     way, distance = mask, 1
     while distance < size:
         filled |= way & (filled >> np.uint64(distance))
@@ -70,7 +70,7 @@ def _fill_runs(seeds: Word, mask: Word, size: int) -> Word:
 
 @inlined_part
 def fill_from(boards: Boards, row: int, size: int, y: int, x: int) -> None:
-    """Mark in the second half of the board what is reachable from (y, x), an open cell."""
+    """Mark the cells reachable from the open cell (y, x) in the second half of the board."""
     full = full_row(size)
     for r in range(size):
         boards[row, size + r] = np.uint64(0)
@@ -94,7 +94,7 @@ def fill_from(boards: Boards, row: int, size: int, y: int, x: int) -> None:
 
 @inlined_part
 def count_filled(boards: Boards, row: int, size: int) -> int:
-    """The marked cells that hold no snake."""
+    """Count the marked cells without snake."""
     count = 0
     for r in range(size):
         count += count_bits(boards[row, size + r] & ~boards[row, r])
@@ -103,7 +103,7 @@ def count_filled(boards: Boards, row: int, size: int) -> int:
 
 @inlined_part
 def flood_row(snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]) -> None:
-    """Write the three areas of one row behind its other features."""
+    """Write the three areas of one row after its other features."""
     size = options[SIZE]
     head_at, length = snakes[row, HEAD_AT], snakes[row, LENGTH]
     head = snakes[row, RING + head_at]
@@ -114,7 +114,7 @@ def flood_row(snakes: Snakes, boards: Boards, options: Options, row: int, observ
     if options[TAIL_BLOCKS] == 0:
         tail_bit = _ONE << np.uint64(tail & COLUMN_MASK)
     tail_row = tail >> ROW_SHIFT
-    boards[row, tail_row] &= ~tail_bit  # the way leads through the tail; put back before cells are counted
+    boards[row, tail_row] &= ~tail_bit  # paths may pass through the tail; restored before cells are counted
     filled = False
     count = 0
     for i in range(3):
@@ -122,7 +122,7 @@ def flood_row(snakes: Snakes, boards: Boards, options: Options, row: int, observ
         y, x = (head >> ROW_SHIFT) + row_step(direction), (head & COLUMN_MASK) + column_step(direction)
         area = 0
         if 0 <= y < size and 0 <= x < size and (boards[row, y] >> np.uint64(x)) & _ONE == 0 and free > 0:
-            # Often two of the three lie in one area: then the last count holds.
+            # Two of the three are often in one area: then reuse the last count.
             if not filled or (boards[row, size + y] >> np.uint64(x)) & _ONE == 0:
                 fill_from(boards, row, size, y, x)
                 boards[row, tail_row] |= tail_bit
@@ -144,7 +144,7 @@ def flood_rows(
 
 
 class RowFlood:
-    """The areas row by row: by breadth-first search in Python, or by the kernel on the rows that are due."""
+    """Computes areas row by row: by breadth-first search in Python, or by the kernel on rows that are due."""
 
     def __init__(
         self,
@@ -162,13 +162,13 @@ class RowFlood:
         self._snakes, self._boards, self._options, self._features = snakes, boards, options, features
 
     def fill_due(self, elapsed: NDArray[np.int32], start: int, stop: int) -> None:
-        """Fill the rows whose turn it is; the others keep what they have."""
+        """Update the rows that are due; the others keep their values."""
         for row in range(start, stop):
             if elapsed[row] % self._every == 0:
                 self.fill_rows((row,))
 
     def fill_rows(self, rows: Iterable[int]) -> None:
-        """Fill these rows."""
+        """Update these rows."""
         for row in rows:
             if self._compiled:
                 flood_rows(self._snakes, self._boards, self._options, self._features, row, row + 1)
@@ -182,7 +182,7 @@ class RowFlood:
         return reachable_areas(self._size, body_of(self._snakes, row), heading, self._tail_leaves)
 
     def _remembered(self, row: int, known: dict[bytes, list[float]]) -> list[float]:
-        """The areas hang on the occupied cells, the head, the heading and, where it leaves, the tail."""
+        """Look areas up by what they depend on: occupied cells, head, heading and, if it leaves, the tail."""
         snake = self._snakes[row]
         head_at = int(snake[HEAD_AT])
         tail_at = (head_at - int(snake[LENGTH]) + 1) % (self._size * self._size)

@@ -1,7 +1,7 @@
-"""Snake compiled: many games in arrays the caller owns, nothing allocated.
+"""Snake, compiled: many games in the caller's arrays, without allocation.
 
-`reset_row`, `step_row` and `observe_row` are one game's parts and may be called from other kernels;
-`step_rows` runs them over a slice of the batch with the resets that the autoreset mode asks for.
+`reset_row`, `step_row` and `observe_row` work on one game and may be called from other kernels. `step_rows`
+runs them over a slice of the batch, with the resets of the autoreset mode.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ONE = np.uint64(1)
 
 @inlined_part
 def _place_food(snakes: Snakes, boards: Boards, streams: Streams, size: int, row: int) -> None:
-    """On the k-th free cell in reading order, all equally likely; there must be one."""
+    """Place food on the k-th free cell in reading order, k drawn uniformly; there must be a free cell."""
     left = next_below(streams, row, size * size - snakes[row, LENGTH])
     full = full_row(size)
     for r in range(size):
@@ -81,7 +81,7 @@ def reset_row(
     options: Options,
     row: int,
 ) -> None:
-    """Begin a game: length 3, head in the centre, heading right, one food."""
+    """Start a game: length 3, head in the centre, heading right, one food."""
     size = options[SIZE]
     middle = size // 2
     for r in range(size):
@@ -109,10 +109,10 @@ def step_row(
     row: int,
     action: int,
 ) -> float:
-    """Move one snake by an action that is allowed; returns the reward and leaves the rest in OUTCOME.
+    """Move one snake by a valid action; return the reward and set OUTCOME.
 
-    The episode is terminated when OUTCOME >= DIED, and truncated when it is not and `elapsed` has reached
-    the limit. A move that dies leaves the snake where it was.
+    The episode is terminated if OUTCOME >= DIED, and otherwise truncated once `elapsed` has reached the
+    limit. A fatal move leaves the snake where it was.
     """
     size = options[SIZE]
     elapsed[row] += 1
@@ -159,10 +159,10 @@ def step_row(
 
 @inlined_part
 def find_wrong_action(actions: NDArray[np.int64], options: Options) -> int:
-    """The first row of the batch whose action is not allowed, or -1."""
+    """Return the first row of the batch with an invalid action, or -1."""
     count = 4 if options[ABSOLUTE] else 3
     wrong = False
-    for row in range(actions.shape[0]):  # without a way out of the loop it runs in vector instructions
+    for row in range(actions.shape[0]):  # without an early exit the loop is vectorised
         wrong |= (actions[row] < 0) | (actions[row] >= count)
     if wrong:
         for row in range(actions.shape[0]):
@@ -187,7 +187,7 @@ def _advance_or_reset(
     row: int,
     mode: int,
 ) -> bool:
-    """One row's step, observation apart; returns whether its episode has ended."""
+    """Step one row without its observation; return whether its episode has ended."""
     if over[row] and mode == NEXT_STEP:
         reset_row(snakes, boards, streams, elapsed, options, row)
         rewards[row], terminated[row], truncated[row], over[row] = 0.0, False, False, False
@@ -212,7 +212,7 @@ def _restart_row(
     observations: NDArray[Any],
     final_observations: NDArray[Any],
 ) -> None:
-    """Keep the last observation and length of an ended episode, then begin the next one."""
+    """Save the final observation and length of an ended episode, then start the next one."""
     for i in range(observations.shape[1]):
         final_observations[row, i] = observations[row, i]
     snakes[row, FINAL_LENGTH] = snakes[row, LENGTH]
@@ -239,9 +239,9 @@ def step_rows(
     stop: int,
     mode: int,
 ) -> int:
-    """Step rows start .. stop - 1 in one pass; observations are flat, [rows, values].
+    """Step rows `start` to `stop - 1` in one pass; observations are flat, [rows, values].
 
-    Returns the first row of the batch whose action is not allowed, having changed nothing, or -1.
+    Returns the first row of the batch with an invalid action, with nothing changed, or -1.
     """
     wrong = find_wrong_action(actions, options)
     if wrong >= 0:
@@ -267,7 +267,7 @@ def step_batch(
     stop: int,
     mode: int,
 ) -> int:
-    """`step_rows` with most arrays as one argument, `table`: their addresses in the order of `step_rows`."""
+    """`step_rows` with most arrays passed as one `table` of addresses, in the order of `step_rows`."""
     rows, values = observations.shape
     size = options[SIZE]
     return step_rows(
@@ -342,7 +342,7 @@ def restart_rows(
     observations: NDArray[Any],
     final_observations: NDArray[Any],
 ) -> None:
-    """The last part, with SAME_STEP: the rows named keep their final observation and begin anew."""
+    """The last part, with SAME_STEP: save the final observations of these rows and reset them."""
     for row in ended:
         _restart_row(snakes, boards, streams, elapsed, options, row, observations, final_observations)
 
@@ -357,7 +357,7 @@ def reset_rows(
     options: Options,
     observations: NDArray[Any],
 ) -> None:
-    """Begin a game in the rows chosen."""
+    """Start a game in the chosen rows."""
     for row in range(chosen.shape[0]):
         if chosen[row]:
             reset_row(snakes, boards, streams, elapsed, options, row)

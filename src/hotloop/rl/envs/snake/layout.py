@@ -1,6 +1,6 @@
-"""Where the state of a game lies in the arrays that the kernels share.
+"""Layout of the arrays that hold the state of the games.
 
-A cell is one number, row * 64 + column, so that no kernel divides. For each row of the batch:
+A cell is one integer, row * 64 + column, so that kernels need no division. For each row of the batch:
 
 - `snakes` int16 [rows, RING + size * size]: a few fields, then the snake's cells as a ring; the head is at
   RING + snakes[row, HEAD_AT], older cells lie before it.
@@ -27,11 +27,11 @@ ROW_SHIFT, COLUMN_MASK = 6, 63
 NOWHERE = -1
 
 # Fields of `snakes`.
-HEAD_AT = 0  # place of the head in the ring
+HEAD_AT = 0  # position of the head in the ring
 LENGTH = 1
 HEADING = 2
 FOOD_AT = 3  # cell of the food, NOWHERE on a full board
-LEFT_AT = 4  # cell that the tail left in the last move, NOWHERE when it stayed
+LEFT_AT = 4  # cell that the tail left in the last move, NOWHERE if it stayed
 OUTCOME = 5  # what the last reset or step did
 FINAL_LENGTH = 6  # length at the end of the episode that the last step ended
 RING = 8
@@ -49,7 +49,7 @@ FOOD_PAYS, DEATH_PAYS, STEP_PAYS, SHAPING = 0, 1, 2, 3
 
 
 def make_options(config: SnakeConfig) -> Options:
-    """The settings that kernels read as whole numbers."""
+    """Return the integer settings of the kernels."""
     return np.array(
         [
             config.size,
@@ -64,7 +64,7 @@ def make_options(config: SnakeConfig) -> Options:
 
 
 def make_payoffs(config: SnakeConfig) -> Payoffs:
-    """The rewards."""
+    """Return the rewards of the kernels."""
     return np.array(
         [config.food_reward, config.death_reward, config.step_reward, config.distance_shaping],
         dtype=np.float64,
@@ -72,18 +72,18 @@ def make_payoffs(config: SnakeConfig) -> Payoffs:
 
 
 def make_snakes(rows: int, size: int) -> Snakes:
-    """Room for so many games, not yet begun."""
+    """Allocate the state of `rows` games."""
     return np.zeros((rows, RING + size * size), dtype=np.int16)
 
 
 def make_boards(rows: int, size: int) -> Boards:
-    """Room for so many boards."""
+    """Allocate `rows` boards."""
     return np.zeros((rows, 2 * size), dtype=np.uint64)
 
 
 def body_of(snakes: Snakes, row: int) -> list[tuple[int, int]]:
-    """The cells (row, column) of one snake, head first."""
+    """Return the cells (row, column) of one snake, head first."""
     ring = snakes[row, RING:].tolist()
     head_at, length = int(snakes[row, HEAD_AT]), int(snakes[row, LENGTH])
-    cells = (ring[head_at - back] for back in range(length))  # a negative index goes round
+    cells = (ring[head_at - back] for back in range(length))  # a negative index wraps around
     return [(cell >> ROW_SHIFT, cell & COLUMN_MASK) for cell in cells]

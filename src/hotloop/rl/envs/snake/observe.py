@@ -1,5 +1,4 @@
-"""What the agent sees, compiled. Pictures of the board are brought up to date, not drawn again: a step
-touches only the cells that changed."""
+"""Compiled observations. Images of the board are updated, not redrawn: a step writes only changed cells."""
 
 from __future__ import annotations
 
@@ -42,13 +41,13 @@ _ONE = np.uint64(1)
 
 @inlined_part
 def _place_of(cell: int, size: int) -> int:
-    """Where a cell lies in a plane that is stored row by row."""
+    """Return the index of a cell in a plane stored row by row."""
     return (cell >> ROW_SHIFT) * size + (cell & COLUMN_MASK)
 
 
 @inlined_part
 def _cell_back(snakes: Snakes, row: int, size: int, back: int) -> int:
-    """The snake's cell `back` places behind the head."""
+    """Return the cell `back` places behind the head."""
     at = snakes[row, HEAD_AT] - back
     return int(snakes[row, RING + (at if at >= 0 else at + size * size)])
 
@@ -57,7 +56,7 @@ def _cell_back(snakes: Snakes, row: int, size: int, back: int) -> int:
 def _features_row(
     snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]
 ) -> None:
-    """Danger straight, left, right; heading; where the food is (up, right, down, left)."""
+    """Write danger straight, left, right; heading; direction of the food (up, right, down, left)."""
     size = options[SIZE]
     head, heading, food = _cell_back(snakes, row, size, 0), snakes[row, HEADING], snakes[row, FOOD_AT]
     head_y, head_x = head >> ROW_SHIFT, head & COLUMN_MASK
@@ -83,7 +82,7 @@ def _features_row(
 
 @inlined_part
 def _update_grid(snakes: Snakes, size: int, row: int, observations: NDArray[Any]) -> None:
-    """Bring one row's cell codes up to date after a move."""
+    """Update one row's grid after a move."""
     left = snakes[row, LEFT_AT]
     if left != NOWHERE:
         observations[row, _place_of(left, size)] = FREE
@@ -104,7 +103,7 @@ def _update_planes(
     body_plane: int,
     food_plane: int,
 ) -> None:
-    """Bring the head, body and food planes, which begin at these places, up to date after a move."""
+    """Update the head, body and food planes, which start at these offsets, after a move."""
     left = snakes[row, LEFT_AT]
     new = _place_of(_cell_back(snakes, row, size, 0), size)
     if left != NOWHERE:
@@ -120,7 +119,7 @@ def _update_planes(
 
 @inlined_part
 def _update_tail_and_order(snakes: Snakes, size: int, row: int, observations: NDArray[Any]) -> None:
-    """Bring the third and fifth of five planes up to date after a move: every cell of the snake changes."""
+    """Update the third and fifth of five planes after a move: every cell of the snake changes."""
     tail_plane, order_plane = 2 * size * size, 4 * size * size
     left, length = snakes[row, LEFT_AT], snakes[row, LENGTH]
     if left != NOWHERE:
@@ -134,7 +133,7 @@ def _update_tail_and_order(snakes: Snakes, size: int, row: int, observations: ND
 
 @inlined_part
 def _draw_row(snakes: Snakes, options: Options, row: int, observations: NDArray[Any]) -> None:
-    """Draw one row's board from nothing, as it is after a reset."""
+    """Draw one row's board from scratch, after a reset."""
     size, kind = options[SIZE], options[OBSERVATION]
     area, length = size * size, snakes[row, LENGTH]
     for i in range(observations.shape[1]):
@@ -145,7 +144,7 @@ def _draw_row(snakes: Snakes, options: Options, row: int, observations: NDArray[
     body_plane = area if kind == PLANES3 else 0
     for back in range(length):
         place = _place_of(_cell_back(snakes, row, size, back), size)
-        observations[row, body_plane + place] = 1  # also the code of a body cell in the grid
+        observations[row, body_plane + place] = 1  # also the grid's value for a body cell
     if kind == GRID:
         observations[row, tail], observations[row, head], observations[row, food] = TAIL, HEAD, FOOD
     elif kind == PLANES3:
@@ -161,9 +160,9 @@ def _draw_row(snakes: Snakes, options: Options, row: int, observations: NDArray[
 def observe_row(
     snakes: Snakes, boards: Boards, options: Options, row: int, observations: NDArray[Any]
 ) -> None:
-    """Bring one row's observation, flat, up to date after each reset and each step.
+    """Update one row's flat observation after a reset or a step.
 
-    A picture that misses a step goes wrong, so this is called exactly once for each.
+    Must be called exactly once after each: images are updated incrementally.
     """
     size, kind, outcome = options[SIZE], options[OBSERVATION], snakes[row, OUTCOME]
     if outcome == DIED:

@@ -1,4 +1,4 @@
-"""A picture of the board, drawn with distances in numpy: smooth edges at any size, nothing to install."""
+"""Draws the board with distance fields in numpy: smooth edges at any size, no image library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHADES = 4  # from one cell of the body to the next
 
 
 def draw_board(size: int, body: Sequence[Cell], heading: int, food: Cell | None) -> NDArray[np.uint8]:
-    """The board as uint8 [height, width, 3]; cells are (row, column), the body head first."""
+    """Draw the board, uint8 [height, width, 3]; cells are (row, column), the body head first."""
     scale = max(8, 320 // size)
     picture = _checkered(size, scale)
     if food is not None:
@@ -54,7 +54,7 @@ def _mix(one: Color, other: Color, fraction: float) -> Color:
 
 
 def _between(begin: Cell, end: Cell, fraction: float) -> tuple[float, float]:
-    """A place on the way from one cell's centre to another's."""
+    """Interpolate between the centres of two cells."""
     down, right = (a + (b - a) * fraction + 0.5 for a, b in zip(begin, end, strict=True))
     return down, right
 
@@ -67,7 +67,7 @@ def _stroke(
     color: Color,
     scale: int,
 ) -> None:
-    """Blend in every pixel nearer to the line than `radius`; places in cells, (down, right)."""
+    """Blend all pixels closer to the line than `radius`; coordinates in cells, (down, right)."""
     reach = radius + 2 / scale
     top, left = (max(int((min(a, b) - reach) * scale), 0) for a, b in zip(begin, end, strict=True))
     bottom, right = (int((max(a, b) + reach) * scale) + 1 for a, b in zip(begin, end, strict=True))

@@ -1,4 +1,4 @@
-"""The rules of Snake, one game in plain Python: what the compiled batch is held to, state by state.
+"""The rules of Snake for one game in plain Python: the reference for the compiled batch.
 
 Cells are (row, column), row 0 at the top. The snake is a list of cells, head first.
 """
@@ -32,15 +32,15 @@ Step = tuple[NDArray[Any], float, bool, bool, dict[str, Any]]
 
 
 def next_cell(cell: Cell, direction: int) -> Cell:
-    """The neighbour of a cell in a direction; it may lie outside the board."""
+    """Return the adjacent cell in a direction; it may be outside the board."""
     return cell[0] + ROW_STEP[direction], cell[1] + COLUMN_STEP[direction]
 
 
 def count_reachable(size: int, body: Sequence[Cell], start: Cell, tail_leaves: bool) -> int:
-    """Free cells reachable from `start` by steps to the four neighbours, `start` included.
+    """Count the free cells reachable from `start` through the four neighbours, `start` included.
 
-    Free cells are those without snake. Where the tail leaves, the way also leads through the tail's cell,
-    which is not a free cell itself and does not count. A start that is outside or blocked counts 0.
+    Free cells are those without snake. If the tail leaves, paths may pass through its cell, which is not free
+    and does not count. The result is 0 if `start` is outside or blocked.
     """
     occupied = set(body)
     blocked = occupied - {body[-1]} if tail_leaves else occupied
@@ -61,7 +61,7 @@ def count_reachable(size: int, body: Sequence[Cell], start: Cell, tail_leaves: b
 
 
 def reachable_areas(size: int, body: Sequence[Cell], heading: int, tail_leaves: bool) -> list[float]:
-    """Of the free cells, the fraction reachable after a step straight, left and right."""
+    """Return the fractions of free cells reachable after a step straight, left and right."""
     free = size * size - len(body)
     if free == 0:
         return [0.0, 0.0, 0.0]
@@ -70,7 +70,7 @@ def reachable_areas(size: int, body: Sequence[Cell], heading: int, tail_leaves: 
 
 
 class SnakeRules:
-    """One game. `rng` is a numpy generator or a seed for one; the game draws only `rng.random()`."""
+    """One game. `rng` is a numpy generator or a seed; the game only calls `rng.random()`."""
 
     def __init__(self, config: SnakeConfig | None = None, rng: np.random.Generator | int | None = None):
         self.config = config if config is not None else SnakeConfig()
@@ -82,7 +82,7 @@ class SnakeRules:
         self._areas = [0.0, 0.0, 0.0]
 
     def reset(self) -> tuple[NDArray[Any], dict[str, Any]]:
-        """A snake of length 3 with its head in the centre, heading right, and one food."""
+        """Start with a snake of length 3, head in the centre, heading right, and one food."""
         middle = self.config.size // 2
         self.body = [(middle, middle - back) for back in range(START_LENGTH)]
         self.heading = RIGHT
@@ -91,9 +91,9 @@ class SnakeRules:
         return self.observe(), {"length": len(self.body)}
 
     def step(self, action: int) -> Step:
-        """Move one cell. A move that dies leaves the snake where it was."""
+        """Move one cell. A fatal move leaves the snake where it was."""
         if not 0 <= action < self.config.action_count:
-            raise HotloopError(f"action {action} is not in 0 .. {self.config.action_count - 1}.")
+            raise HotloopError(f"invalid action {action}; use 0 to {self.config.action_count - 1}.")
         config = self.config
         self.elapsed += 1
         heading = action if config.actions == "absolute" else (self.heading + TURNS[action]) % 4
@@ -115,14 +115,14 @@ class SnakeRules:
         return self.observe(), reward, terminated, truncated, {"length": len(self.body)}
 
     def blocks(self, cell: Cell) -> bool:
-        """Whether the snake dies when its head goes there."""
+        """Whether the snake dies if its head moves there."""
         size = self.config.size
         inside = 0 <= cell[0] < size and 0 <= cell[1] < size
         stays = self.body if self.config.tail_blocks else self.body[:-1]
         return not inside or cell in stays
 
     def _place_food(self) -> None:
-        """On a free cell, all equally likely: the k-th in reading order."""
+        """Place food on the k-th free cell in reading order, k drawn uniformly."""
         size = self.config.size
         free = [
             (row, column) for row in range(size) for column in range(size) if (row, column) not in self.body
@@ -133,10 +133,10 @@ class SnakeRules:
         assert self.food is not None
         return abs(self.body[0][0] - self.food[0]) + abs(self.body[0][1] - self.food[1])
 
-    # ---- what the agent sees
+    # ---- observations
 
     def observe(self) -> NDArray[Any]:
-        """The observation that the config asks for."""
+        """Return the configured observation."""
         match self.config.observation:
             case "features":
                 return self._features()
@@ -149,7 +149,7 @@ class SnakeRules:
                 return self._planes()
 
     def _features(self) -> NDArray[np.float32]:
-        """Danger straight, left, right; heading; where the food is (up, right, down, left); areas."""
+        """Danger straight, left, right; heading; direction of the food (up, right, down, left); areas."""
         (row, column), found = self.body[0], []
         found += [float(self.blocks(next_cell((row, column), (self.heading + turn) % 4))) for turn in TURNS]
         found += [float(direction == self.heading) for direction in range(4)]

@@ -1,4 +1,4 @@
-"""`hotloop/Track-v0`: a car that follows a closed line, one or many."""
+"""`hotloop/Track-v0`: single and vector environments of a car that follows a closed line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotloop.rl.envs.track.render import draw_track
 from hotloop.rl.envs.track.rules import DT_S, MOST_SPEED, OBSERVATION_SIZE, TrackConfig
 
 Projection = Literal["all", "near"]
-SEARCHED_M = 4.0  # to each side of the last segment; a car moves at most 0.3 m in a step
+SEARCHED_M = 4.0  # on each side of the last segment; a car moves at most 0.3 m per step
 
 
 class TrackVectorEnv(BatchedEnv):
@@ -28,8 +28,8 @@ class TrackVectorEnv(BatchedEnv):
     Observation, float32 [8]: lateral error (m, left of the line is positive), heading error (rad), speed
     ahead and to the left (m/s), the line's direction (2), cosine and sine of the heading. Action, float32
     [2] in -1 .. 1: acceleration (-6 .. 4 m/s^2) and steering (-25 .. 25 degrees). `lap_fraction` in the
-    infos says how far the car has come. `projection` chooses how the nearest point of the line is found:
-    among "all" segments, or "near" the last one; the numbers are the same.
+    infos is the progress. `projection` selects how to search for the nearest point on the line: among "all"
+    segments, or "near" the last one; the results are the same.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TrackVectorEnv(BatchedEnv):
         **settings: Any,
     ):
         if projection not in ("all", "near"):
-            raise HotloopError(f"projection={projection!r} is not known; use 'near' or 'all'.")
+            raise HotloopError(f"unknown projection={projection!r}; use 'near' or 'all'.")
         self.config = checked_config(settings)
         self.line = draw_line(self.config.track_seed, self.config.track_points, self.config.lap_m)
         high = np.array(
@@ -129,7 +129,7 @@ class TrackEnv(SingleEnv):
 
 
 def checked_config(settings: dict[str, Any]) -> TrackConfig:
-    """The settings as a config, or one sentence on what cannot be."""
+    """Create a config; raises HotloopError on invalid settings."""
     known = TrackConfig.__dataclass_fields__
     unknown = sorted(set(settings) - set(known))
     if unknown:
@@ -149,7 +149,7 @@ def checked_config(settings: dict[str, Any]) -> TrackConfig:
 
 
 def packed(line: Line) -> NDArray[np.float64]:
-    """The line as kernels take it: x, y, tangent x and y, length, place of the segment's start."""
+    """Return the line as kernels read it: x, y, tangent x and y, length, position of the segment's start."""
     starts = np.concatenate([[0.0], np.cumsum(line.lengths)[:-1]])
     columns = [line.points, line.tangents, line.lengths[:, None], starts[:, None]]
     return np.ascontiguousarray(np.concatenate(columns, axis=1))

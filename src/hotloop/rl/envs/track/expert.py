@@ -1,4 +1,4 @@
-"""A driver that finishes laps: steers back to the line, holds the speed; sees what the policy sees."""
+"""An expert that finishes laps from the policy's observations: steers to the line, holds the speed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs.track.rules import LEAST_ACCELERATION, MOST_ACCELERATION, MOST_STEERING, TrackConfig
 
-GAIN = 1.2  # 1/s: how hard a lateral error pulls
+GAIN = 1.2  # 1/s, of the lateral error
 SPEED_GAIN = 1.0  # 1/s
 
 
 def expert_actions(observations: NDArray[Any], config: TrackConfig | None = None) -> NDArray[np.float32]:
-    """Actions [rows, 2] for observations [rows, 8]: Stanley's steering law and proportional speed control."""
+    """Return actions [rows, 2] for observations [rows, 8]: Stanley steering, proportional speed control."""
     target_speed = (config or TrackConfig()).target_speed
     seen = np.asarray(observations, dtype=np.float64)
     lateral, turn, ahead = seen[:, 0], seen[:, 1], seen[:, 2]

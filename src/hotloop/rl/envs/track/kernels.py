@@ -1,8 +1,8 @@
-"""The track's rules compiled, for many cars; `rules.py` says what each step means.
+"""The rules of the track, compiled for many cars; `rules.py` is the readable reference.
 
 Arrays, first index the row: `cars` float64 [rows, 8] (x, y, heading, speed, slip, along, lateral,
-travelled), `segments` int32 [rows], `line` float64 [points, 6] (x, y, tangent x and y, length, place of the
-segment's start), `settings` float64 (see `env.py`).
+travelled), `segments` int32 [rows], `line` float64 [points, 6] (x, y, tangent x and y, length, position of
+the segment's start), `settings` float64 (see `env.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REAR_SHARE = REAR_M / (FRONT_M + REAR_M)
 
 @kernel
 def wrapped(angle: float) -> float:
-    """An angle in -pi .. pi that points the same way."""
+    """Wrap an angle to -pi..pi."""
     if angle > math.pi:
         return angle - 2 * math.pi
     if angle < -math.pi:
@@ -45,9 +45,9 @@ def wrapped(angle: float) -> float:
 
 @kernel
 def project(row: int, cars: Any, segments: Any, line: Any, reach: int) -> None:
-    """Nearest point on the line: over all segments, or over `reach` to each side of the last one.
+    """Find the nearest point on the line among all segments, or `reach` segments around the last one.
 
-    Of segments equally near the first in the order of the line is taken, in both ways of searching.
+    Both searches break ties by the order of the line.
     """
     count = len(line)
     first, searched = 0, count
@@ -72,14 +72,14 @@ def project(row: int, cars: Any, segments: Any, line: Any, reach: int) -> None:
 
 @kernel
 def heading_error(row: int, cars: Any, segments: Any, line: Any) -> float:
-    """Heading against the line's direction, in -pi .. pi."""
+    """Return the heading relative to the line, in -pi..pi."""
     segment = segments[row]
     return wrapped(cars[row, HEADING] - math.atan2(line[segment, 3], line[segment, 2]))
 
 
 @kernel
 def observe(row: int, cars: Any, segments: Any, line: Any, observations: Any) -> None:
-    """What the driver sees, into the row of `observations`."""
+    """Write the row's observation."""
     segment = segments[row]
     observations[row, 0] = cars[row, LATERAL]
     observations[row, 1] = heading_error(row, cars, segments, line)
@@ -93,7 +93,7 @@ def observe(row: int, cars: Any, segments: Any, line: Any, observations: Any) ->
 
 @kernel
 def reset_row(row: int, cars: Any, segments: Any, line: Any, streams: Any, observations: Any) -> None:
-    """Set the car down near a random point of the line."""
+    """Place the car near a random point of the line."""
     place = next_below(streams, row, len(line))
     offset = (2.0 * next_double(streams, row) - 1.0) * START_OFFSET_M
     turn = (2.0 * next_double(streams, row) - 1.0) * START_TURN
@@ -109,7 +109,7 @@ def reset_row(row: int, cars: Any, segments: Any, line: Any, streams: Any, obser
 
 @kernel
 def reset_rows(rows: Any, cars: Any, segments: Any, line: Any, streams: Any, observations: Any) -> None:
-    """New episodes in the rows marked."""
+    """Start an episode in the marked rows."""
     for row in range(len(rows)):
         if rows[row]:
             reset_row(row, cars, segments, line, streams, observations)
@@ -117,7 +117,7 @@ def reset_rows(rows: Any, cars: Any, segments: Any, line: Any, streams: Any, obs
 
 @kernel
 def drive(row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: Any, settings: Any) -> None:
-    """0.02 s of the bicycle model, then the projection."""
+    """Advance the bicycle model by 0.02 s and project the car onto the line."""
     slip = math.atan(_REAR_SHARE * math.tan(wheel * MOST_STEERING))
     heading, speed = cars[row, HEADING], cars[row, SPEED]
     cars[row, SLIP] = slip
@@ -138,7 +138,7 @@ def drive(row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: 
 
 @kernel
 def judge(row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: Any, settings: Any) -> float:
-    """The reward of the step just driven."""
+    """Return the reward of the last step."""
     lateral = cars[row, LATERAL] / settings[HALF_WIDTH]
     turn = heading_error(row, cars, segments, line)
     speed = (cars[row, SPEED] - settings[TARGET_SPEED]) / settings[TARGET_SPEED]
@@ -171,9 +171,9 @@ def step_rows(
     final_observations: Any,
     final_travelled: Any,
 ) -> int:
-    """Step rows start .. stop - 1; with SAME_STEP the ends of episodes are kept in the `final_` arrays.
+    """Step rows `start` to `stop - 1`; with SAME_STEP, episode ends are saved in the `final_` arrays.
 
-    Returns the first row whose action is not finite, having changed nothing, or -1.
+    Returns the first row whose action is not finite, with nothing changed, or -1.
     """
     for row in range(len(actions)):
         if not (math.isfinite(actions[row, 0]) and math.isfinite(actions[row, 1])):

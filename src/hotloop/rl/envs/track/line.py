@@ -1,4 +1,4 @@
-"""The closed centre line a car follows: drawn from a seed, even in spacing, never near to itself."""
+"""Generates closed centre lines from a seed: evenly spaced points, never close to itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 
-LEAST_RADIUS_M = 9.0  # well above what the car's steering can follow
-CLEARANCE_M = 14.0  # between stretches of the line that are not neighbours
+LEAST_RADIUS_M = 9.0  # well above the car's turning radius
+CLEARANCE_M = 14.0  # between parts of the line that are not adjacent
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,26 @@ class Line:
 
 
 def closed_line(points: NDArray[np.float64]) -> Line:
-    """A line from its corner points [n, 2]."""
+    """Create a line from its corner points [n, 2]."""
     steps = np.roll(points, -1, axis=0) - points
     lengths = np.sqrt(steps[:, 0] ** 2 + steps[:, 1] ** 2)
     return Line(np.ascontiguousarray(points), steps / lengths[:, None], lengths)
 
 
 def draw_line(seed: int, count: int = 600, lap_m: float = 300.0) -> Line:
-    """A smooth closed line of `count` points from a seed; drawn again until it is wide and gentle enough."""
+    """Generate a smooth closed line of `count` points; retried until clearance and curvature are fine."""
     if count < 60:
-        raise HotloopError(f"a track of {count} points is too coarse; use at least 60.")
+        raise HotloopError(f"a track of {count} points is too coarse; use track_points of at least 60.")
     rng = np.random.default_rng(seed)
     for _ in range(1000):
         line = closed_line(_even(_outline(rng), count, lap_m))
         if _least_radius(line) >= LEAST_RADIUS_M and _clearance(line) >= CLEARANCE_M:
             return line
-    raise HotloopError(f"no track of {lap_m} m could be drawn from seed {seed}; use a longer lap.")
+    raise HotloopError(f"no track of {lap_m} m could be generated from seed {seed}; use a longer lap.")
 
 
 def _outline(rng: np.random.Generator) -> NDArray[np.float64]:
-    """A fine outline: a circle with a few waves on it."""
+    """Return a fine outline: a circle with a few waves."""
     angles = np.linspace(0.0, 2 * math.pi, 6000, endpoint=False)
     radius = np.ones_like(angles)
     for wave in (2, 3, 4, 5):
@@ -61,7 +61,7 @@ def _outline(rng: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _even(outline: NDArray[np.float64], count: int, lap_m: float) -> NDArray[np.float64]:
-    """`count` points at equal distances along an outline, scaled to the lap's length."""
+    """Return `count` evenly spaced points along an outline, scaled to the lap's length."""
     closed = np.vstack([outline, outline[:1]])
     along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(closed, axis=0), axis=1))])
     places = np.linspace(0.0, along[-1], count, endpoint=False)
@@ -76,7 +76,7 @@ def _least_radius(line: Line) -> float:
 
 
 def _clearance(line: Line) -> float:
-    """Least distance between points that are more than a tenth of a lap apart along the line."""
+    """Return the smallest distance between points more than a tenth of a lap apart along the line."""
     count = len(line.points)
     apart = np.linalg.norm(line.points[:, None] - line.points[None], axis=2)
     order = np.arange(count)

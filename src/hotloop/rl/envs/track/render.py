@@ -1,4 +1,4 @@
-"""The track and its car as a picture."""
+"""Draws the track and its car."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CAR, _GLASS, _START = (214, 60, 52), (40, 46, 60), (245, 245, 245)
 
 
 def draw_track(line: Line, config: TrackConfig, car: NDArray[Any]) -> NDArray[np.uint8]:
-    """uint8 [480, 480, 3]: the whole track from above, the car twice its size so that it is seen."""
-    fine = 2  # drawn larger, then averaged: smooth edges
+    """Draw the track from above, uint8 [480, 480, 3]; the car is enlarged to twice its size."""
+    fine = 2  # supersampling, for smooth edges
     low, high = line.points.min(axis=0), line.points.max(axis=0)
     margin = config.crash_m + 2.0
     scale = fine * SIZE / float((high - low).max() + 2 * margin)
@@ -36,7 +36,7 @@ def draw_track(line: Line, config: TrackConfig, car: NDArray[Any]) -> NDArray[np
     corners = [at(x, y) for x, y in line.points.tolist()]
     for wide, colour in ((config.half_width_m + 0.35, _EDGE), (config.half_width_m, _ROAD)):
         reach = wide * scale
-        for x, y in corners:  # discs, closer than their size: a road without joints
+        for x, y in corners:  # overlapping discs: a road without gaps
             draw.ellipse((x - reach, y - reach, x + reach, y + reach), fill=colour)
     for first in range(0, len(corners), 8):
         draw.line(corners[first : first + 4], fill=_DASH, width=max(1, round(0.25 * scale)))
@@ -50,7 +50,7 @@ def draw_track(line: Line, config: TrackConfig, car: NDArray[Any]) -> NDArray[np
 
 
 def _box(at: Any, x: float, y: float, heading: float, long: float, wide: float) -> list[tuple[float, float]]:
-    """Corners of a rectangle turned by `heading` about its middle."""
+    """Return the corners of a rectangle rotated by `heading` about its centre."""
     corners = []
     for along, aside in ((1, 1), (1, -1), (-1, -1), (-1, 1)):
         dx, dy = along * long / 2, aside * wide / 2

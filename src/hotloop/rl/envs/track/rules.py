@@ -1,8 +1,8 @@
-"""The rules of the track in plain Python, for one car: what the kernels are held to, step by step.
+"""The rules of the track for one car in plain Python: the reference for the kernels.
 
-State: position, heading, speed, slip (angle between heading and motion), all SI. A step applies the
-control for 0.02 s to a kinematic bicycle, projects the car onto the centre line by a loop over all its
-segments, and judges where it is.
+State: position, heading, speed, slip (angle between heading and motion), in SI units. A step applies the
+action to a kinematic bicycle model for 0.02 s, projects the car onto the centre line in a loop over all
+segments, and computes reward and flags.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class TrackConfig:
     """Settings of the task; lengths in metres, speeds in m/s."""
 
     track_seed: int = 0
-    """Which centre line is drawn."""
+    """Seed of the centre line."""
     track_points: int = 600
-    """Points of the centre line."""
+    """Number of points of the centre line."""
     lap_m: float = 300.0
     """Length of a lap."""
     half_width_m: float = 2.0
-    """Farther from the line than this is off the track."""
+    """Beyond this distance from the line the car is off the track."""
     crash_m: float = 4.0
-    """Farther from the line than this is a crash, which ends the episode."""
+    """Beyond this distance from the line the car crashes, which ends the episode."""
     target_speed: float = 8.0
-    """The speed that costs nothing."""
+    """Speed without penalty."""
     max_episode_steps: int = 5000
     """Steps after which an episode is truncated."""
     off_track_penalty: float = 1.0
-    """Taken off for every step off the track."""
+    """Penalty for every step off the track."""
     crash_penalty: float = 50.0
-    """Taken off once, on a crash."""
+    """Penalty for a crash."""
 
 
 class Track:
@@ -56,7 +56,7 @@ class Track:
         self.line, self.config, self.rng = line, config, rng
 
     def reset(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Set the car down near a random point of the line."""
+        """Place the car near a random point of the line."""
         place = int(self.rng.random() * len(self.line.points))
         offset = (2.0 * self.rng.random() - 1.0) * START_OFFSET_M
         turn = (2.0 * self.rng.random() - 1.0) * START_TURN
@@ -70,7 +70,7 @@ class Track:
         return self.observe(), self.info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Drive for 0.02 s; action = (acceleration, steering), each in -1 .. 1, beyond is clipped."""
+        """Drive for 0.02 s; action = (acceleration, steering), each clipped to -1..1."""
         pedal, wheel = (min(max(float(value), -1.0), 1.0) for value in action)
         middle, half = (
             (MOST_ACCELERATION + LEAST_ACCELERATION) / 2,
@@ -93,7 +93,7 @@ class Track:
         return self.observe(), self.reward(pedal, wheel, terminated), terminated, truncated, self.info()
 
     def project(self) -> tuple[int, float, float]:
-        """The nearest segment, the place of its nearest point along the line, the distance (left is +)."""
+        """Return the nearest segment, its nearest point's position on the line, the distance (left is +)."""
         best, best_square, best_along, best_side = -1, math.inf, 0.0, 0.0
         start_m = 0.0
         for index, ((px, py), (tx, ty), length) in enumerate(
@@ -114,7 +114,7 @@ class Track:
         return best, best_along, math.copysign(math.sqrt(best_square), best_side)
 
     def shorter_way(self, along_m: float) -> float:
-        """A difference of two places on the line, the shorter way round."""
+        """Return the signed distance between two positions on the line, the shorter way round."""
         if along_m > self.line.lap_m / 2:
             return along_m - self.line.lap_m
         if along_m < -self.line.lap_m / 2:
@@ -122,12 +122,12 @@ class Track:
         return along_m
 
     def heading_error(self) -> float:
-        """Heading against the line's direction, in -pi .. pi."""
+        """Return the heading relative to the line, in -pi..pi."""
         tangent_x, tangent_y = self.line.tangents[self.segment].tolist()
         return wrapped(self.heading - math.atan2(tangent_y, tangent_x))
 
     def reward(self, pedal: float, wheel: float, crashed: bool) -> float:
-        """1 for a car that keeps to the line at its speed without effort; less for every error."""
+        """Return 1 for a car on the line at target speed without control effort; less for every error."""
         lateral = self.lateral / self.config.half_width_m
         turn = self.heading_error()
         speed = (self.speed - self.config.target_speed) / self.config.target_speed
@@ -140,19 +140,19 @@ class Track:
         return reward
 
     def observe(self) -> NDArray[np.float32]:
-        """Lateral and heading error, velocity ahead and to the left, tangent, cosine, sine of the heading."""
+        """Return lateral and heading error, forward and left speed, tangent, cosine and sine of heading."""
         tangent_x, tangent_y = self.line.tangents[self.segment].tolist()
         ahead, aside = self.speed * math.cos(self.slip), self.speed * math.sin(self.slip)
         seen = (self.lateral, self.heading_error(), ahead, aside, tangent_x, tangent_y)
         return np.array([*seen, math.cos(self.heading), math.sin(self.heading)], dtype=np.float32)
 
     def info(self) -> dict[str, Any]:
-        """How far the car has come, as a share of the lap."""
+        """Progress as a fraction of the lap."""
         return {"lap_fraction": self.travelled_m / self.line.lap_m}
 
 
 def wrapped(angle: float) -> float:
-    """An angle in -pi .. pi that points the same way; angles here are never more than one turn off."""
+    """Wrap an angle to -pi..pi; angles here are never more than one turn off."""
     if angle > math.pi:
         return angle - 2 * math.pi
     if angle < -math.pi:
