@@ -20,8 +20,7 @@ test: $(INSTALLED) browser ## lint, types and all tests but the long ones
 	$(MAKE) --no-print-directory -j2 lint short-tests
 
 short-tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --durations 25 -m "not long and not timing" tests
-	$(BIN)/python -m pytest -p no:xdist -m "timing and not long" tests || test $$? = 5  # 5: there are none
+	$(BIN)/python -m pytest -n 3 --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

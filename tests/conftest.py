@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from hotloop import Profiler
 from hotloop.measure import core_choice
@@ -31,25 +31,56 @@ settings.register_profile("hotloop", deadline=None)  # a busy machine is no fail
 settings.load_profile("hotloop")
 
 
-ATTEMPTS_OF_TIMING_TESTS = 3
+# Files (and pages) that take longest begin first, so that no worker is left with one of them at the end.
+SLOW_FIRST = (
+    "test_docs.py::test_every_command_and_snippet_runs[environments.md]",
+    "test_docs.py::test_every_command_and_snippet_runs[collect.md]",
+    "processes/test_train_imitate.py",
+    "processes/test_tune.py",
+    "oracle/test_sac.py",
+    "processes/test_train_petri.py",
+    "processes/test_train_mario.py",
+    "processes/test_run_libraries.py",
+    "processes/test_run_sb3.py",
+    "unit/test_trial_patches.py",
+    "learning/test_dqn.py",
+    "processes/test_try_workers.py",
+    "processes/test_compare.py",
+    "processes/test_train_snake.py",
+    "processes/test_tune_workloads.py",
+    "processes/test_run.py",
+    "unit/test_ppo_runs.py",
+    "unit/test_snake_env.py",
+    "processes/test_collect_faults.py",
+    "processes/test_try.py",
+    "processes/test_demo.py",
+    "processes/test_warm_start.py",
+    "learning/test_ppo.py",
+    "learning/test_recurrent_ppo.py",
+    "test_docs.py",
+)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Repeat a failed test that is marked `timing`, and print why it may fail on a busy machine."""
-    marker = item.get_closest_marker("timing")
-    if marker is None:
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for attempt in range(1, ATTEMPTS_OF_TIMING_TESTS + 1):
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        if attempt == ATTEMPTS_OF_TIMING_TESTS or not any(report.failed for report in reports):
-            break
-        print(f"\nattempt {attempt} failed, repeating: {item.nodeid} ({marker.args[0]})", file=sys.__stderr__)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    found = [turn for turn, name in enumerate(SLOW_FIRST) if name in nodeid]
+    return found[0] if found else len(SLOW_FIRST)
+
+
+class FilesInTurn(LoadScopeScheduling):  # type: ignore[misc]
+    """A file's tests share a worker and its fixtures; every page of the documentation is on its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if "test_docs.py" in nodeid else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn:
+    config.option.loadscopereorder = False  # keep the order of the collection
+    return FilesInTurn(config, log)
 
 
 @pytest.fixture(params=CORES)
