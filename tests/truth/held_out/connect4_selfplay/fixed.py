@@ -115,7 +115,7 @@ class SelfPlay:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--games", type=int, default=1200)
+    parser.add_argument("--games", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=17)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from gymnasium import spaces
 class LidarNav(gym.Env):
     metadata = {"render_modes": []}
 
-    def __init__(self, n_rays=24, n_obstacles=8, max_range=3.0):
+    def __init__(self, n_rays=40, n_obstacles=12, max_range=3.0):
         self.n_rays, self.max_range = n_rays, max_range
         self.n_obstacles = n_obstacles
         self.action_space = spaces.Discrete(3)
@@ -129,7 +129,7 @@ def main(episodes, seed):
 
 if __name__ == "__main__":
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("--episodes", type=int, default=400)
+    cli.add_argument("--episodes", type=int, default=180)
     cli.add_argument("--seed", type=int, default=14)
     ns = cli.parse_args()
     main(ns.episodes, ns.seed)
