@@ -50,7 +50,7 @@ def test_advice_is_complete(defect: Callable[[], Planted]) -> None:
     assert first.site in sites | {""}
     assert first.site or not any(sites), "the capture knows where the region is"
     assert first.title and first.advice and first.how_to_change
-    assert "HOTLOOP_CAPTURE=" in first.prove_command and "train.py" in first.prove_command
+    assert "hotloop run -- python train.py" in first.prove_command or "hotloop try" in first.prove_command
     assert json.loads(json.dumps(asdict(first)))["plan"]["variants"][1]["name"] == rule
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotloop.analysis.advice import BUILT_IN
+from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
 from hotloop.analysis.advice.recommendation import tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, explain_without_advice
@@ -357,18 +358,63 @@ def test_one_thread_is_worth_a_try_for_small_networks_without_a_limit() -> None:
 # -- testing it today ----------------------------------------------------------------------------
 
 
-def test_an_environment_variable_can_be_tried_as_printed(tmp_path: Any) -> None:
-    worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)}, cpu=0.6)
-    program = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ['HOTLOOP_CAPTURE'])"
-    facts = {"command": ["python3", "-c", program]}
-    capture = make_capture(
-        learn(700), updates=700, processes=[ProcessSpec([worker])] * 8, facts=facts, cpu=0.6
+def on_disk(capture: Capture, path: str = "runs/a", **facts: Any) -> Capture:
+    return replace(capture, path=Path(path), facts=capture.facts | facts)
+
+
+def test_commands_of_a_capture_in_memory_record_the_script_again() -> None:
+    capture = some_capture()
+    by_hand = advice(plan={"variants": [{}, {}]})
+    variable = advice(plan={"variants": [{}, {"environment": {"OMP_NUM_THREADS": "1"}}]})
+    flag = advice(plan={"variants": [{}, {"set": ["--eval-freq=10"]}]})
+    patch = advice(plan={"variants": [{}, {"patch": "gc"}]})
+    again = "hotloop run -- python train.py"
+    assert prove_command(capture, by_hand, 1) == f"make the change, then record again: {again}"
+    assert prove_command(capture, variable, 1) == f"OMP_NUM_THREADS=1 {again}"
+    assert prove_command(capture, flag, 1) == f"{again} --eval-freq 10"
+    assert prove_command(capture, patch, 1) == "hotloop try --only gc -- python train.py"
+
+
+def test_commands_of_a_capture_on_disk_prove_the_recommendation() -> None:
+    capture = on_disk(some_capture(), git_hash="abc")
+    by_hand = advice(plan={"variants": [{}, {}]})
+    changes: list[dict[str, Any]] = [{"environment": {"A": "1"}}, {"set": ["a=1"]}, {"patch": "gc"}]
+    for change in changes:
+        assert prove_command(capture, advice(plan={"variants": [{}, change]}), 2) == "hotloop prove runs/a 2"
+    assert prove_command(capture, by_hand, 2) == "make the change, then run: hotloop prove runs/a 2 --rev"
+    without_git = on_disk(capture, git_hash=None)
+    assert prove_command(without_git, by_hand, 2) == (
+        "make the change, then record again: hotloop run -- python train.py"
     )
-    found = next(one for one in explain(capture).recommendations if one.name == "thread_oversubscription")
-    assert found.provable_by == "environment"
-    assert found.plan["variants"][1]["environment"] == {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        found.prove_command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
+    threads = advice(plan={"variants": [{}, {"patch": "threads"}]})
+    assert prove_command(capture, threads, 2) == "hotloop try --only threads -- python train.py"
+
+
+def test_a_capture_folder_that_exists_is_not_named_again() -> None:
+    ours = on_disk(
+        some_capture(), command=["hotloop", "train", "snake", "--capture", "elsewhere", "--envs", "4"]
     )
-    threads, folder = done.stdout.split()
-    assert threads == "1" and folder.startswith("hotloop-runs/after-")
+    assert command_again(ours) == ["hotloop", "train", "snake", "--envs", "4"]
+    by_hand = advice(plan={"variants": [{}, {}]})
+    assert prove_command(ours, by_hand, 1) == (
+        "make the change, then record again: hotloop train snake --envs 4"
+    )
+    theirs = on_disk(some_capture(), command=["python", "train.py", "--capture=runs/a", "-v"])
+    assert command_again(theirs) == ["python", "train.py", "-v"]
+    other = on_disk(some_capture(), command=["python", "train.py", "--capture", "video.mp4"])
+    assert command_again(other) == ["python", "train.py", "--capture", "video.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (["python", "t.py", "--eval-freq", "500"], ("--eval-freq", 500.0)),
+        (["python", "t.py", "--eval_freq=500"], ("--eval_freq", 500.0)),
+        (["python", "t.py", "eval_freq=1e3"], ("eval_freq", 1000.0)),
+        (["python", "t.py", "--eval-freq", "often"], None),
+        (["python", "t.py", "--eval-freq"], None),
+        (["python", "t.py", "--eval"], None),
+    ],
+)
+def test_a_flag_is_found_with_its_number(command: list[str], found: tuple[str, float] | None) -> None:
+    assert flag_in(command, ("eval-every", "eval-freq")) == found

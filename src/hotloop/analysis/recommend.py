@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from hotloop.analysis.advice import BUILT_IN
+from hotloop.analysis.advice.commands import prove_command
 from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.findings import Effort, Findings, Recommendation, Tier
 from hotloop.capture.model import Capture
 
-AdviceFunction = Callable[[RunView], Recommendation | None]
+AdviceFunction = Callable[[RunView], Recommendation | Sequence[Recommendation] | None]
 
 EFFORT: dict[Effort, float] = {"minutes": 1.0, "hours": 1.5, "days": 3.0}  # divides the gain
 # An unknown gain ranks like a gain of this size with low confidence.
@@ -36,20 +36,18 @@ def recommend(
     run = view_run(capture, findings)
     if run is None:
         return ()
-    found = []
+    found: list[Recommendation] = []
     for function in BUILT_IN if advice is None else advice:
-        one = _ask(function, run)
-        if one is not None:
-            found.append(one)
+        found += _ask(function, run)
     found.sort(key=lambda one: (one.tier == "not_worth_optimising", -worth(one), one.name))
     return tuple(_with_proof(capture, number, one) for number, one in enumerate(found, 1))
 
 
 def _with_proof(capture: Capture, number: int, advice: Recommendation) -> Recommendation:
-    """If an environment variable is enough and the capture is on disk, `hotloop prove` can test it."""
-    if advice.provable_by != "environment" or capture.path is None or not advice.prove_command:
+    """The command that tests it, with its number; advice without a plan keeps its own command."""
+    if not advice.plan:
         return advice
-    return replace(advice, prove_command=f"hotloop prove {shlex.quote(str(capture.path))} {number}")
+    return replace(advice, prove_command=prove_command(capture, advice, number))
 
 
 def worth(advice: Recommendation) -> float:
@@ -71,24 +69,26 @@ def _function_name(function: AdviceFunction) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def _ask(function: AdviceFunction, run: RunView) -> Recommendation | None:
+def _ask(function: AdviceFunction, run: RunView) -> list[Recommendation]:
     try:
         answer = function(run)
     except Exception as error:
         _warn(f"The advice function {_function_name(function)} failed ({error!r}) and was skipped.")
-        return None
+        return []
     if answer is None:
-        return None
-    problem = _problem(answer)
-    if problem:
-        _warn(f"The advice function {_function_name(function)} was skipped: {problem}.")
-        return None
-    return answer
+        return []
+    answers: list[Any] = list(answer) if isinstance(answer, list | tuple) else [answer]
+    for one in answers:
+        problem = _problem(one)
+        if problem:
+            _warn(f"The advice function {_function_name(function)} was skipped: {problem}.")
+            return []
+    return answers
 
 
 def _problem(answer: object) -> str:
     if not isinstance(answer, Recommendation):
-        return f"it returned {type(answer).__name__}, not a Recommendation or None"
+        return f"it returned {type(answer).__name__}, not a Recommendation, a list of them or None"
     if answer.tier not in get_args(Tier):
         return f"its tier {answer.tier!r} is not one of {', '.join(get_args(Tier))}"
     if answer.effort not in EFFORT:

@@ -9,21 +9,39 @@ from typing import Annotated
 
 import tyro
 
+from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
+from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
 from hotloop.report.to_json import plain
+from hotloop.report.trial import trial_text
 from hotloop.workflows.compare import ComparisonSettings
-from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
-from hotloop.workflows.prove import SCHEMA_VERSION, prove
+from hotloop.workflows.experiments import (
+    INTERRUPTED,
+    SCRIPT_FAILED,
+    ExperimentResult,
+    Progress,
+    exit_code_of,
+)
+from hotloop.workflows.prove import SCHEMA_VERSION, ProofRequest, prove
+from hotloop.workflows.trial import TrialResult
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Test a recommendation of a report: run the script as recorded and with the change, in turn.
 
+    Variables, flags and patches are set for you. If the recommendation asks for an edit, make it, then use
+    --rev.
     Writes the predicted and the measured speed-up into the capture, as proof-N.json.
+
+    Examples:
+
+        hotloop prove hotloop-runs/x 1
+        hotloop prove hotloop-runs/x 1 --set eval-freq=10000
+        hotloop prove hotloop-runs/x 2 --rev
     """
 
     capture: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")]
@@ -32,6 +50,8 @@ class Arguments:
     """Number of the recommendation in the report."""
     set: Repeated = ()
     """Setting of your script that makes the change, as key=value, for recommendations about a flag."""
+    rev: Flag = False
+    """Compare the working tree, in which you made the change, with the last commit."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
     """Time for all runs together."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
@@ -47,9 +67,12 @@ def run(arguments: Arguments) -> int:
         budget_s=parse_seconds(arguments.budget, "--budget"),
         tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
     )
-    found = prove(arguments.capture, arguments.number, arguments.set, settings, arguments.series, Progress())
+    if arguments.set and arguments.rev:
+        raise HotloopError("--set and --rev are two ways to make the change; use one of them.")
+    request = ProofRequest(arguments.capture, arguments.number, arguments.set, arguments.rev)
+    found = prove(request, settings, arguments.series, Progress())
     if arguments.json:
-        keys = ("number", "predicted", "measured", "conclusion", "file")
+        keys = ("number", "predicted", "measured", "at_least", "conclusion", "file")
         values = {key: plain(getattr(found, key)) for key in keys}
         print(json.dumps({"kind": "hotloop-proof", "schema_version": SCHEMA_VERSION, **values}))
     else:
@@ -57,6 +80,21 @@ def run(arguments: Arguments) -> int:
         print(pen.wrap(found.recommendation.title))
         print(pen.wrap(found.conclusion))
         print()
-        print(comparison_text(found.result.series, found.result.comparison, pen))
+        print(details(found.result, pen))
     note(f"wrote {found.file}" if found.file else "the proof could not be written into the capture")
-    return INTERRUPTED if found.result.interrupted else exit_code_of(found.result.outcome)
+    return exit_code(found.result)
+
+
+def details(result: ExperimentResult | TrialResult, pen: Pen) -> str:
+    """The comparison, or the trial, behind the conclusion."""
+    if isinstance(result, TrialResult):
+        return trial_text(result.report, pen)
+    return comparison_text(result.series, result.comparison, pen)
+
+
+def exit_code(result: ExperimentResult | TrialResult) -> int:
+    if isinstance(result, ExperimentResult):
+        return INTERRUPTED if result.interrupted else exit_code_of(result.outcome)
+    if result.ran.interrupted and not result.stopped:
+        return INTERRUPTED
+    return SCRIPT_FAILED if result.ran.exit_code and not result.stopped else 0

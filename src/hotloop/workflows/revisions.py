@@ -12,30 +12,31 @@ from pathlib import Path
 from hotloop._util.errors import HotloopError
 from hotloop.capture.plan import Variant
 from hotloop.lab.run_plan import Workplace
-from hotloop.workflows.experiments import plain_environment, workplaces_here
+from hotloop.workflows.experiments import plain_environment
 
 
 @contextlib.contextmanager
-def checked_out(variants: Sequence[Variant]) -> Iterator[dict[str, Workplace]]:
-    """A workplace for each variant, by name: a worktree of its revision, or the current folder.
+def checked_out(variants: Sequence[Variant], folder: Path | None = None) -> Iterator[dict[str, Workplace]]:
+    """A workplace for each variant, by name: a worktree of its revision, or `folder` (None: the current one).
 
-    In a worktree, a variant runs in the same sub-folder of the project that we are in. Python looks there,
-    and in `src` of the worktree, before it finds an installed copy.
+    In a worktree, a variant runs in the same sub-folder of the project as `folder`. Python looks there, and
+    in `src` of the worktree, before it finds an installed copy.
     """
-    places = workplaces_here(variants)
+    here = (folder or Path.cwd()).resolve()
+    places = {variant.name: Workplace(here, plain_environment()) for variant in variants}
     revisions = dict.fromkeys(v.revision for v in variants if v.revision)
     if not revisions:
         yield places
         return
-    root = Path(_git("rev-parse", "--show-toplevel"))
-    inside = Path.cwd().resolve().relative_to(root.resolve())
+    root = project_root(here)
+    inside = here.relative_to(root)
     home = Path(tempfile.mkdtemp(prefix="hotloop-worktrees-"))
     trees: dict[str, Path] = {}
     try:
         for number, revision in enumerate(revisions):
-            _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", missing=revision)
+            _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", folder=here, missing=revision)
             tree = home / str(number)
-            _git("worktree", "add", "--detach", str(tree), revision)
+            _git("worktree", "add", "--detach", str(tree), revision, folder=here)
             trees[revision] = tree
         for variant in variants:
             if variant.revision:
@@ -50,6 +51,36 @@ def checked_out(variants: Sequence[Variant]) -> Iterator[dict[str, Workplace]]:
         shutil.rmtree(home, ignore_errors=True)
         with contextlib.suppress(HotloopError):
             _git("worktree", "prune", folder=root)
+
+
+def project_root(folder: Path) -> Path:
+    """The top folder of the git project that `folder` is in."""
+    return Path(_git("rev-parse", "--show-toplevel", folder=folder)).resolve()
+
+
+def revision_before(folder: Path, recorded: str) -> str:
+    """The revision before the change: HEAD, or `recorded` if the change has been committed since.
+
+    Raises HotloopError if nothing has changed.
+    """
+    if _git("status", "--porcelain", "--untracked-files=no", folder=folder):
+        return "HEAD"
+    if recorded and _git("rev-parse", "HEAD", folder=folder) != recorded:
+        return recorded
+    raise HotloopError(
+        f"No file of the project in {folder} has changed since HEAD, so there is nothing to compare; "
+        "make the change first, then run this command again."
+    )
+
+
+def is_in_revision(file: Path, revision: str, root: Path) -> bool:
+    """Whether a file inside the project is part of a revision."""
+    inside = file.resolve().relative_to(root)
+    try:
+        _git("cat-file", "-e", f"{revision}:{inside.as_posix()}", folder=root)
+    except HotloopError:
+        return False
+    return True
 
 
 def _python_path(tree: Path, inside: Path) -> tuple[Path, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
 from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
 
@@ -23,6 +23,9 @@ class Change:
     safety: Safety
     provable_by: ProvableBy = "hand"
     environment: dict[str, str] = field(default_factory=dict)  # for provable_by="environment"
+    patch: str = ""  # for provable_by="patch": its name in `hotloop try --only`
+    flags: tuple[str, ...] = ()  # usual names of the setting, for provable_by="flag"
+    times: float = 1.0  # the setting's value is multiplied by this
 
 
 def tier_of(gain: Estimate) -> Tier:
@@ -48,7 +51,7 @@ def advise(
     """A recommendation about `row` (None: the whole run). `tier` is used if the gain is unknown."""
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
-    return Recommendation(
+    made = Recommendation(
         name=name,
         title=title,
         evidence=tuple(evidence),
@@ -62,8 +65,9 @@ def advise(
         site=row.node.site if row is not None else "",
         region=row.name if row is not None else "",
         plan=plan(run, name, change),
-        prove_command=prove_command(run, change),
+        prove_command="",
     )
+    return replace(made, prove_command=prove_command(run.capture, made, 1))
 
 
 def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
@@ -71,21 +75,18 @@ def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
     changed: dict[str, Any] = {"name": name, "by": change.provable_by, "change": change.how}
     if change.environment:
         changed["environment"] = dict(change.environment)
+    if change.patch:
+        changed["patch"] = change.patch
+    found = flag_in(run.capture.command, change.flags)
+    if found is not None:
+        changed["set"] = [f"{found[0]}={round(found[1] * change.times):d}"]
     return {
         "kind": "compare",
-        "command": run.capture.command,
+        "command": command_again(run.capture),
         "variants": [{"name": "as recorded"}, changed],
         "metric": "ns_per_env_step" if run.env_steps else "wall_ns",
         "check": "equal_results" if change.safety == "safe" else "learning_curve",
     }
-
-
-def prove_command(run: RunView, change: Change) -> str:
-    """How to see the effect; records into a new folder each time, since an existing one would be extended."""
-    command = shlex.join(run.capture.command) or "your command"
-    variables = "".join(f"{name}={value} " for name, value in change.environment.items())
-    again = f"{variables}HOTLOOP_CAPTURE=hotloop-runs/after-$(date +%s) {command}"
-    return again if change.environment else f"make the change, then record again: {again}"
 
 
 def times(value: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, advise, times, took
 from hotloop.analysis.advice.run_view import EVALUATING, LOGGING, RESETTING, SAVING, RegionRow, RunView
@@ -10,6 +12,18 @@ from hotloop.analysis.findings import Recommendation
 MAYBE_SIDE_JOB = ("other", "framework", "data")
 TOLERABLE = 0.05  # share of the wall time that evaluation may take
 RARE = 0.01  # logging every 100th iteration is enough for a curve
+# Usual names of the flags that say how often; a flag is only offered if the recorded command has it.
+LOG_FLAGS = tuple(f"{what}-{how}" for what in ("log", "logging") for how in ("interval", "every", "freq"))
+EVALUATION_FLAGS = tuple(
+    f"{what}-{how}"
+    for what in ("eval", "evaluate", "evaluation", "test", "val", "validation")
+    for how in ("freq", "interval", "every", "frequency", "every-steps")
+)
+CHECKPOINT_FLAGS = tuple(
+    f"{what}-{how}"
+    for what in ("save", "checkpoint", "ckpt")
+    for how in ("freq", "interval", "every", "frequency", "every-steps")
+)
 
 
 def logging_too_often(run: RunView) -> Recommendation | None:
@@ -37,7 +51,14 @@ def logging_too_often(run: RunView) -> Recommendation | None:
         evidence,
         "Accumulate in plain variables and write means at intervals; do not flush after each line.",
         run.gain(rows, 1 - min(RARE / often, 1.0)),
-        Change("log every 100th iteration", effort="minutes", safety="safe", provable_by="flag"),
+        Change(
+            "log every 100th iteration",
+            "minutes",
+            "safe",
+            "flag",
+            flags=LOG_FLAGS,
+            times=max(often / RARE, 1.0),
+        ),
     )
 
 
@@ -72,7 +93,14 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
         evidence,
         "Evaluate less often, on fewer episodes, or in a separate process.",
         run.gain(rows, 1 - left),
-        Change("a longer evaluation interval", effort="minutes", safety="safe", provable_by="flag"),
+        Change(
+            "a longer evaluation interval",
+            "minutes",
+            "safe",
+            "flag",
+            flags=EVALUATION_FLAGS,
+            times=math.ceil(1 / left),
+        ),
     )
 
 
@@ -116,7 +144,7 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
         [took(row), f"It runs every {duration(every_ns)}.", "The gain is for saving a tenth as often."],
         "Save every few minutes, and only what you need to resume; the replay buffer least often.",
         run.gain(rows, 0.9),
-        Change("a longer checkpoint interval", effort="minutes", safety="safe", provable_by="flag"),
+        Change("a longer checkpoint interval", "minutes", "safe", "flag", flags=CHECKPOINT_FLAGS, times=10.0),
     )
 
 
