@@ -41,7 +41,7 @@ def test_ppo_in_one_file(tmp_path: Path) -> None:
     capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-steps", "4096")
     calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
     assert calls["env_step"] == 1024
-    assert calls["policy_forward"] == 1024 + 8  # one value of the last observation for each rollout
+    assert (calls["policy_forward"], calls["policy_value"]) == (1024, 8)  # one value for each rollout
     assert calls["learner_forward"] == calls["backward"] == calls["optimizer_step"] == 128
     assert calls["clip_grad_norm"] == calls["zero_grad"] == 128
     assert (capture.progress.env_steps, capture.progress.updates) == (4096, 128)
@@ -53,7 +53,6 @@ def test_dqn_in_one_file_acts_with_gradients_on(tmp_path: Path) -> None:
     updates = 250
     assert calls["env_step"] == capture.progress.env_steps == 1500
     assert calls["backward"] == calls["optimizer_step"] == capture.progress.updates == updates
-    # The first forward pass of each place is taken for learning, until what follows shows better.
-    assert calls["policy_forward"] == 1500 - 1 + updates  # acting, and the target network
-    assert calls["learner_forward"] == updates + 1
+    assert calls["policy_forward"] == 1500
+    assert calls["learner_forward"] == 2 * updates  # the network and its target
     assert capture.progress.episodes == calls["env_reset"] - 1

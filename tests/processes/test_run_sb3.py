@@ -127,7 +127,7 @@ def main():
                 batch_size=16, n_epochs=2, seed=0)
     models.append(model.learn(64, callback=[evaluation, CheckpointCallback(16, sys.argv[1]), Mine()]))
     for model in models:
-        print(type(model).__name__, model.num_timesteps, digest(model.policy.parameters()))
+        print(type(model).__name__, model.num_timesteps, model._n_updates, digest(model.policy.parameters()))
 
 if __name__ == "__main__":
     main()
@@ -150,6 +150,10 @@ def test_dqn_sac_recurrent_ppo_and_callbacks(tmp_path: Path) -> None:
     assert forward["DQNPolicy.predict"] == 150 and forward["SACPolicy.predict"] == 25
     assert forward["RecurrentActorCriticPolicy.forward"] == 32
     assert run.capture.progress.env_steps == 200 + 100 + 64 + 64
+    # DQN and SAC count gradient steps, as we do; PPO counts epochs.
+    own = [int(line.split()[2]) for line in run.out.splitlines()]
+    assert own == [38, 50, 4, 4]
+    assert run.capture.progress.updates == 38 + 50 + 8 + 8
     assert run.attributed() >= 0.95
 
 
@@ -219,7 +223,7 @@ def main(name, env, timesteps, words):
         env = make_vec_env("CartPole-v1", 2, seed=0)
     policy = "LinearPolicy" if name == "ARS" else "MlpPolicy"
     model = algorithm(policy, env, seed=0, device="cpu", **words).learn(timesteps)
-    print(model.num_timesteps, digest(model.policy.parameters()))
+    print(model.num_timesteps, model._n_updates, digest(model.policy.parameters()))
 
 if __name__ == "__main__":
     main(*eval(sys.argv[1]))
@@ -257,6 +261,8 @@ def test_other_algorithms(
     assert run.out == plain(tmp_path, OTHERS, repr(asked))
     timesteps = int(run.out.split()[0])
     assert run.capture.progress.env_steps == timesteps
+    if asked[0] in ("TD3", "QRDQN", "TQC", "CrossQ"):  # others count epochs
+        assert run.capture.progress.updates == int(run.out.split()[1]) > 10
     if expected is None:  # random search trains by what others call evaluating
         assert run.calls("env_step", "policy_forward", "evaluate") == {
             "env_step": timesteps,

@@ -1,50 +1,273 @@
-"""Is a forward pass acting or learning? Without gradients it is acting; with gradients, what follows decides.
+"""Is a forward pass acting or learning? Decided by the lines that led to it and by what it is given.
 
-Scripts that act without `no_grad` would otherwise seem to learn all the time. The place in the code that
-called a forward pass is therefore remembered until the next env step or backward pass shows what it was
-for; from then on every call from that place is known.
+Gradient mode tells nothing: scripts act with gradients on and compute targets with gradients off. A call is
+acting when it gets the latest observation of an env and the env is stepped before the same lines call again.
+The lines are those of the whole call path, since acting and learning often share a method of the policy.
+
+| region | what the call does |
+| --- | --- |
+| `policy_forward` | the first network called to choose an action |
+| `policy_rest` | further networks called for the same action: heads, the critic |
+| `policy_value` | gets the latest observation, but another call chooses the action (bootstrapping) |
+| `learner_forward` | everything else: losses, targets, old log-probabilities |
+| `evaluate_forward` | as `policy_forward`, in a function named after evaluation |
+
+What an env returns is compared with what a network gets, by values on a sample; where a script transforms
+observations in between, the size of the batch and the order of calls decide. Once 32 calls of a path agree,
+the core stops asking and only checks now and then; a path that is both is judged call by call.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from types import CodeType
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from hotloop.measure.twin import region as twin_region
+from hotloop.instrument import step_counting
+from hotloop.measure.profiler import default
 
-Place = tuple[CodeType, int]
+policy_forward = default.profile("policy_forward")
+policy_rest = default.profile("policy_rest", "policy")
+policy_value = default.profile("policy_value", "policy")
+learner_forward = default.profile("learner_forward")
+evaluate_forward = default.profile("evaluate_forward", "evaluation")
+evaluate = default.profile("evaluate")
 
-_TWIN = twin_region.__file__
-_acts: dict[Place, bool] = {}  # place -> whether an env step followed
-pending: list[Place] = []  # places called since the last env step or backward pass
-
-
-def is_learning() -> bool:
-    """Whether the forward pass that is about to run, with gradients on, is learning."""
-    frame = sys._getframe(1)  # the caller of the module: the compiled wrapper has no frame
-    while frame.f_code.co_filename == _TWIN and frame.f_back is not None:
-        frame = frame.f_back
-    place = (frame.f_code, frame.f_lasti)
-    acts = _acts.get(place)
-    if acts is None and place not in pending:
-        pending.append(place)
-    return not acts
+SETTLED_AFTER = 32  # calls that agree
+MAX_CHANGES = 4  # of a path's answer; with more it is judged call by call
+MAX_PATHS = 4096  # remembered; recursion can make any number
+MAX_ARRAYS = 8  # of the arguments of a call that are looked at
+SAMPLE = 64  # values that are compared
+EVALUATES = re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation)(?:_|$)")
 
 
-def env_stepped() -> None:
-    """An env step ended, so the pending forward passes were acting."""
-    if pending:
-        _settle(True)
+@dataclass(slots=True)
+class Site:
+    """What is known about the calls of one path."""
+
+    evaluates: bool  # a function on the path is named after evaluation
+    answer: Any = None  # the region of its last call
+    agree: int = 0  # calls in a row with that answer
+    changes: int = 0
+    leader: int = 0  # path of the call before it that acted on the same observation; 0: none did
+    env: int = 0  # id of the env whose observation it got last
+    steps: int = -1  # env steps at its last call
+    acts: bool = False  # an env step followed, and no other call came in between
+    went_backward: bool = False  # a backward pass followed before any env step
+
+
+_sites: dict[int, Site] = {}
+settled: dict[int, Any] = {}  # path -> region; the core looks here first
+_given_raw: set[int] = set()  # ids of envs whose observations reach a policy unchanged
+_since_step: list[Site] = []  # looked at since the env step with this number
+_since_step_at = -1
+_learner_batch = 0  # the largest batch seen with gradients on
+
+
+def reset() -> None:
+    """Forget everything learnt so far."""
+    global _since_step_at, _learner_batch
+    for known in (_sites, settled, _given_raw, _since_step):
+        known.clear()
+    _since_step_at, _learner_batch = -1, 0
+
+
+def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The region of a forward pass; `Region.wrap` explains the paths."""
+    site = _sites.get(path)
+    if site is None:
+        site = Site(_in_evaluation(sys._getframe(1)))
+        if len(_sites) < MAX_PATHS:
+            _sites[path] = site
+    answer = _judge(site, path, previous, list(_arrays((args, kwargs))))
+    if answer is site.answer:
+        site.agree += 1
+        if site.agree == SETTLED_AFTER and site.changes <= MAX_CHANGES and path in _sites:
+            settled[path] = answer
+    else:
+        settled.pop(path, None)
+        site.changes += site.answer is not None
+        site.answer, site.agree = answer, 1
+    return answer
 
 
 def went_backward(tensor: Any, result: Any) -> None:
-    """A backward pass ended, so the pending forward passes were learning."""
-    if pending:
-        _settle(False)
+    """A backward pass ended: what was called since the last env step did not lead to a step."""
+    if _since_step and _since_step_at == step_counting.total_steps():
+        for site in _since_step:
+            site.went_backward = True
+    _since_step.clear()
 
 
-def _settle(acts: bool) -> None:
-    for place in pending:
-        _acts.setdefault(place, acts)
-    pending.clear()
+def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
+    grad = sys.modules["torch"].is_grad_enabled()
+    found = _nearest_env(given)
+    if found is None:
+        return _without_env(site, given, grad)
+    counter, env, raw, fits = found
+    if evaluate.is_open():
+        return policy_forward
+    led = _led_to_step(site, path, counter)
+    site.env = env
+    before = _sites.get(previous)
+    if before is not None and (fits or before.answer is policy_rest) and not (grad and not fits):
+        leader = before.leader or previous
+        if before.answer in (policy_forward, policy_rest) and leader != path:
+            site.leader = leader
+            return policy_rest
+    if raw:
+        _given_raw.add(env)
+    elif fits and env in _given_raw:  # its policy gets observations as they are, so this is no observation
+        fits = False
+    last = counter.path and _sites.get(_leader(counter.path))
+    someone_else_acts = bool(last and last is not site and last.answer is policy_forward and last.env == env)
+    if led and not someone_else_acts and (fits or not grad):
+        site.acts = True
+    if raw or fits:
+        if site.acts or not (someone_else_acts or site.answer is policy_value):
+            return evaluate_forward if site.evaluates else policy_forward
+        if not grad:
+            return policy_value
+    if site.acts and not grad and not site.went_backward:  # planning: many states for one action
+        return policy_forward
+    return learner_forward
+
+
+def _leader(path: int) -> int:
+    site = _sites.get(path)
+    return site.leader or path if site is not None else path
+
+
+def _led_to_step(site: Site, path: int, counter: Any) -> bool:
+    """Whether the env was stepped after the site's last call, with no other site's call in between."""
+    global _since_step_at
+    steps = step_counting.total_steps()
+    led = site.steps >= 0 and steps != site.steps and not site.went_backward and _leader(counter.path) == path
+    site.steps, site.went_backward = steps, False
+    if steps != _since_step_at:
+        _since_step.clear()
+        _since_step_at = steps
+    _since_step.append(site)
+    return led
+
+
+def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
+    """No env is known here: what acts is called without gradients, on less than a batch of the learner."""
+    global _learner_batch
+    if not grad and (evaluate.is_open() or site.evaluates):
+        return evaluate_forward
+    batch = max((int(a.shape[0]) if len(a.shape) > 1 else 1 for a in given), default=1)
+    if grad:
+        _learner_batch = max(_learner_batch, batch)
+    return learner_forward if grad or 0 < _learner_batch <= batch else policy_forward
+
+
+def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, bool] | None:
+    """The env whose observation was given: its counter, its id, whether unchanged, whether sizes fit.
+
+    The newest env when none matches; None when no env is known.
+    """
+    numbers = [number for number in map(_as_numbers, given) if number is not None]
+    newest: tuple[Any, int, bool, bool] | None = None
+    for counter, is_vector in step_counting.counters():
+        kept = counter.recent()
+        for at, (env, observation, _) in enumerate(kept):
+            seen = [number for number in map(_as_numbers, _arrays(observation)) if number is not None]
+            if any(_equal(x, y, is_vector) for x in numbers for y in seen):
+                return counter, env, True, True
+            if at == 0:
+                fits = any(_fits(x, y, is_vector) for x in given[:1] for y in seen)
+                if newest is None or fits > newest[3]:
+                    newest = counter, env, False, fits
+        if not is_vector and len(kept) > 1 and any(_rows_equal(x, kept) for x in numbers):
+            return counter, kept[0][0], True, True
+    return newest
+
+
+def _fits(given: Any, seen: Any, is_vector: bool) -> bool:
+    """Whether an array has as many rows as there are envs."""
+    shape = given.shape
+    if is_vector:
+        return len(shape) > 0 and len(seen.shape) > 0 and int(shape[0]) == int(seen.shape[0])
+    return len(shape) <= 1 or int(shape[0]) == 1
+
+
+def _equal(given: Any, seen: Any, is_vector: bool) -> bool:
+    """Whether an array holds an observation, or that of one env among several."""
+    if given.size == seen.size:
+        return _close(_sample(given), _sample(seen))
+    if is_vector and seen.ndim and given.size and given.size * len(seen) == seen.size:
+        values = _sample(given)
+        return any(_close(values, _sample(row)) for row in seen)
+    return False
+
+
+def _rows_equal(given: Any, kept: list[tuple[int, Any, int]]) -> bool:
+    """Whether the rows are the observations of several envs that are stepped one by one."""
+    if given.ndim < 2 or not 1 < len(given) <= len(kept):
+        return False
+    rows = [_sample(row) for row in given]
+    for _, observation, _ in kept[:2]:
+        seen = [_sample(n) for n in map(_as_numbers, _arrays(observation)) if n is not None]
+        if not any(len(row) == len(one) and _close(row, one) for row in rows for one in seen):
+            return False
+    return True
+
+
+def _sample(numbers: Any) -> Any:
+    flat = numbers.reshape(-1)
+    return flat[:: max(1, flat.size // SAMPLE)].astype(float)
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal up to the rounding of a conversion to float32, or scaled from bytes to 0..1."""
+    size = abs(b) * 1e-4 + 1e-6
+    return bool((abs(a - b) <= size).all() or (b.any() and (abs(a * 255 - b) <= size * 255).all()))
+
+
+def _arrays(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Tensors and arrays in arguments or an observation, in dicts and lists too."""
+    found: Iterator[Any] = iter(())
+    if isinstance(value, (int, float)):
+        found = iter(_array_of(value))
+    elif hasattr(value, "keys") and depth < 4:
+        found = (a for name in list(value.keys()) for a in _arrays(value[name], depth + 1))
+    elif hasattr(value, "shape") and hasattr(value, "dtype"):
+        found = iter((value,))
+    elif isinstance(value, (tuple, list)) and depth < 4:
+        found = (a for item in value[:MAX_ARRAYS] for a in _arrays(item, depth + 1))
+    for count, array in enumerate(found):
+        if count == MAX_ARRAYS:
+            return
+        yield array
+
+
+def _array_of(number: float) -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    return [] if numpy is None else [numpy.asarray(number)]
+
+
+def _as_numbers(array: Any) -> Any:
+    """A NumPy array with the same values; None when they cannot be read without a copy from a device."""
+    if hasattr(array, "detach"):
+        try:
+            array = array.detach().numpy()
+        except (TypeError, RuntimeError, ValueError, NotImplementedError):
+            return None
+    return array if getattr(getattr(array, "dtype", None), "kind", "") in ("b", "i", "u", "f") else None
+
+
+def _in_evaluation(frame: FrameType | None) -> bool:
+    """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
+    torch = sys.modules["torch"]
+    while frame is not None:
+        code = frame.f_code
+        if EVALUATES.search(code.co_name):
+            has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
+            if not (has_self and isinstance(frame.f_locals.get("self"), torch.nn.Module)):
+                return True
+        frame = frame.f_back
+    return False

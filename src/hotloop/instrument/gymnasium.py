@@ -23,14 +23,14 @@ _OUTER = {
 
 def patch_core(module: ModuleType, into: Patches) -> None:
     """`gymnasium.core`: every subclass of `Env`, existing and future."""
-    after = {"step": step_counting.single_step, "reset": step_counting.single_step.forget}
+    after = {"step": step_counting.single_step, "reset": step_counting.single_reset}
     methods = functools.partial(_methods, hollow=module.Wrapper, after=after)
     into.apply([follow_subclasses(module.Env, methods, into)])
 
 
 def patch_vector(module: ModuleType, into: Patches) -> None:
     """`gymnasium.vector.vector_env`: every subclass of `VectorEnv`, existing and future."""
-    after = {"step": step_counting.vector_step, "reset": step_counting.vector_step.forget}
+    after = {"step": step_counting.vector_step, "reset": step_counting.vector_reset}
     methods = functools.partial(_methods, hollow=module.VectorWrapper, after=after)
     into.apply([follow_subclasses(module.VectorEnv, methods, into)])
 

@@ -262,7 +262,7 @@ def _make_wrapper() -> type:
 
     for name, region, after in (
         ("step", step, step_counting.single_step),
-        ("reset", reset, step_counting.single_step.forget),
+        ("reset", reset, step_counting.single_reset),
         ("render", render, None),
     ):
         setattr(ProfiledEnv, name, region.wrap(getattr(base, name), skip_inside=(region,), after=after))

@@ -12,6 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import step_counting
+from hotloop.instrument.acting_or_learning import (
+    evaluate_forward,
+    learner_forward,
+    policy_forward,
+    policy_rest,
+    policy_value,
+)
 from hotloop.instrument.method_patches import (
     defines,
     patch_below,
@@ -20,13 +27,8 @@ from hotloop.instrument.method_patches import (
     without_counting,
 )
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
-from hotloop.instrument.torch import (
-    checkpoint,
-    learner_forward,
-    optimizer_step,
-    policy_forward,
-    policy_value,
-)
+from hotloop.instrument.torch import checkpoint, optimizer_step
+from hotloop.instrument.update_counting import begin_training
 from hotloop.measure.decorate import decorate
 from hotloop.measure.profiler import default
 
@@ -45,7 +47,7 @@ advantage = _profile("advantage")
 callback = _profile("callback", "framework")
 log = _profile("log")
 evaluate = _profile("evaluate")
-FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
+FORWARD = (policy_forward, policy_rest, policy_value, learner_forward, evaluate_forward, optimizer_step)
 
 
 # -- vector envs ---------------------------------------------------------------------------------
@@ -89,8 +91,8 @@ def _monitor_sums(env: Any, result: Any, rows: list[int]) -> tuple[float, float]
 
 
 # A step returns (observations, rewards, dones, infos) and has already reset the rows that are done.
-_count_rows = step_counting.new_counter(1, (2,), episode_sums=_monitor_sums)
-_forget = _count_rows.forget
+_count_rows = step_counting.new_counter(1, (2,), is_vector=True, episode_sums=_monitor_sums)
+_forget = step_counting.forget_after_reset(_count_rows)
 
 
 # -- algorithms and policies ---------------------------------------------------------------------
@@ -111,8 +113,18 @@ def patch_algorithms(module: ModuleType, into: Patches) -> None:
         for name, region in names.items():
             if defines(cls, name):
                 yield patch_outermost(cls, name, region)
+        if defines(cls, "_setup_learn"):
+            yield Patch(cls, "_setup_learn", _beginning_training)
 
     into.apply([follow_subclasses(module.BaseAlgorithm, methods, into)])
+
+
+def _beginning_training(setup: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        begin_training()
+        return setup(*args, **kwargs)
+
+    return run
 
 
 def patch_policies(module: ModuleType, into: Patches) -> None:

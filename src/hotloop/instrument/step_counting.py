@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hotloop.instrument.acting_or_learning import env_stepped, pending
 from hotloop.measure.profiler import default
 
 _evaluate = default.profile("evaluate")
-_counters: list[Any] = []
+_env_step = default.profile("env_step")
+_counters: list[tuple[Any, bool]] = []  # and whether it counts vector envs
+_observers: list[tuple[Any, bool]] = []
 _report: Callable[..., object] | None = None
 enabled = True
 
@@ -23,7 +24,7 @@ def stop_counting() -> None:
     """In a worker process: the process that drives it counts its steps."""
     global enabled
     enabled = False
-    for counter in _counters:
+    for counter, _ in _counters:
         counter.counting = False
 
 
@@ -31,11 +32,37 @@ def report_to(progress: Callable[..., object] | None) -> None:
     """Pass every count to `progress`, at the price of a Python call per step; None undoes that."""
     global _report
     _report = progress
-    for counter in _counters:
+    for counter, _ in _counters:
         counter.report = progress
 
 
-def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
+def counters() -> list[tuple[Any, bool]]:
+    """Every counter and observer, and whether it is for vector envs."""
+    return [*_counters, *_observers]
+
+
+def total_steps() -> int:
+    """Env steps of this process so far, each of all rows."""
+    total = 0
+    for counter, _ in _counters:
+        total += counter.calls
+    for observer, _ in _observers:
+        total += observer.calls
+    return total
+
+
+def new_observer(is_vector: bool) -> Any:
+    """Keeps observations like a counter, for a library whose steps are counted in another way.
+
+    Call it with an env and (observation, 0.0, False) after each step.
+    """
+    observer = default.step_counter(1, (2,))
+    observer.report = lambda **counts: None
+    _observers.append((observer, is_vector))
+    return observer
+
+
+def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any) -> Any:
     """An `after` for steps with the reward and the ends at these positions of their result.
 
     `how` are further arguments of `StepCounter`.
@@ -53,14 +80,22 @@ def new_counter(reward: int, ends: tuple[int, ...], **how: Any) -> Any:
         ends,
         on_unknown=count_unknown,
         skip_inside=_evaluate,
-        pending=pending,
-        on_pending=env_stepped,
         **how,
     )
     counter.counting = enabled
     counter.report = _report
-    _counters.append(counter)
+    _counters.append((counter, is_vector))
     return counter
+
+
+def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
+    """An `after` for resets; a reset inside a step is part of that step."""
+
+    def forget(env: Any, result: Any) -> None:
+        if not _env_step.is_open():
+            counter.forget(env, result)
+
+    return forget
 
 
 def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list[float], list[bool]] | None:
@@ -104,5 +139,7 @@ def _resets_cost_a_step(env: Any) -> bool:
 
 
 # Gymnasium's steps return (observation, reward, terminated, truncated, info).
-single_step = new_counter(1, (2, 3))
-vector_step = new_counter(1, (2, 3), resets_cost_a_step=_resets_cost_a_step)
+single_step = new_counter(1, (2, 3), is_vector=False)
+vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_resets_cost_a_step)
+single_reset = forget_after_reset(single_step)
+vector_reset = forget_after_reset(vector_step)

@@ -12,16 +12,23 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument.acting_or_learning import is_learning, went_backward
+from hotloop.instrument.acting_or_learning import (
+    evaluate_forward,
+    learner_forward,
+    pick,
+    policy_forward,
+    policy_rest,
+    policy_value,
+    settled,
+    went_backward,
+)
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.update_counting import count_step
 from hotloop.measure.device import TorchDevice
 from hotloop.measure.profiler import default
 
 _profile = default.profile
-policy_forward = _profile("policy_forward")
-learner_forward = _profile("learner_forward")
-policy_value = _profile("policy_value", "policy")
 backward = _profile("backward")
 optimizer_step = _profile("optimizer_step")
 zero_grad = _profile("zero_grad", "optimizer")
@@ -38,7 +45,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
     """`torch` itself, once it is completely imported."""
     if json.loads(os.environ.get("HOTLOOP_RUN") or "{}").get("modules"):
         into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
-    forward = (policy_forward, learner_forward, policy_value, optimizer_step)
+    forward = (policy_forward, learner_forward, policy_rest, policy_value, optimizer_step)
     inside = (transfer, clip_grad_norm, *forward)
     _wrap_moves(torch, into, inside)
     into.apply(
@@ -48,9 +55,9 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
                 "__call__",
                 lambda f: learner_forward.wrap(
                     f,
-                    skip_inside=forward,
-                    choose=(torch.is_grad_enabled, is_learning),
-                    otherwise=policy_forward,
+                    skip_inside=(*forward, evaluate_forward),
+                    pick=pick,
+                    settled=settled,
                 ),
             ),
             Patch(
@@ -147,10 +154,6 @@ def _each_module(call: Any) -> Any:
     return __call__
 
 
-def _count_update(optimizer: Any, result: Any) -> None:
-    default.progress(updates=1)
-
-
 class _OptimizerSteps(Patch):
     """The `step` of every optimizer, which torch itself wraps when the first instance of a class is created.
 
@@ -212,7 +215,7 @@ _HOOKED = "hooked"  # torch's mark on a step it has wrapped
 
 
 def _recorded_step(hooked: Any) -> Any:
-    wrapper = optimizer_step.wrap(hooked, skip_inside=(optimizer_step,), after=_count_update)
+    wrapper = optimizer_step.wrap(hooked, skip_inside=(optimizer_step,), after=count_step)
     functools.update_wrapper(wrapper, hooked)
     setattr(wrapper, _OURS, True)
     return wrapper

@@ -14,7 +14,15 @@ from types import ModuleType
 from typing import Any
 
 from hotloop.instrument import step_counting
-from hotloop.instrument.acting_or_learning import env_stepped
+from hotloop.instrument.acting_or_learning import (
+    evaluate_forward,
+    learner_forward,
+    pick,
+    policy_forward,
+    policy_rest,
+    policy_value,
+    settled,
+)
 from hotloop.instrument.method_patches import (
     defines,
     patch_below,
@@ -24,7 +32,7 @@ from hotloop.instrument.method_patches import (
 )
 from hotloop.instrument.patch import Patch, Patches, follow_subclasses
 from hotloop.instrument.standard_library import ipc_wait
-from hotloop.instrument.torch import learner_forward, optimizer_step, policy_forward, policy_value
+from hotloop.instrument.torch import optimizer_step
 from hotloop.measure.decorate import decorate
 from hotloop.measure.profiler import default
 
@@ -43,7 +51,16 @@ replay_sample = _profile("replay_sample")
 advantage = _profile("advantage")
 loss = _profile("loss")
 evaluate = _profile("evaluate")
-FORWARD = (policy_forward, learner_forward, policy_value, optimizer_step)
+collector_setup = _profile("collector_setup", "framework")
+FORWARD = (
+    policy_forward,
+    policy_rest,
+    policy_value,
+    learner_forward,
+    evaluate_forward,
+    optimizer_step,
+    collector_setup,
+)
 OPERATIONS = ("clone", "to", "select", "exclude", "update")
 
 
@@ -103,10 +120,11 @@ def patch_modules(module: ModuleType, into: Patches) -> None:
         return learner_forward.wrap(
             f,
             skip_inside=FORWARD,
-            choose=sys.modules["torch"].is_grad_enabled,
             always=(loss, advantage),
             never=(collect_rollouts, rollout),
             otherwise=policy_forward,
+            pick=pick,
+            settled=settled,
         )
 
     into.apply(
@@ -175,6 +193,7 @@ def patch_batched_envs(module: ModuleType, into: Patches) -> None:
         into.apply([Patch(module, name, without_counting)])
 
 
+_observe = step_counting.new_observer(is_vector=True)
 _running: dict[int, list[Any]] = {}  # id of an env -> returns and lengths of its current episodes
 
 
@@ -197,9 +216,9 @@ def _count(env: Any, result: Any) -> None:
     """Runs after the outermost step. Does not read values on an accelerator, since that would synchronise."""
     if not step_counting.enabled or evaluate.is_open() or env_setup.is_open():
         return
-    env_stepped()
     width = env.batch_size.numel()
     after = result.get("next")
+    _observe(env, (after, 0.0, False))
     done = after.get("done", None)
     reward = after.get("reward", None)
     if done is None or reward is None or done.device.type != "cpu" or done.numel() != width:
@@ -233,6 +252,8 @@ def patch_collectors(module: ModuleType, into: Patches) -> None:
     base = getattr(module, "BaseCollector", None) or module.DataCollectorBase
 
     def methods(cls: type) -> Iterable[Patch]:
+        if defines(cls, "__init__"):  # calls the policy once to see its data
+            yield patch_outermost(cls, "__init__", collector_setup)
         if defines(cls, "rollout"):
             yield patch_outermost(cls, "rollout", collect_rollouts)
         if defines(cls, "iterator"):  # a generator: each resumption counts as a call

@@ -1,0 +1,84 @@
+"""What one process knows about its libraries: threads in force, envs, optimizers.
+
+Written to `libraries/<host>-<pid>-<start>.json` in the capture, at once for what changes rarely and every
+few seconds for counts, so that it survives a killed process up to then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hotloop._util.files import write_atomically
+from hotloop.measure.profiler import default
+
+FOLDER = "libraries"
+SAVE_INTERVAL_NS = 2_000_000_000
+MAX_CHANGES = 64  # entries of one list of changes
+
+_facts: dict[str, Any] = {}
+_started_ns = time.time_ns()
+_saved_ns = 0
+_unsaved = 0  # changes
+
+
+def note(name: str, value: Any) -> None:
+    """Set a fact and save all of them."""
+    _facts[name] = value
+    save()
+
+
+def note_change(name: str, entry: dict[str, Any]) -> None:
+    """Add an entry, with its time, to a list of changes, unless nothing changed; the oldest stay."""
+    changes = _facts.setdefault(name, [])
+    last = {key: value for key, value in changes[-1].items() if key != "at_ns"} if changes else None
+    if last != entry and len(changes) < MAX_CHANGES:
+        changes.append({"at_ns": default.recorder.now(), **entry})
+        save()
+
+
+def get(name: str, otherwise: Any) -> Any:
+    """A fact noted before."""
+    return _facts.get(name, otherwise)
+
+
+def changed_again() -> None:
+    """A count inside a fact rose: save it if that was not done for some seconds."""
+    global _unsaved
+    _unsaved += 1
+    if _unsaved % 256 == 0 and time.monotonic_ns() - _saved_ns > SAVE_INTERVAL_NS:
+        save()
+
+
+def save() -> None:
+    """Write the facts into the capture; nothing is written without a capture folder."""
+    global _saved_ns
+    _saved_ns = time.monotonic_ns()
+    folder = default.folder
+    if folder is None or not default.is_recording or not _facts:
+        return
+    with contextlib.suppress(OSError):  # a full or vanished disk must not stop training
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        file = folder / FOLDER / f"{os.uname().nodename}-{os.getpid()}-{_started_ns}.json"
+        write_atomically(file, json.dumps({"pid": os.getpid(), **_facts}))
+
+
+def at_fork(forget: Callable[[], None]) -> None:
+    """Call `forget` in forked children, whose facts are their own."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
+
+
+def _forget_parent() -> None:
+    global _started_ns
+    _started_ns = time.time_ns()
+    _facts.pop("optimizers", None)
+
+
+at_fork(_forget_parent)
+atexit.register(save)  # runs before the recording ends, which was registered earlier
