@@ -23,6 +23,8 @@ from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Event, Node, OpenRegion, Process, Progress, Thread, Windows
+from hotloop.capture.samples import SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
+from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
 
 KIND = "hotloop-capture"
 # Version history (bump on any change that an old reader would misread):
@@ -31,15 +33,25 @@ KIND = "hotloop-capture"
 SCHEMA_VERSION = 2
 _FORMAT_1 = "hotloop capture"
 
+_SAMPLED = ("scheduling", "thread_settings", "sampling", "samples", "paths", "sources")
 _NESTED = {
     Node: {"children", "buckets"},
-    Thread: {"progress", "open", "paths", "root", "windows", "events"},
-    Process: {"threads"},
+    Thread: {"progress", "open", "paths", "root", "windows", "events", "scheduling"},
+    Process: {"threads", *_SAMPLED},
 }
 _ROW_KEYS = {
     Node: {"parent", "buckets"},
-    Thread: {"progress", "open", "paths", "nodes", "windows", "events"},
-    Process: {"threads"},
+    Thread: {"progress", "open", "paths", "nodes", "windows", "events", "scheduling"},
+    Process: {
+        "threads",
+        "scheduling",
+        "thread_settings",
+        "sampling",
+        "samples",
+        "frames",
+        "paths",
+        "sources",
+    },
     Progress: set[str](),
 }
 _TOP_KEYS = {"kind", "format", "schema_version", "path", "facts", "warnings", "processes"}
@@ -67,7 +79,9 @@ def to_json(capture: Capture) -> dict[str, Any]:
         "facts": _plain(capture.facts),
         "warnings": list(capture.warnings),
         "processes": [
-            _scalars(process) | {"threads": [_thread_out(thread) for thread in process.threads]}
+            _scalars(process)
+            | {"threads": [_thread_out(thread) for thread in process.threads]}
+            | _sampled_out(process)
             for process in capture.processes
         ],
     }
@@ -154,7 +168,40 @@ def _thread_out(thread: Thread) -> dict[str, Any]:
         "paths": [list(path) for path in thread.paths],
         "windows": _windows_out(thread.windows),
         "events": [[e.path, e.start_ns - thread.start_ns, e.duration_ns] for e in thread.events],
+        **({} if thread.scheduling is None else {"scheduling": _scheduling_out(thread.scheduling)}),
     }
+
+
+def _scheduling_out(found: Scheduling | ProcessScheduling) -> dict[str, Any]:
+    columns = {name: getattr(found, name) for name in found.__slots__}
+    return {name: None if column is None else _steps(column) for name, column in columns.items()}
+
+
+def _sampled_out(process: Process) -> dict[str, Any]:
+    """What the sampler found; frames are listed once, and paths refer to them."""
+    found: dict[str, Any] = {}
+    if process.scheduling is not None:
+        found["scheduling"] = _scheduling_out(process.scheduling)
+    if process.thread_settings:
+        found["thread_settings"] = [[s.time_ns, _plain(s.values)] for s in process.thread_settings]
+    if process.sampling is not None:
+        found["sampling"] = {name: _plain(getattr(process.sampling, name)) for name in Sampling.__slots__}
+        numbers: dict[SampledFrame, int] = {}
+        found["paths"] = [
+            [
+                [numbers.setdefault(f, len(numbers)) for f in p.frames],
+                p.called,
+                p.innermost,
+                p.left_out,
+                p.other,
+            ]
+            for p in process.paths
+        ]
+        found["frames"] = [[f.file, f.function, f.first_line, f.line] for f in numbers]
+        found["samples"] = {name: _steps(process.samples[name]) for name in SAMPLE_DTYPE.names or ()}
+    if process.sources:
+        found["sources"] = [[s.file, s.function, s.first_line, s.text, s.changed] for s in process.sources]
+    return found
 
 
 def _nodes_out(root: Node) -> Iterator[dict[str, Any]]:
@@ -229,7 +276,39 @@ def _fields_in(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _process_in(row: dict[str, Any]) -> Process:
-    return Process(threads=tuple(_thread_in(item) for item in row["threads"]), **_fields_in(Process, row))
+    return Process(
+        threads=tuple(_thread_in(item) for item in row["threads"]),
+        **_sampled_in(row),
+        **_fields_in(Process, row),
+    )
+
+
+def _sampled_in(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "scheduling" in row:
+        found["scheduling"] = ProcessScheduling(**_scheduling_in(row["scheduling"]))
+    if "thread_settings" in row:
+        found["thread_settings"] = tuple(
+            ThreadSettings(time_ns, _from_plain(values)) for time_ns, values in row["thread_settings"]
+        )
+    if "sampling" in row:
+        names = {int(number): name for number, name in row["sampling"]["thread_names"].items()}
+        found["sampling"] = Sampling(**row["sampling"] | {"thread_names": names})
+        frames = [SampledFrame(*frame) for frame in row["frames"]]
+        found["paths"] = tuple(
+            SampledPath(tuple(frames[number] for number in numbers), *rest) for numbers, *rest in row["paths"]
+        )
+        samples = np.zeros(len(row["samples"]["time_ns"]), dtype=SAMPLE_DTYPE)
+        for name in SAMPLE_DTYPE.names or ():
+            samples[name] = _sums(row["samples"][name]).astype(samples.dtype[name])
+        found["samples"] = samples
+    if "sources" in row:
+        found["sources"] = tuple(FunctionSource(*source) for source in row["sources"])
+    return found
+
+
+def _scheduling_in(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if steps is None else _sums(steps) for name, steps in row.items()}
 
 
 def _thread_in(row: dict[str, Any]) -> Thread:
@@ -241,6 +320,7 @@ def _thread_in(row: dict[str, Any]) -> Thread:
         root=_tree_in(row["nodes"]),
         windows=_windows_in(row["windows"]),
         events=tuple(Event(path, after_ns + start_ns, ns) for path, after_ns, ns in row["events"]),
+        scheduling=Scheduling(**_scheduling_in(row["scheduling"])) if "scheduling" in row else None,
         **_fields_in(Thread, row),
     )
 

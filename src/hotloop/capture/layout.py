@@ -36,6 +36,16 @@ MAX_REGIONS = 4096  # distinct names; the rest share OTHER_NAMES
 MAX_NODES = 16384  # distinct paths in one process; the rest share OTHER_PATHS in each thread
 MAX_ARENAS = 1024  # recorded threads alive at the same time
 FOLD_AFTER = 64  # threads kept apart; beyond that, ended ones are merged into one arena
+MAX_SCHEDULING = 96  # rows of scheduling figures; thinned like windows
+FIRST_SCHEDULING_NS = 50_000_000
+MAX_SAMPLES = 16384  # rows of line samples; once full, every second moment is dropped
+FIRST_SAMPLE_NS = 10_000_000
+MAX_SAMPLED_FILES = 256
+MAX_SAMPLED_FUNCTIONS = 1024
+MAX_SAMPLED_PATHS = 8192
+RESERVED_PATHS = 1024  # for single lines, once there are too many distinct paths
+MAX_PATH_FRAMES = 32  # frames of the user's code on one path: the innermost 24 and the outermost 8
+OUTERMOST_FRAMES = 8
 SECTION_NAME_BYTES = 24
 NAME_BYTES = 256
 CATEGORY_BYTES = 32
@@ -55,6 +65,15 @@ UNNAMED = 0xFFFFFFFF  # region of a root node
 ARENA_LIVE, ARENA_ENDED, ARENA_FOLDED = 1, 2, 3
 NODE_OUT_OF_ORDER = 1  # flag: a region of this node was closed while another one was on top
 CORE_COMPILED, CORE_PYTHON = 1, 2
+
+# Line samples: how they were taken, what a step of a path is, and what the thread was doing
+SAMPLED_NATIVELY, SAMPLED_BY_PYTHON = 1, 2
+STEP_OTHER, STEP_LINE, STEP_CALLED, STEP_INNERMOST, STEP_LEFT_OUT = 0, 1, 2, 3, 4
+STATE_UNKNOWN, STATE_RUNNING, STATE_RUNNABLE, STATE_SLEEPING = 0, 1, 2, 3
+NO_THREAD = 0xFFFF  # of a sample: its thread has opened no region
+
+# Scheduling figures that the system reports (bits of `known`)
+KNOWN_SCHEDSTAT, KNOWN_SWITCHES, KNOWN_PYTHON_THREADS = 1, 2, 4
 
 # Header flags
 FLAG_NAMES_OVERFLOW, FLAG_PATHS_OVERFLOW, FLAG_THREADS_OVERFLOW, FLAG_DISK_FULL = 1, 2, 4, 8
@@ -179,6 +198,90 @@ EVENT: tuple[Field, ...] = (
     ("duration_ns", "u8"),
 )
 
+# Cumulative, from the start of the thread.
+SCHEDULING_ROW: tuple[Field, ...] = (
+    ("time_ns", "u8"),
+    ("on_core_ns", "u8"),
+    ("run_queue_ns", "u8"),  # ready to run, but without a core
+    ("voluntary_switches", "u8"),
+    ("involuntary_switches", "u8"),
+)
+# One page with its section header. Written by the sampler.
+SCHEDULING: tuple[Field, ...] = (
+    ("seq", "u8"),  # odd while it is written
+    ("count", "u4"),
+    ("known", "u4"),
+    ("native_id", "u8"),
+    ("reserved", "u8"),
+    ("rows", "SCHEDULING_ROW", MAX_SCHEDULING),
+)
+# "Native" threads run no Python: pools for arithmetic. Threads that have ended still count.
+PROCESS_SCHEDULING_ROW: tuple[Field, ...] = (
+    ("time_ns", "u8"),
+    ("os_threads", "u4"),
+    ("python_threads", "u4"),
+    ("cpu_ns", "u8"),  # all threads
+    ("native_on_core_ns", "u8"),
+    ("native_run_queue_ns", "u8"),
+    ("hotloop_ns", "u8"),  # CPU time of our sampler
+)
+PROCESS_SCHEDULING: tuple[Field, ...] = (
+    ("seq", "u8"),
+    ("count", "u4"),
+    ("known", "u4"),
+    ("interval_ns", "u8"),
+    ("reserved", "u8"),
+    ("rows", "PROCESS_SCHEDULING_ROW", MAX_SCHEDULING),
+)
+
+SAMPLED_FILE: tuple[Field, ...] = (
+    ("name_bytes", "u4"),
+    ("library_bytes", "u4"),  # of the name: the folder that holds the library; 0 for the user's files
+    ("name", "u1", 248),  # a longer name keeps its end
+)
+SAMPLED_FUNCTION: tuple[Field, ...] = (
+    ("file", "u4"),
+    ("first_line", "u4"),
+    ("on_path_us", "u8"),  # time for which a line of it was on a sampled path
+    ("name_bytes", "u4"),
+    ("reserved", "u4"),
+    ("name", "u1", 104),  # qualified
+)
+# A path is a chain of steps from the innermost one outwards; path 0 stands for all that did not fit.
+SAMPLED_STEP: tuple[Field, ...] = (
+    ("parent", "u4"),  # 1 + the next step outwards; 0: none
+    ("function", "u4"),
+    ("line", "u4"),
+    ("kind", "u4"),  # STEP_...
+)
+SAMPLE: tuple[Field, ...] = (
+    ("time_ns", "u8"),
+    ("native_id", "u4"),
+    ("path", "u2"),
+    ("thread", "u2"),  # number of its thread section, or NO_THREAD
+    ("node", "u2"),  # the innermost open region of that thread; 0: none
+    ("state", "u2"),  # STATE_...
+    ("weight_us", "u4"),  # the time it stands for
+)
+# Written by one thread; rows are complete before their count.
+SAMPLES: tuple[Field, ...] = (
+    ("seq", "u8"),  # odd while rows are thinned
+    ("count", "u4"),
+    ("file_count", "u4"),
+    ("function_count", "u4"),
+    ("path_count", "u4"),
+    ("method", "u4"),  # SAMPLED_...
+    ("thinned", "u4"),  # how often every second moment was dropped
+    ("interval_ns", "u8"),  # at the moment
+    ("moments", "u8"),  # looked at so far, thinned ones included
+    ("cost_ns", "u8"),  # CPU time of all of them
+    ("unread", "u8"),  # threads whose frames could not be read
+    ("files", "SAMPLED_FILE", MAX_SAMPLED_FILES),
+    ("functions", "SAMPLED_FUNCTION", MAX_SAMPLED_FUNCTIONS),
+    ("paths", "SAMPLED_STEP", MAX_SAMPLED_PATHS),
+    ("rows", "SAMPLE", MAX_SAMPLES),
+)
+
 REGIONS: tuple[Field, ...] = (("regions", "REGION", REGIONS_PER_SECTION),)
 NODES: tuple[Field, ...] = (
     ("nodes", "NODE", NODES_PER_SECTION),
@@ -200,6 +303,15 @@ STRUCTS = {
     "BUCKETS": (("count", "u8", BUCKETS),),
     "NODE_WINDOWS": (("at", "NODE_WINDOW", MAX_WINDOWS),),
     "EVENT": EVENT,
+    "SCHEDULING_ROW": SCHEDULING_ROW,
+    "SCHEDULING": SCHEDULING,
+    "PROCESS_SCHEDULING_ROW": PROCESS_SCHEDULING_ROW,
+    "PROCESS_SCHEDULING": PROCESS_SCHEDULING,
+    "SAMPLED_FILE": SAMPLED_FILE,
+    "SAMPLED_FUNCTION": SAMPLED_FUNCTION,
+    "SAMPLED_STEP": SAMPLED_STEP,
+    "SAMPLE": SAMPLE,
+    "SAMPLES": SAMPLES,
     "REGIONS": REGIONS,
     "NODES": NODES,
     "EVENTS": EVENTS,
@@ -213,6 +325,12 @@ SECTIONS: dict[str, tuple[str | None, ...]] = {
     "thread": ("ARENA",),
     "nodes": ("NODES",),
     "events": ("EVENTS",),
+    "scheduling": ("SCHEDULING",),  # of one thread
+    "process_scheduling": ("PROCESS_SCHEDULING",),
+    "samples": ("SAMPLES",),
+    "thread_settings": (None,),  # JSON: time_ns and the number of threads each library may use
+    "sources": (None,),  # JSON: source text of functions that were sampled often
+    "sampled_threads": (None,),  # JSON: native id -> Python's name of the thread
 }
 # What stood in the place of sections in version 1: kind -> section and where its payload begins.
 VERSION_1_KINDS = {

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.capture import layout
+from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
+from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
 
 Counts = NDArray[np.uint64]
 
@@ -211,6 +213,7 @@ class Thread:
     root: Node  # own_ns of the root is the unattributed time
     windows: Windows
     events: tuple[Event, ...] = ()
+    scheduling: Scheduling | None = None  # None: the system does not report it, or hotloop 0.1 recorded it
     uncertain: bool = False  # read during an update: its latest events may be half counted
 
     @property
@@ -237,6 +240,12 @@ class Process:
     rss_peak_bytes: int | None
     threads: tuple[Thread, ...]
     warnings: tuple[str, ...] = ()
+    scheduling: ProcessScheduling | None = None  # as in Thread
+    thread_settings: tuple[ThreadSettings, ...] = ()  # a new one whenever a value changed
+    sampling: Sampling | None = None  # None: lines were not sampled
+    samples: Samples = field(default_factory=no_samples)  # SAMPLE_DTYPE, in order of time
+    paths: tuple[SampledPath, ...] = ()
+    sources: tuple[FunctionSource, ...] = ()
 
 
 @dataclass(frozen=True)

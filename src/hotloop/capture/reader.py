@@ -26,6 +26,8 @@ from hotloop.capture.model import (
     Thread,
     Windows,
 )
+from hotloop.capture.read_samples import read_process_scheduling, read_samples, read_scheduling, read_settings
+from hotloop.capture.samples import lines_outside_regions
 from hotloop.capture.sections import (
     DTYPES,
     Bytes,
@@ -62,6 +64,8 @@ def load(path: str | os.PathLike[str]) -> Capture:
         warnings.append("no process has recorded anything yet")
     if (folder / "lines").is_dir():
         facts["lines"] = read_lines(folder / "lines")
+    elif (lines := lines_outside_regions(processes)) is not None:
+        facts["lines"] = lines
     warnings += read_problems(folder / "problems")
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     return Capture(folder, facts, tuple(processes), tuple(warnings))
@@ -169,7 +173,9 @@ def parse_part(
     closed = bool(header["end_ns"])
     alive = not closed and host == host_name() and _is_running(pid)
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
-    threads = [_thread(c, sections, regions, end_ns, warnings) for c in copies if c.arena["state"]]
+    copies = [copy for copy in copies if copy.arena["state"]]
+    threads = [_thread(c, sections, regions, end_ns, warnings) for c in copies]
+    scheduling = read_process_scheduling(sections, warnings)
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_segments"]))
     return Process(
         host=host,
@@ -186,6 +192,9 @@ def parse_part(
         rss_peak_bytes=int(header["rss_peak_bytes"]) or None,
         threads=tuple(threads),
         warnings=tuple(warnings),
+        scheduling=scheduling,
+        thread_settings=read_settings(sections),
+        **read_samples(sections, {copy.number: at for at, copy in enumerate(copies)}),
     )
 
 
@@ -324,6 +333,7 @@ def _thread(
         root=root,
         windows=_windows(arena, copy.windows),
         events=_events(arena, sections, copy.number),
+        scheduling=read_scheduling(sections, copy.number, int(arena["native_id"])),
         uncertain=copy.uncertain,
     )
 
