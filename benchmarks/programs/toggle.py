@@ -1,10 +1,11 @@
 """One program, recorded and not recorded in turns inside one process, in random order.
 
 toggle.py sb3|file record|all PAIRS prints, without and with recording, the stretches of every segment in
-nanoseconds. `record` switches the recording only; `all` takes everything out in between: the wrappers, their
-callbacks and the sampler of source lines. A segment is one iteration of PPO; after `all`, one that is not
-timed comes first. A stretch ends where an env begins a step or an optimizer ends one, so the stretches of
-all segments correspond to each other, and a pause of the machine spoils one of them and not the segment.
+nanoseconds. `record` switches the recording only, and the sampling of lines with it; `all` takes everything
+out in between: also the wrappers and their callbacks. A segment is one iteration of PPO; after `all`, one
+that is not timed comes first. A stretch ends where an env begins a step or an optimizer ends one, so the
+stretches of all segments correspond to each other, and a pause of the machine spoils one of them and not the
+segment.
 """
 
 import contextlib
@@ -13,7 +14,6 @@ import itertools
 import json
 import random
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -23,7 +23,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotloop.instrument.libraries import Instrumentation
-from hotloop.instrument.line_sampler import LineSampler
 from hotloop.measure.profiler import default
 
 EXAMPLE = Path(__file__).parents[2] / "examples/02_unmodified_ppo.py"
@@ -45,21 +44,16 @@ def note_moments():
 class Switch:
     """Puts recording in and takes it out."""
 
-    def __init__(self, everything, folder):
+    def __init__(self, everything):
         self.everything = everything
-        self.folder = folder
-        self.instrument = self.sampler = None
+        self.instrument = None
 
     def set(self, on):
         if on and self.instrument is None:
             self.instrument = Instrumentation()
             self.instrument.install()
-            self.sampler = LineSampler(default.recorder, self.folder, wait=8)  # as after twenty seconds
-            self.sampler.start()
         (default.resume if on else default.pause)()
         if not on and self.everything and self.instrument is not None:
-            assert self.sampler is not None
-            self.sampler.stop()
             assert self.instrument.remove() == []
             self.instrument = None
 
@@ -94,22 +88,22 @@ def main(program, what, pairs):
     note_moments()
     chance = random.Random(1)
     found: dict[str, list[float]] = {"off": [], "on": []}
-    with tempfile.TemporaryDirectory() as folder:
-        default.start()
-        switch = Switch(what == "all", Path(folder))
-        switch.set(True)
-        segment = {"sb3": sb3_segment, "file": file_segment}[program]()
-        segment()
-        for _ in range(pairs):
-            for on in chance.sample([True, False], 2):
-                switch.set(on)
-                if what == "all":
-                    segment()
-                found["on" if on else "off"].append(stretches(segment))
-        switch.everything = True
-        switch.set(False)
-        default.resume()
-        default.stop()
+    default.start()
+    default.sample_lines()
+    switch = Switch(what == "all")
+    switch.set(True)
+    segment = {"sb3": sb3_segment, "file": file_segment}[program]()
+    segment()
+    for _ in range(pairs):
+        for on in chance.sample([True, False], 2):
+            switch.set(on)
+            if what == "all":
+                segment()
+            found["on" if on else "off"].append(stretches(segment))
+    switch.everything = True
+    switch.set(False)
+    default.resume()
+    default.stop()
     print(json.dumps(found))
 
 

@@ -52,6 +52,8 @@ class Arguments:
     """Run cProfile: the top 50 functions with callers and callees, in detailed.txt (slows down the run)."""
     timeline: Flag = False
     """Record the last events of each thread, for hotloop report -o trace.json."""
+    no_source: Flag = False
+    """Keep no source text of the script's busiest functions in the capture."""
     json: Flag = False
     """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -80,7 +82,8 @@ def run(arguments: Arguments) -> int:
         for name in ("modules", "torch_profile", "detailed", "timeline")
         if getattr(arguments, name)
     }
-    ran = run_recorded(arguments.command, arguments.capture, options | {"on": True}, quiet=arguments.json)
+    options |= {"on": True, "source": not arguments.no_source}
+    ran = run_recorded(arguments.command, arguments.capture, options, quiet=arguments.json)
     result = report_on(str(ran.folder))
     files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}
     if arguments.json:

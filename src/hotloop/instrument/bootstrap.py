@@ -15,7 +15,7 @@ from typing import Any
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
-from hotloop.instrument.line_sampler import LineSampler
+from hotloop.instrument.thread_settings import library_threads
 from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.profiler import default
 
@@ -40,9 +40,10 @@ def instrument_process() -> Instrumentation:
     instrumentation = libraries.current = Instrumentation()
     instrumentation.install()
     if default.folder is not None:
-        sampler = LineSampler(default.recorder, default.folder / "lines")
-        sampler.start()
-        atexit.register(sampler.stop)
+        default.keep_source = options.get("source", True)
+        default.more_thread_settings = library_threads
+        default.sample_lines()
+        os.register_at_fork(after_in_child=default.sample_lines)
         if is_script:
             default.progress()  # opens its part now, even if no region ever follows
             _start_extras(options, default.folder, instrumentation)

@@ -11,7 +11,8 @@
  * - Regions that a wrapped call opens or closes together share one reading of the clock.
  * - NumPy arrays are read through their fields instead of the buffer protocol.
  * - The sampler is a native thread: it never takes the GIL, allocates nothing, and holds no lock that a
- *   region or a forked child needs.
+ *   region or a forked child needs. It samples lines as well (line_samples.h), which the twin cannot do
+ *   without the GIL; hotloop/measure/line_sampler.py does it where this core is not available.
  *
  * The GIL protects everything except from the sampler (reads open stacks, writes rss fields), the end of a
  * thread (`thread_ended`, under `registry_lock`) and readers in other processes (the sequence number of each
@@ -25,11 +26,49 @@
 
 /* -- the module --------------------------------------------------------------------------------------- */
 
+static PyObject *core_line_at(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer table;
+    int first_line;
+    Py_ssize_t instruction;
+    if (!PyArg_ParseTuple(args, "y*in", &table, &first_line, &instruction)) {
+        return NULL;
+    }
+    int line = line_at(table.buf, (size_t)table.len, first_line, instruction);
+    PyBuffer_Release(&table);
+    return line == NO_LINE ? Py_NewRef(Py_None) : PyLong_FromLong(line);
+}
+
+static PyObject *core_peek(PyObject *module, PyObject *args)
+{
+    (void)module;
+    unsigned long long address;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Kn", &address, &size)) {
+        return NULL;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(NULL, size);
+    if (data != NULL && !peek((void *)(uintptr_t)address, PyBytes_AS_STRING(data), (size_t)size)) {
+        Py_DECREF(data);
+        return Py_NewRef(Py_None);
+    }
+    return data;
+}
+
+static PyMethodDef module_methods[] = {
+    {"line_at", core_line_at, METH_VARARGS,
+     "line_at(co_linetable, co_firstlineno, instruction): the line of an instruction, or None; for tests."},
+    {"peek", core_peek, METH_VARARGS, "peek(address, size): memory of this process, or None if it cannot be read; for tests."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "hotloop.measure._core",
     .m_doc = "The compiled core; hotloop.measure.twin does the same in Python.",
     .m_size = -1,
+    .m_methods = module_methods,
 };
 
 static PyObject *attribute_of(const char *module, const char *name)

@@ -9,14 +9,23 @@ from types import FrameType
 
 RECORD_TIMELINE, RECORD_GAPS = 1, 2  # bits of `Recorder.flags`; state.h defines the same
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_OWN_TRAINING = os.path.join(_PACKAGE, "rl") + os.sep  # marks regions as a user's code does
-_LIBRARIES = tuple(
-    path + os.sep
-    for key in ("stdlib", "platstdlib", "purelib", "platlib")
-    for path in {sysconfig.get_paths().get(key, ""), os.path.realpath(sysconfig.get_paths().get(key, ""))}
-    if path
-)
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_OWN_TRAINING = os.path.join(PACKAGE, "rl") + os.sep  # marks regions as a user's code does
+
+
+def _library_folders() -> tuple[str, ...]:
+    """Where Python keeps its own and installed packages, longest first, so that site-packages goes first."""
+    schemes = [sysconfig.get_paths()]
+    user_scheme = sysconfig.get_preferred_scheme("user")
+    if user_scheme in sysconfig.get_scheme_names():
+        schemes.append(sysconfig.get_paths(user_scheme))
+    keys = ("stdlib", "platstdlib", "purelib", "platlib")
+    found = {paths[key] for paths in schemes for key in keys if paths.get(key)}
+    found |= {os.path.realpath(path) for path in found}
+    return tuple(sorted((path + os.sep for path in found), key=lambda path: (-len(path), path)))
+
+
+LIBRARIES = _library_folders()
 DEVICE_NAMES = frozenset(
     ("policy_forward", "learner_forward", "loss", "backward", "optimizer_step", "transfer", "advantage")
 )
@@ -42,7 +51,7 @@ def call_site() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OWN_TRAINING) or not file.startswith((_PACKAGE, "<frozen ")):
+        if file.startswith(_OWN_TRAINING) or not file.startswith((PACKAGE, "<frozen ")):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -53,11 +62,16 @@ def user_site() -> str:
     return user_line(sys._getframe(1)) or ""
 
 
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python or an installed package; hotloop itself is not meant."""
+    return file.startswith(("<", *LIBRARIES))
+
+
 def user_line(frame: FrameType | None) -> str | None:
     """file:line of the innermost frame that belongs to no library."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(("<", _PACKAGE, *_LIBRARIES)):
+        if not file.startswith(PACKAGE) and not is_library(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return None

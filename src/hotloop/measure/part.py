@@ -64,6 +64,8 @@ class Part:
         self._lock = threading.RLock()
         self._regions: memoryview | None = None  # the section that takes the next names
         self.region_count = 0
+        self.samples: memoryview | None = None  # the section of line samples, once there is one
+        self.at_window: Callable[[int], None] | None = None  # called after each window with its time
         if folder is not None:
             self._open(folder, start_ns, live_folder)
         self.header = memoryview(self._carve(layout.PAGE))
@@ -137,6 +139,8 @@ class Part:
             payload[: len(data)] = data
             _write_section_header(memory, name, owner, len(memory), payload_bytes, first)
             self._publish_used()
+        if name == "samples":
+            self.samples = payload
         return payload
 
     def add_region(self, name: str, category: str, site: str) -> int:
@@ -210,7 +214,13 @@ class Part:
 
     # -- copying and closing ---------------------------------------------------------------------
 
-    def copy_if_due(self, now_ns: int) -> None:
+    def window_taken(self, now_ns: int) -> None:
+        """Called by both cores after each window."""
+        if self.at_window is not None:
+            self.at_window(now_ns)
+        self._copy_if_due(now_ns)
+
+    def _copy_if_due(self, now_ns: int) -> None:
         """On a network file system: update the copy in the folder every few seconds."""
         if self._live_path is not None and now_ns >= self._next_copy_ns:
             self._next_copy_ns = now_ns + COPY_INTERVAL_NS

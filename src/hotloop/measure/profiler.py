@@ -18,9 +18,11 @@ from hotloop._util.files import create_exclusively
 from hotloop.capture.folder import CAPTURE_VARIABLE, update_facts
 from hotloop.measure import core_choice
 from hotloop.measure.capture_facts import device_facts, new_facts
-from hotloop.measure.core_shared import RECORD_TIMELINE
+from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.device import Device, DeviceTimer
+from hotloop.measure.late_facts import LateFacts
+from hotloop.measure.line_sampler import PythonLineSampler
 from hotloop.measure.part import Part
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class Profiler:
         self._environment: str | None = None
         self._live_folder: Path | None = None
         self._device_timer: Any = None
+        self._late_facts: LateFacts | None = None
+        self._python_sampler: PythonLineSampler | None = None
+        self.keep_source = True  # of functions that were sampled often
+        self.more_thread_settings: Callable[[], dict[str, Any]] = dict  # of the libraries in use
         self._summary: Callable[[], None] | None = None
         self._summary_steps = 0
         self._summary_interval_ns = 0
@@ -129,6 +135,18 @@ class Profiler:
         atexit.register(self._at_exit)
         return self
 
+    def sample_lines(self) -> None:
+        """Sample which line of the user's code each thread is at, from now on; call it again after a fork.
+
+        Where stacks cannot be read without the GIL, a Python thread does it, and the capture says so.
+        """
+        if not self.is_recording:
+            return
+        why_not = self.recorder.sample_lines(PACKAGE, LIBRARIES)
+        if why_not is not None and self.recorder.clock is None:
+            self._python_sampler = PythonLineSampler(self.recorder)
+            self._python_sampler.start()
+
     def attach_device(self, device: Device) -> None:
         """Time work on a device from now on, in the outermost regions that launch device work.
 
@@ -149,6 +167,13 @@ class Profiler:
         self.summarise_every(None)
         if self._device_timer is not None:
             self._wait_for_device()
+        if self._python_sampler is not None:
+            self._python_sampler.stop()
+            self._python_sampler = None
+        self.recorder.save_samples()
+        if self._late_facts is not None and self._late_facts.pid == os.getpid():
+            self._late_facts.at_end(self.recorder.now())
+        self._late_facts = None
         part = self.recorder.stop()
         self.recorder.device = self._device_timer = None
         atexit.unregister(self._at_exit)
@@ -196,7 +221,10 @@ class Profiler:
             _close_at_end(self)
             utilities.register_after_fork(self, _close_at_end)
         folder = self.folder / "parts" if self.folder is not None else None
-        return Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
+        part = Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
+        self._late_facts = LateFacts(part, self.more_thread_settings, self.keep_source)
+        part.at_window = self._late_facts.at_window
+        return part
 
     def _wait_for_device(self, limit_s: float = 1.0) -> None:
         deadline = time.monotonic() + limit_s

@@ -1,14 +1,36 @@
-/* The native thread that samples memory and writes the heartbeat. */
+/* The native thread that writes the heartbeat and samples memory, scheduling and lines. */
 #ifndef HOTLOOP_SAMPLER_H
 #define HOTLOOP_SAMPLER_H
 
+#include "line_samples.h"
+#include "scheduling.h"
 #include "state.h"
+#include "tree.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+struct Sampler {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    Recorder *recorder;
+    HL_HEADER_t *header; /* NULL until the part is open */
+    int statm;
+    struct stat statm_is;
+    bool stop;
+    bool memory;
+    uint64_t last_rss;
+    uint64_t last_peak;
+    PyThreadState *anchor; /* of a thread that lives as long as Python: the main one if possible */
+    Lines *lines;          /* NULL: lines are not sampled */
+    Schedule schedule;
+    ThreadCopy threads[MOST_THREADS];
+};
 
 static uint64_t read_rss(int statm)
 {
@@ -54,9 +76,23 @@ static void credit_memory(Recorder *rec, int64_t growth, uint64_t level)
     }
 }
 
-static void sample(Sampler *s, uint64_t now)
+/* Ids of the threads that run Python; 0 when they cannot be read. */
+static size_t python_threads(Sampler *s, uint32_t *found)
 {
-    s->header->alive_ns = now;
+    size_t count = 0;
+#if FRAMES_CAN_BE_READ
+    count = copy_threads(s->anchor, s->threads, MOST_THREADS);
+    for (size_t i = 0; i < count; i++) {
+        found[i] = (uint32_t)s->threads[i].state.native_thread_id;
+    }
+#else
+    (void)s, (void)found;
+#endif
+    return count;
+}
+
+static void sample_memory(Sampler *s)
+{
     uint64_t rss = s->memory ? read_rss(s->statm) : 0;
     if (rss == 0) {
         return;
@@ -77,23 +113,76 @@ static void sample(Sampler *s, uint64_t now)
     credit_memory(s->recorder, growth, highest);
 }
 
+/* The heartbeat, memory, and what else is due; with the mutex. */
+static void sample(Sampler *s, uint64_t now)
+{
+    if (s->header == NULL) {
+        return;
+    }
+    s->header->alive_ns = now;
+    sample_memory(s);
+    if (now >= s->schedule.due) {
+        uint32_t python[MOST_THREADS];
+        size_t count = python_threads(s, python);
+        take_scheduling(&s->schedule, s->recorder, python, count, now);
+    }
+}
+
+static void sample_lines_now(Sampler *s, uint64_t now)
+{
+#if FRAMES_CAN_BE_READ
+    Lines *lines = s->lines;
+    uint64_t until = lines->stratum_start + lines->stratum_ns;
+    if (s->recorder->paused_epoch == 0) {
+        uint64_t weight = until > lines->covered_until ? until - lines->covered_until : lines->stratum_ns;
+        take_samples(lines, s->recorder, s->schedule.own_tid, s->header != NULL, now, weight);
+    }
+    plan_sample(lines, now);
+#else
+    (void)s, (void)now;
+#endif
+}
+
 static void *run_sampler(void *argument)
 {
     Sampler *s = argument;
+    uint64_t heartbeat = 0;
 #ifdef __linux__
     pthread_setname_np(pthread_self(), "hotloop-sampler");
 #endif
     pthread_mutex_lock(&s->mutex);
+    s->schedule.own_tid = (uint32_t)native_thread_id();
     while (!s->stop) {
-        uint64_t until = read_clock(CLOCK_MONOTONIC) + SAMPLE_INTERVAL_NS;
+        uint64_t now = read_clock(CLOCK_MONOTONIC);
+        if (now >= heartbeat) {
+            heartbeat = now + SAMPLE_INTERVAL_NS;
+        }
+        uint64_t until = s->lines && s->lines->next_ns < heartbeat ? s->lines->next_ns : heartbeat;
         struct timespec limit = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
         pthread_cond_timedwait(&s->wake, &s->mutex, &limit);
-        if (!s->stop) {
-            sample(s, read_clock(CLOCK_MONOTONIC));
+        now = read_clock(CLOCK_MONOTONIC);
+        if (!s->stop && s->lines && now >= s->lines->next_ns) {
+            sample_lines_now(s, now);
+        }
+        if (!s->stop && now >= heartbeat) {
+            sample(s, now);
         }
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
+}
+
+/* The state of the main thread, or of the calling one where the main thread is not found; with the GIL. */
+static PyThreadState *lasting_thread(void)
+{
+    PyThreadState *state = PyThreadState_Get();
+    for (PyThreadState *other = PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(state)); other != NULL;
+         other = PyThreadState_Next(other)) {
+        if (other->native_thread_id == (unsigned long)getpid()) {
+            return other;
+        }
+    }
+    return state;
 }
 
 static Sampler *new_sampler(Recorder *rec)
@@ -103,9 +192,12 @@ static Sampler *new_sampler(Recorder *rec)
         return NULL;
     }
     s->recorder = rec;
-    s->header = rec->header;
     s->memory = rec->sample_memory;
+    s->anchor = lasting_thread();
     s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (s->statm >= 0) {
+        fstat(s->statm, &s->statm_is);
+    }
     s->stop = rec->clock != NULL; /* with an injected clock, sample() is called explicitly */
     pthread_mutex_init(&s->mutex, NULL);
     pthread_condattr_t attributes;
@@ -121,6 +213,43 @@ static Sampler *new_sampler(Recorder *rec)
     return s;
 }
 
+/* Let the sampler write into the part, which has just been opened. False with an error set. Within a callout. */
+static bool open_sampler(Recorder *rec)
+{
+    Sampler *s = rec->sampler ? rec->sampler : new_sampler(rec);
+    HL_PROCESS_SCHEDULING_t *schedule = new_section(rec, HL_SECTION_PROCESS_SCHEDULING, 0, 0);
+    HL_SAMPLES_t *samples = s && s->lines ? new_section(rec, HL_SECTION_SAMPLES, 0, 0) : NULL;
+    rec->sampler = s;
+    if (s == NULL || schedule == NULL || (s->lines && samples == NULL)) {
+        return false;
+    }
+    schedule->interval_ns = HL_FIRST_SCHEDULING_NS;
+    pthread_mutex_lock(&s->mutex);
+    s->schedule.file = schedule;
+    if (samples != NULL) { /* what was seen before the part was opened */
+        memcpy(samples, s->lines->tables.file, sizeof *samples);
+        s->lines->tables.file = samples;
+        PyMem_RawFree(s->lines->private_file);
+        s->lines->private_file = NULL;
+    }
+    s->header = rec->header;
+    pthread_mutex_unlock(&s->mutex);
+    return true;
+}
+
+/* In a forked child: close the files; the memory is the parent's. Must not run Python. */
+static void abandon_sampler(Sampler *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    close_if_ours(s->statm, s->statm_is.st_dev, s->statm_is.st_ino);
+    s->statm = -1;
+    if (s->lines != NULL) {
+        close_state_files(s->lines);
+    }
+}
+
 static void stop_sampler(Sampler *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -131,8 +260,9 @@ static void stop_sampler(Sampler *s)
     if (running) {
         pthread_join(s->thread, NULL);
     }
-    if (s->statm >= 0) {
-        close(s->statm);
+    close_if_ours(s->statm, s->statm_is.st_dev, s->statm_is.st_ino);
+    if (s->lines != NULL) {
+        free_lines(s->lines);
     }
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->mutex);

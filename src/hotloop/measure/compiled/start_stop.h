@@ -49,8 +49,7 @@ static bool open_part(Recorder *rec)
     rec->part = part;
     rec->published = 0;
     publish_regions(rec);
-    rec->sampler = new_sampler(rec);
-    return !failed;
+    return !failed && open_sampler(rec);
 }
 
 static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
@@ -73,6 +72,138 @@ static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
     }
     self->epoch = ++last_epoch;
     if (!lazily) {
+        attach(self);
+    }
+    Py_RETURN_NONE;
+}
+
+/* A pending call, on the main thread: open the part of a process that runs the user's code without any region. */
+static int open_for_samples(void *recorder)
+{
+    Recorder *rec = recorder;
+    for (int slot = 0; slot < MAX_RECORDERS; slot++) {
+        if (recorders[slot] == rec && rec->sampler != NULL && rec->sampler->lines != NULL) {
+            if (rec->unopened && !attach(rec) && rec->sampler != NULL && rec->sampler->lines != NULL) {
+                rec->sampler->lines->asked_to_open = false; /* hotloop itself was at work: ask again */
+            }
+        }
+    }
+    return 0;
+}
+
+#if FRAMES_CAN_BE_READ
+
+static bool add_prefix(CodeTables *t, PyObject *path, uint8_t kind)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(path, &length);
+    if (text == NULL) {
+        PyErr_Clear(); /* a path that is not valid UTF-8 */
+        return true;
+    }
+    if (length == 0 || length >= PREFIX_BYTES || t->prefix_count >= MOST_PREFIXES) {
+        return length == 0;
+    }
+    Prefix *prefix = &t->prefixes[t->prefix_count++];
+    memcpy(prefix->text, text, (size_t)length);
+    prefix->length = (size_t)length;
+    prefix->kind = kind;
+    return true;
+}
+
+/* New tables, in memory of their own; NULL with `reason` set when stacks cannot be read here. */
+static Lines *new_lines(Recorder *rec, PyObject *own, PyObject *libraries, uint64_t interval, const char **reason)
+{
+    Lines *lines = PyMem_RawCalloc(1, sizeof(Lines));
+    HL_SAMPLES_t *file = lines ? PyMem_RawCalloc(1, sizeof(HL_SAMPLES_t)) : NULL;
+    *reason = "there is no memory for it";
+    if (file == NULL) {
+        PyMem_RawFree(lines);
+        return NULL;
+    }
+    lines->private_file = lines->tables.file = file;
+    lines->anchor = lasting_thread();
+    lines->interval_ns = lines->stratum_ns = file->interval_ns = interval;
+    lines->random = read_clock(CLOCK_MONOTONIC) * 2654435761u | 1;
+    lines->stratum_start = lines->covered_until = now_ns(rec);
+    lines->next_ns = lines->stratum_start + next_random(lines) % interval;
+    file->method = HL_SAMPLED_NATIVELY;
+    file->path_count = 1; /* path 0 stands for all that do not fit */
+    bool fit = add_prefix(&lines->tables, own, CODE_OF_HOTLOOP);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(libraries) && fit; i++) {
+        fit = add_prefix(&lines->tables, PyTuple_GET_ITEM(libraries, i), CODE_OF_LIBRARY);
+    }
+    char probe;
+    *reason = !fit ? "the paths of the libraries are too long"
+              : !peek(&probe, &probe, 1) ? "the system does not allow process_vm_readv"
+              : !check_frames(lines) ? "this build of Python has frames of an unknown layout" : NULL;
+    if (*reason != NULL) {
+        free_lines(lines);
+        return NULL;
+    }
+    return lines;
+}
+
+#endif
+
+/* Returns None, or why lines cannot be sampled natively. */
+static PyObject *recorder_sample_lines(Recorder *self, PyObject *args, PyObject *names)
+{
+    static char *words[] = {"own", "libraries", "interval_ns", NULL};
+    PyObject *own, *libraries;
+    unsigned long long interval = HL_FIRST_SAMPLE_NS;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "UO!|K", words, &own, &PyTuple_Type, &libraries, &interval)) {
+        return NULL;
+    }
+    if (interval == 0 || (self->epoch == 0 && self->paused_epoch == 0)) {
+        PyErr_SetString(interval ? PyExc_RuntimeError : PyExc_ValueError,
+                        interval ? "This recorder is not recording." : "The interval must be positive.");
+        return NULL;
+    }
+    if (self->sampler != NULL && self->sampler->lines != NULL) {
+        Py_RETURN_NONE;
+    }
+#if FRAMES_CAN_BE_READ
+    const char *reason;
+    Lines *lines = new_lines(self, own, libraries, interval, &reason);
+    if (lines == NULL) {
+        return PyUnicode_FromString(reason);
+    }
+    if (self->unopened) { /* samples stay in memory until the part is opened */
+        self->sampler = self->sampler ? self->sampler : new_sampler(self);
+    } else {
+        Callout saved = begin_callout(self);
+        HL_SAMPLES_t *file = new_section(self, HL_SECTION_SAMPLES, 0, 0);
+        end_callout(self, saved);
+        if (file == NULL) {
+            free_lines(lines);
+            return PyUnicode_FromString("there is no space for it");
+        }
+        memcpy(file, lines->private_file, sizeof *file);
+        PyMem_RawFree(lines->private_file);
+        lines->private_file = NULL;
+        lines->tables.file = file;
+    }
+    if (self->sampler == NULL) {
+        free_lines(lines);
+        return PyUnicode_FromString("there is no memory for it");
+    }
+    pthread_mutex_lock(&self->sampler->mutex);
+    self->sampler->lines = lines;
+    pthread_cond_signal(&self->sampler->wake);
+    pthread_mutex_unlock(&self->sampler->mutex);
+    Py_RETURN_NONE;
+#else
+    return PyUnicode_FromString("hotloop does not know the frames of this version of Python");
+#endif
+}
+
+/* Open the part of a process that has only been sampled so far. */
+static PyObject *recorder_save_samples(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->unopened && self->sampler != NULL && self->sampler->lines != NULL &&
+        self->sampler->lines->user_moments >= USER_MOMENTS_TO_OPEN) {
         attach(self);
     }
     Py_RETURN_NONE;
@@ -167,7 +298,20 @@ static PyObject *recorder_sample(Recorder *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *recorder_open_depth(Recorder *self, PyObject *argument)
+static PyObject *recorder_take_line_sample(Recorder *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->sampler != NULL && self->sampler->lines != NULL) {
+        uint64_t now = now_ns(self);
+        pthread_mutex_lock(&self->sampler->mutex);
+        sample_lines_now(self->sampler, now);
+        pthread_mutex_unlock(&self->sampler->mutex);
+    }
+    Py_RETURN_NONE;
+}
+
+/* (number of the thread, index of its innermost open region); (-1, 0) for a thread that has opened none. */
+static PyObject *recorder_open_node(Recorder *self, PyObject *argument)
 {
     uint64_t thread = PyLong_AsUnsignedLongLong(argument);
     if (PyErr_Occurred()) {
@@ -176,10 +320,10 @@ static PyObject *recorder_open_depth(Recorder *self, PyObject *argument)
     for (uint32_t i = 0; self->epoch && i < self->arena_count; i++) {
         Arena *a = self->arenas[i];
         if (a && a->file->state == HL_ARENA_LIVE && a->file->native_id == thread) {
-            return PyLong_FromUnsignedLong(a->depth);
+            return Py_BuildValue("iI", (int)a->number, a->open[a->depth].node->index);
         }
     }
-    return PyLong_FromLong(0);
+    return Py_BuildValue("ii", -1, 0);
 }
 
 static PyObject *recorder_now(Recorder *self, PyObject *unused)

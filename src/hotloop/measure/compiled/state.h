@@ -50,6 +50,7 @@ typedef struct {
 
 typedef struct {
     HL_ARENA_t *file;
+    HL_SCHEDULING_t *scheduling; /* written by the sampler; NULL for folded threads */
     uint64_t due;
     uint64_t cpu_start; /* CPU time of the thread when it began to record */
     uint32_t depth;
@@ -73,18 +74,7 @@ typedef struct {
     bool calling_out;
 } Local;
 
-typedef struct {
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake;
-    Recorder *recorder;
-    HL_HEADER_t *header;
-    int statm;
-    bool stop;
-    bool memory;
-    uint64_t last_rss;
-    uint64_t last_peak;
-} Sampler;
+typedef struct Sampler Sampler; /* sampler.h */
 
 typedef struct {
     PyObject_HEAD

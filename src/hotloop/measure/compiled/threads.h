@@ -189,6 +189,8 @@ static void thread_ended(void *unused)
     pthread_mutex_unlock(&registry_lock);
 }
 
+static void abandon_sampler(Sampler *s); /* sampler.h */
+
 /* What was recorded before a fork belongs to the parent. Must not run Python. */
 static void forked_child(void)
 {
@@ -196,6 +198,7 @@ static void forked_child(void)
     for (int slot = 0; slot < MAX_RECORDERS; slot++) {
         Recorder *rec = recorders[slot];
         if (rec) {
+            abandon_sampler(rec->sampler); /* its thread exists in the parent only */
             rec->sampler = NULL;
             rec->attaching = rec->publishing = false;
             rec->calling_out = 0;

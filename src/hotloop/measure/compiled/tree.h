@@ -260,6 +260,11 @@ static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
         PyMem_RawFree(a);
         return NULL;
     }
+    a->scheduling = state == HL_ARENA_LIVE ? new_section(rec, HL_SECTION_SCHEDULING, number, 0) : NULL;
+    if (a->scheduling == NULL && state == HL_ARENA_LIVE) {
+        PyMem_RawFree(a);
+        return NULL;
+    }
     reset_arena(a, now, 0);
     Node *root = add_node(rec, a, NULL, NULL);
     if (root == NULL) {
@@ -379,7 +384,7 @@ static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64
 {
     take_window(rec, a, now);
     Callout saved = begin_callout(rec);
-    PyObject *done = PyObject_CallMethod(rec->part, "copy_if_due", "K", (unsigned long long)now);
+    PyObject *done = PyObject_CallMethod(rec->part, "window_taken", "K", (unsigned long long)now);
     Py_XDECREF(done);
     if (done != NULL && rec->device != NULL) {
         done = PyObject_CallMethod(rec->device, "collect", NULL);

@@ -136,6 +136,7 @@ class Arena:
         "interval",
         "last",
         "last_outermost",
+        "native_id",
         "nodes",
         "number",
         "open",
@@ -143,6 +144,7 @@ class Arena:
         "part",
         "progress",
         "recorder",
+        "scheduling",
         "seq",
         "state",
         "view",
@@ -156,6 +158,8 @@ class Arena:
         self.number = number
         self.view = part.add_section("thread", number)
         self.words = self.view.cast("Q")
+        live = state == layout.ARENA_LIVE
+        self.scheduling = part.add_section("scheduling", number) if live else None
         self.seq = 0
         self.nodes: list[Node] = []
         self.events: memoryview | None = None
@@ -183,7 +187,7 @@ class Arena:
         self.words[LAST] = now
         for field in ("folded_wall_ns", "folded_cpu_ns", "cpu_ns", "event_count"):
             self.words[ARENA_AT[field]] = 0
-        self.words[ARENA_AT["native_id"]] = threading.get_native_id()
+        self.native_id = self.words[ARENA_AT["native_id"]] = threading.get_native_id()
         self.words[ARENA_AT["window_interval_ns"]] = self.interval
         folded = state == layout.ARENA_FOLDED
         name = b"ended threads" if folded else thread.name.encode("utf-8", "replace")[:63]

@@ -69,7 +69,7 @@ class Recorder:
         self.steps_due = 0
         self.locate = False  # whether new nodes note the calling line of the user's code
         self._regions: dict[tuple[str, str | None], Region] = {}
-        self._arenas: list[Arena] = []
+        self.arenas: list[Arena] = []
         self._folded: Arena | None = None
         self._node_count = 0
         self._open_part: Callable[[], Part] | None = None
@@ -152,7 +152,7 @@ class Recorder:
 
     def _open(self) -> None:
         assert self._open_part is not None
-        self._arenas = []
+        self.arenas = []
         self._folded = None
         self._node_count = 0
         self.part = self._open_part()
@@ -228,8 +228,8 @@ class Recorder:
     def _free_arena(self) -> Arena | None:
         now = self.now()
         assert self.part is not None
-        if len(self._arenas) >= layout.FOLD_AFTER:
-            for arena in self._arenas:
+        if len(self.arenas) >= layout.FOLD_AFTER:
+            for arena in self.arenas:
                 if arena.state == layout.ARENA_ENDED:
                     self._fold(arena, now)
                     arena.begin()
@@ -237,22 +237,22 @@ class Recorder:
                     arena.publish(0)
                     arena.end()
                     return arena
-        if len(self._arenas) >= layout.MAX_ARENAS:
+        if len(self.arenas) >= layout.MAX_ARENAS:
             self.part.raise_flag(
                 layout.FLAG_THREADS_OVERFLOW,
                 f"more than {layout.MAX_ARENAS} threads at the same time; the rest is not recorded",
             )
             return None
-        arena = Arena(self, self.part, len(self._arenas), now, layout.ARENA_LIVE)
-        self._arenas.append(arena)
+        arena = Arena(self, self.part, len(self.arenas), now, layout.ARENA_LIVE)
+        self.arenas.append(arena)
         return arena
 
     def _fold(self, ended: Arena, now: int) -> None:
         """Add the figures of an ended thread to the arena shared by all such threads."""
         assert self.part is not None
         if self._folded is None:
-            self._folded = Arena(self, self.part, len(self._arenas), now, layout.ARENA_FOLDED)
-            self._arenas.append(self._folded)
+            self._folded = Arena(self, self.part, len(self.arenas), now, layout.ARENA_FOLDED)
+            self.arenas.append(self._folded)
         into = self._folded
         into.begin()
         for node, _, start in ended.frames:
@@ -327,7 +327,7 @@ class Recorder:
         """Take the window of the thread, then run the on_window callbacks."""
         arena.take_window(now)
         if self.part is not None:
-            self.part.copy_if_due(now)
+            self.part.window_taken(now)
         if self.device is not None:
             self.device.collect()
         if self.on_window is not None:
@@ -359,12 +359,25 @@ class Recorder:
         arena.last = arena.words[LAST] = now
         arena.end()
 
-    def open_depth(self, native_id: int) -> int:
-        """Number of open regions of the thread with that native id."""
-        for arena in self._arenas:
-            if arena.state == layout.ARENA_LIVE and arena.words[ARENA_AT["native_id"]] == native_id:
-                return arena.depth if self.epoch else 0
-        return 0
+    def open_node(self, native_id: int) -> tuple[int, int]:
+        """Number of the thread with that native id and index of its innermost open region.
+
+        (-1, 0) for a thread that has opened none.
+        """
+        for arena in self.arenas:
+            if self.epoch and arena.state == layout.ARENA_LIVE and arena.native_id == native_id:
+                return arena.number, arena.open[-1].index
+        return -1, 0
+
+    def sample_lines(self, own: str, libraries: tuple[str, ...], interval_ns: int = 0) -> str | None:
+        """Why lines cannot be sampled without the GIL; the compiled core can, and returns None."""
+        return "only the compiled core can read stacks without the GIL"
+
+    def take_line_sample(self) -> None:
+        """Nothing to do: this core takes no samples."""
+
+    def save_samples(self) -> None:
+        """Nothing to do: this core takes no samples while the part is not open."""
 
     def credit_device(self, node: Node, device_ns: int | None, growth: int, peak: int) -> None:
         """Add device time and memory to `node`; called by the thread that owns it."""
@@ -384,7 +397,7 @@ class Recorder:
 
     def credit_memory(self, growth: int, level: int) -> None:
         """Share growth between the innermost open regions of all threads; called by the sampler."""
-        busy = [a for a in self._arenas if a.state == layout.ARENA_LIVE and a.depth]
+        busy = [a for a in self.arenas if a.state == layout.ARENA_LIVE and a.depth]
         for arena in busy:
             try:
                 nodes = [node for node, _, _ in arena.frames[: arena.depth]]

@@ -1,4 +1,4 @@
-"""Samples memory and writes the heartbeat of the Python twin; `compiled/sampler.h` is the same in C."""
+"""Heartbeat, memory and scheduling samples of the Python twin; `compiled/sampler.h` is the same in C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import resource
 import sys
 import threading
 from typing import TYPE_CHECKING
+
+from hotloop.measure.twin.scheduling import ScheduleSampler
 
 if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
@@ -23,6 +25,7 @@ class RssSampler:
         self._sample_memory = sample_memory
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotloop sampler", daemon=True)
+        self._schedule = ScheduleSampler(recorder)
         self._last: int | None = None
         self._last_peak = 0
 
@@ -45,6 +48,7 @@ class RssSampler:
             return
         now = self._recorder.now()
         part.set("alive_ns", now)
+        self._schedule.take_if_due(now, self._recorder.arenas)
         level = rss_bytes() if self._sample_memory else None
         if level is None:
             return
