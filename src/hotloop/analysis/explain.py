@@ -9,7 +9,18 @@ from hotloop._util import units
 from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
-from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Growth, LineShare, Phases, Waits
+from hotloop.analysis.findings import (
+    Bottleneck,
+    Breakdown,
+    Findings,
+    Growth,
+    HotLine,
+    LineShare,
+    Phases,
+    Recommendation,
+    Waits,
+)
+from hotloop.analysis.hot_lines import hot_lines, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, recommend
 from hotloop.analysis.roofline import roofline
@@ -57,7 +68,10 @@ def explain(
         capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
     )
     training = cut_to_training(capture, phases) if phases is not None else capture
-    return replace(found, recommendations=recommend(training, found, advice))
+    recommendations = recommend(training, found, advice)
+    return replace(
+        found, recommendations=recommendations, headline=first_advice(recommendations) or found.headline
+    )
 
 
 def explain_without_advice(
@@ -121,7 +135,14 @@ def explain_without_advice(
         oversubscription=oversubscription(capture, uses),
         lines=_lines(recorded),
         phases=phases,
+        hot_lines=_hot_lines(capture, driver),
     )
+
+
+def _hot_lines(training: Capture, driver: DrivingThread) -> tuple[HotLine, ...]:
+    lines = line_samples(driver.process, driver.thread)
+    done = training.progress
+    return () if lines is None else hot_lines(lines, done.env_steps, done.updates)
 
 
 def _lines(capture: Capture) -> tuple[LineShare, ...]:
@@ -164,6 +185,18 @@ def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
         f"the breakdown shows shares of {of} of {own.label}, which drives training; "
         f"regions and bottlenecks show shares of the time of all {count} threads added up"
     )
+
+
+def first_advice(recommendations: Sequence[Recommendation]) -> str:
+    """The first piece of advice as a headline; "" if there is none."""
+    for advice in recommendations:
+        if advice.tier not in ("high", "medium", "low"):
+            continue
+        if advice.gain is None:
+            return f"{advice.title}: the gain is unknown until tested."
+        value, low, high = advice.gain.value, advice.gain.low, advice.gain.high
+        return f"{advice.title}: training would run {value:.2f}x as fast [{low:.2f}, {high:.2f}]."
+    return ""
 
 
 # -- the headline --------------------------------------------------------------------------------

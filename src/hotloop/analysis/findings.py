@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Tier = Literal["high", "medium", "low", "not_worth_optimising"]
+# An option changes training itself (more envs, fewer updates): faster, but not the same work.
+Tier = Literal["high", "medium", "low", "option", "not_worth_optimising"]
 Safety = Literal["safe", "semantic"]  # gives the same results; may change learning
 Effort = Literal["minutes", "hours", "days"]
 ProvableBy = Literal["environment", "patch", "flag", "hand"]  # how the change can be made for a test
@@ -234,6 +235,21 @@ class LineShare:
 
 
 @dataclass(frozen=True, slots=True)
+class HotLine:
+    """A line of the user's code, with the library calls it made, during training."""
+
+    site: str  # file:line
+    function: str
+    text: str  # its source; "" if it was not kept
+    called: str  # library function that took most of its time; "" for none
+    callers: tuple[str, ...]  # file:line of the user's calls that led there most often, outermost first
+    share: float  # of the driving thread's time, 0..1
+    per: str  # "env_step" or "update"; "" if neither was counted
+    ns_per_unit: float | None
+    gain_if_twice_as_fast: Estimate
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Everything analysis can say about one capture."""
 
@@ -265,3 +281,4 @@ class Findings:
     oversubscription: Oversubscription | None = None  # None: the number of cores is unknown
     lines: tuple[LineShare, ...] = ()  # largest share first; empty if lines were not sampled
     phases: Phases | None = None  # None: nothing was recorded
+    hot_lines: tuple[HotLine, ...] = ()  # most time first; empty if lines were not sampled

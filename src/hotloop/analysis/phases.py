@@ -8,8 +8,8 @@ Phases are found from progress and windows, once, for every report and compariso
   leading windows in which code was compiled or imported;
 - shutdown begins after the last window with work.
 
-At least half of the time with work counts as training. In a run that reports no work, start-up ends with
-the last import.
+At least half of the time with work counts as training. In a run that reports no work, training is the time
+in which the lines that dominate the second half of the run were seen.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LEAST_WINDOWS = 8  # fewer have no usable spread, so no gain has an interval
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
+DOMINANT = 0.8  # share of the second half of a run whose lines stand for training
+LEAST_SAMPLES = 50  # in the second half
 NOTABLE = 0.1  # share of a window spent preparing that makes it part of warm-up
 
 Floats = NDArray[np.float64]
@@ -41,16 +43,29 @@ def find_phases(capture: Capture) -> Phases | None:
     process, thread = driving
     spans = spans_by_name(thread)
     wall_ns = thread.wall_ns
-    if not len(spans):
-        return Phases(0, 0, wall_ns, 0, 0, "", _too_short(0, wall_ns, wall_ns))
-    ends = np.concatenate([[0.0], spans.end_ns])  # ends[i] is where window i begins
-    done = cumulative_work(capture, process, thread, spans.end_ns)
+    done = cumulative_work(capture, process, thread, spans.end_ns) if len(spans) else {}
     if not done:
-        begin = preparing_windows(spans)
-        return _phases(ends, begin, begin, len(spans), wall_ns, "")
+        return _phases_by_lines(process, thread, len(spans))
+    ends = np.concatenate([[0.0], spans.end_ns])  # ends[i] is where window i begins
     unit = "env_steps" if "env_steps" in done else "updates"
     first, start, last = training_windows(spans, done)
     return _phases(ends, first, start, last, wall_ns, unit)
+
+
+def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
+    """Phases of a run that reports no work, from the sampled lines of its driving thread."""
+    wall_ns = thread.wall_ns
+    samples = process.samples[process.samples["native_id"] == thread.native_id]
+    at_ns = samples["time_ns"].astype(np.int64) - thread.start_ns
+    late = samples[at_ns > wall_ns // 2]
+    if len(late) < LEAST_SAMPLES:
+        return Phases(0, 0, wall_ns, 0, windows, "", _too_short(0, wall_ns, wall_ns))
+    weight = np.bincount(late["path"], weights=late["weight_ns"])
+    most_first = np.argsort(-weight, kind="stable")
+    needed = int(np.searchsorted(np.cumsum(weight[most_first]), DOMINANT * weight.sum())) + 1
+    seen = at_ns[np.isin(samples["path"], most_first[:needed])]
+    begin_ns, end_ns = max(int(seen[0]), 0), min(int(seen[-1]), wall_ns)
+    return Phases(begin_ns, 0, end_ns - begin_ns, wall_ns - end_ns, windows, "")
 
 
 def _phases(ends: Floats, first: int, start: int, last: int, wall_ns: int, unit: str) -> Phases:
@@ -105,7 +120,7 @@ def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, i
     unit = "env_steps" if "env_steps" in done else "updates"
     start, end = _settled(bounds, spans, done[unit])
     latest = first + (last - first) // 2
-    prepared = min(preparing_windows(spans, until=last), latest)
+    prepared = min(preparing_windows(spans, last), latest)
     return first, max(start, min(prepared, end - 1), first), end
 
 
@@ -158,9 +173,8 @@ def warm_up_windows(cost: Floats) -> int:
     return int(worked[len(worked) // 2 - 1]) + 1
 
 
-def preparing_windows(spans: Spans, until: int | None = None) -> int:
+def preparing_windows(spans: Spans, until: int) -> int:
     """How many leading windows, of the first half, end with one in which code was compiled or imported."""
-    until = len(spans) if until is None else until
     columns = [i for i, name in enumerate(spans.names) if name in PREPARING]
     if not columns:
         return 0
@@ -206,12 +220,18 @@ def _cut_process(process: Process, begin_ns: int, end_ns: int) -> Process | None
     if end_ns <= begin_ns:
         return None
     threads = [_cut_thread(thread, begin_ns, end_ns) for thread in process.threads]
+    number = np.array([*np.cumsum([thread is not None for thread in threads]) - 1, -1])
+    number[:-1][[thread is None for thread in threads]] = -1  # the last entry stands for no thread
+    samples = process.samples
+    samples = samples[(samples["time_ns"] >= begin_ns) & (samples["time_ns"] < end_ns)].copy()
+    samples["thread"] = number[samples["thread"]]
     return replace(
         process,
         start_ns=begin_ns,
         start_real_ns=process.start_real_ns + begin_ns - process.start_ns,
         end_ns=end_ns,
         threads=tuple(thread for thread in threads if thread is not None),
+        samples=samples,
     )
 
 
@@ -224,8 +244,12 @@ def _cut_thread(thread: Thread, begin_ns: int, end_ns: int) -> Thread | None:
     if end_ns <= begin_ns:
         return None
     windows = thread.windows
-    if not len(windows) or thread.folded_threads:
+    if thread.folded_threads or (not len(windows) and thread.root.children):
         return thread
+    if not len(windows):
+        wall_ns = end_ns - begin_ns
+        root = replace(thread.root, total_ns=wall_ns, own_ns=wall_ns)
+        return replace(thread, start_ns=begin_ns, end_ns=end_ns, wall_ns=wall_ns, root=root)
     before, after = _Moment.of(thread, begin_ns), _Moment.of(thread, end_ns)
     calls, total_ns, own_ns = (
         np.maximum(late - early, 0.0).round().astype(np.int64)

@@ -45,6 +45,7 @@ def html(findings: Findings, capture: str = "") -> str:
     parts = {
         "advice": sections.advice(findings),
         "time": sections.time(findings),
+        "lines": sections.lines(findings) if findings.hot_lines else "",
         "bottlenecks": sections.bottlenecks(findings) if findings.bottlenecks else "",
         "tree": sections.tree(choices, max(place.depth for place in nodes), left_out)
         if "icicle" in charts

@@ -10,12 +10,24 @@ from hotloop._util.units import count, duration, percent
 from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Recommendation
 from hotloop.report import markup as m
 from hotloop.report.palette import colour_of
-from hotloop.report.text import NOT_WORTH, gain, rate_text, score_terms, seconds, sentence, split_command
+from hotloop.report.safe_text import words
+from hotloop.report.text import (
+    NOT_WORTH,
+    OPTION,
+    gain,
+    phases_text,
+    rate_text,
+    score_terms,
+    seconds,
+    sentence,
+    split_command,
+)
 
 MOST_ROWS = 300
 CONTENTS = {
     "advice": "What to do",
     "time": "Where the time goes",
+    "lines": "Lines of your code",
     "bottlenecks": "Bottlenecks",
     "tree": "Region tree",
     "over-time": "Over time",
@@ -30,7 +42,8 @@ CONTENTS = {
 
 def hero(findings: Findings, present: list[str]) -> str:
     """The headline, the run's key figures, and the table of contents."""
-    figures = [("Wall time", duration(findings.wall_ns), "")]
+    phases = phases_text(findings)
+    figures = [("Wall time", duration(findings.wall_ns), f"<small>{phases}</small>" if phases else "")]
     for label, number, rate in (
         ("Env steps", findings.env_steps, findings.env_steps_per_s),
         ("Updates", findings.updates, findings.updates_per_s),
@@ -53,8 +66,9 @@ def hero(findings: Findings, present: list[str]) -> str:
 
 
 def advice(findings: Findings) -> str:
-    """One card for each recommendation; below them, what is not worth optimising."""
-    worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier != NOT_WORTH]
+    """One card for each recommendation; below them, options, and what is not worth optimising."""
+    worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier not in (NOT_WORTH, OPTION)]
+    options = [r for r in findings.recommendations if r.tier == OPTION]
     idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
     most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
     lead = "Best first. A gain is the speed-up of the whole run, with its 95 % interval."
@@ -63,6 +77,9 @@ def advice(findings: Findings) -> str:
         body = f'<ol class="cards">{body}</ol>'
     else:
         lead = "There is no advice for this capture."
+    if options:
+        listed = "".join(f"<li>{not_worth(r)}</li>" for r in options)
+        body += f'<h3 class="more">Options that change training</h3><ul class="asides">{listed}</ul>'
     if idle:
         listed = "".join(f"<li>{not_worth(r)}</li>" for r in idle)
         body += f'<h3 class="more">Not worth optimising</h3><ul class="asides">{listed}</ul>'
@@ -149,6 +166,26 @@ def own_cost(found: Breakdown) -> str:
         cost = f"{duration(found.hotloop_ns)} of {duration(found.wall_ns)}"
         said = f"hotloop itself cost {cost}: its calls times the calibrated cost of a call."
     return f'<p class="muted small">{said} Unattributed time is in no region.</p>'
+
+
+def lines(findings: Findings) -> str:
+    """Sampled lines of the user's code during training, with the library calls they made."""
+    found = findings.hot_lines
+    per = f"per {words(found[0].per)}" if found[0].per else ""
+    heads = ("line", "#share", f"#{per}" if per else "", "calls into*", "reached through*")
+    rows = (
+        m.row(
+            m.name(line.site, f"<code>{m.text(line.text, 120)}</code>" if line.text else ""),
+            m.cell(percent(line.share), line.share),
+            m.cell(duration(line.ns_per_unit) if line.ns_per_unit is not None else "", line.ns_per_unit),
+            f'<td class="optional">{m.text(line.called, 60)}</td>',
+            f'<td class="optional">{m.text(" > ".join(line.callers), 120)}</td>',
+        )
+        for line in found
+    )
+    lead = "Time of the driving thread during training while this was its innermost line of your code."
+    body = m.panel(m.table("Lines by time", heads, rows))
+    return m.section("lines", CONTENTS["lines"], lead, body)
 
 
 def bottlenecks(findings: Findings) -> str:

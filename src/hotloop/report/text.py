@@ -20,12 +20,14 @@ from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import columns, words
 
+LEAST_WORTH = 0.05  # share of the time below which nothing is worth optimising
 MOST_BOTTLENECKS = 6
 MOST_RECOMMENDATIONS = 6
 MOST_THREADS = 12
 MOST_GROWTH = 6
 MOST_LINES = 6
 NOT_WORTH = "not_worth_optimising"
+OPTION = "option"
 
 
 def terminal(
@@ -40,9 +42,9 @@ def terminal(
     sections = [
         headline(findings, pen),
         breakdown(findings.breakdown, findings.basis, pen),
-        source_lines(findings, pen),
+        hot_lines(findings, pen) or source_lines(findings, pen),
         bottlenecks(findings, pen),
-        recommendations(findings.recommendations, pen),
+        recommendations(findings, pen),
         growth(findings, pen),
         utilisation(findings, pen),
         roofline(findings, pen),
@@ -110,6 +112,26 @@ def sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:].removesuffix('.')}."
 
 
+def hot_lines(findings: Findings, pen: Pen) -> str:
+    """Lines of the user's code by the time they took during training, library calls included."""
+    if not findings.hot_lines:
+        return ""
+    shown_lines = findings.hot_lines[:MOST_LINES]
+    per = shown_lines[0].per
+    rows = [("line", f"per {words(per)}" if per else "", "share")]
+    for line in shown_lines:
+        each = duration(line.ns_per_unit) if line.ns_per_unit is not None else ""
+        rows.append((f"{short_site(line.site)}  {line.text}", each, percent(line.share)))
+    drawn = table(pen, rows)
+    drawn[0] = pen.paint(drawn[0], "dim")
+    return "\n".join([pen.heading("Lines of your code", "with the library calls they make"), *drawn])
+
+
+def short_site(site: str) -> str:
+    """`train.py:12` for a line of a file anywhere."""
+    return site.rpartition("/")[2]
+
+
 def source_lines(findings: Findings, pen: Pen) -> str:
     """Lines of the script that were sampled while no library call was running."""
     if not findings.lines:
@@ -145,26 +167,37 @@ def score_terms(findings: Findings) -> list[str]:
     return [words(term).replace("cpu", "CPU") for term in terms]
 
 
-def recommendations(found: tuple[Recommendation, ...], pen: Pen) -> str:
+def recommendations(findings: Findings, pen: Pen) -> str:
     """Ranked advice, each with its evidence, the change to make and the command that tests it."""
-    if not found:
-        return f"{pen.heading('What to do')}\n  There is no advice for this capture."
-    worth = [(n, r) for n, r in enumerate(found, 1) if r.tier != NOT_WORTH]
-    lines = [pen.heading("What to do", "best first")]
+    found = findings.recommendations
+    worth = [(n, r) for n, r in enumerate(found, 1) if r.tier not in (NOT_WORTH, OPTION)]
+    lines = [pen.heading("What to do", "best first" if worth else "")]
     if not worth:
-        lines.append("  Nothing here is worth optimising.")
+        lines.append(pen.wrap(no_advice(findings), "  "))
     blocks = [recommendation(n, r, pen) for n, r in worth[:MOST_RECOMMENDATIONS]]
     if blocks:
         lines.append("\n\n".join(blocks))
     if len(worth) > MOST_RECOMMENDATIONS:
         lines.append(f"\n  {len(worth) - MOST_RECOMMENDATIONS} more in the HTML report.")
-    idle = [r for r in found if r.tier == NOT_WORTH]
-    if idle:
-        lines.append("\n  Not worth optimising:")
-        for r in idle:
+    for tier, heading in ((OPTION, "Options that change training"), (NOT_WORTH, "Not worth optimising")):
+        rest = [r for r in found if r.tier == tier]
+        if rest:
+            lines.append(f"\n  {heading}:")
+        for r in rest:
             known = f" (predicted {gain(r.gain)})" if r.gain else ""
             lines.append(pen.wrap(f"{r.title}{known}. {r.advice}", "    ", "      "))
     return "\n".join(lines)
+
+
+def no_advice(findings: Findings) -> str:
+    """What to say when there is nothing to recommend."""
+    large = [c for c in findings.breakdown.categories if c.share >= LEAST_WORTH]
+    if large and large[0].category == "unattributed":
+        return "There is no advice for this capture."
+    if not large:
+        return "Nothing here would speed up training by 5 %, even if it were free."
+    spent = ", ".join(f"{c.category} ({percent(c.share)})" for c in large[:3])
+    return f"Nothing wasteful was found. Most of the time goes into {spent}."
 
 
 def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:
@@ -342,7 +375,8 @@ def next_command(findings: Findings, pen: Pen, capture: str) -> str:
     """What to run next: test the best advice, or open the HTML report."""
     page = f"hotloop report {shlex.quote(capture) + ' ' if capture else ''}-o report.html"
     lines = [pen.heading("Next")]
-    best = next((r for r in findings.recommendations if r.tier != NOT_WORTH and r.prove_command), None)
+    worth = [r for r in findings.recommendations if r.tier not in (NOT_WORTH, OPTION)]
+    best = next((r for r in worth if r.prove_command), None)
     if best is not None:
         first, command = split_command(best.prove_command)
         said = f"# test the first advice{': ' + first if first else ''}"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate, Findings
+from hotloop.analysis.hot_lines import LineSamples, line_samples
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
 from hotloop.capture.layout import bucket_edges_ns
@@ -177,6 +178,11 @@ class RunView:
             if len(together) > 1 and own_ns > most_ns:
                 best_count, most_ns = row.calls, own_ns
         return best_count
+
+    @cached_property
+    def lines(self) -> LineSamples | None:
+        """Sampled lines of the driving thread during training; None if there are too few."""
+        return line_samples(self.process, self.driver)
 
     # -- rates -----------------------------------------------------------------------------------
 
