@@ -224,7 +224,7 @@ static void free_lines(Lines *lines)
 static uint64_t cpu_time_of(uint32_t tid)
 {
     struct timespec t;
-    clockid_t clock = (~(clockid_t)tid) << 3 | 6; /* the kernel's number for the CPU time of one thread */
+    clockid_t clock = (clockid_t)(~tid << 3 | 6); /* the kernel's number for the CPU time of one thread */
     return clock_gettime(clock, &t) == 0 ? (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec : 0;
 }
 

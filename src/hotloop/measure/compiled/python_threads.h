@@ -110,31 +110,37 @@ static void find_frames(const ThreadCopy *threads, size_t count, char **frames)
 #endif
 }
 
-/* The frames of one thread are close together; a copy of that memory saves a system call for each. */
+/* The frames of one thread are close together; a copy of that memory saves a system call for each. Every address here
+   can be any number, so they are compared as numbers that cannot overflow. */
 typedef struct {
-    char *from, *to;
+    uintptr_t from;
+    size_t size; /* 0: nothing could be copied */
     char bytes[STACK_BYTES];
 } StackCopy;
 
+#define STACK_ABOVE 1024 /* copied above the top, as it may have grown meanwhile */
+
 static void copy_stack(const PyThreadState *state, StackCopy *copy)
 {
-    char *chunk = (char *)state->datastack_chunk, *top = (char *)state->datastack_top, *limit = (char *)state->datastack_limit;
-    copy->from = copy->to = NULL;
-    if (chunk == NULL || top < chunk || limit < top) {
+    uintptr_t chunk = (uintptr_t)state->datastack_chunk, top = (uintptr_t)state->datastack_top;
+    uintptr_t limit = (uintptr_t)state->datastack_limit;
+    copy->size = 0;
+    if (chunk == 0 || top < chunk || limit < top) {
         return;
     }
-    char *from = top - chunk > STACK_BYTES - 1024 ? top - (STACK_BYTES - 1024) : chunk;
-    char *to = limit - top > 1024 ? top + 1024 : limit; /* it may have grown meanwhile */
-    if (peek(from, copy->bytes, (size_t)(to - from))) {
-        copy->from = from;
-        copy->to = to;
+    size_t below = top - chunk < STACK_BYTES - STACK_ABOVE ? top - chunk : STACK_BYTES - STACK_ABOVE;
+    size_t above = limit - top < STACK_ABOVE ? limit - top : STACK_ABOVE;
+    copy->from = top - below;
+    if (peek((void *)copy->from, copy->bytes, below + above)) {
+        copy->size = below + above;
     }
 }
 
 static bool read_frame(const StackCopy *stack, const char *at, InterpreterFrame *frame)
 {
-    if (at >= stack->from && at + sizeof *frame <= stack->to) {
-        memcpy(frame, stack->bytes + (at - stack->from), sizeof *frame);
+    uintptr_t offset = (uintptr_t)at - stack->from; /* huge when `at` lies below */
+    if (stack->size >= sizeof *frame && offset <= stack->size - sizeof *frame) {
+        memcpy(frame, stack->bytes + offset, sizeof *frame);
         return true;
     }
     return peek(at, frame, sizeof *frame); /* a generator's frame, or one of an earlier chunk */
@@ -143,7 +149,8 @@ static bool read_frame(const StackCopy *stack, const char *at, InterpreterFrame 
 /* Index of the instruction a frame is at, in code units; -1 before its first one. */
 static inline Py_ssize_t instruction_index(const InterpreterFrame *frame)
 {
-    return (frame->instruction - (frame->code + offsetof(PyCodeObject, co_code_adaptive))) / CODE_UNIT_BYTES;
+    uintptr_t first = (uintptr_t)frame->code + offsetof(PyCodeObject, co_code_adaptive);
+    return (Py_ssize_t)((uintptr_t)frame->instruction - first) / CODE_UNIT_BYTES;
 }
 
 #endif
