@@ -28,6 +28,7 @@ CATEGORIES = (
     "logging",
     "evaluation",
     "checkpoint",
+    "compilation",  # numba, torch.compile, JAX
     "framework",  # inside a library, but none of these
     "other",
     "unattributed",  # in no region at all

@@ -22,6 +22,7 @@ from hotloop.instrument.acting_or_learning import (
     settled,
     went_backward,
 )
+from hotloop.instrument.compilers import compilation
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.update_counting import count_step
@@ -45,8 +46,8 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
     """`torch` itself, once it is completely imported."""
     if json.loads(os.environ.get("HOTLOOP_RUN") or "{}").get("modules"):
         into.apply([Patch(torch.nn.Module, "__call__", _each_module)])
-    forward = (policy_forward, learner_forward, policy_rest, policy_value, optimizer_step)
-    inside = (transfer, clip_grad_norm, *forward)
+    forward = (policy_forward, learner_forward, policy_rest, policy_value)
+    inside = (transfer, clip_grad_norm, optimizer_step, *forward)
     _wrap_moves(torch, into, inside)
     into.apply(
         [
@@ -55,7 +56,7 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
                 "__call__",
                 lambda f: learner_forward.wrap(
                     f,
-                    skip_inside=(*forward, evaluate_forward),
+                    skip_inside=(*forward, evaluate_forward, compilation),
                     pick=pick,
                     settled=settled,
                 ),
@@ -63,14 +64,14 @@ def patch_torch(torch: ModuleType, into: Patches) -> None:
             Patch(
                 torch.Tensor,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward,), after=went_backward),
+                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=went_backward),
             ),
             Patch(
                 torch.autograd,
                 "backward",
-                lambda f: backward.wrap(f, skip_inside=(backward,), after=went_backward),
+                lambda f: backward.wrap(f, skip_inside=(backward, compilation), after=went_backward),
             ),
-            Patch(torch.autograd, "grad", lambda f: backward.wrap(f, skip_inside=(backward,))),
+            Patch(torch.autograd, "grad", lambda f: backward.wrap(f, skip_inside=(backward, compilation))),
             Patch(torch.optim.Optimizer, "zero_grad", lambda f: zero_grad.wrap(f, skip_inside=(zero_grad,))),
             Patch(torch.nn.utils, "clip_grad_norm_", lambda f: clip_grad_norm.wrap(f)),
             Patch(torch.nn.utils, "clip_grad_value_", lambda f: clip_grad_norm.wrap(f)),

@@ -24,6 +24,7 @@ CATEGORY_COLOURS: dict[str, str] = {
     "logging": "#8f6450",
     "evaluation": "#8dc28f",
     "checkpoint": "#79523f",
+    "compilation": "#9721fd",
     "framework": "#c55ae6",
     "other": "#8a8f98",
     "unattributed": "#b4b8bf",
