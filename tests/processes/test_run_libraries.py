@@ -73,6 +73,10 @@ def test_async_envs_a_data_loader_with_workers_and_files(tmp_path: Path) -> None
     stepping = [p for p in run.capture.processes if run.calls_in(p, "CartPoleEnv.step")["CartPoleEnv.step"]]
     assert len(stepping) == 2
     assert run.attributed() >= 0.95
+    facts = {entry["pid"]: entry for entry in run.capture.facts["libraries"]}[run.main.pid]
+    assert facts["envs"] == [{"id": "", "class": "AsyncVectorEnv", "num_envs": 2}]
+    assert facts["optimizers"] == [{"class": "SGD", "parameters": 10, "steps": 6}]
+    assert run.main.thread_settings[-1].values["torch"] == 1  # the script sets it
 
 
 TENSORBOARD = """
@@ -275,6 +279,91 @@ def test_what_torch_compiles_is_left_alone(tmp_path: Path) -> None:
     run = record(tmp_path, COMPILED)
     assert run.out == "True\n"
     assert run.calls("TensorDict.clone", "learner_forward") == {"TensorDict.clone": 1, "learner_forward": 1}
+
+
+JIT = """
+import numba, torch
+
+@numba.njit
+def add(x):
+    return x + 1
+
+add(1), add(2), add(1.5)
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+compiled = torch.compile(net, backend="aot_eager")
+for rows in (3, 3, 3):
+    compiled(torch.ones(rows, 4)).sum().backward()
+print(float(net.weight.grad.sum()))
+"""
+
+
+def test_compilation_has_a_region_of_its_own(tmp_path: Path) -> None:
+    run = record(tmp_path, JIT)
+    assert run.out == plain(tmp_path, JIT)
+    assert run.calls("compile", "learner_forward", "backward") == {
+        "compile": 2 + 1,  # for int and float; one graph
+        "learner_forward": 3,
+        "backward": 3,
+    }
+    (node,) = [n for n in run.main.threads[0].root.children if n.name == "compile"]
+    assert node.category == "compilation"
+
+
+EVALUATION_LOOP = """
+class _EvaluationLoop:
+    def __init__(self, step):
+        self.step = step
+    def run(self):
+        for _ in range(3):
+            self.step()
+"""
+COMPILER = """
+def compile_or_get_cached(what):
+    return what
+"""
+STAND_INS = """
+import torch
+import jax._src.compiler
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def training_step():
+    optimizer.zero_grad()
+    loss = net(torch.ones(3, 4)).sum()
+    loss.backward()
+    return loss
+
+def validation_step():
+    with torch.no_grad():
+        net(torch.ones(3, 4))
+
+for _ in range(2):
+    optimizer.step(training_step)  # as Lightning does
+    _EvaluationLoop(validation_step).run()
+print(jax._src.compiler.compile_or_get_cached("code"))
+"""
+
+
+def test_lightning_and_jax_by_stand_ins_with_their_names(tmp_path: Path) -> None:
+    for module, text in (
+        ("lightning/pytorch/loops/evaluation_loop", EVALUATION_LOOP),
+        ("jax/_src/compiler", COMPILER),
+    ):
+        file = tmp_path / f"{module}.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    run = record(tmp_path, STAND_INS)
+    assert run.out == "code\n"
+    expected = {"evaluate": 2, "evaluate_forward": 6, "policy_forward": 0, "compile": 1}
+    expected |= {"optimizer_step": 2, "learner_forward": 2, "backward": 2}
+    assert run.calls(*expected) == expected
+    assert run.under("optimizer_step")["learner_forward"] == 2
+    assert run.capture.progress.updates == 2
 
 
 def test_returns_without_a_monitor_are_added_up_from_rewards() -> None:

@@ -66,6 +66,8 @@ def load(path: str | os.PathLike[str]) -> Capture:
         facts["lines"] = read_lines(folder / "lines")
     elif (lines := lines_outside_regions(processes)) is not None:
         facts["lines"] = lines
+    if (folder / "libraries").is_dir():
+        facts["libraries"] = read_libraries(folder / "libraries")
     warnings += read_problems(folder / "problems")
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     return Capture(folder, facts, tuple(processes), tuple(warnings))
@@ -117,6 +119,15 @@ def read_lines(folder: Path) -> dict[str, Any]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # being written just now
     return total
+
+
+def read_libraries(folder: Path) -> list[dict[str, Any]]:
+    """What each process knew about its libraries: `pid`, `envs`, `optimizers`."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):  # written by a process that was killed
+            found.append(dict(json.loads(file.read_text(encoding="utf-8"))))
+    return found
 
 
 def read_problems(folder: Path) -> list[str]:

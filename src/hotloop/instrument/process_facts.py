@@ -1,4 +1,4 @@
-"""What one process knows about its libraries: threads in force, envs, optimizers.
+"""What one process knows about its libraries: its envs and optimizers.
 
 Written to `libraries/<host>-<pid>-<start>.json` in the capture, at once for what changes rarely and every
 few seconds for counts, so that it survives a killed process up to then.
@@ -19,7 +19,6 @@ from hotloop.measure.profiler import default
 
 FOLDER = "libraries"
 SAVE_INTERVAL_NS = 2_000_000_000
-MAX_CHANGES = 64  # entries of one list of changes
 
 _facts: dict[str, Any] = {}
 _started_ns = time.time_ns()
@@ -31,20 +30,6 @@ def note(name: str, value: Any) -> None:
     """Set a fact and save all of them."""
     _facts[name] = value
     save()
-
-
-def note_change(name: str, entry: dict[str, Any]) -> None:
-    """Add an entry, with its time, to a list of changes, unless nothing changed; the oldest stay."""
-    changes = _facts.setdefault(name, [])
-    last = {key: value for key, value in changes[-1].items() if key != "at_ns"} if changes else None
-    if last != entry and len(changes) < MAX_CHANGES:
-        changes.append({"at_ns": default.recorder.now(), **entry})
-        save()
-
-
-def get(name: str, otherwise: Any) -> Any:
-    """A fact noted before."""
-    return _facts.get(name, otherwise)
 
 
 def changed_again() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hotloop.instrument import process_facts
 from hotloop.measure.profiler import default
 
 _evaluate = default.profile("evaluate")
@@ -18,6 +19,7 @@ _counters: list[tuple[Any, bool]] = []  # and whether it counts vector envs
 _observers: list[tuple[Any, bool]] = []
 _report: Callable[..., object] | None = None
 enabled = True
+MAX_ENVS = 32  # kinds of envs that are noted
 
 
 def stop_counting() -> None:
@@ -62,6 +64,21 @@ def new_observer(is_vector: bool) -> Any:
     return observer
 
 
+_envs: dict[tuple[str, str, int], dict[str, Any]] = {}
+
+
+def note_env(env: Any, num_envs: int | None = None) -> None:
+    """Note how many envs one step steps, as the env itself says: `num_envs`, 1 for a single env."""
+    try:
+        name = str(getattr(getattr(env, "spec", None), "id", "") or "")
+        key = (name, type(env).__name__, int(num_envs or getattr(env, "num_envs", 1) or 1))
+    except Exception:  # an env may compute its attributes
+        return
+    if key not in _envs and len(_envs) < MAX_ENVS:
+        _envs[key] = {"id": key[0], "class": key[1], "num_envs": key[2]}
+        process_facts.note("envs", list(_envs.values()))
+
+
 def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any) -> Any:
     """An `after` for steps with the reward and the ends at these positions of their result.
 
@@ -75,6 +92,7 @@ def new_counter(reward: int, ends: tuple[int, ...], is_vector: bool, **how: Any)
         else:
             counter.add(env, *known)
 
+    how.setdefault("resets_cost_a_step", _new_env)
     counter = default.step_counter(
         reward,
         ends,
@@ -132,14 +150,21 @@ def _flat(item: Any) -> list[Any]:
     return [value for part in item for value in (_flat(part) if isinstance(part, (list, tuple)) else [part])]
 
 
-def _resets_cost_a_step(env: Any) -> bool:
-    """Whether each row of a Gymnasium vector env spends a step on its reset."""
+def _new_env(env: Any) -> bool:
+    """Called once for each env, and after resets; a reset costs no step."""
+    note_env(env)
+    return False
+
+
+def _new_vector_env(env: Any) -> bool:
+    """As above; whether each row of a Gymnasium vector env spends a step on its reset."""
+    note_env(env)
     mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
     return getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")
 
 
 # Gymnasium's steps return (observation, reward, terminated, truncated, info).
 single_step = new_counter(1, (2, 3), is_vector=False)
-vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_resets_cost_a_step)
+vector_step = new_counter(1, (2, 3), is_vector=True, resets_cost_a_step=_new_vector_env)
 single_reset = forget_after_reset(single_step)
 vector_reset = forget_after_reset(vector_step)

@@ -225,6 +225,8 @@ def _count(env: Any, result: Any) -> None:
         default.progress(env_steps=width)
         return
     running = _running.get(id(env))
+    if running is None:
+        step_counting.note_env(env, width)
     if running is None or running[0].shape != done.shape:
         zeros = sys.modules["torch"].zeros(done.shape, dtype=sys.modules["torch"].float64)
         running = _running[id(env)] = [zeros, zeros.clone()]
