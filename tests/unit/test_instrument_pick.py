@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hotloop import Profiler
+from hotloop.measure.twin.region import ASK_EVERY
 
 
 class Env:
@@ -76,10 +77,10 @@ def test_a_settled_path_is_checked_only_now_and_then(profiler: Profiler) -> None
 
     asked: list[int] = []
     wrapped = first.wrap(lambda: None, pick=pick, settled=settled)
-    for _ in range(256):
+    for _ in range(1000):
         wrapped()
-    assert len(asked) == 1 + 256 // 64
-    assert calls(profiler) == {"first": 5, "second": 251}
+    assert len(asked) == 1 + 1000 // ASK_EVERY
+    assert calls(profiler) == {"first": 4, "second": 996}
 
 
 def test_always_and_never_come_before_pick(profiler: Profiler) -> None:

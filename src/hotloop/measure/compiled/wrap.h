@@ -130,7 +130,7 @@ static __attribute__((noinline)) Region *ask_pick(Profiled *self, PyObject *path
     return region;
 }
 
-#define ASK_EVERY 64 /* calls: a settled answer is checked now and then; twin/region.py has the same */
+#define ASK_EVERY 256 /* calls: a settled answer is checked now and then; twin/region.py has the same */
 
 static Region *picked_region(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hotloop.measure.twin.recorder import Recorder
 
 MAX_SET = 7  # regions in each set of `wrap`
-ASK_EVERY = 64  # calls: a settled answer of `pick` is checked now and then
+ASK_EVERY = 256  # calls: a settled answer of `pick` is checked now and then
 
 
 class Region:
