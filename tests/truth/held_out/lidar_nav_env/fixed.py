@@ -129,7 +129,7 @@ def main(episodes, seed):
 
 if __name__ == "__main__":
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("--episodes", type=int, default=180)
+    cli.add_argument("--episodes", type=int, default=260)
     cli.add_argument("--seed", type=int, default=14)
     ns = cli.parse_args()
     main(ns.episodes, ns.seed)

@@ -30,7 +30,7 @@ class ActorCritic(nn.Module):
 
 
 class PPOLightning(L.LightningModule):
-    def __init__(self, n_envs=16, horizon=32, batch_size=128, gamma=0.99, lr=1e-3):
+    def __init__(self, n_envs=16, horizon=64, batch_size=128, gamma=0.99, lr=1e-3):
         super().__init__()
         self.save_hyperparameters()
         self.envs = gym.make_vec("CartPole-v1", num_envs=n_envs, vectorization_mode="vector_entry_point")
