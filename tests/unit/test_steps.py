@@ -197,18 +197,14 @@ def test_nothing_is_counted_when_it_is_off_inside_a_region_or_while_nothing_reco
 ) -> None:
     profiler = Profiler(clock=clock, core_name=core)
     evaluate = profiler.profile("evaluate")
-    watch: list[int] = []
-    count = profiler.step_counter(
-        1, (2, 3), skip_inside=evaluate, pending=watch, on_pending=lambda: watch.clear()
-    )
+    count = profiler.step_counter(1, (2, 3), skip_inside=evaluate)
     env, result = Env(), gym(1.0, True)
-    watch.append(1)
     count(env, result)
-    assert watch == [1]
+    assert count.calls == 0
     profiler.start()
     with evaluate:
         count(env, result)
-    assert watch == [] and counted(profiler)[0] == 0
+    assert count.calls == 1 and counted(profiler)[0] == 0  # its observation is kept all the same
     count.counting = False
     count(env, result)
     assert counted(profiler)[0] == 0
@@ -303,24 +299,23 @@ def test_both_cores_count_alike(data: st.DataObject) -> None:
     found = []
     for name in ("compiled", "python"):
         profiler = Profiler(clock=FakeClock(), core_name=name).start(memory=False)
-        watched: list[Any] = []
         evaluate = profiler.profile("evaluate")
         count = profiler.step_counter(
-            1, (2, 3), resets_cost_a_step=lambda env: costs, skip_inside=evaluate, pending=watched,
-            on_pending=watched.clear,
+            1, (2, 3), resets_cost_a_step=lambda env: costs, skip_inside=evaluate,
             episode_sums=lambda env, result, rows: (len(rows) * 2.0, 8.0) if knows else None,
         )  # fmt: skip
         step = profiler.profile("step").wrap(lambda env, result: result, after=count)
         envs = [Env(), Env()]
         for how, result in results:
             if how == 1:
-                watched.append(how)
+                count.forget(envs[1], ("reset", {}))
             if how == 2:
                 count.forget(envs[0])
             with evaluate if how == 3 else nullcontext():
                 step(envs[how == 4], result)
         hooks = profiler.stats().get("hotloop_hooks")
-        found.append((counted(profiler), hooks.calls if hooks else 0, len(watched)))
+        recent = [(env == id(envs[1]), *kept) for env, *kept in count.recent()]
+        found.append((counted(profiler), hooks.calls if hooks else 0, count.calls, recent))
         profiler.stop()
     assert found[0] == found[1]
 

@@ -33,7 +33,6 @@ typedef struct {
     Recorder *recorder;
     PyObject *last_env;   /* only compared, never dereferenced */
     Rows *last_rows;      /* its rows, owned by the capsule */
-    PyObject *pending;
     PyObject *report;
     uint64_t skip_bits; /* bit_of() of `skip_inside` */
     bool counting;
@@ -44,7 +43,6 @@ typedef struct {
     PyObject *episode_sums;
     PyObject *resets_cost_a_step;
     Region *skip_inside;
-    PyObject *on_pending;
     PyObject *rows;       /* id of an env -> capsule with its Rows */
     bool called_out;      /* Python was called for the step being counted */
     uint64_t calls;       /* steps, each of all rows */
@@ -303,14 +301,6 @@ static bool count_any(StepCounter *self, PyObject *env, PyObject *result, uint64
         return true;
     }
     keep_step(self, env, result);
-    if (UNLIKELY(self->pending && PyList_GET_SIZE(self->pending) > 0 && self->on_pending)) {
-        self->called_out = true;
-        PyObject *done = PyObject_CallNoArgs(self->on_pending);
-        if (done == NULL) {
-            return false;
-        }
-        Py_DECREF(done);
-    }
     if (self->skip_inside != NULL && is_open(self->recorder, self->skip_inside)) {
         return true;
     }
@@ -362,7 +352,6 @@ static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Aren
 {
     StepCounter *self = (StepCounter *)counter;
     if (self->last_env != env || !self->counting || self->report != NULL || self->recorder->steps_due > 0 ||
-        (self->pending != NULL && PyList_GET_SIZE(self->pending) > 0) ||
         (a->open[a->depth].bits & self->skip_bits) || !PyTuple_Check(result) ||
         self->last_place >= PyTuple_GET_SIZE(result)) {
         return false;
@@ -557,17 +546,12 @@ static bool read_places(StepCounter *self, Py_ssize_t reward, PyObject *ends)
 static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     static char *words[] = {"recorder", "reward", "ends", "on_unknown", "episode_sums", "resets_cost_a_step",
-                            "skip_inside", "pending", "on_pending", NULL};
-    PyObject *recorder, *ends, *on_unknown = NULL, *episode_sums = NULL, *resets = NULL, *skip_inside = NULL, *pending = NULL;
-    PyObject *on_pending = NULL;
+                            "skip_inside", NULL};
+    PyObject *recorder, *ends, *on_unknown = NULL, *episode_sums = NULL, *resets = NULL, *skip_inside = NULL;
     Py_ssize_t reward;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O!nO!|$OOOOOO", words, &RecorderType, &recorder, &reward,
-                                     &PyTuple_Type, &ends, &on_unknown, &episode_sums, &resets, &skip_inside, &pending, &on_pending) ||
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O!nO!|$OOOO", words, &RecorderType, &recorder, &reward,
+                                     &PyTuple_Type, &ends, &on_unknown, &episode_sums, &resets, &skip_inside) ||
         !is_region_or_none(skip_inside, "skip_inside")) {
-        return NULL;
-    }
-    if (pending != NULL && pending != Py_None && !PyList_Check(pending)) {
-        PyErr_Format(PyExc_TypeError, "pending=%R must be a list or None.", pending);
         return NULL;
     }
     StepCounter *self = (StepCounter *)type->tp_alloc(type, 0);
@@ -582,8 +566,6 @@ static PyObject *counter_new(PyTypeObject *type, PyObject *args, PyObject *names
     self->resets_cost_a_step = none_to_null(resets);
     self->skip_inside = (Region *)none_to_null(skip_inside);
     self->skip_bits = self->skip_inside ? bit_of(self->skip_inside->number) : 0;
-    self->pending = none_to_null(pending);
-    self->on_pending = none_to_null(on_pending);
     self->rows = PyDict_New();
     if (self->rows == NULL || !read_places(self, reward, ends)) {
         Py_DECREF(self);
@@ -599,8 +581,6 @@ static int counter_traverse(StepCounter *self, visitproc visit, void *arg)
     Py_VISIT(self->episode_sums);
     Py_VISIT(self->resets_cost_a_step);
     Py_VISIT(self->skip_inside);
-    Py_VISIT(self->pending);
-    Py_VISIT(self->on_pending);
     Py_VISIT(self->report);
     Py_VISIT(self->rows);
     for (int i = 0; i < MAX_RECENT; i++) {
@@ -614,8 +594,6 @@ static int counter_clear(StepCounter *self)
     Py_CLEAR(self->on_unknown);
     Py_CLEAR(self->episode_sums);
     Py_CLEAR(self->resets_cost_a_step);
-    Py_CLEAR(self->pending);
-    Py_CLEAR(self->on_pending);
     Py_CLEAR(self->report);
     for (int i = 0; i < MAX_RECENT; i++) {
         Py_CLEAR(self->recent[i].observation);

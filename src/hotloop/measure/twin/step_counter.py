@@ -47,9 +47,9 @@ class StepCounter:
     no longer read. `resets_cost_a_step(env)` is asked once per env: if true, the step of a row after the end
     of an episode is only a reset and does not count.
 
-    When the list `pending` is not empty after a step, `on_pending()` is called. With `report` set, counts
-    are passed to it, as keyword arguments of `Recorder.progress`, and not counted here. `called_out` tells
-    whether the last step called any other code; if not, it was too short to be worth recording.
+    With `report` set, counts are passed to it, as keyword arguments of `Recorder.progress`, and not counted
+    here. `called_out` tells whether the last step called any other code; if not, it was too short to be
+    worth recording.
 
     `calls` counts steps, each of all rows of an env. `path` is the path of the last call picked by
     `Region.wrap` between the last step and the one before it, 0 for none.
@@ -65,8 +65,6 @@ class StepCounter:
         episode_sums: Callable[[Any, Any, list[int]], tuple[float, float] | None] | None = None,
         resets_cost_a_step: Callable[[Any], object] | None = None,
         skip_inside: Region | None = None,
-        pending: list[Any] | None = None,
-        on_pending: Callable[[], object] | None = None,
     ):
         if not 1 <= len(ends) <= 4 or min(reward, *ends) < 0:
             raise ValueError(
@@ -82,8 +80,6 @@ class StepCounter:
         self._episode_sums = episode_sums
         self._resets_cost_a_step = resets_cost_a_step
         self._skip_inside = skip_inside
-        self._pending = pending
-        self._on_pending = on_pending
         self._rows: dict[int, Rows] = {}
         self.calls = 0
         self.path = 0
@@ -115,9 +111,6 @@ class StepCounter:
         self.calls += 1
         self.path = call_path.last_path
         self._keep(env, result)
-        if self._pending and self._on_pending is not None:
-            self.called_out = True
-            self._on_pending()
         if self._skip_inside is not None and self._skip_inside.is_open():
             return
         known = self._rows.get(id(env))
