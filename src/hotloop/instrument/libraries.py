@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from hotloop.instrument import acting_or_learning, step_counting
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
@@ -118,6 +119,8 @@ class Instrumentation:
         self._undo.clear()
         default.recorder.flags &= ~RECORD_GAPS
         default.recorder.locate = False
+        step_counting.drop_observations()
+        acting_or_learning.reset()
         return self.patches.undo()
 
 

@@ -53,6 +53,12 @@ def total_steps() -> int:
     return total
 
 
+def drop_observations() -> None:
+    """Release the last observations of all envs."""
+    for counter, _ in counters():
+        counter.drop()
+
+
 def new_observer(is_vector: bool) -> Any:
     """Keeps observations like a counter, for a library whose steps are counted in another way.
 
