@@ -357,7 +357,8 @@ def test_an_actor_takes_the_best_action_of_the_weights_it_was_given(fast: bool) 
 # ---- settings
 
 
-def test_auto_precision_is_what_the_device_has(tmp_path: Path) -> None:
+def test_auto_precision_is_what_the_device_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     cpu = torch.device("cpu")
     with_it, without = tmp_path / "a", tmp_path / "b"
     with_it.write_text("flags : fpu avx512f avx512_bf16\n")
@@ -365,6 +366,12 @@ def test_auto_precision_is_what_the_device_has(tmp_path: Path) -> None:
     assert (
         cpu_has_bfloat16(with_it) and not cpu_has_bfloat16(without) and not cpu_has_bfloat16(tmp_path / "c")
     )
+    virtual = tmp_path / "d"
+    virtual.write_text("flags : fpu hypervisor avx512_bf16 amx_bf16\n")
+    assert not cpu_has_bfloat16(virtual)  # AMX cannot be relied on there
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    assert cpu_has_bfloat16(virtual)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     assert choose_precision("auto", cpu) == ("bfloat16" if cpu_has_bfloat16() else "float32")
     assert choose_precision("auto", torch.device("cuda")) == "float16"
     assert choose_precision("bfloat16", cpu) == "bfloat16"
