@@ -512,8 +512,9 @@ def choose_precision(wanted: Precision, device: torch.device) -> str:
 def cpu_has_bfloat16(description: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the CPU has bfloat16 products that can be relied on; without them float32 is faster.
 
-    With AMX in a virtual machine, torch 2.13's bfloat16 convolutions ended the process with SIGILL (seen under
-    Firecracker on a Xeon; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 they work), so there AMX does not count.
+    With AMX in a virtual machine, torch 2.13's bfloat16 convolutions ended the process with SIGILL (seen
+    under Firecracker on a Xeon; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 they work), so there AMX does not
+    count.
     """
     try:
         flags = description.read_text(encoding="ascii", errors="replace")
