@@ -26,7 +26,7 @@ from hotloop.testing.fakes import FakeClock
 # A test about threads sets their number itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# With AMX in some virtual machines, torch's half-precision convolutions end the process (see cpu_has_bfloat16).
+# With AMX in some virtual machines, half-precision convolutions end the process (see cpu_has_bfloat16).
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 CORES = ("compiled", "python")
