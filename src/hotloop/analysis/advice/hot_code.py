@@ -1,0 +1,182 @@
+"""Advice about the user's own code: slow idioms in hot lines, or else its most expensive function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.idioms import Match, match
+from hotloop.analysis.advice.recommendation import Change, advise
+from hotloop.analysis.advice.run_view import RunView
+from hotloop.analysis.findings import Claim, Recommendation
+from hotloop.analysis.hot_lines import LineSamples, Spot, line_of, spots
+from hotloop.capture.samples import SampledPath
+
+LEAST_SHARE = 0.03  # of training, for one place; places of one idiom in one function are added up
+LEAST_SAVED = 0.05  # of training, for advice
+MOST = 4  # pieces of advice about idioms
+LEAST_HOT = 0.10  # share of a function or statement without a known idiom that is worth naming
+FRAMEWORKS = (
+    *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
+    *("lightning", "pytorch_lightning", "jax", "jaxlib", "flax", "ray", "numba"),
+)
+
+
+@dataclass(frozen=True)
+class _Found:
+    match: Match
+    places: tuple[Spot, ...]
+
+    @property
+    def paths(self) -> frozenset[int]:
+        return frozenset(number for spot in self.places for number in spot.paths)
+
+
+def slow_idioms(run: RunView) -> list[Recommendation]:
+    """Code in hot lines that is known to be slow."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    taken: set[int] = set()
+    advice: list[Recommendation] = []
+    for found in _by_expected_gain(lines):
+        paths = found.paths - taken
+        share = lines.share_of(paths)
+        if share * sum(found.match.saved) / 2 < LEAST_SAVED or len(advice) == MOST:
+            continue
+        taken |= paths
+        advice.append(_idiom_advice(run, lines, found, paths, share))
+    return advice
+
+
+def _by_expected_gain(lines: LineSamples) -> list[_Found]:
+    """Places of the same idiom in the same function belong together; largest saving first."""
+    groups: dict[tuple[str, str, str], list[tuple[Match, Spot]]] = {}
+    for spot in spots(lines, LEAST_SHARE / 3):
+        found = match(spot)
+        if found is not None:
+            groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
+    result = [_Found(places[0][0], tuple(spot for _, spot in places)) for places in groups.values()]
+    return sorted(result, key=lambda f: -lines.share_of(f.paths) * sum(f.match.saved))
+
+
+def _idiom_advice(
+    run: RunView, lines: LineSamples, found: _Found, paths: Iterable[int], share: float
+) -> Recommendation:
+    first = found.places[0]
+    evidence = [f"{_where(found.places)} took {percent(share)} of training{_per_unit(run, share)}."]
+    if first.text:
+        evidence.append(f"{first.site}: {first.text}")
+    evidence.append(found.match.why)
+    low, high = found.match.saved
+    evidence.append(
+        f"Assumption: the change saves between {100 * low:.0f} % and {100 * high:.0f} % of that time."
+    )
+    change = Change(found.match.remedy, found.match.effort, found.match.safety)
+    made = advise(
+        run,
+        found.match.name,
+        None,
+        f"{found.match.title} ({first.site})",
+        evidence,
+        found.match.remedy,
+        lines.gain(paths, found.match.saved),
+        change,
+    )
+    return replace(made, site=first.site, claim=Claim(sampled=tuple(sorted(paths))))
+
+
+def _where(places: tuple[Spot, ...]) -> str:
+    rows = sorted({spot.line for spot in places})
+    file = places[0].file
+    if len(rows) == 1:
+        return f"{file}:{rows[0]}"
+    return f"{file} lines {', '.join(map(str, rows[:6]))}{' ...' if len(rows) > 6 else ''}"
+
+
+def _per_unit(run: RunView, share: float) -> str:
+    if run.env_steps:
+        return f", {duration(share * run.wall_ns / run.env_steps)} per env step"
+    if run.updates:
+        return f", {duration(share * run.wall_ns / run.updates)} per update"
+    return ""
+
+
+def hottest_code(run: RunView) -> list[Recommendation]:
+    """The user's function or statement without a known idiom that takes most of training outside frameworks.
+
+    It points; it does not promise. So it ranks below advice that names a mechanism.
+    """
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    known = {number for found in _by_expected_gain(lines) for number in found.paths}
+    own = {number for number in lines.paths_where(_in_user_code) if number not in known}
+    places = [*_functions(lines, own), *_statements(lines, own)]
+    places = [place for place in places if place.share >= LEAST_HOT]
+    if not places:
+        return []
+    # A statement is the better answer when it accounts for most of its function.
+    best = max(places, key=lambda place: place.share * (1.3 if place.text else 1.0))
+    what = f"`{best.name}`" if best.name != "<module>" else "your script"
+    evidence = [
+        f"{best.site} ({what}) took {percent(best.share)} of training in your own code, without calls into "
+        f"torch or an RL library{_per_unit(run, best.share)}.",
+        *([f"{best.site}: {best.text}"] if best.text else []),
+        "The gain is for making it twice as fast.",
+    ]
+    made = advise(
+        run,
+        "hottest_code",
+        None,
+        f"Look at {what}: it takes {percent(best.share)} ({best.site})",
+        evidence,
+        "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
+        "elements, or compile it with numba.",
+        lines.gain(best.paths, (0.5, 0.5)),
+        Change(f"make {what} cheaper, or call it less often", "hours", "semantic"),
+    )
+    claim = Claim(sampled=tuple(sorted(best.paths)))
+    return [replace(made, site=best.site, tier="low", claim=claim)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    name: str  # of the function
+    site: str
+    text: str  # "" for a whole function
+    paths: frozenset[int]
+    share: float
+
+
+def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
+    """Own code of each function; not of a script's main code, which is no unit to work on."""
+    found: dict[tuple[str, str, int], dict[int, list[int]]] = {}
+    for number in own:
+        frame = line_of(lines.paths[number])
+        if frame is not None and frame.function != "<module>":
+            rows = found.setdefault((frame.file, frame.function, frame.first_line), {})
+            rows.setdefault(frame.line, []).append(number)
+    places = []
+    for (file, function, _), rows in found.items():
+        hottest = max(rows, key=lambda row: lines.weight_of(rows[row]))
+        paths = frozenset(number for numbers in rows.values() for number in numbers)
+        places.append(_Place(function, f"{file}:{hottest}", "", paths, lines.share_of(paths)))
+    return places
+
+
+def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
+    places = []
+    for spot in spots(lines, LEAST_HOT):
+        if hasattr(spot.node, "body"):
+            continue  # a loop is as large as its function, or as the script
+        paths = frozenset(spot.paths) & own
+        share = lines.share_of(paths)
+        places.append(_Place(spot.function, spot.site, spot.text, paths, share))
+    return places
+
+
+def _in_user_code(path: SampledPath) -> bool:
+    """Whether the time belongs to the user's code itself, and not to a framework that it called."""
+    return path.line is not None and path.called.partition(".")[0] not in FRAMEWORKS

@@ -1,0 +1,920 @@
+"""Code that is known to be slow in training loops, recognised in the source of hot lines.
+
+An idiom is one function: it looks at a `Spot` (a hot statement or loop) and returns a `Match` or None. It
+names a mechanism that the source shows; how much it costs was sampled. `saved` is the part of the spot's
+time that the remedy removes, as a range: an assumption, which benchmarks/truth.py checks on pairs of scripts.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hotloop.analysis.findings import Effort, Safety
+from hotloop.analysis.hot_lines import Spot, dotted
+
+
+@dataclass(frozen=True)
+class Match:
+    """An idiom found at a spot."""
+
+    name: str  # stable, snake_case
+    title: str  # what to do, a few words
+    why: str  # the mechanism, one sentence
+    remedy: str  # what to write instead
+    saved: tuple[float, float]
+    safety: Safety = "safe"
+    effort: Effort = "minutes"
+
+
+Idiom = Callable[[Spot], Match | None]
+IDIOMS: list[Idiom] = []
+
+
+def idiom(function: Idiom) -> Idiom:
+    """Register an idiom; earlier ones win."""
+    IDIOMS.append(function)
+    return function
+
+
+def match(spot: Spot) -> Match | None:
+    """The first idiom that the spot shows."""
+    for function in IDIOMS:
+        found = function(spot)
+        if found is not None:
+            return found
+    return None
+
+
+# -- small questions about source -------------------------------------------------------------------
+
+
+def _calls(spot: Spot, *names: str) -> ast.Call | None:
+    """A call whose dotted name ends with one of `names` (`np.append` matches `numpy.append` too)."""
+    for name, call in spot.calls():
+        for wanted in names:
+            if _same(name, wanted):
+                return call
+    return None
+
+
+_ALIASES = {"np": "numpy", "pd": "pandas", "th": "torch", "T": "torch", "dist": "torch.distributions"}
+
+
+def _same(written: str, wanted: str) -> bool:
+    head, _, rest = written.partition(".")
+    full = f"{_ALIASES.get(head, head)}.{rest}" if rest else head
+    if wanted.startswith("."):  # a method of anything
+        return rest != "" and f".{rest}".endswith(wanted)
+    return full == wanted or full.endswith(f".{wanted}")
+
+
+def _called(spot: Spot, *functions: str) -> bool:
+    """Whether samples saw one of these library functions called from the spot."""
+    return any(
+        name == wanted or name.endswith(f".{wanted}") for name in spot.called[:3] for wanted in functions
+    )
+
+
+def _is_loop(spot: Spot) -> bool:
+    return isinstance(spot.node, ast.For | ast.While | ast.AsyncFor)
+
+
+def _comprehensions(node: ast.AST) -> Iterator[ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            yield inner
+
+
+def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(isinstance(inner, kinds) for inner in ast.walk(node))
+
+
+# -- copies and serialisation -----------------------------------------------------------------------
+
+
+@idiom
+def deep_copy(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not (_calls(spot, "deepcopy", "copy.deepcopy") or _called(spot, "copy.deepcopy")):
+        return None
+    return Match(
+        "deep_copy",
+        "Copy arrays, not whole objects",
+        "copy.deepcopy walks every object in Python.",
+        "Copy only what changes: array.copy() for arrays, clone() for tensors, or keep what is needed to "
+        "restore the state. Values that nobody changes need no copy.",
+        (0.7, 1.0),
+    )
+
+
+@idiom
+def pickling(spot: Spot) -> Match | None:
+    names = (
+        "pickle.dumps",
+        "pickle.loads",
+        "cloudpickle.dumps",
+        "cloudpickle.loads",
+        "dill.dumps",
+        "dill.loads",
+    )
+    if _is_loop(spot) or not _calls(spot, *names, "cPickle.dumps", "cPickle.loads"):
+        return None
+    return Match(
+        "pickling",
+        "Take pickling out of the loop",
+        "Every pass turns objects into bytes and back.",
+        "Keep arrays as arrays: write them into preallocated (shared) memory, or send buffers instead of "
+        "objects.",
+        (0.7, 1.0),
+        effort="hours",
+    )
+
+
+@idiom
+def json_text(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not (
+        _calls(spot, "json.dumps", "json.loads", "json.dump", "json.load", "yaml.dump", "yaml.safe_load")
+        or _called(spot, "json.dumps", "json.loads", "json.dump", "json.load")
+    ):
+        return None
+    return Match(
+        "json_text",
+        "Keep JSON out of the loop",
+        "Numbers are turned into text (or back) at every pass.",
+        "Pass arrays or tuples; write JSON once at the end, or every few thousand steps.",
+        (0.7, 1.0),
+    )
+
+
+@idiom
+def weights_copied(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(spot, ".state_dict", ".load_state_dict", ".parameters_to_vector"):
+        return None
+    return Match(
+        "weights_copied",
+        "Copy weights less often, or in place",
+        "state_dict and load_state_dict build dictionaries and copy every tensor through Python.",
+        "Copy parameters in place with torch._foreach_copy_ (or lerp for soft updates), and only when they "
+        "are used next.",
+        (0.5, 0.95),
+    )
+
+
+# -- growing containers ------------------------------------------------------------------------------
+
+
+@idiom
+def growing_array(spot: Spot) -> Match | None:
+    node = spot.node
+    if not isinstance(node, ast.Assign | ast.AugAssign) or not isinstance(
+        getattr(node, "value", None), ast.Call
+    ):
+        return None
+    call = node.value
+    assert isinstance(call, ast.Call)
+    names = (
+        "numpy.append",
+        "numpy.concatenate",
+        "numpy.vstack",
+        "numpy.hstack",
+        "numpy.r_",
+        "torch.cat",
+        "torch.concat",
+        "torch.vstack",
+        "torch.hstack",
+        "pandas.concat",
+        "jnp.append",
+        "jnp.concatenate",
+    )
+    if not any(_same(dotted(call.func), name) for name in names):
+        return None
+    targets = [dotted(t) for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    given = {dotted(inner) for argument in call.args for inner in ast.walk(argument)}
+    if not any(target in given and "?" not in target for target in targets):
+        return None
+    return Match(
+        "growing_array",
+        f"Preallocate {targets[0]} instead of growing it",
+        "Each append copies everything that is already there, so it gets slower as the run goes on.",
+        "Preallocate the array and write to index i, or append to a list and convert once.",
+        (0.85, 1.0),
+    )
+
+
+@idiom
+def pop_from_the_front(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    for name, call in spot.calls():
+        zero = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+        if zero and name.endswith((".pop", ".insert")):
+            return Match(
+                "pop_from_the_front",
+                f"Use a deque or a ring for {name.rpartition('.')[0]}",
+                "Removing from the front of a list moves every other element.",
+                "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
+                (0.9, 1.0),
+            )
+    node = spot.node
+    if isinstance(node, ast.Delete) or (isinstance(node, ast.Assign) and _slices_itself(node)):
+        return Match(
+            "pop_from_the_front",
+            "Use a deque or a ring instead of slicing the list",
+            "Every pass copies the list to drop its first elements.",
+            "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
+            (0.85, 1.0),
+        )
+    return None
+
+
+def _slices_itself(node: ast.Assign) -> bool:
+    value = node.value
+    return (
+        isinstance(value, ast.Subscript)
+        and isinstance(value.slice, ast.Slice)
+        and any(dotted(target) == dotted(value.value) for target in node.targets)
+    )
+
+
+@idiom
+def linear_scan(spot: Spot) -> Match | None:
+    """`x in some_list`, `.index(...)`, `.count(...)`, `max(list)` of a growing list."""
+    if _is_loop(spot):
+        return None
+    for inner in ast.walk(spot.node if not isinstance(spot.node, ast.If) else spot.node.test):
+        if isinstance(inner, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in inner.ops):
+            what = dotted(inner.comparators[0])
+            return Match(
+                "linear_scan",
+                f"Look up membership in a set or dict ({what})",
+                "`in` on a list compares element by element, and the list grows.",
+                "Keep a set (or a dict) beside the list and ask that.",
+                (0.9, 1.0),
+            )
+    if _calls(spot, ".index", ".count"):
+        return Match(
+            "linear_scan",
+            "Look up positions in a dict",
+            "The list is searched from its start at every pass.",
+            "Keep a dict from value to position.",
+            (0.85, 1.0),
+        )
+    return None
+
+
+@idiom
+def sorting_each_time(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(spot, "sorted", ".sort", "numpy.argsort", "numpy.sort"):
+        return None
+    return Match(
+        "sorting_each_time",
+        "Keep it sorted instead of sorting each time",
+        "The whole collection is sorted at every pass.",
+        "Use heapq or bisect.insort, or numpy.argpartition if only the best k are needed.",
+        (0.6, 0.98),
+    )
+
+
+@idiom
+def statistics_of_everything(spot: Spot) -> Match | None:
+    call = _calls(
+        spot,
+        "numpy.mean",
+        "numpy.std",
+        "numpy.sum",
+        "numpy.max",
+        "numpy.var",
+        "numpy.median",
+        "numpy.percentile",
+        "statistics.mean",
+        "statistics.stdev",
+        "sum",
+        "numpy.histogram",
+        "numpy.array",
+        "numpy.asarray",
+    )
+    if _is_loop(spot) or call is None or not call.args:
+        return None
+    argument = call.args[0]
+    # A bare name or attribute: a container that was filled over time. An expression is a computation.
+    if not isinstance(argument, ast.Attribute | ast.Name) or not _appended_to(spot, dotted(argument)):
+        return None
+    return Match(
+        "statistics_of_everything",
+        f"Keep a running statistic of {dotted(argument)}",
+        "A list that grows with the run is converted and reduced at every pass.",
+        "Update a running mean (or a deque of the last 100), and compute over everything once at the end.",
+        (0.85, 1.0),
+    )
+
+
+def _appended_to(spot: Spot, name: str) -> bool:
+    return any(
+        isinstance(inner, ast.Call)
+        and isinstance(inner.func, ast.Attribute)
+        and inner.func.attr in ("append", "extend")
+        and dotted(inner.func.value) == name
+        for inner in ast.walk(spot.scope)
+    )
+
+
+# -- batches made item by item -----------------------------------------------------------------------
+
+_TENSORS = (
+    "torch.tensor",
+    "torch.as_tensor",
+    "torch.FloatTensor",
+    "torch.LongTensor",
+    "torch.Tensor",
+    "torch.BoolTensor",
+    "torch.DoubleTensor",
+    "torch.IntTensor",
+)
+
+
+@idiom
+def tensor_of_a_list(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    call = _calls(spot, *_TENSORS)
+    if call is None or not call.args:
+        return None
+    given = call.args[0]
+    of_list = isinstance(given, ast.ListComp | ast.List | ast.GeneratorExp) or (
+        isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple", "zip")
+    )
+    of_list = of_list or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+    if not of_list:
+        return None
+    return Match(
+        "tensor_of_a_list",
+        "Make the tensor from one array",
+        "A tensor made from a list is filled element by element.",
+        "Store samples in preallocated numpy arrays and use torch.from_numpy(array[indices]); at least "
+        "wrap the list in np.array(...) (np.stack for arrays) first.",
+        (0.6, 0.97),
+    )
+
+
+def _built_item_by_item(spot: Spot, name: str) -> bool:
+    """Whether the name is unpacked from zip(*...) or filled by append or a comprehension in this function."""
+    for inner in ast.walk(spot.scope):
+        if isinstance(inner, ast.Assign):
+            names = {n.id for target in inner.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+            if name in names and (
+                isinstance(inner.value, ast.ListComp | ast.List)
+                or any(isinstance(n, ast.Call) and dotted(n.func) == "zip" for n in ast.walk(inner.value))
+            ):
+                return True
+    return _appended_to(spot, name)
+
+
+@idiom
+def stack_of_items(spot: Spot) -> Match | None:
+    """np.array([... for ...]), np.stack([...]), zip(*batch): a batch assembled from Python objects."""
+    if _is_loop(spot):
+        return None
+    names = (
+        "numpy.array",
+        "numpy.asarray",
+        "numpy.stack",
+        "torch.stack",
+        "numpy.vstack",
+        "numpy.concatenate",
+        "torch.cat",
+        "numpy.fromiter",
+    )
+    for name, call in spot.calls():
+        if any(_same(name, wanted) for wanted in names) and call.args:
+            given = call.args[0]
+            if (
+                isinstance(given, ast.ListComp | ast.GeneratorExp)
+                or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
+                or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+            ):
+                return _item_by_item()
+        if name == "zip" and any(isinstance(argument, ast.Starred) for argument in call.args):
+            return _item_by_item()
+    return None
+
+
+def _item_by_item() -> Match:
+    return Match(
+        "stack_of_items",
+        "Store experience in arrays and index the batch at once",
+        "The batch is put together from Python objects, one at a time.",
+        "Keep one preallocated array for each field and take array[indices]; it copies the batch in one go.",
+        (0.6, 0.97),
+        effort="hours",
+    )
+
+
+@idiom
+def sampling_from_a_container(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    if _calls(spot, "random.sample", "random.choices", "rng.sample") or _called(
+        spot, "random.sample", "random.choices"
+    ):
+        return Match(
+            "sampling_from_a_container",
+            "Draw indices with numpy and index arrays",
+            "random.sample works in Python, and indexing the middle of a deque walks through it.",
+            "Draw rng.integers(0, size, batch_size) and index preallocated arrays with it.",
+            (0.7, 0.98),
+            safety="semantic",
+            effort="hours",
+        )
+    call = _calls(spot, "numpy.random.choice", ".choice")
+    if call is None:
+        return None
+    if any(keyword.arg == "p" for keyword in call.keywords):
+        return Match(
+            "sampling_with_probabilities",
+            "Draw from a sum tree or a cumulative sum",
+            "np.random.choice(p=...) checks and sums all probabilities at every call.",
+            "Keep a sum tree (O(log n) for each draw), or np.searchsorted(np.cumsum(p), rng.random(n)).",
+            (0.6, 0.99),
+            safety="semantic",
+            effort="hours",
+        )
+    return Match(
+        "choice_of_indices",
+        "Draw indices with rng.integers",
+        "np.random.choice without replacement permutes the whole range; with it, it is still slower than "
+        "integers.",
+        "Use rng.integers(0, n, size=k).",
+        (0.6, 0.97),
+        safety="semantic",
+    )
+
+
+# -- loops over elements ----------------------------------------------------------------------------
+
+
+@idiom
+def elementwise_loop(spot: Spot) -> Match | None:
+    """A Python loop that computes with one element of an array, tensor or list at a time."""
+    if not isinstance(spot.node, ast.For):
+        return None
+    loop = spot.node
+    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    uses = [
+        inner
+        for statement in loop.body
+        for inner in ast.walk(statement)
+        if isinstance(inner, ast.Subscript)
+        and names & {n.id for n in ast.walk(inner.slice) if isinstance(n, ast.Name)}
+    ]
+    arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
+    over_range = isinstance(loop.iter, ast.Call) and any(
+        dotted(inner.func)
+        in ("range", "reversed", "enumerate", "zip", "np.ndindex", "product", "itertools.product")
+        for inner in ast.walk(loop.iter)
+        if isinstance(inner, ast.Call)
+    )
+    steps = any(
+        name.endswith((".step", ".backward", ".learn", ".train", ".reset", "_step"))
+        for name, _ in spot.calls()
+    )
+    if steps or not arithmetic or not (uses or over_range):
+        return None
+    return Match(
+        "elementwise_loop",
+        "Compute with whole arrays instead of element by element",
+        "Each pass of this loop handles one element; on tensors and arrays an operation on one element "
+        "costs as much as on thousands.",
+        "Vectorise it with numpy or torch. If each element needs the one before (returns, GAE), loop over "
+        "plain Python floats (tensor.tolist()) or numpy, use scipy.signal.lfilter, or compile it with "
+        "numba.",
+        (0.7, 0.99),
+        effort="hours",
+    )
+
+
+@idiom
+def computing_in_comprehensions(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    for comprehension in _comprehensions(spot.node):
+        element = comprehension.value if isinstance(comprehension, ast.DictComp) else comprehension.elt
+        if _has(element, ast.BinOp) or any(
+            dotted(inner.func).startswith(("math.", "np.", "numpy.", "torch."))
+            for inner in ast.walk(element)
+            if isinstance(inner, ast.Call)
+        ):
+            return Match(
+                "computing_in_comprehensions",
+                "Compute with whole arrays instead of a comprehension",
+                "The arithmetic runs once for each element in Python.",
+                "Put the values in an array once and use one numpy expression.",
+                (0.6, 0.97),
+            )
+    return None
+
+
+@idiom
+def numpy_vectorize(spot: Spot) -> Match | None:
+    if not (
+        _calls(spot, "numpy.vectorize", "numpy.apply_along_axis", "numpy.frompyfunc")
+        or _called(spot, "apply_along_axis")
+    ):
+        return None
+    return Match(
+        "numpy_vectorize",
+        "Replace np.vectorize or apply_along_axis by array expressions",
+        "They call a Python function for each element.",
+        "Write the function with array operations, or compile it with numba.",
+        (0.7, 0.99),
+        effort="hours",
+    )
+
+
+# -- reading scalars, logging, printing, files ----------------------------------------------------------
+
+
+@idiom
+def plotting(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(
+        spot,
+        "plt.plot",
+        "plt.savefig",
+        ".savefig",
+        "plt.draw",
+        "plt.pause",
+        "plt.figure",
+        "plt.imshow",
+        ".imshow",
+        "plt.show",
+    ):
+        return None
+    return Match(
+        "plotting",
+        "Plot after training, or rarely",
+        "Drawing a figure takes tens of milliseconds.",
+        "Save the numbers and plot at the end, or every few thousand steps.",
+        (0.9, 1.0),
+    )
+
+
+@idiom
+def rendering(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(
+        spot, ".render", "cv2.imshow", "cv2.imwrite", "imageio.imwrite", "Image.fromarray"
+    ):
+        return None
+    return Match(
+        "rendering",
+        "Render only what is looked at",
+        "A frame is drawn at every pass.",
+        "Leave rendering out of training (render_mode=None), or render a few evaluation episodes.",
+        (0.85, 1.0),
+    )
+
+
+@idiom
+def printing(spot: Spot) -> Match | None:
+    call = _calls(
+        spot,
+        "print",
+        "sys.stdout.write",
+        "sys.stderr.write",
+        "tqdm.write",
+        ".set_postfix",
+        ".set_description",
+        ".flush",
+        "console.print",
+    )
+    if _is_loop(spot) or call is None:
+        return None
+    return Match(
+        "printing",
+        "Print less often",
+        "Output is written at every pass.",
+        "Print every few thousand steps, or once for each rollout.",
+        (0.85, 1.0),
+    )
+
+
+@idiom
+def writing_files(spot: Spot) -> Match | None:
+    names = (
+        "torch.save",
+        "numpy.save",
+        "numpy.savez",
+        "numpy.savez_compressed",
+        "pickle.dump",
+        ".to_csv",
+        ".writerow",
+        ".save",
+        "joblib.dump",
+        "open",
+        ".write",
+        "os.fsync",
+        "h5py.File",
+        ".commit",
+        ".execute",
+        ".to_parquet",
+    )
+    if _is_loop(spot) or not _calls(spot, *names):
+        return None
+    return Match(
+        "writing_files",
+        "Write files less often",
+        "Files are opened, serialised or flushed inside the loop.",
+        "Save every few thousand steps, keep the file open, buffer rows in memory, and write only what "
+        "changed.",
+        (0.7, 1.0),
+    )
+
+
+@idiom
+def metrics_each_step(spot: Spot) -> Match | None:
+    names = (
+        ".add_scalar",
+        ".add_scalars",
+        ".add_histogram",
+        ".add_image",
+        "wandb.log",
+        ".log_metric",
+        ".log_dict",
+        ".record",
+        "logging.info",
+        "logging.debug",
+        "logger.info",
+        "logger.debug",
+        ".info",
+        ".debug",
+        "mlflow.log_metric",
+        ".log",
+    )
+    if _is_loop(spot) or not _calls(spot, *names):
+        return None
+    if _calls(spot, "torch.log", "numpy.log", "math.log") and not _calls(spot, *names[:8]):
+        return None
+    return Match(
+        "metrics_each_step",
+        "Log metrics less often",
+        "A metric is converted and written at every pass.",
+        "Log every 100 updates or once for each rollout; keep sums as tensors and read them once.",
+        (0.8, 1.0),
+    )
+
+
+@idiom
+def reading_scalars(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    reads = [name for name, _ in spot.calls() if name.endswith((".item", ".tolist"))]
+    if not reads:
+        return None
+    return Match(
+        "reading_scalars",
+        "Read scalars from tensors less often",
+        f"`{reads[0].rpartition('.')[2]}()` leaves torch for one number at a time.",
+        "Collect tensors and read them once for each rollout, or stack them and call tolist() once.",
+        (0.6, 1.0),
+    )
+
+
+@idiom
+def dataframes(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    if not _calls(
+        spot, "pandas.DataFrame", "pandas.concat", "pandas.Series", ".iterrows", ".rolling", ".groupby"
+    ) and not (
+        any(
+            isinstance(n, ast.Attribute) and n.attr in ("loc", "iloc", "at", "iat")
+            for n in ast.walk(spot.node)
+        )
+    ):
+        return None
+    return Match(
+        "dataframes",
+        "Keep data frames out of the loop",
+        "Indexing or building a DataFrame costs tens to hundreds of microseconds.",
+        "Use numpy arrays or lists in the loop; make the DataFrame once at the end.",
+        (0.8, 1.0),
+    )
+
+
+# -- objects made again and again ------------------------------------------------------------------------
+
+
+@idiom
+def optimizer_each_time(spot: Spot) -> Match | None:
+    if not spot.loops and spot.function == "<module>":
+        return None
+    if _is_loop(spot) or not any(
+        re.search(r"(^|\.)optim\.\w+$|^(Adam|AdamW|SGD|RMSprop)$", name) for name, _ in spot.calls()
+    ):
+        return None
+    return Match(
+        "optimizer_each_time",
+        "Create the optimizer once",
+        "A new optimizer is built each time; it also forgets its moments.",
+        "Create it before the loop and reuse it.",
+        (0.8, 1.0),
+        safety="semantic",
+    )
+
+
+@idiom
+def distributions(spot: Spot) -> Match | None:
+    names = (
+        "Categorical",
+        "Normal",
+        "MultivariateNormal",
+        "Bernoulli",
+        "Beta",
+        "Independent",
+        "TransformedDistribution",
+        "kl_divergence",
+    )
+    if _is_loop(spot) or not (
+        _calls(spot, *names) or any("distributions" in name for name in spot.called[:2])
+    ):
+        return None
+    return Match(
+        "distributions",
+        "Turn off argument validation of distributions",
+        "Each torch distribution checks its arguments with several tensor operations.",
+        "Pass validate_args=False, or call "
+        "torch.distributions.Distribution.set_default_validate_args(False) once; for a sample and its "
+        "log-probability, logits and torch.multinomial are enough.",
+        (0.2, 0.6),
+    )
+
+
+@idiom
+def environments_each_time(spot: Spot) -> Match | None:
+    if not spot.loops and spot.function == "<module>":
+        return None
+    if _is_loop(spot) or not _calls(
+        spot,
+        "gym.make",
+        "gymnasium.make",
+        "make_vec_env",
+        "gym.make_vec",
+        "make_env",
+        "SyncVectorEnv",
+        "AsyncVectorEnv",
+        "DummyVecEnv",
+        "SubprocVecEnv",
+    ):
+        return None
+    return Match(
+        "environments_each_time",
+        "Create the environment once and reset it",
+        "A new environment is built each time.",
+        "Build it before the loop and call reset().",
+        (0.8, 1.0),
+    )
+
+
+@idiom
+def data_loader(spot: Spot) -> Match | None:
+    builds = _calls(spot, "DataLoader", "TensorDataset")
+    iterates = isinstance(spot.node, ast.For) and "loader" in dotted(spot.node.iter).lower()
+    if not (builds and not _is_loop(spot)) and not (
+        iterates and any("dataloader" in name.lower() or "utils.data" in name for name in spot.called)
+    ):
+        return None
+    return Match(
+        "data_loader",
+        "Index tensors instead of a DataLoader",
+        "For data that fits into memory a DataLoader fetches and stacks one sample at a time, and starts "
+        "workers anew for each pass.",
+        "Keep the data as tensors and take data[torch.randperm(n)[i:i + batch_size]]; if you need the "
+        "loader, build it once, with num_workers=0 or persistent_workers=True.",
+        (0.6, 0.97),
+    )
+
+
+@idiom
+def threads_and_pools_each_time(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(
+        spot,
+        "Pool",
+        "ThreadPoolExecutor",
+        "ProcessPoolExecutor",
+        "threading.Thread",
+        "Process",
+        "subprocess.run",
+        "subprocess.check_output",
+        "subprocess.Popen",
+        "os.system",
+    ):
+        return None
+    return Match(
+        "pools_each_time",
+        "Start processes and threads once",
+        "Workers are started anew each time.",
+        "Create the pool before the loop and reuse it.",
+        (0.7, 1.0),
+    )
+
+
+# -- waiting and talking to others -------------------------------------------------------------------
+
+
+@idiom
+def sleeping(spot: Spot) -> Match | None:
+    if not _calls(spot, "time.sleep", "sleep", "asyncio.sleep") or _is_loop(spot):
+        return None
+    return Match(
+        "sleeping",
+        "Wait for the event instead of sleeping",
+        "The loop sleeps for a fixed time and then looks again.",
+        "Block on the queue, pipe, condition or future (get(timeout=...), poll, select) that tells when "
+        "there is work.",
+        (0.8, 1.0),
+    )
+
+
+@idiom
+def talking_to_processes(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(
+        spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", "ray.get"
+    ):
+        return None
+    return Match(
+        "talking_to_processes",
+        "Send fewer and smaller messages",
+        "Each message is pickled, copied and needs the other process to wake up.",
+        "Send several steps at once, send only what is used, put arrays in shared memory, or do cheap work "
+        "in this process.",
+        (0.3, 0.95),
+        effort="hours",
+    )
+
+
+# -- numbers ---------------------------------------------------------------------------------------------
+
+
+@idiom
+def double_precision(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not (
+        _calls(spot, ".double")
+        or any(isinstance(n, ast.Attribute) and n.attr in ("float64", "double") for n in ast.walk(spot.node))
+    ):
+        return None
+    return Match(
+        "double_precision",
+        "Compute in float32",
+        "float64 takes twice the memory and time.",
+        "Convert observations to float32 once and keep networks in float32.",
+        (0.3, 0.6),
+        safety="semantic",
+    )
+
+
+@idiom
+def back_and_forth(spot: Spot) -> Match | None:
+    if _is_loop(spot):
+        return None
+    names = [name for name, _ in spot.calls()]
+    to_numpy = sum(name.endswith(".numpy") for name in names)
+    to_torch = sum(any(_same(name, t) for t in ("torch.from_numpy", *_TENSORS)) for name in names)
+    if to_numpy + to_torch < 2:
+        return None
+    return Match(
+        "back_and_forth",
+        "Stay in torch, or stay in numpy",
+        "Values are converted between numpy and torch several times.",
+        "Convert once at the border (observation in, action out).",
+        (0.3, 0.8),
+    )
+
+
+@idiom
+def state_as_text(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not any(
+        name in ("str", "repr", "hash") or name.endswith((".tobytes", ".tostring", ".hexdigest"))
+        for name, _ in spot.calls()
+    ):
+        return None
+    return Match(
+        "state_as_text",
+        "Use integers as keys",
+        "States are turned into text or bytes to look them up.",
+        "Number the states (ravel_multi_index) and index an array, or use tuples of ints.",
+        (0.5, 0.95),
+        effort="hours",
+    )
+
+
+@idiom
+def garbage(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not _calls(spot, "gc.collect", "torch.cuda.empty_cache", "torch.cuda.synchronize"):
+        return None
+    return Match(
+        "garbage",
+        "Leave garbage collection to Python",
+        "A full collection walks all objects at every pass.",
+        "Remove the call.",
+        (0.95, 1.0),
+    )

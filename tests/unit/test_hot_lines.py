@@ -1,0 +1,162 @@
+"""Sampled lines become statements, loops, shares and advice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hotloop.analysis.advice.hot_code import hottest_code, slow_idioms
+from hotloop.analysis.advice.run_view import view_run
+from hotloop.analysis.explain import explain_without_advice
+from hotloop.analysis.hot_lines import hot_lines, line_samples, spots
+from hotloop.analysis.phases import find_phases, training_of
+from hotloop.capture.model import Capture
+from hotloop.capture.samples import (
+    RUNNING,
+    SAMPLE_DTYPE,
+    FunctionSource,
+    SampledFrame,
+    SampledPath,
+    Sampling,
+)
+from hotloop.testing.captures import Spec, make_capture
+
+SOURCE = """\
+import torch
+def gather(batch):
+    out = []
+    for row in batch:
+        out.append(row.obs)
+    return torch.tensor(
+        [row.obs for row in batch]
+    )
+for i in range(1000):
+    obs, r, te, tr, _ = env.step(policy(obs))
+    x = gather(memory)
+    y = work(x)
+"""
+GATHER = ("train.py", "gather", 2)
+MODULE = ("train.py", "<module>", 1)
+
+
+def path(*frames: tuple[tuple[str, str, int], int], called: str = "") -> SampledPath:
+    made = tuple(SampledFrame(file, function, first, line) for (file, function, first), line in frames)
+    return SampledPath(made, called=called, innermost=called)
+
+
+def capture_with(paths: list[SampledPath], weights: list[float], samples: int = 400) -> Capture:
+    """A run of 20,000 env steps whose main thread was seen on these paths, mixed evenly over time."""
+    capture = make_capture({"env_step": Spec(20_000, 20_000)}, env_steps=20_000)
+    process = capture.processes[0]
+    thread = process.threads[0]
+    rows = np.zeros(samples, dtype=SAMPLE_DTYPE)
+    step = thread.wall_ns // samples
+    rows["time_ns"] = thread.start_ns + step * np.arange(samples)
+    rows["weight_ns"] = step
+    rows["native_id"] = thread.native_id
+    rows["state"] = RUNNING
+    shares = np.array(weights) / sum(weights)
+    # Low-discrepancy mixing: every stretch of the run has the same shares.
+    rows["path"] = np.searchsorted(np.cumsum(shares), (np.arange(samples) * 0.618033988749895) % 1.0)
+    lines = SOURCE.splitlines(keepends=True)
+    sources = (
+        FunctionSource("train.py", "gather", 2, "".join(lines[1:8])),
+        FunctionSource("train.py", "<module>", 1, SOURCE),
+    )
+    sampling = Sampling("native", step, samples, 0, 0, {})
+    process = replace(process, samples=rows, paths=tuple(paths), sources=sources, sampling=sampling)
+    return replace(capture, processes=(process,))
+
+
+PATHS = [
+    path((MODULE, 11), (GATHER, 6)),  # the statement begins in line 6 ...
+    path(
+        (MODULE, 11), (GATHER, 7), (("train.py", "gather.<locals>.<listcomp>", 7), 7)
+    ),  # ... and goes on in 7
+    path((MODULE, 10), called="gymnasium.wrappers.common.TimeLimit.step"),
+    path((MODULE, 12)),
+]
+
+
+def test_lines_have_their_share_text_and_callers() -> None:
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    lines = line_samples(capture.processes[0], capture.processes[0].threads[0])
+    assert lines is not None
+    found = hot_lines(lines, env_steps=20_000, updates=0)
+    step = found[0]
+    assert step.site == "train.py:10" and step.share == pytest.approx(0.5, abs=0.01)
+    assert step.called.endswith("TimeLimit.step") and step.text.startswith("obs, r")
+    assert step.per == "env_step" and step.ns_per_unit is not None
+    inner = next(line for line in found if line.site == "train.py:7")
+    assert inner.callers == ("train.py:11", "train.py:7")
+    assert sum(line.share for line in found) == pytest.approx(1.0)
+
+
+def test_lines_of_one_statement_belong_together_and_comprehensions_to_their_function() -> None:
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    lines = line_samples(capture.processes[0], capture.processes[0].threads[0])
+    assert lines is not None
+    gather = next(spot for spot in spots(lines, 0.05) if spot.function == "gather")
+    assert gather.share == pytest.approx(0.4, abs=0.01)
+    assert gather.site in ("train.py:6", "train.py:7")
+
+
+def test_a_slow_idiom_becomes_advice_with_a_gain() -> None:
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None
+    (advice,) = slow_idioms(run)
+    assert advice.name == "tensor_of_a_list" and advice.site.startswith("train.py:")
+    assert advice.gain is not None
+    assert (
+        1 / (1 - 0.4 * 0.6) * 0.95 < advice.gain.low < advice.gain.value < advice.gain.high < 1 / (1 - 0.42)
+    )
+    assert hottest_code(run)[:1] == [] or hottest_code(run)[0].site == "train.py:12"
+
+
+def test_calls_into_frameworks_are_not_the_users_code() -> None:
+    capture = capture_with(PATHS, [0, 0, 9.5, 0.5])
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None and slow_idioms(run) == [] and hottest_code(run) == []
+
+
+def test_the_hottest_statement_is_named_where_no_idiom_is_known() -> None:
+    capture = capture_with(PATHS, [0, 0, 4, 6])
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None
+    (advice,) = hottest_code(run)
+    assert advice.site == "train.py:12" and advice.tier == "low"
+    assert advice.gain is not None and advice.gain.value == pytest.approx(1 / 0.7, rel=0.03)
+
+
+def test_biased_samples_give_no_advice() -> None:
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    process = capture.processes[0]
+    assert process.sampling is not None
+    biased = replace(process, sampling=replace(process.sampling, method="python-thread"))
+    capture = replace(capture, processes=(biased,))
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None and slow_idioms(run) == [] and hottest_code(run) == []
+
+
+def test_without_progress_training_is_where_the_late_lines_are() -> None:
+    """A script that counts nothing: the first fifth of its samples is set-up."""
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    rows["path"][:80] = 4
+    paths = (*process.paths, path((MODULE, 1), called="torch"))
+    thread = process.threads[0]
+    idle = replace(
+        thread,
+        progress=replace(thread.progress, env_steps=0),
+        windows=replace(thread.windows, progress={k: v * 0 for k, v in thread.windows.progress.items()}),
+    )
+    capture = replace(capture, processes=(replace(process, samples=rows, paths=paths, threads=(idle,)),))
+    phases = find_phases(capture)
+    assert phases is not None and phases.unit == ""
+    assert phases.start_up_ns == pytest.approx(0.2 * thread.wall_ns, rel=0.03)
+    cut = training_of(capture).processes[0]
+    assert 4 not in cut.samples["path"]

@@ -1,0 +1,95 @@
+"""Slow idioms are recognised in source, and code that only looks similar is left alone."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from hotloop.analysis.advice.idioms import IDIOMS, match
+from hotloop.analysis.hot_lines import Spot, _statements
+
+MATCHES = {
+    "deep_copy": "for i in x:\n    s = copy.deepcopy(state)  # hot",
+    "pickling": "for i in x:\n    blob = pickle.loads(pickle.dumps(batch))  # hot",
+    "json_text": "while True:\n    conn.send(json.dumps({'obs': obs.tolist()}))  # hot",
+    "weights_copied": "for i in x:\n    target.load_state_dict(net.state_dict())  # hot",
+    "growing_array": "for i in x:\n    history = np.append(history, loss)  # hot",
+    "pop_from_the_front": "for i in x:\n    buffer.pop(0)  # hot",
+    "linear_scan": "for i in x:\n    new = state not in visited  # hot",
+    "sorting_each_time": "for i in x:\n    best = sorted(population, key=score)[:10]  # hot",
+    "statistics_of_everything": "for i in x:\n    returns.append(r)\n    m = np.mean(returns)  # hot",
+    "tensor_of_a_list": "for i in x:\n    obs = torch.tensor([b[0] for b in batch])  # hot",
+    "stack_of_items": "for i in x:\n    obs = np.stack([b.obs for b in batch])  # hot",
+    "sampling_from_a_container": "for i in x:\n    batch = random.sample(memory, 64)  # hot",
+    "sampling_with_probabilities": "for i in x:\n    j = np.random.choice(n, 64, p=p / p.sum())  # hot",
+    "choice_of_indices": "for i in x:\n    j = rng.choice(n, 64, replace=False)  # hot",
+    "elementwise_loop": "def f(r):\n    for t in reversed(range(n)):  # hot\n        a[t] = r[t] + a[t + 1]",
+    "computing_in_comprehensions": "for i in x:\n    d = min([math.sqrt((a - b) ** 2) for b in w])  # hot",
+    "numpy_vectorize": "for i in x:\n    y = np.apply_along_axis(f, 1, z)  # hot",
+    "plotting": "for i in x:\n    plt.savefig('curve.png')  # hot",
+    "rendering": "for i in x:\n    frames.append(env.render())  # hot",
+    "printing": "for i in x:\n    print(i, reward, flush=True)  # hot",
+    "writing_files": "for i in x:\n    torch.save(net, 'last.pt')  # hot",
+    "metrics_each_step": "for i in x:\n    writer.add_scalar('loss', loss.item(), i)  # hot",
+    "reading_scalars": "for i in x:\n    losses.append(loss.item())  # hot",
+    "dataframes": "for i in x:\n    df.loc[len(df)] = [i, reward]  # hot",
+    "optimizer_each_time": "for i in x:\n    opt = torch.optim.Adam(net.parameters())  # hot",
+    "distributions": "for i in x:\n    a = Categorical(logits=net(o)).sample()  # hot",
+    "environments_each_time": "for i in x:\n    env = gym.make('CartPole-v1')  # hot",
+    "data_loader": "for i in x:\n    loader = DataLoader(data, batch_size=64)  # hot",
+    "pools_each_time": "for i in x:\n    with_pool = Pool(4)  # hot",
+    "sleeping": "while queue.empty():\n    time.sleep(0.01)  # hot",
+    "talking_to_processes": "for i in x:\n    conn.send(('step', action))  # hot",
+    "double_precision": "for i in x:\n    h = torch.zeros(64, dtype=torch.float64)  # hot",
+    "back_and_forth": "for i in x:\n    a = torch.from_numpy(f(net(torch.as_tensor(o)).numpy()))  # hot",
+    "state_as_text": "for i in x:\n    q = table[str(state)]  # hot",
+    "garbage": "for i in x:\n    gc.collect()  # hot",
+}
+
+LEAVE_ALONE = [
+    "for i in x:\n    obs, r, terminated, truncated, info = env.step(action)  # hot",
+    "for i in x:\n    loss.backward()  # hot",
+    "for i in x:\n    optimizer.step()  # hot",
+    "for i in x:\n    logits = net(obs)  # hot",
+    "for i in x:\n    y = rewards + gamma * (1 - done) * q.max(1).values  # hot",
+    "for i in x:\n    obs = buffer.obs[indices]  # hot",
+    "for i in x:\n    out[n] = np.concatenate(parts)  # hot",
+    "for i in x:\n    item = queue.pop()  # hot",
+    "for step in range(n):  # hot\n    obs, r, te, tr, _ = env.step(policy(obs))\n    total = total + r",
+    "opt = torch.optim.Adam(net.parameters())  # hot",
+    "env = gym.make('CartPole-v1')  # hot",
+    "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
+    "for i in x:\n    h = math.log(x) + torch.log(p)  # hot",
+]
+
+
+def spot(source: str) -> Spot:
+    """The statement at the line that ends in `# hot`."""
+    source = textwrap.dedent(source)
+    tree = ast.parse(source)
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if text.endswith("# hot"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    scope = functions[0] if functions else tree
+    node, loops = next((n, loops) for n, loops in _statements(scope) if n.lineno == line)
+    name = functions[0].name if functions else "<module>"
+    text = source.splitlines()[line - 1].strip()
+    return Spot("train.py", name, line, node, loops, scope, text, (), 0.3, ())
+
+
+@pytest.mark.parametrize("name", MATCHES)
+def test_a_slow_idiom_is_recognised(name: str) -> None:
+    found = match(spot(MATCHES[name]))
+    assert found is not None and found.name == name
+    assert 0 < found.saved[0] <= found.saved[1] <= 1
+    assert found.why.endswith(".") and found.remedy.endswith(".") and not found.title.endswith(".")
+
+
+@pytest.mark.parametrize("source", LEAVE_ALONE)
+def test_ordinary_training_code_is_left_alone(source: str) -> None:
+    assert match(spot(source)) is None
+
+
+def test_every_idiom_has_an_example() -> None:
+    assert len(IDIOMS) <= len(MATCHES)
