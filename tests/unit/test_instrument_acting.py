@@ -425,7 +425,10 @@ def test_a_stack_of_envs_that_are_stepped_one_by_one(instrumented: Instrumentati
     def script() -> None:
         policy, several = network(4, 2), [gymnasium.make("CartPole-v1") for _ in range(3)]
         seen = [env.reset(seed=0)[0] for env in several]
-        for _ in range(50):
+        for step in range(50):
+            if step % 5 == 4:  # the value of the last observations
+                with torch.no_grad():
+                    policy(torch.as_tensor(np.stack(seen)))
             with torch.no_grad():
                 actions = policy(torch.as_tensor(np.stack(seen))).argmax(1)
             for i, env in enumerate(several):
@@ -434,7 +437,7 @@ def test_a_stack_of_envs_that_are_stepped_one_by_one(instrumented: Instrumentati
                     seen[i] = env.reset()[0]
 
     found = count(instrumented, script)
-    assert (found["policy_forward"], found["env_step"]) == (50, 150)
+    assert (found["policy_forward"], found["policy_value"], found["env_step"]) == (50, 10, 150)
 
 
 def evaluate_agent(policy: nn.Module, steps: int) -> None:
@@ -467,14 +470,15 @@ class Board:
         return random.random(4, dtype=np.float32), 1.0
 
 
-def test_an_env_that_no_library_knows(instrumented: Instrumentation) -> None:
+@pytest.mark.parametrize("n_envs", [1, 32])
+def test_an_env_that_no_library_knows(instrumented: Instrumentation, n_envs: int) -> None:
     def script() -> None:
         policy, target, env = network(4, 2), network(4, 2), Board()
         optimizer = torch.optim.Adam(policy.parameters())
         observation, _ = env.step(0)
         for step in range(60):
             with torch.no_grad():
-                action = int(policy(torch.as_tensor(observation).unsqueeze(0)).argmax())
+                action = int(policy(torch.as_tensor(observation).expand(n_envs, 4)).argmax())
             observation, _ = env.step(action)
             if step >= 20:
                 loss = policy(torch.rand(16, 4)).mean()

@@ -40,6 +40,7 @@ SETTLED_AFTER = 32  # calls that agree
 MAX_CHANGES = 4  # of a path's answer; with more it is judged call by call
 MAX_PATHS = 4096  # remembered; recursion can make any number
 MAX_ARRAYS = 8  # of the arguments of a call that are looked at
+MAX_BATCHES = 64  # sizes of batches that are remembered
 SAMPLE = 64  # values that are compared
 EVALUATES = re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation)(?:_|$)")
 
@@ -64,15 +65,15 @@ settled: dict[int, Any] = {}  # path -> region; the core looks here first
 _given_raw: set[int] = set()  # ids of envs whose observations reach a policy unchanged
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
-_learner_batch = 0  # the largest batch seen with gradients on
+_learner_batches: set[int] = set()  # sizes of batches seen with gradients on, where no env is known
 
 
 def reset() -> None:
     """Forget everything learnt so far."""
-    global _since_step_at, _learner_batch
-    for known in (_sites, settled, _given_raw, _since_step):
+    global _since_step_at
+    for known in (_sites, settled, _given_raw, _since_step, _learner_batches):
         known.clear()
-    _since_step_at, _learner_batch = -1, 0
+    _since_step_at = -1
 
 
 def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -155,14 +156,13 @@ def _led_to_step(site: Site, path: int, counter: Any) -> bool:
 
 
 def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
-    """No env is known here: what acts is called without gradients, on less than a batch of the learner."""
-    global _learner_batch
+    """No env is known: what acts is called without gradients, on batches of another size than the loss."""
     if not grad and (evaluate.is_open() or site.evaluates):
         return evaluate_forward
     batch = max((int(a.shape[0]) if len(a.shape) > 1 else 1 for a in given), default=1)
-    if grad:
-        _learner_batch = max(_learner_batch, batch)
-    return learner_forward if grad or 0 < _learner_batch <= batch else policy_forward
+    if grad and len(_learner_batches) < MAX_BATCHES:
+        _learner_batches.add(batch)
+    return learner_forward if grad or batch in _learner_batches else policy_forward
 
 
 def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, bool] | None:

@@ -46,7 +46,7 @@ typedef struct {
     PyObject *rows;       /* id of an env -> capsule with its Rows */
     bool called_out;      /* Python was called for the step being counted */
     uint64_t calls;       /* steps, each of all rows */
-    uint64_t path;        /* `last_path` before the last step */
+    uint64_t path;        /* `last_path` before the last step that had one */
     uint64_t versions;
     uint32_t newest;      /* in `recent` */
     Recent recent[MAX_RECENT];
@@ -81,7 +81,7 @@ static inline void keep_observation(StepCounter *self, PyObject *env, PyObject *
 static inline void keep_step(StepCounter *self, PyObject *env, PyObject *result)
 {
     self->calls++;
-    self->path = last_path;
+    self->path = last_path ? last_path : self->path; /* one call may choose actions for several steps */
     keep_observation(self, env, result);
 }
 
@@ -637,7 +637,7 @@ static PyMemberDef counter_members[] = {
     {"counting", T_BOOL, offsetof(StepCounter, counting), 0, "Whether steps are counted."},
     {"calls", T_ULONGLONG, offsetof(StepCounter, calls), READONLY, "Steps, each of all rows of an env."},
     {"path", T_ULONGLONG, offsetof(StepCounter, path), READONLY,
-     "Path of the last picked call before the last step, after the step before it; 0 for none."},
+     "Path of the last picked call before the last step; 0 for none."},
     {NULL, 0, 0, 0, NULL},
 };
 

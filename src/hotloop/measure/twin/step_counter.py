@@ -52,7 +52,7 @@ class StepCounter:
     worth recording.
 
     `calls` counts steps, each of all rows of an env. `path` is the path of the last call picked by
-    `Region.wrap` between the last step and the one before it, 0 for none.
+    `Region.wrap` before the last step, 0 for none.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StepCounter:
         if not self.counting or not self._recorder.epoch:
             return
         self.calls += 1
-        self.path = call_path.last_path
+        self.path = call_path.last_path or self.path  # one call may choose actions for several steps
         self._keep(env, result)
         if self._skip_inside is not None and self._skip_inside.is_open():
             return
