@@ -205,3 +205,53 @@ def test_regions_that_all_slow_down_alike_tell_of_the_machine() -> None:
     alone = grown({name: Spec(20_000, 20_000, growth=0.4 * (name == "store")) for name in names}).growth
     assert alone is not None
     assert [region.name for region in alone.regions if region.flagged] == ["store"]
+
+
+def test_a_region_alone_cannot_be_told_from_the_machine() -> None:
+    found = grown({"store": Spec(20_000, 20_000, growth=0.8)}).growth
+    assert found is not None and not found.regions[0].flagged
+    assert found.regions[0].exponent.low > 0.5  # it did get slower
+    assert "more likely the machine than your code" in found.summary
+
+
+def test_a_machine_that_slows_down_does_not_hide_or_make_a_defect() -> None:
+    names = ["env_step", "act", "loss", "render"]
+    regions = {name: Spec(20_000, 20_000, growth=0.5) for name in names}
+    found = grown(regions | {"store": Spec(20_000, 20_000, growth=1.3)}).growth
+    assert found is not None
+    assert [region.name for region in found.regions if region.flagged] == ["store"]
+    assert found.regions[0].exponent.value == pytest.approx(0.8, abs=0.1)
+
+
+def test_work_per_episode_that_grows_with_its_length_is_learning() -> None:
+    """Returns are computed once per episode, in time proportional to its length."""
+    steps, episodes, windows = 30_000, 300, 60
+    done = np.linspace(0, 1, windows + 1)
+    finished = np.floor(episodes * done**0.5)  # episodes get longer and longer
+    calls = np.stack([np.diff(finished), np.full(windows, steps / windows)], axis=1)
+    rng = np.random.default_rng(0)
+    own = np.stack([np.full(windows, 5e6), np.full(windows, 2e7)], axis=1)
+    own *= rng.lognormal(0, 0.05, own.shape)
+    span = own.sum(axis=1)
+    work = WorkWindows(
+        Spans(("returns", "env_step"), np.cumsum(span), span, own, calls), steps * done[1:], finished[1:]
+    )
+    found, _ = growth(work)
+    assert found is not None
+    returns = next(region for region in found.regions if region.name == "returns")
+    assert returns.late_ns > 2 * returns.early_ns and not returns.flagged
+
+
+def test_a_change_at_one_moment_is_no_growth() -> None:
+    rng = np.random.default_rng(1)
+    windows = 60
+    calls = np.ones((windows, 3)) * 100
+    own = np.full((windows, 3), 1e7) * rng.lognormal(0, 0.02, (windows, 3))
+    own[5:, 0] *= 3  # something was switched on early, and stays as dear as it is
+    span = own.sum(axis=1)
+    steps = 100.0 * np.arange(1, windows + 1, dtype=np.float64)
+    work = WorkWindows(
+        Spans(("x", "env_step", "act"), np.cumsum(span), span, own, calls), steps, np.zeros(windows)
+    )
+    found, _ = growth(work)
+    assert found is not None and not any(region.flagged for region in found.regions)

@@ -13,6 +13,7 @@ from hotloop import Profiler
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.scaling import RegionRun, ScaleRun, Scaling, scale_run, scaling, shapes
+from hotloop.analysis.scaling import _kind as scale_words
 from hotloop.analysis.steady_state import run_figures
 from hotloop.capture.model import Capture
 from hotloop.measure.core_choice import CoreName
@@ -119,6 +120,37 @@ def test_linear_growth_blames_nobody() -> None:
     found = scaling(region_runs(push=0.0))
     assert found.bender is None and found.within_twice is True
     assert found.exponent is not None and found.exponent.low <= 1 <= found.exponent.high
+    assert found.summary.startswith("Linear: time ~ n^")
+    assert not any(factor.is_defect for factor in found.factors)
+
+
+def test_a_machine_that_is_slower_for_large_runs_is_no_defect() -> None:
+    runs = []
+    for run in region_runs(push=0.0):
+        slower = 3.5 if run.size == SIZES[-1] else 1.0
+        regions = {name: RegionRun(r.calls, slower * r.own_s) for name, r in run.regions.items()}
+        runs.append(ScaleRun(run.size, slower * run.wall_s, regions, run.env_steps, 0.0))
+    found = scaling(runs)
+    assert found.bender is None and not any(region.bends for region in found.regions)
+    assert not any(factor.is_defect for factor in found.factors)
+    assert {f.factor: f.ratio for f in found.factors}["cost_per_call"] == pytest.approx(3.5, rel=0.1)
+    assert any(factor.is_defect for factor in scaling(region_runs()).factors)
+
+
+def test_a_region_alone_bends_the_curve_if_its_exponent_is_clear() -> None:
+    def alone(power: float) -> Scaling:
+        rng = np.random.default_rng(6)
+        times = [(n, 1e-4 * n**power * float(np.exp(0.03 * rng.standard_normal()))) for n in SIZES * 3]
+        return scaling([ScaleRun(n, s, {"x": RegionRun(n, s)}, n, 0.0) for n, s in times])
+
+    assert alone(1.5).bender == "x"
+    assert alone(1.02).bender is None
+
+
+@pytest.mark.parametrize("width, says", [(0.1, "linear: "), (1.0, "linear growth fits, but")])
+def test_wide_intervals_are_not_called_linear(width: float, says: str) -> None:
+    assert scale_words(Estimate(1.0, 1 - width / 2, 1 + width / 2)).startswith(says)
+    assert scale_words(Estimate(1.5, 1.4, 1.6)) == ""
 
 
 def test_the_factors_multiply_to_the_excess_and_tell_learning_from_a_defect() -> None:

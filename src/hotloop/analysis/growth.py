@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hotloop._util import units
 from hotloop.analysis.findings import Estimate, Forecast, Growth, GrowthFactor, RegionGrowth
-from hotloop.analysis.theil_sen import theil_sen, variance_inflation
+from hotloop.analysis.theil_sen import Slope, theil_sen, variance_inflation
 from hotloop.analysis.whatif import block_counts
 from hotloop.analysis.windows import UNATTRIBUTED, Spans
 
@@ -19,7 +19,7 @@ LEAST_EPISODES = 5  # in each of the two stretches, to measure time per episode
 MOST_REGIONS = 50  # fit exponents for the names with most own time
 FLAG_EXPONENT = 0.15
 FLAG_P = 0.001
-LEAST_OTHERS = 4  # regions needed to tell a slow-down of the machine from one of a region
+FLAG_RATIO = 1.2  # late / early cost of a call
 LEAST_SHARED = 0.1  # share of the time in regions that both stretches have
 _FLAT = 0.05  # factors closer to 1 are not mentioned
 
@@ -152,63 +152,118 @@ def log_mean(a: Floats, b: Floats) -> Floats:
 
 
 def region_growth(work: WorkWindows, first: int) -> tuple[RegionGrowth, ...]:
-    """Growth exponent of own time per call for each name: flagged ones first, then by extra time."""
+    """Growth exponent of own time per call for each name: flagged ones first, then by extra time.
+
+    A call is compared with the calls of all other regions at the same time, so that a machine that gets
+    slower, which makes all of them slower, is no growth.
+    """
     spans = work.spans
-    own = spans.own_ns.sum(axis=0)
-    found: list[tuple[float, RegionGrowth]] = []
-    for column in np.argsort(-own)[: MOST_REGIONS + 1]:
-        name = spans.names[column]
-        if name == UNATTRIBUTED or own[column] <= 0:
-            continue
-        calls, own_ns = spans.calls[first:, column], spans.own_ns[first:, column]
-        one = _exponent(name, calls, own_ns, work.env_steps[first - 1 :])
-        if one is not None:
-            extra_ns = (one.late_ns - one.early_ns) * float(spans.calls[first:, column].sum())
-            found.append((extra_ns, one))
-    found = [(extra_ns, _beyond_the_machine(one, [other for _, other in found])) for extra_ns, one in found]
-    found.sort(key=lambda pair: (not pair[1].flagged, -pair[0]))
-    return tuple(one for _, one in found)
+    own = spans.own_ns[first:].sum(axis=0)
+    columns = [
+        int(column)
+        for column in np.argsort(-own)[: MOST_REGIONS + 1]
+        if spans.names[column] != UNATTRIBUTED and own[column] > 0
+    ]
+    calls, own_ns = spans.calls[first:][:, columns], spans.own_ns[first:][:, columns]
+    env_steps = work.env_steps[first - 1 :]
+    found: dict[int, RegionGrowth] = {}
+    growing: set[int] = set()
+    for _ in range(2):  # once more without those that grow, which say nothing about the machine
+        for at, column in enumerate(columns):
+            pace = _pace_of_others(calls, own_ns, growing | {at})
+            one = _exponent(spans.names[column], calls[:, at], own_ns[:, at], env_steps, pace)
+            if one is not None:
+                found[at] = one
+        growing = {at for at, one in found.items() if one.flagged}
+        if not growing:
+            break
+    extra_ns = {at: (one.late_ns - one.early_ns) * float(calls[:, at].sum()) for at, one in found.items()}
+    order = sorted(found, key=lambda at: (not found[at].flagged, -extra_ns[at]))
+    return tuple(found[at] for at in order)
 
 
-def _beyond_the_machine(one: RegionGrowth, regions: list[RegionGrowth]) -> RegionGrowth:
-    """Clear the flag of a region that grows no faster than the others: a slow-down of all is the machine."""
-    others = [region.exponent.value for region in regions if region is not one]
-    if not one.flagged or len(others) < LEAST_OTHERS:
-        return one
-    common = max(float(np.median(others)), 0.0)
-    return replace(one, flagged=one.exponent.low - common > FLAG_EXPONENT)
+def _pace_of_others(calls: Floats, own_ns: Floats, without: set[int]) -> Floats | None:
+    """How much slower than usual the other regions were in each window; None if there are none to go by.
+
+    In each window, the median over regions of (cost per call / its mean), weighted by the region's time.
+    Windows without calls of others have the value of the window before.
+    """
+    enough = (calls > 0).sum(axis=0) >= LEAST_WINDOWS
+    others = [k for k in range(calls.shape[1]) if k not in without and enough[k]]
+    if not others:
+        return None
+    counted, spent = calls[:, others], own_ns[:, others]
+    usual = spent.sum(axis=0) / np.maximum(counted.sum(axis=0), 1.0)
+    weight = spent.sum(axis=0)
+    pace = np.full(len(calls), np.nan)
+    for window in range(len(calls)):
+        ran = (counted[window] > 0) & (spent[window] > 0)
+        if ran.any():
+            cost = spent[window, ran] / counted[window, ran] / usual[ran]
+            pace[window] = _weighted_median(cost, weight[ran])
+    known = np.flatnonzero(np.isfinite(pace))
+    if len(known) < LEAST_WINDOWS:
+        return None
+    return np.asarray(np.interp(np.arange(len(pace)), known, pace[known]), dtype=np.float64)
 
 
-def _exponent(name: str, calls: Floats, own_ns: Floats, env_steps: Floats) -> RegionGrowth | None:
+def _weighted_median(values: Floats, weight: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+def _exponent(
+    name: str, calls: Floats, own_ns: Floats, env_steps: Floats, pace: Floats | None
+) -> RegionGrowth | None:
     """`env_steps` has one more entry than the others, in front: the work done before them."""
     # The time of a long call arrives before the call is counted: merge windows up to one with calls.
     ends = np.flatnonzero(calls > 0)
     if len(ends) < LEAST_WINDOWS:
         return None
-    cumulative_ns = np.cumsum(own_ns)[ends]
-    cost = np.diff(cumulative_ns, prepend=0.0) / calls[ends]
+    if pace is not None:
+        own_ns = own_ns / pace
+    spent_ns = np.diff(np.cumsum(own_ns)[ends], prepend=0.0)
+    cost = spent_ns / calls[ends]
     done = env_steps[1:][ends]
-    work = (done + np.concatenate([env_steps[:1], done[:-1]])) / 2  # halfway through the window
-    use = (cost > 0) & (work > 0)
+    before = np.concatenate([env_steps[:1], done[:-1]])
+    middle = (done + before) / 2  # of the work of the window
+    use = (cost > 0) & (middle > 0) & (done > before)
     if use.sum() < LEAST_WINDOWS:
         return None
-    cost, x = cost[use], np.log(work[use])
-    y = np.log(cost)
-    slope = theil_sen(x, y, inflation=variance_inflation(x, y))
-    if slope is None:
+    x, calls = np.log(middle[use]), calls[ends][use]
+    slope = _slope(x, cost[use])
+    # A region that runs once per episode takes longer in longer episodes, at the same cost per env step.
+    per_step = _slope(x, spent_ns[use] / (done - before)[use])
+    if slope is None or per_step is None:
         return None
+    cost = cost[use]
     quarter = max(len(cost) // 4, 1)
-    calls = calls[ends][use]
     early_ns = float(np.average(cost[:quarter], weights=calls[:quarter]))
     late_ns = float(np.average(cost[-quarter:], weights=calls[-quarter:]))
+    clear = slope.low > FLAG_EXPONENT and slope.kendall_p < FLAG_P and per_step.low > 0
     return RegionGrowth(
         name=name,
         exponent=Estimate(slope.value, slope.low, slope.high),
         kendall_p=slope.kendall_p,
-        flagged=slope.low > FLAG_EXPONENT and slope.kendall_p < FLAG_P,
+        flagged=clear and pace is not None and late_ns >= FLAG_RATIO * early_ns and _keeps_growing(cost),
         early_ns=early_ns,
         late_ns=late_ns,
     )
+
+
+def _slope(x: Floats, cost: Floats) -> Slope | None:
+    y = np.log(cost)
+    return theil_sen(x, y, inflation=variance_inflation(x, y))
+
+
+def _keeps_growing(cost: Floats) -> bool:
+    """Whether the middle third is dearer than the first, and the last than the middle.
+
+    What depends on the work done grows all along; a change at one moment does not.
+    """
+    first, middle, last = (float(np.median(part)) for part in np.array_split(cost, 3))
+    return middle > first and last > middle
 
 
 def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tuple[RegionGrowth, ...]) -> str:
@@ -231,7 +286,8 @@ def _sentence(per: str, excess: float, ratio: dict[Factor, float], regions: tupl
             f"[{worst.exponent.low:.2f}, {worst.exponent.high:.2f}]); slower calls account for {cost:.2f}x"
         )
         if len(growing) > 1:
-            defect += f", and {len(growing) - 1} more regions get slower"
+            others = len(growing) - 1
+            defect += f", and {others} more {'region gets' if others == 1 else 'regions get'} slower"
         causes.append(defect)
     elif cost > 1 + _FLAT:
         causes.append(

@@ -24,6 +24,9 @@ from hotloop.capture.series import Figures, Series
 
 LEVEL = 0.05
 TWICE = 2.0
+LEAST_OTHERS = 1e-3  # of a region's time that all others need, to be compared with
+ALONE = 0.1  # how far above 1 the exponent of a region must lie if there is nothing to compare it with
+NARROW = 0.5  # width of the interval of an exponent that is called linear
 LEAST_SHARE = 0.05  # a region is named if its excess is at least this share of the time at the largest size
 
 Floats = NDArray[np.float64]
@@ -101,7 +104,7 @@ def scaling(runs: Sequence[ScaleRun]) -> Scaling:
     bender = next((r.name for r in regions if r.bends), None)
     slow_down = _slow_down(small, large, exponent)
     expected_s = _median(small) * sizes[-1] / sizes[0]
-    factors, why_not = _factors(small, large)
+    factors, why_not = _factors(small, large, defect=bender is not None)
     reasons = [
         ""
         if exponent
@@ -207,24 +210,45 @@ def _regions(
         excess_s = large_s - small_s * times_n
         # Absent at the smallest size: no exponent, and all of its time is excess.
         new = not any(_own_s(r, name) for r in small) and all(_own_s(r, name) for r in large)
-        steep = exponent.low > 1 if exponent else new
+        others = np.array(
+            [sum(r.own_s for n, r in run.regions.items() if n not in ("", name)) for run in runs]
+        )
+        steep = exponent.low > 1 and _outgrows(x, own, others, exponent) if exponent else new
         found.append(RegionScaling(name, exponent, small_s, large_s, excess_s, steep and excess_s >= least_s))
     return tuple(sorted(found, key=lambda region: (-region.excess_s, region.name)))
+
+
+def _outgrows(x: Floats, own: Floats, others: Floats, exponent: Estimate) -> bool:
+    """Whether a region clearly grows faster than all others together: what slows all of them is the machine.
+
+    With hardly any other time to compare with, its own exponent decides, if it is clear enough.
+    """
+    if (others <= LEAST_OTHERS * own).any():
+        return exponent.low > 1 + ALONE
+    relative = _slope(x, np.log(own / others))
+    return relative is not None and relative.low > 0
 
 
 def _own_s(run: ScaleRun, name: str) -> float:
     return run.regions[name].own_s if name in run.regions else 0.0
 
 
-def _factors(small: Sequence[ScaleRun], large: Sequence[ScaleRun]) -> tuple[tuple[GrowthFactor, ...], str]:
-    """Steps per n x calls per step x cost per call; the product is the excess of the totals."""
+def _factors(
+    small: Sequence[ScaleRun], large: Sequence[ScaleRun], defect: bool
+) -> tuple[tuple[GrowthFactor, ...], str]:
+    """Steps per n x calls per step x cost per call; the product is the excess of the totals.
+
+    `defect`: a region bends the curve, so a higher cost per call is no noise.
+    """
     if not all(run.env_steps for run in (*small, *large)):
         return (), "factors: no env steps were reported (hotloop.progress(env_steps=...))"
     names = list(dict.fromkeys(name for run in (*small, *large) for name in run.regions))
     if not names:
         return (), "factors: no regions were recorded"
     ratios = decompose(_stretch(small, names), _stretch(large, names))
-    return tuple(GrowthFactor(name, r, name == "cost_per_call") for name, r in ratios.items()), ""
+    return tuple(
+        GrowthFactor(name, r, defect and r > 1 and name == "cost_per_call") for name, r in ratios.items()
+    ), ""
 
 
 def _stretch(runs: Sequence[ScaleRun], names: Sequence[str]) -> Stretch:
@@ -253,7 +277,9 @@ def _sentence(found: Scaling) -> str:
     if b is None:
         said.append("too few runs for an exponent with an interval")
     else:
-        said.append(f"time ~ n^{b.value:.2f} [{b.low:.2f}, {b.high:.2f}]{_shape_words(found.shapes)}")
+        said.append(
+            f"{_kind(b)}time ~ n^{b.value:.2f} [{b.low:.2f}, {b.high:.2f}]{_shape_words(found.shapes)}"
+        )
     large, small = (f"{size:,g}" for size in (found.sizes[-1], found.sizes[0]))
     expected, actual = (duration(1e9 * s) for s in (found.expected_s, found.actual_s))
     said.append(f"n = {large} took {actual}, linear growth from n = {small} would take {expected}")
@@ -268,6 +294,14 @@ def _sentence(found: Scaling) -> str:
         said.append("no single region explains it")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _kind(exponent: Estimate) -> str:
+    """`linear: ` if that fits; "" if time clearly grows faster or slower."""
+    if not exponent.low <= 1 <= exponent.high:
+        return ""
+    narrow = exponent.high - exponent.low <= NARROW
+    return "linear: " if narrow else "linear growth fits, but the runs are too noisy to be sure: "
 
 
 def _shape_words(shapes: tuple[str, ...]) -> str:
