@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.instrument import acting_or_learning
+from hotloop.instrument import acting_or_learning, step_counting
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.update_counting import begin_training
 from hotloop.measure.profiler import default
@@ -34,6 +34,7 @@ def instrumented() -> Iterator[Instrumentation]:
 def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> dict[str, int]:
     """Run a script; returns its calls by region, with its own number of acting calls as `expected`."""
     acting_or_learning.reset()
+    step_counting.drop_observations()
     begin_training()
     torch.manual_seed(0)
     global random
