@@ -12,7 +12,7 @@ import pytest
 from hotloop.analysis.explain import explain
 from hotloop.analysis.recommend import AdviceWarning
 from hotloop.capture.model import Capture, Node
-from hotloop.testing.planted import CLEAN, DEFECTS, Planted
+from hotloop.testing.planted import CLEAN, DEFECTS, OPTIONS, Planted
 
 pytestmark = pytest.mark.filterwarnings(f"error::{AdviceWarning.__module__}.{AdviceWarning.__name__}")
 
@@ -28,6 +28,14 @@ def test_a_planted_defect_is_the_first_recommendation(defect: Callable[[], Plant
     first = explain(capture).recommendations[0]
     assert first.name == rule
     assert first.tier in ("high", "medium")
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda d: d.__name__)
+def test_what_changes_training_is_an_option(option: Callable[[], Planted]) -> None:
+    capture, rule = option()
+    found = explain(capture).recommendations
+    assert [one.name for one in found if one.tier == "option"] == [rule]
+    assert [one.name for one in found if one.tier in ("high", "medium")] == []
 
 
 @pytest.mark.parametrize("healthy", CLEAN, ids=lambda c: c.__name__)
@@ -66,13 +74,14 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 
 # What can be said when only the category is known: a push is then some work done env by env, a resize
 # some drawing or the env's own work; a reset and a lock cannot be told from steps and other waits, nor
-# what was thrown away from what was handed over.
+# what was thrown away from what was handed over, nor a collection of garbage from other work of a library.
 WITHOUT_A_NAME = {
     "replay_item_by_item": {"replay_item_by_item", "per_item_calls"},
     "resizing": {"resizing", "rendering_in_python", "envs_one_after_another"},
     "costly_resets": {"leave_alone"},
     "lock_wait": {"nothing"},
     "experience_dropped": {"nothing"},
+    "garbage_collection_pauses": {"nothing", "leave_alone"},
 }
 
 

@@ -276,19 +276,11 @@ def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
     assert "env_workers_cost_more_than_work" not in found
 
 
-def test_pauses_while_another_program_has_the_core_are_not_the_collectors() -> None:
+def test_pauses_that_nobody_measured_are_not_the_collectors() -> None:
     loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
-    on_cpu, off_cpu = (make_capture(loop, env_steps=3000, cpu=cpu) for cpu in (1.0, 0.4))
-    assert "garbage_collection_pauses" in rules_of(on_cpu)
-    assert "garbage_collection_pauses" not in rules_of(off_cpu)
-
-
-def test_a_busy_machine_does_not_hide_the_collectors_share_of_the_cpu() -> None:
-    loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
-    busy = explain(make_capture(loop, env_steps=3000, cpu=0.7)).recommendations
-    gain = next(one.gain for one in busy if one.name == "garbage_collection_pauses")
-    # 50 % of wall time is pauses, 30 % without a core: at least 20 of the 70 % on a core, half of it saved.
-    assert gain is not None and gain.low == pytest.approx(1 / (1 - 0.5 * 20 / 70), rel=0.03)
+    assert "garbage_collection_pauses" not in rules_of(make_capture(loop, env_steps=3000))
+    few = {"choose": Spec(3000, 100 * US, {"gc_pause": Spec(3, 3 * MS, category="framework")})}
+    assert "garbage_collection_pauses" not in rules_of(make_capture(few, env_steps=3000))
 
 
 def test_rare_pauses_do_not_make_a_cheap_policy_call_costly() -> None:

@@ -22,7 +22,7 @@ from hotloop.analysis.findings import (
 )
 from hotloop.analysis.hot_lines import hot_lines, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
-from hotloop.analysis.recommend import AdviceFunction, recommend
+from hotloop.analysis.recommend import AdviceFunction, gain_of_all, recommend
 from hotloop.analysis.roofline import roofline
 from hotloop.analysis.tree import (
     FlatTree,
@@ -33,7 +33,14 @@ from hotloop.analysis.tree import (
     region_findings,
     thread_label,
 )
-from hotloop.analysis.utilisation import NOTABLE, others_may_hold_up, oversubscription, utilisation, waits
+from hotloop.analysis.utilisation import (
+    NOTABLE,
+    core_time,
+    others_may_hold_up,
+    oversubscription,
+    utilisation,
+    waits,
+)
 from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
@@ -70,7 +77,10 @@ def explain(
     training = cut_to_training(capture, phases) if phases is not None else capture
     recommendations = recommend(training, found, advice)
     return replace(
-        found, recommendations=recommendations, headline=first_advice(recommendations) or found.headline
+        found,
+        recommendations=recommendations,
+        headline=first_advice(recommendations) or found.headline,
+        gain_of_all=gain_of_all(training, found, recommendations),
     )
 
 
@@ -132,7 +142,7 @@ def explain_without_advice(
         not_measured=tuple(reason for reason in reasons if reason),
         warnings=tuple(_warnings(recorded)),
         waits=waiting,
-        oversubscription=oversubscription(capture, uses),
+        oversubscription=oversubscription(capture, uses, (driver.process, driver.thread)),
         lines=_lines(recorded),
         phases=phases,
         hot_lines=_hot_lines(capture, driver),
@@ -278,6 +288,11 @@ def _unknown(
         reasons.append("memory growth of regions: memory was not sampled")
     if all(n.device_ns is None for n in everything.nodes):
         reasons.append("device time: no region was timed on a device")
+    if core_time(driver.process, driver.thread) is None:
+        reasons.append(
+            "whether your training thread had a core: this system, or the version that recorded the run, "
+            "does not report time in the run queue"
+        )
     without_cpu = sum(t.cpu_ns is None for t in capture.threads)
     if without_cpu:
         reasons.append(

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 # An option changes training itself (more envs, fewer updates): faster, but not the same work.
 Tier = Literal["high", "medium", "low", "option", "not_worth_optimising"]
-Safety = Literal["safe", "semantic"]  # gives the same results; may change learning
+# safe: equal to the bit; rounding: equal up to rounding; semantic: may change learning
+Safety = Literal["safe", "rounding", "semantic"]
 Effort = Literal["minutes", "hours", "days"]
 ProvableBy = Literal["environment", "patch", "flag", "hand"]  # how the change can be made for a test
 
@@ -130,9 +131,9 @@ class RegionGrowth:
     name: str
     exponent: Estimate  # cost per call ~ work ** exponent
     kendall_p: float
-    flagged: bool  # interval above 0.15 and p < 0.001
-    early_ns: float  # cost per call in the early stretch
-    late_ns: float  # cost per call in the late stretch
+    flagged: bool  # it grows, compared with the other regions and per env step as well
+    early_ns: float  # cost per call in the early stretch, at the usual pace of the other regions
+    late_ns: float  # the same in the late stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +192,19 @@ class Oversubscription:
     threads_from: str  # where that number comes from, such as "OMP_NUM_THREADS"
     cores_granted: float
     factor: float  # processes x threads_each / cores_granted
-    cpu_share_of_busy: float | None  # CPU time / busy time; below 1: threads had no core all the time
+    cpu_share_of_busy: float | None  # CPU time / busy time
     summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTime:
+    """What the system did with the driving thread and its process, as shares of the thread's wall time."""
+
+    on_core: float
+    run_queue: float  # ready to run, but without a core
+    pool_on_core: float | None  # threads that run no Python (pools of OpenMP, MKL), added up
+    pool_run_queue: float | None
+    taken_off_per_s: float | None  # involuntary switches: it had to leave its core
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +216,15 @@ class RooflineRow:
     measured_ns: float  # per call
     limit_ns: float
     ratio: float  # measured / limit, >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The time of the driving thread that a recommendation is about."""
+
+    regions: tuple[tuple[str, ...], ...] = ()  # paths of regions
+    own: bool = False  # own time of these regions only; False: with everything inside them
+    sampled: tuple[int, ...] = ()  # indices into Process.paths, for lines of the user's code
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +245,8 @@ class Recommendation:
     region: str  # the region it is about, "" for the whole run
     plan: dict[str, Any]  # the plan of an experiment that would prove it, as plain data
     prove_command: str  # the command that tests it
+    claim: Claim | None = None  # None: it is about the whole run
+    part_of: int | None = None  # number of the recommendation that most of its time belongs to as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,3 +305,4 @@ class Findings:
     lines: tuple[LineShare, ...] = ()  # largest share first; empty if lines were not sampled
     phases: Phases | None = None  # None: nothing was recorded
     hot_lines: tuple[HotLine, ...] = ()  # most time first; empty if lines were not sampled
+    gain_of_all: Estimate | None = None  # of all advice that keeps results; None: fewer than two known gains

@@ -8,17 +8,23 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from hotloop.analysis.advice import BUILT_IN
+from hotloop.analysis.advice.claims import (
+    combined_gain,
+    keeps_results,
+    time_table,
+    without_double_promises,
+)
 from hotloop.analysis.advice.commands import prove_command
 from hotloop.analysis.advice.run_view import RunView, view_run
-from hotloop.analysis.findings import Effort, Findings, Recommendation, Tier
+from hotloop.analysis.findings import Effort, Estimate, Findings, Recommendation, Tier
 from hotloop.capture.model import Capture
 
 AdviceFunction = Callable[[RunView], Recommendation | Sequence[Recommendation] | None]
 
 EFFORT: dict[Effort, float] = {"minutes": 1.0, "hours": 1.5, "days": 3.0}  # divides the gain
-# An unknown gain ranks like a gain of this size with low confidence.
-UNKNOWN_GAIN: dict[Tier, float] = {"high": 0.5, "medium": 0.15, "low": 0.03, "not_worth_optimising": 0.0}
-UNKNOWN_CONFIDENCE = 0.3
+# Time saved that an unknown gain ranks like: strong evidence comes first, since its test is short.
+UNKNOWN: dict[Tier, float] = {"high": 3.0, "medium": 0.045, "low": 0.01}
+LAST: dict[Tier, int] = {"option": 1, "not_worth_optimising": 2}  # tiers that come after all others
 
 
 class AdviceWarning(UserWarning):
@@ -28,7 +34,7 @@ class AdviceWarning(UserWarning):
 def recommend(
     capture: Capture, findings: Findings, advice: Iterable[AdviceFunction] | None = None
 ) -> tuple[Recommendation, ...]:
-    """All recommendations, best first; "not_worth_optimising" comes last.
+    """All recommendations, best first; options come after them, "not_worth_optimising" comes last.
 
     `advice` replaces the built-in functions; to add some, pass `(*BUILT_IN, mine)`. A function that raises,
     or returns anything but a recommendation or None, is skipped with an `AdviceWarning`.
@@ -36,11 +42,20 @@ def recommend(
     run = view_run(capture, findings)
     if run is None:
         return ()
-    found: list[Recommendation] = []
     for function in BUILT_IN if advice is None else advice:
-        found += _ask(function, run)
-    found.sort(key=lambda one: (one.tier == "not_worth_optimising", -worth(one), one.name))
+        run.given.extend(_ask(function, run))
+    found = sorted(run.given, key=lambda one: (LAST.get(one.tier, 0), -worth(one), one.name))
+    found = without_double_promises(found, time_table(run))
     return tuple(_with_proof(capture, number, one) for number, one in enumerate(found, 1))
+
+
+def gain_of_all(
+    capture: Capture, findings: Findings, recommendations: Sequence[Recommendation]
+) -> Estimate | None:
+    """Predicted speed-up if all advice that keeps results were followed; None for fewer than two gains."""
+    promises = [one for one in recommendations if keeps_results(one)]
+    run = view_run(capture, findings) if len(promises) > 1 else None
+    return combined_gain(promises, time_table(run)) if run is not None else None
 
 
 def _with_proof(capture: Capture, number: int, advice: Recommendation) -> Recommendation:
@@ -58,7 +73,7 @@ def worth(advice: Recommendation) -> float:
     """
     effort = EFFORT[advice.effort]
     if advice.gain is None:
-        return UNKNOWN_GAIN[advice.tier] * UNKNOWN_CONFIDENCE / effort
+        return UNKNOWN.get(advice.tier, 0.0) / effort
     saved = 1 - 1 / max(advice.gain.value, 1.0)
     sure = 1 - 1 / max(advice.gain.low, 1.0)
     confidence = max(sure / saved, 0.1) if saved > 0 else 0.1

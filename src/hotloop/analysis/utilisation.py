@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from hotloop._util import units
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.findings import Oversubscription, ThreadUse, Waits
+from hotloop.analysis.findings import CoreTime, Oversubscription, ThreadUse, Waits
 from hotloop.analysis.tree import thread_label
 from hotloop.capture.model import Capture, Process, Thread
+from hotloop.capture.scheduling import Counts
 
 NOTABLE = 0.05  # smaller shares of waiting are not mentioned
+NOT_WORK = ("import", "compile")  # regions of a process that only gets ready
 _LEAST_OVERLAP = 0.2  # processes that live for less of the longest one's life are ignored
 
 
@@ -97,24 +102,122 @@ def others_may_hold_up(found: Waits | None) -> bool:
     return found.driver_share >= NOTABLE and found.others_share < max(found.driver_share / 2, NOTABLE)
 
 
-def oversubscription(capture: Capture, uses: tuple[ThreadUse, ...]) -> Oversubscription | None:
+# -- cores and compute threads ---------------------------------------------------------------------
+
+
+def core_time(process: Process, thread: Thread) -> CoreTime | None:
+    """What the system did with a thread between its start and its end; None if it does not report that."""
+    figures = thread.scheduling
+    if figures is None or figures.on_core_ns is None or figures.run_queue_ns is None:
+        return None
+    span = _covered(figures.time_ns, thread.start_ns, thread.end_ns)
+    if span is None:
+        return None
+    on_core, run_queue = (
+        _share(figures.time_ns, values, span) for values in (figures.on_core_ns, figures.run_queue_ns)
+    )
+    pools = process.scheduling
+    pool_on_core = pool_run_queue = None
+    if pools is not None and (covered := _covered(pools.time_ns, *span)) is not None:
+        pool_on_core = _share(pools.time_ns, pools.native_on_core_ns, covered)
+        pool_run_queue = _share(pools.time_ns, pools.native_run_queue_ns, covered)
+    taken_off = _share(figures.time_ns, figures.involuntary_switches, span)
+    return CoreTime(
+        on_core=min(on_core or 0.0, 1.0),
+        run_queue=min(run_queue or 0.0, 1.0),
+        pool_on_core=pool_on_core,
+        pool_run_queue=pool_run_queue,
+        taken_off_per_s=None if taken_off is None else 1e9 * taken_off,
+    )
+
+
+def _covered(time_ns: Counts, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
+    """The part of a stretch that the rows cover; None if that is less than half of it."""
+    if len(time_ns) < 2:
+        return None
+    first, last = max(int(time_ns[0]), begin_ns), min(int(time_ns[-1]), end_ns)
+    return (first, last) if last - first > (end_ns - begin_ns) / 2 > 0 else None
+
+
+def _share(time_ns: Counts, values: Counts | None, span: tuple[int, int]) -> float | None:
+    """How much a cumulative figure grew in a stretch, per nanosecond of it."""
+    if values is None:
+        return None
+    origin = time_ns[0]
+    at = np.interp(np.array(span, dtype=np.float64) - float(origin), (time_ns - origin), values)
+    return float(at[1] - at[0]) / (span[1] - span[0])
+
+
+def compute_threads(process: Process, machine: dict[str, Any]) -> tuple[int | None, str]:
+    """Compute threads that a process may use for one call, and where that number comes from."""
+    for setting in reversed(process.thread_settings):
+        if setting.time_ns > process.end_ns:
+            continue
+        values = setting.values
+        if isinstance(values.get("torch"), int):
+            return int(values["torch"]), "torch"
+        given = _from_variables(values)
+        if given is not None:
+            return given
+        break
+    return threads_each(machine)
+
+
+def threads_each(machine: dict[str, Any]) -> tuple[int | None, str]:
+    """Compute threads that a process starts by default, and where that number comes from."""
+    given = _from_variables(machine.get("threads_env") or {})
+    if given is not None:
+        return given
+    present = machine.get("cores_present")
+    if isinstance(present, int) and present > 0:
+        return present, "no limit is set, so libraries use every core they see"
+    return None, ""
+
+
+def _from_variables(values: dict[str, Any]) -> tuple[int, str] | None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        text = str(values.get(name) or "").split(",")[0]
+        if text.isdigit() and int(text) > 0:
+            return int(text), name
+    return None
+
+
+def working_processes(capture: Capture) -> tuple[Process, ...]:
+    """Processes that did more than import code: no fork servers, resource trackers or launchers."""
+    return tuple(process for process in capture.processes if any(map(_works, process.threads)))
+
+
+def _works(thread: Thread) -> bool:
+    spent_ns = sum(node.total_ns for node in thread.root.children if node.name not in NOT_WORK)
+    return spent_ns > 0.01 * thread.wall_ns or thread.progress.env_steps + thread.progress.updates > 0
+
+
+def oversubscription(
+    capture: Capture, uses: tuple[ThreadUse, ...], driver: tuple[Process, Thread] | None = None
+) -> Oversubscription | None:
     """Processes x compute threads against the cores granted; None if those are unknown."""
     machine = capture.machine
     cores = machine.get("cores_granted")
-    if not isinstance(cores, (int, float)) or cores <= 0 or not capture.processes:
+    working = working_processes(capture)
+    if not isinstance(cores, (int, float)) or cores <= 0 or not working:
         return None
-    each, source = threads_each(machine)
+    found = [compute_threads(process, machine) for process in working]
+    each, source = max(found, key=lambda pair: pair[0] or 0)
     if each is None:
         return None
-    processes = processes_at_once(capture)
+    processes = processes_at_once(working)
     factor = processes * each / cores
     busy_ns = sum(u.busy_ns for u in uses if u.cpu_ns is not None)
     cpu_ns = sum(min(u.cpu_ns, u.busy_ns) for u in uses if u.cpu_ns is not None)
-    many = "processes" if processes > 1 else "process"
-    summary = f"{processes} {many} x {each} compute threads on {cores:g} cores"
+    many, threads = "process" if processes == 1 else "processes", "thread" if each == 1 else "threads"
+    summary = f"{processes} {many} x {each} compute {threads} on {cores:g} cores"
     if factor > 1:
+        summary += f": {factor:.1f} threads per core"
+    time = core_time(*driver) if driver is not None else None
+    if time is not None:
         summary += (
-            f": {factor:.1f} threads per core; set OMP_NUM_THREADS=1 in the worker processes to avoid that"
+            f". Your training thread was on a core {units.percent(time.on_core)} of the time and ready to "
+            f"run, but without a core, {units.percent(time.run_queue)}"
         )
     return Oversubscription(
         processes=processes,
@@ -127,22 +230,9 @@ def oversubscription(capture: Capture, uses: tuple[ThreadUse, ...]) -> Oversubsc
     )
 
 
-def threads_each(machine: dict[str, Any]) -> tuple[int | None, str]:
-    """Compute threads that a process starts by default, and where that number comes from."""
-    given = machine.get("threads_env") or {}
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        text = str(given.get(name, "")).split(",")[0]
-        if text.isdigit() and int(text) > 0:
-            return int(text), name
-    present = machine.get("cores_present")
-    if isinstance(present, int) and present > 0:
-        return present, "no limit is set, so libraries use every core they see"
-    return None, ""
-
-
-def processes_at_once(capture: Capture) -> int:
+def processes_at_once(processes: Sequence[Process]) -> int:
     """The largest number of processes alive at once, without those under a fifth of the longest life."""
-    lives = [(p.start_real_ns, p.start_real_ns + max(p.end_ns - p.start_ns, 1)) for p in capture.processes]
+    lives = [(p.start_real_ns, p.start_real_ns + max(p.end_ns - p.start_ns, 1)) for p in processes]
     longest = max(end - start for start, end in lives)
     lives = [life for life in lives if life[1] - life[0] >= _LEAST_OVERLAP * longest]
     # At the same moment, ends sort before starts: back to back is not at once.

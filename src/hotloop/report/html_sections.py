@@ -14,6 +14,7 @@ from hotloop.report.safe_text import words
 from hotloop.report.text import (
     NOT_WORTH,
     OPTION,
+    SAFETY,
     gain,
     phases_text,
     rate_text,
@@ -103,7 +104,7 @@ def card(number: int, r: Recommendation, most: float) -> str:
     chips = (
         f'<span class="chip {"high" if r.tier == "high" else ""}">{r.tier} impact</span>'
         f'<span class="chip">{r.effort} of work</span>'
-        f'<span class="chip">{"same results" if r.safety == "safe" else "may change learning"}</span>'
+        f'<span class="chip">{SAFETY[r.safety]}</span>'
     )
     evidence = "".join(f"<li>{m.prose(found, 600)}</li>" for found in r.evidence)
     where = f' <span class="muted">at <code>{m.text(r.site, 120)}</code></span>' if r.site else ""

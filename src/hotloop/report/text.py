@@ -28,6 +28,11 @@ MOST_GROWTH = 6
 MOST_LINES = 6
 NOT_WORTH = "not_worth_optimising"
 OPTION = "option"
+SAFETY = {
+    "safe": "same results",
+    "rounding": "same results up to rounding",
+    "semantic": "may change learning",
+}
 
 
 def terminal(
@@ -177,6 +182,9 @@ def recommendations(findings: Findings, pen: Pen) -> str:
     blocks = [recommendation(n, r, pen) for n, r in worth[:MOST_RECOMMENDATIONS]]
     if blocks:
         lines.append("\n\n".join(blocks))
+    if findings.gain_of_all is not None:
+        said = f"All advice that keeps results, together: {gain(findings.gain_of_all)} predicted."
+        lines.append("\n" + pen.wrap(said, "  "))
     if len(worth) > MOST_RECOMMENDATIONS:
         lines.append(f"\n  {len(worth) - MOST_RECOMMENDATIONS} more in the HTML report.")
     for tier, heading in ((OPTION, "Options that change training"), (NOT_WORTH, "Not worth optimising")):
@@ -202,7 +210,7 @@ def no_advice(findings: Findings) -> str:
 
 def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:
     """One piece of advice."""
-    safety = "same results" if advice.safety == "safe" else "may change learning"
+    safety = SAFETY[advice.safety]
     predicted = f"predicted {gain(advice.gain)}" if advice.gain else "gain unknown until tested"
     title = pen.wrap(advice.title, f"  {number}. ", "     ").split("\n")
     lines = [pen.paint(line, "bold") for line in title]

@@ -1,7 +1,8 @@
 """Made-up runs for testing advice, as captures: some with a planted defect, some healthy.
 
-Every function in `DEFECTS` returns a capture and the name of the recommendation that must come first. For
-the captures in `CLEAN`, nothing above low impact may be recommended. Region names are mixed on purpose:
+Every function in `DEFECTS` returns a capture and the name of the recommendation that must come first. Those
+in `OPTIONS` return a capture and the name of the option that must be listed. For the captures in `CLEAN`,
+nothing above low impact may be recommended. Region names are mixed on purpose:
 hotloop's own, and names as users choose them.
 """
 
@@ -127,16 +128,6 @@ def one_env_for_each_policy_call() -> Planted:
         **learn(120),
     }
     return make_capture(loop, env_steps=4000, updates=120, facts=TORCH), "too_few_envs"
-
-
-def policy_as_expensive_as_a_batch() -> Planted:
-    """A policy call for 8 envs costs more than the learner's forward on a batch."""
-    loop = {
-        "get_action": Spec(1500, 900 * US, site="agent.py:20"),
-        "env_step": Spec(1500, 500 * US),
-        **learn(700),
-    }
-    return make_capture(loop, env_steps=8 * 1500, updates=700, facts=TORCH), "policy_without_inference_mode"
 
 
 # -- workers -------------------------------------------------------------------------------------
@@ -301,7 +292,9 @@ def board_drawn_piece_by_piece() -> Planted:
 
 def frame_shrunk_at_each_step() -> Planted:
     """A large frame is drawn fast and shrunk slowly."""
-    step = Spec(2000, 200 * US, {"shrink_frame": Spec(2000, 1.1 * MS, site="wrappers.py:14")})
+    step = Spec(
+        2000, 200 * US, {"shrink_frame": Spec(2000, 1.1 * MS, category="rendering", site="wrappers.py:14")}
+    )
     loop = {"policy_forward": Spec(2000, 200 * US), "env_step": step, **learn(100)}
     return make_capture(loop, env_steps=2000, updates=100, facts=TORCH), "resizing"
 
@@ -327,12 +320,13 @@ def log_that_is_rewritten() -> Planted:
 
 
 def collector_pauses_everywhere() -> Planted:
-    """Pauses of 60 ms hit every region now and then, on the CPU."""
+    """The garbage collector runs inside every region, for a third of the time."""
+    pause = {"gc_pause": Spec(8, 60 * MS, category="framework")}
     loop = {
-        "choose": Spec(3000, 100 * US, pauses=(5, 60 * MS)),
-        "world": Spec(3000, 150 * US, pauses=(6, 70 * MS)),
-        "keep": Spec(3000, 40 * US, pauses=(4, 65 * MS)),
-        "fit": Spec(300, 800 * US, pauses=(3, 60 * MS)),
+        "choose": Spec(3000, 100 * US, pause),
+        "world": Spec(3000, 150 * US, pause),
+        "keep": Spec(3000, 40 * US, pause),
+        "fit": Spec(300, 800 * US),
     }
     return make_capture(loop, env_steps=3000, updates=300), "garbage_collection_pauses"
 
@@ -351,13 +345,9 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     memory_store_for_each_env,
     features_for_each_env,
     batch_of_samples_one_by_one,
-    updates_for_a_quarter_of_256_envs,
-    three_updates_for_each_step,
     observations_moved_one_by_one,
     loss_item_in_every_update,
     policy_called_env_by_env,
-    one_env_for_each_policy_call,
-    policy_as_expensive_as_a_batch,
     cheap_envs_in_processes,
     expensive_envs_one_after_another,
     loader_processes_for_small_data,
@@ -379,6 +369,13 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     log_that_is_rewritten,
     collector_pauses_everywhere,
     buffer_larger_than_memory,
+)
+
+# Runs in which another amount of work would be faster: an option, since it changes training.
+OPTIONS: tuple[Callable[[], Planted], ...] = (
+    updates_for_a_quarter_of_256_envs,
+    three_updates_for_each_step,
+    one_env_for_each_policy_call,
 )
 
 
@@ -436,6 +433,40 @@ def clean_sac() -> Capture:
     return make_capture(loop, env_steps=1500, updates=1500, facts=TORCH, noise=0.1)
 
 
+def clean_costly_policy() -> Capture:
+    """A policy call for 8 envs takes longer than the learner's forward pass; nothing says why."""
+    loop = {
+        "get_action": Spec(1500, 900 * US, site="agent.py:20"),
+        "env_step": Spec(1500, 500 * US),
+        **learn(700),
+    }
+    return make_capture(loop, env_steps=8 * 1500, updates=700, facts=TORCH)
+
+
+def clean_resets_inside_steps() -> Capture:
+    """TorchRL steps and resets in one call; the name has both words."""
+    loop = {
+        "policy_forward": Spec(3000, 150 * US),
+        "step_and_maybe_reset": Spec(3000, 500 * US, category="environment"),
+        "before env_reset": Spec(40, 9 * MS, category="other"),
+        **learn(200),
+    }
+    return make_capture(loop, env_steps=16 * 3000, updates=200, episodes=40, facts=TORCH)
+
+
+def clean_vector_env_in_processes() -> Capture:
+    """Eight env processes that a learner drives step by step, with a fork server that only imports."""
+    worker = ThreadSpec({"env_step": Spec(1500, 1.4 * MS)}, cpu=0.5)
+    server = ThreadSpec({"import": Spec(40, MS)}, cpu=0.1)
+    loop = {
+        "policy_forward": Spec(1500, 200 * US),
+        "AsyncVectorEnv.step_wait": Spec(1500, 1.6 * MS),
+        **learn(90),
+    }
+    processes = [ProcessSpec([worker], label=f"env-{i}") for i in range(8)] + [ProcessSpec([server])]
+    return make_capture(loop, env_steps=8 * 1500, updates=90, processes=processes, facts=TORCH)
+
+
 def clean_pipeline() -> Capture:
     """Collectors and a learner in parallel, all busy, one compute thread each."""
     work = {
@@ -454,5 +485,8 @@ CLEAN: tuple[Callable[[], Capture], ...] = (
     clean_ppo_that_learns,
     clean_dqn,
     clean_sac,
+    clean_costly_policy,
+    clean_resets_inside_steps,
+    clean_vector_env_in_processes,
     clean_pipeline,
 )

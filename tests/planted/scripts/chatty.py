@@ -20,7 +20,7 @@ with tempfile.TemporaryFile("w") as out:
         with profile("play"):
             states = np.tanh(states + rng.normal(scale=0.1, size=states.shape) + moves[:, None] * 0.01)
         progress(env_steps=WORLDS)
-        with profile("journal"):
+        with profile("journal", "logging"):
             out.write(",".join(f"{value:.6f}" for value in states[:, :6].ravel()) + f",{turn}\n")
             out.flush()
             os.fstat(out.fileno())

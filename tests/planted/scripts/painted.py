@@ -23,7 +23,7 @@ def paint(where):
 
 for _ in turns(7000):
     with profile("turn"):
-        with profile("paint_board"):
+        with profile("paint_board", "rendering"):
             seen = paint(robot)
         with profile("net"):
             move = int((seen.ravel() / 255.0 @ weights).argmax())

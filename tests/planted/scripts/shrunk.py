@@ -15,7 +15,7 @@ for _ in turns(1100):
         place = (place + 7) % 300
         picture = background.copy()
         picture[place : place + 20, place : place + 20] = 255
-    with profile("shrink"):
+    with profile("shrink", "rendering"):
         small = picture.astype(np.float64).reshape(84, 4, 84, 4).mean(axis=(1, 3)).astype(np.uint8)
     with profile("brain"):
         move = int((small.ravel() / 255.0 @ weights).argmax())

@@ -6,6 +6,7 @@ The name of a recommendation is the name of the function that made it.
 from hotloop.analysis.advice import (
     batching,
     environment,
+    hot_code,
     learner,
     memory_and_gc,
     pipeline,
@@ -16,6 +17,7 @@ from hotloop.analysis.advice import (
 )
 
 BUILT_IN = (
+    hot_code.slow_idioms,
     batching.replay_item_by_item,
     batching.per_item_calls,
     batching.batch_item_by_item,
@@ -24,7 +26,6 @@ BUILT_IN = (
     learner.synchronising_calls,
     policy.policy_one_by_one,
     policy.too_few_envs,
-    policy.policy_without_inference_mode,
     workers.env_workers_cost_more_than_work,
     workers.envs_one_after_another,
     workers.loader_workers_on_small_data,
@@ -43,6 +44,7 @@ BUILT_IN = (
     environment.costly_resets,
     memory_and_gc.garbage_collection_pauses,
     memory_and_gc.memory_will_not_fit,
+    hot_code.hottest_code,
     whole_run.growing_cost,
     whole_run.mostly_unnamed,
     whole_run.costly_regions,

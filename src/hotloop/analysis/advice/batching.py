@@ -11,7 +11,7 @@ from hotloop.analysis.findings import Recommendation
 LEAST_SHARE = 0.05  # of the wall time; less is not worth advice
 LEAST_ITEMS = 4  # calls where one would be enough
 SMALL_NS = 5e6  # longer calls do real work; the loop around them is not the problem
-PLAIN = frozenset({"replay", "data", "other", "framework"})
+PLAIN = frozenset({"replay", "data", "other"})
 
 
 def replay_item_by_item(run: RunView) -> Recommendation | None:
@@ -60,7 +60,7 @@ def per_item_calls(run: RunView) -> Recommendation | None:
         evidence,
         "Work on arrays with a leading env axis instead of calling it in a Python loop.",
         run.gain([row], (0.5, 1 - 1 / each)),
-        Change("replace the loop over envs by one call on arrays", effort="hours", safety="safe"),
+        Change("replace the loop over envs by one call on arrays", effort="hours", safety="rounding"),
     )
 
 
@@ -69,14 +69,12 @@ def batch_item_by_item(run: RunView) -> Recommendation | None:
 
     def wanted(row: RegionRow) -> bool:
         each = run.per_update(row)
-        if row.category not in PLAIN or each < 2 * LEAST_ITEMS or row.mean_ns > SMALL_NS:
+        if row.category not in PLAIN or row.is_gap or each < 2 * LEAST_ITEMS or row.mean_ns > SMALL_NS:
             return False
-        # A rollout also makes many calls per update. Only calls at the learner's pace count: those inside a
-        # region that runs once per update, or more calls than env steps.
+        # A rollout also makes many calls per update: only calls inside a region that runs once per update
+        # belong to the learner's batch. A region with others inside is no single item.
         inside = any(near(other.calls, run.updates) for other in run.above(row))
-        in_rhythm = run.iterations > 0 and (near(row.calls, run.iterations) or near(row.calls, run.env_steps))
-        beyond = run.env_steps > 0 and row.calls > 1.5 * run.env_steps
-        return inside or (beyond and not in_rhythm)
+        return inside and row.end == row.number + 1
 
     row = _largest(run, wanted)
     if row is None:
@@ -93,7 +91,7 @@ def batch_item_by_item(run: RunView) -> Recommendation | None:
         row,
         f"Gather the learner's batch with one index (`{row.name}`)",
         evidence,
-        "Draw all indices at once and index preallocated arrays with them.",
+        "Draw the same indices as now, then index preallocated arrays with all of them at once.",
         run.gain([row], (0.6, 0.98)),
         Change("replace the loop over samples by indexing arrays once", effort="hours", safety="safe"),
     )
@@ -108,6 +106,7 @@ def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
         stores = row.category == "replay" or row.name_has(STORING)
         return (
             row.category in PLAIN
+            and not row.is_gap
             and stores == storing
             and not row.name_has(TRANSFERRING)
             and not row.name_has(CHOOSING)  # policy calls have advice of their own

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, advise, rate, times, took
-from hotloop.analysis.advice.run_view import DRAWING, RESETTING, RESIZING, RegionRow, RunView
+from hotloop.analysis.advice.run_view import RESIZING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
 EVERY_STEP = 0.5  # calls per env step that count as every step
-MAYBE_RESETTING = ("environment", "other", "data", "framework")
-MAYBE_DRAWING = ("rendering", "environment", "other", "data", "framework")
+MAYBE_RESETTING = ("environment", "other")
 
 
 def rendering_in_python(run: RunView) -> Recommendation | None:
     """Observations are drawn slowly at (nearly) every env step."""
 
     def wanted(row: RegionRow) -> bool:
-        draws = row.category == "rendering" or (row.category in MAYBE_DRAWING and row.name_has(DRAWING))
-        return draws and not row.name_has(RESIZING) and run.per_env_step(row) >= EVERY_STEP
+        draws = row.category == "rendering" and not row.is_gap and not row.name_has(RESIZING)
+        return draws and run.per_env_step(row) >= EVERY_STEP
 
     rows = run.outermost(wanted)
     if not rows:
@@ -48,7 +47,7 @@ def rendering_in_python(run: RunView) -> Recommendation | None:
         "If the agent does not use the image, do not render it while training. If it does: cache the "
         "background, redraw only what moved, index a table of tiles, or compile the drawing with numba.",
         run.gain([row], (0.5 * left, 0.95 * left)),
-        Change("cache the background, draw by indexing arrays", effort="hours", safety="safe"),
+        Change("cache the background, draw by indexing arrays", effort="hours", safety="semantic"),
     )
 
 
@@ -56,9 +55,8 @@ def resizing(run: RunView) -> Recommendation | None:
     """Frames are made larger than the network's input and shrunk at every step."""
 
     def wanted(row: RegionRow) -> bool:
-        return (
-            row.category in MAYBE_DRAWING and row.name_has(RESIZING) and run.per_env_step(row) >= EVERY_STEP
-        )
+        resizes = row.category == "rendering" and row.name_has(RESIZING) and not row.is_gap
+        return resizes and run.per_env_step(row) >= EVERY_STEP
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.05]
     if not rows:
@@ -82,12 +80,23 @@ def resizing(run: RunView) -> Recommendation | None:
 
 
 def costly_resets(run: RunView) -> Recommendation | None:
-    """Resets take as long as steps."""
-    rows = run.outermost(lambda row: row.name_has(RESETTING) and row.category in MAYBE_RESETTING)
-    share = sum(row.share for row in rows)
-    steps = run.outermost(lambda row: row.category == "environment" and not row.name_has(RESETTING))
+    """Resets, one per episode, take a noticeable share and far longer than a step."""
+    episodes = run.capture.progress.episodes
+    steps = run.outermost(lambda row: row.category == "environment" and not run.is_reset(row))
+    if not steps or not run.env_steps:
+        return None
     step_share = sum(row.share for row in steps)
-    if not rows or share < 0.1 or share < 0.5 * step_share:
+    step_ns = sum(row.total_ns for row in steps) / run.env_steps
+
+    def wanted(row: RegionRow) -> bool:
+        # A region that runs at every step does not reset at each of its calls.
+        rare = near(row.calls, episodes, 0.25) if episodes else row.calls < 0.5 * run.env_steps
+        return run.is_reset(row) and row.category in MAYBE_RESETTING and rare and row.mean_ns >= 3 * step_ns
+
+    rows = [row for row in run.rows if wanted(row) and not any(wanted(other) for other in run.above(row))]
+    rows.sort(key=lambda row: -row.total_ns)
+    share = sum(row.share for row in rows)
+    if share < 0.1:
         return None
     row = rows[0]
     return advise(
@@ -97,11 +106,12 @@ def costly_resets(run: RunView) -> Recommendation | None:
         f"Make resets cheaper (`{row.name}` takes {percent(share)})",
         [
             took(row),
-            f"Steps take {percent(step_share)}.",
+            f"A step takes {duration(step_ns)}, all steps together {percent(step_share)}.",
             "Assumption: reusing objects and preparing start states ahead saves between 33 % and 90 % of it.",
         ],
         "Build what does not change once, in the constructor; restore a saved start state; prepare the next "
         "start state while the other envs step.",
         run.gain(rows, (1 / 3, 0.9)),
-        Change("move construction out of reset()", effort="hours", safety="safe"),
+        Change("move construction out of reset()", effort="hours", safety="semantic"),
+        claimed=rows,
     )

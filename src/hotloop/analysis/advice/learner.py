@@ -11,6 +11,7 @@ LEAST_SHARE = 0.05
 LEARNER_SHARE = 0.4  # a learner with a smaller share does not hold up training
 UPDATES_PER_ITERATION = 4.0
 UPDATES_PER_ENV_STEP = 0.1  # classic DQN makes 0.25 with one env
+LEAST_TRANSFERS = 8  # a batch has about five parts that cannot be stacked
 CUT = 4  # the proposed change: a quarter of the updates
 
 
@@ -43,6 +44,8 @@ def too_many_updates(run: RunView) -> Recommendation | None:
         "larger batches often learn as much.",
         run.gain(rows, 1 - 1 / CUT),
         Change("fewer gradient_steps, or a larger train_freq", "minutes", "semantic", "flag"),
+        tier="option",
+        claimed=rows,
     )
 
 
@@ -53,7 +56,7 @@ def transfers_one_by_one(run: RunView) -> Recommendation | None:
         moves = row.category == "transfer" or (
             row.category in ("other", "data", "replay", "policy", "framework") and row.name_has(TRANSFERRING)
         )
-        return moves and _each(run, row) >= 4 and row.mean_ns < 2e6
+        return moves and not row.is_gap and _each(run, row) >= LEAST_TRANSFERS and row.mean_ns < 2e6
 
     rows = [row for row in run.outermost(wanted) if row.share >= LEAST_SHARE]
     if not rows:
@@ -96,7 +99,7 @@ def synchronising_calls(run: RunView) -> Recommendation | None:
     def wanted(row: RegionRow) -> bool:
         waits = row.category in ("wait", "transfer", "other", "logging", "loss", "policy")
         host_only = (row.node.device_ns or 0) < 0.2 * row.total_ns  # it computes nothing on the device
-        often = max(run.per_update(row), run.per_iteration(row)) >= 0.9
+        often = max(run.per_update(row), run.per_iteration(row)) >= 0.9 and not row.is_gap
         one = max(run.per_update(row), run.per_iteration(row)) < 4 or row.name_has(SYNCHRONISING)
         spoken = row.name_has(SYNCHRONISING) or row.category == "wait"
         return waits and host_only and often and one and spoken

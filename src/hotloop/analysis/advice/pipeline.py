@@ -6,6 +6,7 @@ Lock waits are covered by `workers.lock_wait`, which applies to any threads.
 from __future__ import annotations
 
 from hotloop._util.units import percent, size
+from hotloop.analysis.advice.commands import is_hotloop
 from hotloop.analysis.advice.recommendation import Change, advise
 from hotloop.analysis.advice.run_view import LEARNER, RegionRow, RunView, Worker
 from hotloop.analysis.advice.workers import starved_learner
@@ -34,8 +35,9 @@ def experience_dropped(run: RunView) -> Recommendation | None:
             f"{size(lost)} of transitions were dropped, {percent(share)} of what was collected; the work of "
             "collecting them was wasted.",
         ],
-        "Let a full queue block the collector (the default without --drop-when-full). If the learner cannot "
-        "keep up, use fewer collectors or a lower --replay-ratio.",
+        f"Let a full queue block the collector{_flag(run, 'the default without --drop-when-full')}. If the "
+        "learner cannot keep up, use fewer collectors or fewer updates per env step"
+        f"{_flag(run, '--replay-ratio')}.",
         None,
         Change("back-pressure instead of drops", effort="minutes", safety="semantic", provable_by="flag"),
         tier="high" if share > 0.1 else "medium",
@@ -60,9 +62,8 @@ def production_below_consumption(run: RunView) -> Recommendation | None:
             f"The learner waited for experience {percent(waiting_ns / _span_ns(run))} of the time; "
             f"{len(collectors)} collectors waited for a free slot {percent(held_up)} of theirs.",
         ],
-        "More envs per collector (--envs) cost least; then more collectors while cores are free; then "
-        "cheaper env steps and a smaller network. A higher --replay-ratio also keeps the learner busy, but "
-        "changes training.",
+        f"More envs per collector{_flag(run, '--envs')} cost least; then more collectors while cores are "
+        "free; then cheaper env steps and a smaller network.",
         None,
         Change("more envs per collector", effort="minutes", safety="semantic", provable_by="flag"),
         tier="medium",
@@ -92,17 +93,29 @@ def learner_under_used(run: RunView) -> Recommendation | None:
             f"It learned for {percent(busy_ns / span_ns)} of the time (80 % is healthy) and waited for "
             f"{percent(waiting_ns / span_ns)}; the rest went to {names or 'time in no region'}.",
         ],
-        "Take experience in larger batches (--experience-batch-size), save and log less often, store frames "
-        "once and copy them straight into the replay buffer.",
+        f"Take experience in larger batches{_flag(run, '--experience-batch-size')}, save and log less often, "
+        "store frames once and copy them straight into the replay buffer.",
         None,
-        Change("larger batches of experience", effort="minutes", safety="safe", provable_by="flag"),
+        Change("larger batches of experience", effort="minutes", safety="semantic", provable_by="flag"),
         tier="medium",
+        claimed=other[:1],
     )
 
 
 def _collectors(run: RunView) -> list[Worker]:
-    """Threads of other processes that step envs."""
-    return [w for w in run.workers if w.process is not run.process and w.work_ns("environment") > 0]
+    """Threads of other processes that step envs and choose actions, for a learner that does neither.
+
+    The processes of a vector env step envs as well, but only when the driving thread asks them to.
+    """
+    if run.driver.progress.env_steps or any(row.category == "environment" for row in run.rows):
+        return []
+    others = [w for w in run.workers if w.process is not run.process]
+    return [w for w in others if w.work_ns("environment") > 0 and w.work_ns("policy") > 0]
+
+
+def _flag(run: RunView, flag: str) -> str:
+    """The flag of hotloop's own pipelines, for a run of one of them."""
+    return f" ({flag})" if is_hotloop(run.capture.command) else ""
 
 
 def _epoch_rows(run: RunView) -> list[RegionRow]:

@@ -1,15 +1,14 @@
-"""What choosing actions costs: one call per env, calls on few observations, calls that build a graph."""
+"""What choosing actions costs: one call per env, calls on few observations."""
 
 from __future__ import annotations
 
-from hotloop._util.units import duration, percent
+from hotloop._util.units import percent
 from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
 from hotloop.analysis.advice.run_view import CHOOSING, RegionRow, RunView, near
 from hotloop.analysis.findings import Recommendation
 
 OVERHEAD_NS = 20_000  # shorter calls have hardly any overhead to save
 LEAST_SHARE = 0.25  # of the wall time; the bar is high, since more envs change training
-LEARNS_FROM = 0.5  # a policy call this close to the learner's forward costs as much as a batch
 
 
 def acting(run: RunView) -> list[RegionRow]:
@@ -17,7 +16,7 @@ def acting(run: RunView) -> list[RegionRow]:
 
     def wanted(row: RegionRow) -> bool:
         chooses = row.category == "policy" or (row.category in ("other", "model") and row.name_has(CHOOSING))
-        return chooses and not _is_in_learner(run, row) and run.per_env_step(row) > 1e-3
+        return chooses and not row.is_gap and not _is_in_learner(run, row) and run.per_env_step(row) > 1e-3
 
     return run.outermost(wanted)
 
@@ -47,9 +46,10 @@ def policy_one_by_one(run: RunView) -> Recommendation | None:
             row,
             f"Call the policy once for all {rate(run.envs)} envs (`{row.name}`)",
             evidence,
-            "Stack the observations of all envs and call the policy once.",
+            "Stack the observations of all envs and call the policy once. Sampled actions then draw other "
+            "random numbers from the same distribution.",
             run.gain([row], (0.4, 1 - 1 / each)),
-            Change("stack observations, call the policy once per step", effort="minutes", safety="safe"),
+            Change("stack observations, call the policy once per step", effort="minutes", safety="semantic"),
         )
     return None
 
@@ -78,42 +78,7 @@ def too_few_envs(run: RunView) -> Recommendation | None:
             "A small network costs almost the same for 8 observations as for 1. Keep n_envs x n_steps and "
             "the updates per env step constant; then only the mix of the data changes.",
             run.gain([row], (share / 2, share)),
-            Change(f"n_envs={target}", effort="minutes", safety="semantic", provable_by="flag"),
-        )
-    return None
-
-
-def policy_without_inference_mode(run: RunView) -> Recommendation | None:
-    """A policy call on a few observations costs as much as the learner's forward pass on a batch."""
-    forward = [
-        row for row in run.rows if row.category == "model" and row.calls and run.per_update(row) >= 0.9
-    ]
-    if not forward or run.envs > 16 or "torch" not in run.capture.facts.get("versions", {}):
-        return None
-    batch_ns = min(row.mean_ns for row in forward)
-    for row in acting(run):
-        if row.share < 0.1 or row.mean_ns < LEARNS_FROM * batch_ns or near(row.calls, run.updates):
-            continue
-        evidence = [
-            took(row),
-            f"It takes {duration(row.mean_ns)} for {rate(run.envs)} observations; the learner's forward pass "
-            f"takes {duration(batch_ns)} for a whole batch, including the autograd graph.",
-            "Assumption: without gradients and with less code around it, 10 % to 50 % of it goes away.",
-        ]
-        return advise(
-            run,
-            "policy_without_inference_mode",
-            row,
-            f"Call the policy in inference mode, with less code around it (`{row.name}`)",
-            evidence,
-            "Wrap it in torch.inference_mode(), skip distributions you do not need, keep the observation a "
-            "tensor; consider torch.compile or a numpy copy of the weights.",
-            run.gain([row], (0.1, 0.5)),
-            Change(
-                "with torch.inference_mode(): around the policy call",
-                effort="minutes",
-                safety="safe",
-                provable_by="patch",
-            ),
+            Change(f"{target} envs", effort="minutes", safety="semantic", provable_by="flag"),
+            tier="option",
         )
     return None

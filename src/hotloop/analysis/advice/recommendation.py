@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
 from hotloop.analysis.advice.run_view import RegionRow, RunView
-from hotloop.analysis.findings import Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
+from hotloop.analysis.findings import Claim, Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
 
 HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of the whole run at which a tier starts
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
@@ -47,27 +48,44 @@ def advise(
     gain: Estimate | None,
     change: Change,
     tier: Tier | None = None,
+    *,
+    claimed: Sequence[RegionRow] | None = None,
+    own: bool = False,
 ) -> Recommendation:
-    """A recommendation about `row` (None: the whole run). `tier` is used if the gain is unknown."""
+    """A recommendation about `row` (None: the whole run).
+
+    `tier` is used if the gain is unknown, or for an option. `claimed` are the regions whose time (with `own`,
+    own time) the change reduces; None: `row`.
+    """
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
+    rows = claimed if claimed is not None else [row] if row is not None else []
     made = Recommendation(
         name=name,
         title=title,
         evidence=tuple(evidence),
         advice=advice,
         gain=gain,
-        tier=tier_of(gain) if gain is not None else tier or "low",
+        tier=tier_of(gain) if gain is not None and tier != "option" else tier or "low",
         effort=change.effort,
         safety=change.safety,
         provable_by=change.provable_by,
-        how_to_change=change.how,
-        site=row.node.site if row is not None else "",
+        how_to_change=_how(run, change),
+        site=run.site_of(row) if row is not None else "",
         region=row.name if row is not None else "",
         plan=plan(run, name, change),
         prove_command="",
+        claim=Claim(tuple(dict.fromkeys(r.path for r in rows)), own) if rows else None,
     )
     return replace(made, prove_command=prove_command(run.capture, made, 1))
+
+
+def _how(run: RunView, change: Change) -> str:
+    """What to change; the script's own flag where the recorded command has one."""
+    found = flag_in(run.capture.command, change.flags)
+    if found is None:
+        return change.how
+    return f"{found[0]} {found[1] * change.times:.0f} (now {found[1]:.0f})"
 
 
 def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
@@ -87,6 +105,21 @@ def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
         "metric": "ns_per_env_step" if run.env_steps else "wall_ns",
         "check": "equal_results" if change.safety == "safe" else "learning_curve",
     }
+
+
+def library(run: RunView) -> str:
+    """The library whose vector env this run steps, by the classes it recorded; "" if it is not known."""
+    names = {row.name.partition(".")[0] for row in run.rows}
+    names |= {row.name.partition(".")[0] for worker in run.workers for row in worker.rows}
+    if names & {"DummyVecEnv", "SubprocVecEnv"}:
+        return "stable_baselines3"
+    if names & {"SyncVectorEnv", "AsyncVectorEnv"}:
+        return "gymnasium"
+    return "torchrl" if names & {"SerialEnv", "ParallelEnv"} else ""
+
+
+SERIAL = {"stable_baselines3": "DummyVecEnv", "gymnasium": "SyncVectorEnv", "torchrl": "SerialEnv"}
+PARALLEL = {"stable_baselines3": "SubprocVecEnv", "gymnasium": "AsyncVectorEnv", "torchrl": "ParallelEnv"}
 
 
 def times(value: float) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
-from hotloop.analysis.findings import Estimate, Findings
+from hotloop.analysis.findings import CoreTime, Estimate, Findings, Recommendation
 from hotloop.analysis.hot_lines import LineSamples, line_samples
 from hotloop.analysis.tree import driving_thread, flatten
+from hotloop.analysis.utilisation import compute_threads, core_time
 from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
 from hotloop.capture.layout import bucket_edges_ns
 from hotloop.capture.model import Capture, Node, Process, Thread
@@ -27,21 +28,18 @@ LEARNER = frozenset({"model", "loss", "backward", "optimizer"})
 WAITS = frozenset({"wait"})
 NEAR = 0.1  # counts within 10 % of each other count as equal
 
+GAPS = ("between ", "before ", "after ")  # names of time between two regions: no code of its own
+
 # Words in region names that hint at what a region does, if its category does not tell. A hint is never
 # evidence: it chooses between interpretations of the same evidence.
 STORING = "store push add remember insert append memory memorize replay buffer record put transition"
 TRANSFERRING = "tensor tensors device upload download cuda gpu h2d d2h transfer"
 SYNCHRONISING = "item items sync synchronize synchronise scalar scalars"
 CHOOSING = "policy act action actions choose select infer inference predict decide"
-LOADING = "batch batches minibatch load loader fetch next data"
 LOCKS = "lock locks locked mutex acquire semaphore"
-LOGGING = "log logs logger logging print csv metric metrics report stats history monitor dashboard journal"
-EVALUATING = "eval evaluate evaluation validate validation test exam assess benchmark"
-SAVING = "checkpoint checkpoints ckpt save saving snapshot dump persist backup"
 RESETTING = "reset resets resetting restart"
-DRAWING = "render rendering draw drawing paint picture image canvas pixels screen raster rgb"
+STEPPING = "step steps"
 RESIZING = "resize resizing rescale shrink downsample downscale warp interpolate zoom thumbnail"
-COLLECTING_GARBAGE = "gc garbage"
 
 Floats = NDArray[np.float64]
 
@@ -93,6 +91,11 @@ class RegionRow:
         middle = self.node.percentile_ns(0.5)
         return self.mean_ns if middle is None else middle
 
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is time between two regions, named after them."""
+        return self.name.startswith(GAPS)
+
     def name_has(self, words: str) -> bool:
         """Whether the name contains one of these words (separated by blanks)."""
         pieces = {piece.lower() for piece in _PIECES.findall(self.name)}
@@ -132,6 +135,7 @@ class RunView:
     driver: Thread  # the thread that drives training
     rows: tuple[RegionRow, ...]  # of the driver, parents first
     workers: tuple[Worker, ...]
+    given: list[Recommendation] = field(default_factory=list)  # by the functions asked before
 
     @property
     def wall_ns(self) -> int:
@@ -163,13 +167,15 @@ class RunView:
 
     @cached_property
     def _steps(self) -> tuple[RegionRow, ...]:
-        return tuple(
-            self.outermost(lambda row: row.category == "environment" and not row.name_has(RESETTING))
-        )
+        return tuple(self.outermost(lambda row: row.category == "environment" and not self.is_reset(row)))
+
+    def is_reset(self, row: RegionRow) -> bool:
+        """Whether a region resets envs and does not step them."""
+        return row.name_has(RESETTING) and not row.name_has(STEPPING) and not row.is_gap
 
     def _common_count(self) -> int:
         """If nothing looks like an environment or a policy: the call count that most time shares."""
-        rows = [row for row in self.rows if 1 < row.calls <= self.env_steps]
+        rows = [row for row in self.rows if 1 < row.calls <= self.env_steps and row.category != "framework"]
         rows = sorted(rows, key=lambda row: -row.own_ns)[:50]
         best_count, most_ns = 0, 0
         for row in rows:
@@ -298,17 +304,35 @@ class RunView:
         return sum(row.own_ns for row in self.rows if row.category not in WAITS)
 
     @cached_property
-    def off_cpu_ns(self) -> float | None:
-        """Busy time of the driving thread without a core; None if CPU time was not read.
+    def core_time(self) -> CoreTime | None:
+        """What the system did with the driving thread; None if it does not report that."""
+        return core_time(self.process, self.driver)
 
-        Measured between the first and the last window, since a thread's CPU time starts before its recording.
+    @cached_property
+    def compute_threads(self) -> tuple[int | None, str]:
+        """Compute threads of the driving process, and where that number comes from."""
+        return compute_threads(self.process, self.capture.machine)
+
+    @cached_property
+    def computing_processes(self) -> tuple[Process, ...]:
+        """Processes of the driver's host that were busy for a fifth of the time or more, the driver first."""
+        found = {}
+        if self.driver_busy_ns > 0.2 * self.wall_ns:
+            found[self.process.pid] = self.process
+        for worker in self.workers:
+            if worker.busy_ns > 0.2 * self.wall_ns and worker.process.host == self.process.host:
+                found[worker.process.pid] = worker.process
+        return tuple(found.values())
+
+    def site_of(self, row: RegionRow) -> str:
+        """Where a region is in the code, if that line belongs to this region alone; else "".
+
+        A line that acting and learning share, or several regions, is no place for a change.
         """
-        windows = self.driver.windows
-        if len(windows) < 2 or self.driver.cpu_ns is None or not windows.cpu_ns[-1]:
-            return None
-        span_ns = float(windows.time_ns[-1] - windows.time_ns[0])
-        on_cpu = float(windows.cpu_ns[-1] - windows.cpu_ns[0]) / max(span_ns, 1.0)
-        return max(self.driver_busy_ns - on_cpu * self.wall_ns, 0.0)
+        site = row.node.site
+        same = [other for other in self.rows if site and other.node.site == site]
+        shared = len({(other.name, other.category, self.is_learning(other)) for other in same}) > 1
+        return "" if shared else site
 
     @cached_property
     def is_pipeline(self) -> bool:

@@ -6,10 +6,9 @@ import math
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import Change, advise, times, took
-from hotloop.analysis.advice.run_view import EVALUATING, LOGGING, RESETTING, SAVING, RegionRow, RunView
+from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
-MAYBE_SIDE_JOB = ("other", "framework", "data")
 TOLERABLE = 0.05  # share of the wall time that evaluation may take
 RARE = 0.01  # logging every 100th iteration is enough for a curve
 # Usual names of the flags that say how often; a flag is only offered if the recorded command has it.
@@ -30,8 +29,7 @@ def logging_too_often(run: RunView) -> Recommendation | None:
     """Logging in (nearly) every iteration or update takes a noticeable share."""
 
     def wanted(row: RegionRow) -> bool:
-        logs = row.category == "logging" or (row.category in MAYBE_SIDE_JOB and row.name_has(LOGGING))
-        return logs and _often(run, row) >= 5 * RARE
+        return row.category == "logging" and not row.is_gap and _often(run, row) >= 5 * RARE
 
     rows = [row for row in run.outermost(wanted) if row.share >= 0.02]
     if sum(row.share for row in rows) < 0.05:
@@ -59,6 +57,7 @@ def logging_too_often(run: RunView) -> Recommendation | None:
             flags=LOG_FLAGS,
             times=max(often / RARE, 1.0),
         ),
+        claimed=rows,
     )
 
 
@@ -70,11 +69,7 @@ def _often(run: RunView, row: RegionRow) -> float:
 
 def evaluation_too_often(run: RunView) -> Recommendation | None:
     """Evaluation takes a large share of a training run."""
-    rows = run.outermost(
-        lambda row: (
-            row.category == "evaluation" or (row.category in MAYBE_SIDE_JOB and row.name_has(EVALUATING))
-        )
-    )
+    rows = run.outermost(lambda row: row.category == "evaluation" and not row.is_gap)
     rows = rows or _hidden_evaluations(run)
     share = sum(row.share for row in rows)
     if not rows or share < 3 * TOLERABLE or rows[0].calls < 2:
@@ -91,23 +86,25 @@ def evaluation_too_often(run: RunView) -> Recommendation | None:
         row,
         f"Evaluate less often (`{row.name}` takes {percent(share)})",
         evidence,
-        "Evaluate less often, on fewer episodes, or in a separate process.",
+        "Evaluate less often, on fewer episodes, or in a separate process. Training stays the same to the "
+        "bit only if evaluation draws no random numbers that training uses.",
         run.gain(rows, 1 - left),
         Change(
             "a longer evaluation interval",
             "minutes",
-            "safe",
+            "semantic",
             "flag",
             flags=EVALUATION_FLAGS,
             times=math.ceil(1 / left),
         ),
+        claimed=rows,
     )
 
 
 def _hidden_evaluations(run: RunView) -> list[RegionRow]:
     """Regions that step envs of their own, so that far more steps are taken than are reported."""
     reported = run.capture.progress.env_steps
-    steps = [row for row in run.rows if row.category == "environment" and not row.name_has(RESETTING)]
+    steps = [row for row in run.rows if row.category == "environment" and not run.is_reset(row)]
     steps = [row for row in steps if not any(o.category == "environment" for o in run.above(row))]
     outside = [row for row in steps if len(row.path) == min((len(r.path) for r in steps), default=0)]
     found = []
@@ -125,12 +122,7 @@ def _hidden_evaluations(run: RunView) -> list[RegionRow]:
 
 def checkpoint_too_often(run: RunView) -> Recommendation | None:
     """Checkpoints take a noticeable share."""
-    rows = run.outermost(
-        lambda row: (
-            row.category == "checkpoint"
-            or (row.category in MAYBE_SIDE_JOB and row.name_has(SAVING) and _rare(run, row))
-        )
-    )
+    rows = run.outermost(lambda row: row.category == "checkpoint" and not row.is_gap)
     share = sum(row.share for row in rows)
     if not rows or share < 0.05 or rows[0].calls < 2:
         return None
@@ -146,7 +138,3 @@ def checkpoint_too_often(run: RunView) -> Recommendation | None:
         run.gain(rows, 0.9),
         Change("a longer checkpoint interval", "minutes", "safe", "flag", flags=CHECKPOINT_FLAGS, times=10.0),
     )
-
-
-def _rare(run: RunView, row: RegionRow) -> bool:
-    return 0 < row.calls < 0.1 * max(run.iterations, 1)

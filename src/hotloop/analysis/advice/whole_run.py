@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import LOW, Change, advise, took
-from hotloop.analysis.advice.run_view import LOGGING, STORING, RegionRow, RunView
+from hotloop.analysis.advice.run_view import STORING, RegionRow, RunView
 from hotloop.analysis.findings import Estimate, Recommendation, RegionGrowth
 
 MOST_SMALL_REGIONS = 20  # check the largest of the regions that are too small to matter
@@ -40,8 +40,12 @@ def growing_cost(run: RunView) -> Recommendation | None:
         ],
         _why_it_grows(row),
         run.gain(rows, (min(_extra_ns(run, worst) / own_ns, most), most), own=True),
-        Change("a data structure whose cost does not depend on its length", effort="hours", safety="safe"),
+        Change(
+            "a data structure whose cost does not depend on its length", effort="hours", safety="semantic"
+        ),
         tier="medium",
+        claimed=rows,
+        own=True,
     )
 
 
@@ -61,7 +65,7 @@ def _why_it_grows(row: RegionRow) -> str:
             "Likely a list or deque instead of a ring buffer of arrays: indexing the middle of a deque, or "
             "slicing or converting a list, costs more the longer it is. Preallocate arrays and overwrite."
         )
-    if row.category == "logging" or row.name_has(LOGGING):
+    if row.category == "logging":
         return "Likely the whole log is rewritten or averaged each time: append, and keep running sums."
     return "Something it uses grows with the run: look for a list that is searched, copied or sorted again."
 
@@ -69,7 +73,7 @@ def _why_it_grows(row: RegionRow) -> str:
 def mostly_unnamed(run: RunView) -> Recommendation | None:
     """Much of the time is in no region."""
     share = run.driver.unattributed_ns / run.wall_ns
-    if share < 0.4:
+    if share < 0.4 or run.lines is not None:  # sampled lines say where that time went
         return None
     return advise(
         run,
@@ -87,7 +91,7 @@ def mostly_unnamed(run: RunView) -> Recommendation | None:
 def costly_regions(run: RunView) -> Recommendation | None:
     """Regions so short that measuring them takes a noticeable share."""
     cost = run.capture.region_cost_ns
-    if not cost or not run.rows:
+    if not cost or not run.rows or run.lines is not None:
         return None
     own = [(row.calls * cost / run.wall_ns, row) for row in run.rows]
     total = sum(share for share, _ in own)
@@ -111,14 +115,18 @@ def costly_regions(run: RunView) -> Recommendation | None:
         None,
         Change("move the region out of the loop", effort="minutes", safety="safe"),
         tier="low",
+        claimed=(),
     )
 
 
 def leave_alone(run: RunView) -> Recommendation | None:
     """Regions not worth optimising: even if they took no time, the run would hardly be faster."""
     by_name: dict[str, list[RegionRow]] = {}
+    claimed = {path for one in run.given if one.claim is not None for path in one.claim.regions}
+    named = {one.region for one in run.given}
+    named |= {row.name for row in run.rows if any(row.path[: len(path)] == path for path in claimed)}
     for row in run.rows:
-        if row.category != "wait":
+        if row.category != "wait" and row.name not in named and not row.is_gap:
             by_name.setdefault(row.name, []).append(row)
     shares = {name: sum(row.own_share for row in rows) for name, rows in by_name.items()}
     low = sorted((name for name in shares if 1e-4 < shares[name] < 1 - 1 / LOW), key=lambda n: -shares[n])

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.advice.recommendation import Change, about, advise, took
-from hotloop.analysis.advice.run_view import (
-    DRAWING,
-    LOADING,
-    LOCKS,
-    RESETTING,
-    RESIZING,
-    RegionRow,
-    RunView,
-    Worker,
-    near,
-    tail,
-)
-from hotloop.analysis.findings import Estimate, Recommendation
+from hotloop.analysis.advice.recommendation import PARALLEL, SERIAL, Change, about, advise, library, took
+from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near, tail
+from hotloop.analysis.findings import CoreTime, Recommendation
+from hotloop.analysis.utilisation import compute_threads
 
 HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
+NETWORK = frozenset({"policy", "model", "backward", "loss", "optimizer"})
+LEAST_NETWORK = 0.2  # share of training in network code, for advice about compute threads
+CONTENTION = 0.1  # share of the time in the run queue that is strong evidence
+NO_CONTENTION = 0.02  # less than this rules contention out
+POOL_IN_USE = 0.02  # pools that are active for less do no work that matters
+ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
 
 
 def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     """Handing steps to env processes costs more than the steps (SubprocVecEnv slower than DummyVecEnv)."""
     workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
+    stepping = [w for w in workers if w.work_ns("environment") > 0]
+    workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns]  # no fork server
     if len(workers) < 2:
         return None
-    stepping = [w for w in workers if w.work_ns("environment") > 0]
     work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
-    rows = _talking_to_workers(run, stepping or workers)
+    rows = _talking_to_workers(run, workers)
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
         return None
     row, saved = rows[0], 1 - work_ns / spent_ns
+    serial = SERIAL.get(library(run), "a loop in the main process")
     evidence = [
         f"Your training loop spent {duration(spent_ns)} ({percent(spent_ns / run.wall_ns)}) on sending work "
         f"to {len(workers)} worker processes and waiting for them.",
@@ -47,17 +45,19 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
         row,
         "Step the envs in the main process: the hand-over costs more than the steps",
         evidence,
-        "Use a serial vector env (SB3: DummyVecEnv, Gymnasium: SyncVectorEnv), or give each worker several "
-        "envs.",
+        f"Step them with {serial}, or give each worker several envs.",
         run.gain(rows, (0.7 * saved, 1 - 0.3 * work_ns / spent_ns)),
-        Change("DummyVecEnv instead of SubprocVecEnv", effort="minutes", safety="safe", provable_by="flag"),
+        Change(
+            f"{serial} instead of worker processes", effort="minutes", safety="semantic", provable_by="flag"
+        ),
+        claimed=rows,
     )
 
 
 def _talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
     """Regions of the driving thread that talk to workers."""
     rows = run.outermost(lambda row: row.category in ("environment", "ipc", "wait"))
-    rows = [row for row in rows if not row.name_has(RESETTING)]
+    rows = [row for row in rows if not run.is_reset(row)]
     if rows:
         return rows
     calls = max((row.calls for w in workers for row in w.rows), default=0)
@@ -70,12 +70,7 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
     if cores < 3 or not run.env_steps or any(w.busy_ns > 0.1 * run.wall_ns for w in run.workers):
         return None
     rows = run.outermost(lambda row: row.category == "environment")
-    drawing_ns = sum(
-        row.own_ns
-        for top in rows
-        for row in run.below(top)
-        if row.category == "rendering" or row.name_has(DRAWING) or row.name_has(RESIZING)
-    )
+    drawing_ns = sum(row.own_ns for top in rows for row in run.below(top) if row.category == "rendering")
     total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has advice of its own
     each_ns = total_ns / run.env_steps
     if not rows or total_ns < 0.5 * run.wall_ns or each_ns < 3 * HANDOVER_NS:
@@ -94,9 +89,10 @@ def envs_one_after_another(run: RunView) -> Recommendation | None:
         rows[0],
         f"Step envs in {workers} worker processes",
         evidence,
-        "Use a vector env with worker processes (SB3: SubprocVecEnv, Gymnasium: AsyncVectorEnv).",
+        f"Use {PARALLEL.get(library(run), 'a vector env with worker processes')}.",
         run.gain(rows, (0.5, 1 - 1 / workers)),
         Change(f"{workers} env workers", effort="minutes", safety="semantic", provable_by="flag"),
+        claimed=rows,
     )
 
 
@@ -106,8 +102,8 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
     def wanted(row: RegionRow) -> bool:
         # When learning from data only, what runs once per update and is not the learner loads data.
         feeds = not run.env_steps and near(row.calls, run.updates)
-        loads = row.category in ("other", "wait", "ipc") and (row.name_has(LOADING) or feeds)
-        return (row.category == "data" or loads) and row.calls >= 8
+        loads = row.category in ("other", "wait", "ipc") and feeds
+        return (row.category == "data" or loads) and not row.is_gap and row.calls >= 8
 
     for row in run.outermost(wanted):
         if row.share < 0.1:
@@ -148,9 +144,15 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
             f"Load small data without worker processes (`{row.name}`)",
             evidence,
             "Use DataLoader(num_workers=0), or index a tensor that holds all the data. If you need workers, "
-            "persistent_workers=True starts them only once.",
+            "persistent_workers=True starts them only once. The data and their order stay the same; random "
+            "augmentations draw other numbers in another process.",
             run.gain([row], saved),
-            Change("num_workers=0", effort="minutes", safety="safe", provable_by="flag"),
+            Change(
+                "num_workers=0, or persistent_workers=True",
+                effort="minutes",
+                safety="safe" if starts_up else "semantic",
+                provable_by="flag",
+            ),
         )
     return None
 
@@ -173,87 +175,126 @@ def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
 
 
 def thread_oversubscription(run: RunView) -> Recommendation | None:
-    """There are more compute threads in all processes than cores granted."""
-    found = run.findings.oversubscription
-    if found is None or found.threads_each < 2:
+    """Several processes compute at once, with more compute threads in all than cores granted."""
+    processes = run.computing_processes
+    cores = run.capture.machine.get("cores_granted")
+    if len(processes) < 2 or not cores:
         return None
-    busy = len(_computing_processes(run))
-    wanted, cores = busy * found.threads_each, found.cores_granted
-    if busy < 2 or wanted < 1.5 * cores:
+    found = [compute_threads(process, run.capture.machine) for process in processes]
+    each = [threads or 1 for threads, _ in found]
+    wanted = sum(each)
+    time = run.core_time
+    if max(each) < 2 or wanted < 1.5 * cores or (time is not None and time.run_queue < NO_CONTENTION):
         return None
-    lost = _off_cpu(run)
+    source = next(source for threads, source in found if threads == max(each))
     evidence = [
-        f"{busy} processes compute at the same time, each with up to {found.threads_each} compute threads "
-        f"({found.threads_from}): {wanted} threads on {cores:g} cores.",
+        f"{len(processes)} processes compute at the same time, each with up to {max(each)} compute threads "
+        f"({source}): {wanted} threads on {cores:g} cores.",
+        *_core_evidence(run),
     ]
-    if lost is not None:
-        evidence.append(f"Your training thread had no core for {percent(lost)} of its busy time.")
-        evidence.append("Assumption: between 30 % and 100 % of that is saved.")
     return advise(
         run,
         "thread_oversubscription",
         None,
         f"Give each process one compute thread (now {wanted} threads on {cores:g} cores)",
         evidence,
-        "Set OMP_NUM_THREADS=1 before the workers start (or call torch.set_num_threads(1) in each).",
-        _gain_of_cores(run, lost),
-        Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
-        tier="medium",
+        "Set OMP_NUM_THREADS=1 before the workers start, or call torch.set_num_threads(1) in each process.",
+        None,
+        _one_thread(run),
+        tier="high" if time is not None and time.run_queue >= CONTENTION else "medium",
     )
 
 
-def _computing_processes(run: RunView) -> set[int]:
-    found = set()
-    if run.driver_busy_ns > 0.2 * run.wall_ns:
-        found.add(run.process.pid)
-    for worker in run.workers:
-        if worker.busy_ns > 0.2 * run.wall_ns and worker.process.host == run.process.host:
-            found.add(worker.process.pid)
-    return found
-
-
-def _off_cpu(run: RunView) -> float | None:
-    """Share of the driving thread's busy time without a core; None if CPU time is unknown."""
-    if run.off_cpu_ns is None or run.driver_busy_ns <= 0:
-        return None
-    return min(run.off_cpu_ns / run.driver_busy_ns, 0.9)
-
-
-def _gain_of_cores(run: RunView, lost: float | None) -> Estimate | None:
-    if lost is None or lost < 0.05:
-        return None
-    busy = [row for row in run.rows if row.category != "wait"]
-    return run.gain(busy, (0.3 * lost, lost), own=True, floored=False)  # helpers get faster as well
-
-
 def try_one_thread(run: RunView) -> Recommendation | None:
-    """Networks so small that compute threads may cost more than they gain."""
-    machine = run.capture.machine
-    cores = machine.get("cores_granted") or 1
-    if machine.get("threads_env") or cores < 2 or "torch" not in run.capture.facts.get("versions", {}):
+    """One process computes with several threads, which may hold up each other."""
+    threads, source = run.compute_threads
+    cores = run.capture.machine.get("cores_granted")
+    if not cores or threads is None or threads < 2 or len(run.computing_processes) > 1:
         return None
-    rows = [row for row in run.rows if row.category in ("policy", "model", "backward", "loss", "optimizer")]
+    if run.capture.facts.get("device") is not None:
+        return None  # the arithmetic runs on the device
+    time = run.core_time
+    pool = _pool_activity(time)
+    rows = [row for row in run.rows if row.category in NETWORK]
     share = sum(row.own_share for row in rows)
-    calls = sum(row.calls for row in rows)
-    if share < 0.3 or not calls or len(_computing_processes(run)) > 1:
+    change = _one_thread(run)
+    if share < LEAST_NETWORK or (pool < POOL_IN_USE if pool is not None else not change.patch):
         return None
-    mean_ns = sum(row.own_ns for row in rows) / calls
-    if mean_ns > 2e6:
-        return None
+    contended = time is not None and time.run_queue >= CONTENTION and pool is not None
+    evidence = [
+        f"Network code took {percent(share)} of training, with {threads} compute threads ({source}) on "
+        f"{cores:g} cores.",
+        *_core_evidence(run),
+    ]
+    if time is not None and contended:
+        title = (
+            f"Test one compute thread: your training thread was ready but had no core "
+            f"{percent(time.run_queue)} of the time"
+        )
+        why = "The threads of each operation compete with each other, and with other programs, for the cores."
+    else:
+        title = f"Test one compute thread (now {threads})"
+        why = "For small networks, sharing each operation between threads often costs more than it gains."
     return advise(
         run,
         "try_one_thread",
         None,
-        "Try one compute thread: the networks are small",
-        [
-            f"Network code took {percent(share)} of the wall time in {calls:,} calls of {duration(mean_ns)}.",
-            f"No thread limit is set, so up to {cores:g} threads share each of these calls.",
-        ],
-        "Waking threads for so little work often costs more than it gains. The test takes a minute.",
+        title,
+        evidence,
+        f"{why} The test switches between one thread and {threads} while your script runs, and decides "
+        "within a minute.",
         None,
-        Change("OMP_NUM_THREADS=1", "minutes", "safe", "environment", {"OMP_NUM_THREADS": "1"}),
-        tier="low",
+        change,
+        tier="high" if contended else "low",
     )
+
+
+def _one_thread(run: RunView) -> Change:
+    """`hotloop try --only threads` sets torch's threads, so it needs torch."""
+    settings = run.process.thread_settings
+    if settings:
+        torch = any("torch" in setting.values for setting in settings)
+    else:
+        torch = "torch" in run.capture.facts.get("versions", {})
+    variables = {"OMP_NUM_THREADS": "1"}
+    if torch:
+        return Change(ONE_THREAD, "minutes", "rounding", "patch", variables, patch="threads")
+    return Change("OMP_NUM_THREADS=1", "minutes", "rounding", "environment", variables)
+
+
+def _pool_activity(time: CoreTime | None) -> float | None:
+    """Time that threads of pools ran or wanted to run, as a share of the wall time; None if unknown."""
+    if time is None or time.pool_on_core is None:
+        return None
+    return time.pool_on_core + (time.pool_run_queue or 0.0)
+
+
+def _core_evidence(run: RunView) -> list[str]:
+    """What the system did with the threads; one sentence says if that is unknown."""
+    time = run.core_time
+    if time is None:
+        return ["Whether your threads had a core is unknown: the run queue was not recorded."]
+    taken = (
+        f"; it was taken off a core {time.taken_off_per_s:,.0f} times per second"
+        if time.taken_off_per_s
+        else ""
+    )
+    said = [
+        f"Your training thread was on a core {percent(time.on_core)} of the time and ready to run, but "
+        f"without one, {percent(time.run_queue)}{taken}."
+    ]
+    if time.pool_on_core is not None:
+        waited = (
+            f", and waited for one {percent(time.pool_run_queue)}" if time.pool_run_queue is not None else ""
+        )
+        said.append(
+            f"The other compute threads of this process were on a core {percent(time.pool_on_core)} of the "
+            f"time{waited} (added up over threads)."
+        )
+    load = run.capture.machine.get("load_1min")
+    if isinstance(load, (int, float)) and load > 1:
+        said.append(f"The load of the machine was {load:.1f} when the run began, other programs included.")
+    return said
 
 
 def starved_learner(run: RunView) -> Recommendation | None:
@@ -291,6 +332,7 @@ def starved_learner(run: RunView) -> Recommendation | None:
         run.gain(rows, (saved / 2, saved), floored=False) if helped else None,
         Change(f"{more} collectors" if helped else "cheaper env steps", "minutes", "semantic", "flag"),
         tier="medium",
+        claimed=rows,
     )
 
 
@@ -298,7 +340,7 @@ def lock_wait(run: RunView) -> Recommendation | None:
     """Threads or processes queue for a lock."""
     every = [(run.rows, run.driver)] + [(w.rows, w.thread) for w in run.workers]
     waits = [
-        (sum(r.own_ns for r in rows if r.name_has(LOCKS)) / thread.wall_ns, rows)
+        (sum(r.own_ns for r in rows if _is_lock(r)) / thread.wall_ns, rows)
         for rows, thread in every
         if thread.wall_ns
     ]
@@ -306,8 +348,8 @@ def lock_wait(run: RunView) -> Recommendation | None:
     if len(waiting) < 1 or len(every) < 2:
         return None
     worst = max(waits, key=lambda pair: pair[0])
-    row = max((r for r in worst[1] if r.name_has(LOCKS)), key=lambda r: r.own_ns)
-    mine = [r for r in run.rows if r.name_has(LOCKS)]
+    row = max((r for r in worst[1] if _is_lock(r)), key=lambda r: r.own_ns)
+    mine = [r for r in run.rows if _is_lock(r)]
     return advise(
         run,
         "lock_wait",
@@ -324,6 +366,12 @@ def lock_wait(run: RunView) -> Recommendation | None:
         "Give each producer its own queue or ring buffer and let the consumer take batches; hold the lock "
         "only to move pointers, not to copy data.",
         run.gain(mine, (0.5, 1.0), own=True) if mine else None,
-        Change("one ring buffer or queue per producer", effort="days", safety="safe"),
+        Change("one ring buffer or queue per producer", effort="days", safety="semantic"),
         tier="medium",
+        claimed=mine,
+        own=True,
     )
+
+
+def _is_lock(row: RegionRow) -> bool:
+    return row.category == "wait" and row.name_has(LOCKS)
