@@ -86,6 +86,10 @@ def check(run: Run, width: int) -> None:
     assert run.calls(*PRESCRIBED) == PRESCRIBED
     collected = run.under("collect_rollouts")
     assert collected["env_step"] == collected["policy_forward"] == 256 // width
+    assert run.calls("policy_forward", "collector_setup") == {
+        "policy_forward": 256 // width,
+        "collector_setup": 1,
+    }
     progress = run.capture.progress
     assert (progress.env_steps, progress.updates) == (256, 32)
     assert progress.episodes == int(run.out.split()[-1])
@@ -121,3 +125,48 @@ def test_several_envs_count_once(tmp_path: Path, kind: str) -> None:
             stepped = run.calls_in(worker, "CartPoleEnv.step")
             assert stepped == {"CartPoleEnv.step": 128}
             assert worker.threads[0].progress.env_steps == 0
+
+
+LOOP = """
+import warnings
+warnings.filterwarnings("ignore")
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.envs import GymEnv, SerialEnv, step_mdp
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+env = SerialEnv(2, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True))
+env.set_seed(0)
+net = nn.Linear(4, 2)
+policy = TensorDictModule(lambda x: net(x).argmax(-1), in_keys=["observation"], out_keys=["action"])
+online = TensorDictModule(net, in_keys=["observation"], out_keys=["values"])
+target = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["values"])
+optimizer = torch.optim.Adam(net.parameters())
+kept = []
+data = env.reset()
+for step in range(60):
+    data = env.step(policy(data))
+    kept.append(data)
+    data = step_mdp(data)
+    if step >= 10:
+        batch = torch.cat([kept[i] for i in torch.randint(len(kept), (8,))])
+        with torch.no_grad():
+            goal = target(batch["next"].select("observation"))["values"].max(-1).values
+        loss = (online(batch.select("observation"))["values"].max(-1).values - goal).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+print("weights", digest(net.parameters()))
+"""
+
+
+def test_a_loop_written_by_hand(tmp_path: Path) -> None:
+    run = record(tmp_path, LOOP)
+    assert run.out == plain(tmp_path, LOOP)
+    expected = {"policy_forward": 60, "learner_forward": 2 * 50, "optimizer_step": 50, "policy_rest": 0}
+    assert run.calls(*expected) == expected
+    assert (run.capture.progress.env_steps, run.capture.progress.updates) == (120, 50)
+    (facts,) = run.capture.facts["libraries"]
+    assert facts["envs"] == [{"id": "", "class": "SerialEnv", "num_envs": 2}]

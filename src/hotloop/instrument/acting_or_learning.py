@@ -35,6 +35,7 @@ policy_value = default.profile("policy_value", "policy")
 learner_forward = default.profile("learner_forward")
 evaluate_forward = default.profile("evaluate_forward", "evaluation")
 evaluate = default.profile("evaluate")
+collector_setup = default.profile("collector_setup", "framework")  # TorchRL's try the policy once
 
 SETTLED_AFTER = 32  # calls that agree
 MAX_CHANGES = 4  # of a path's answer; with more it is judged call by call
@@ -78,6 +79,8 @@ def reset() -> None:
 
 def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any) -> Any:
     """The region of a forward pass; `Region.wrap` explains the paths."""
+    if collector_setup.is_open():
+        return None
     site = _sites.get(path)
     if site is None:
         site = Site(_in_evaluation(sys._getframe(1)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from hotloop.instrument import step_counting
 from hotloop.instrument.acting_or_learning import (
+    collector_setup,
     evaluate_forward,
     learner_forward,
     pick,
@@ -51,7 +52,6 @@ replay_sample = _profile("replay_sample")
 advantage = _profile("advantage")
 loss = _profile("loss")
 evaluate = _profile("evaluate")
-collector_setup = _profile("collector_setup", "framework")
 FORWARD = (
     policy_forward,
     policy_rest,
@@ -201,9 +201,13 @@ def _forgetting(reset: Callable[..., Any]) -> Callable[..., Any]:
     """A full reset abandons the current episodes; a reset of some rows (`_reset`) follows their end."""
 
     def run(self: Any, tensordict: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if tensordict is None or "_reset" not in tensordict.keys():  # noqa: SIM118
+        is_full = tensordict is None or "_reset" not in tensordict.keys()  # noqa: SIM118
+        if is_full:
             _running.pop(id(self), None)
-        return reset(self, tensordict, *args, **kwargs)
+        result = reset(self, tensordict, *args, **kwargs)
+        if is_full and step_counting.enabled and not env_step.is_open():
+            _observe.forget(self, (result,))
+        return result
 
     return run
 
