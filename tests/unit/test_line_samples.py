@@ -130,6 +130,16 @@ def exhaust(wait: Callable[[], object]) -> None:
         pass
 
 
+class Waiting:
+    def __init__(self, wait: Callable[[], object]):
+        wait()  # mark: init
+
+
+def construct(wait: Callable[[], object]) -> None:
+    for number in range(200):  # often enough for the interpreter to specialise the call
+        Waiting(wait if number == 199 else int)  # mark: construct
+
+
 def call_library(wait: Callable[[], object]) -> None:
     json.dumps([object()], default=lambda item: wait())
 
@@ -157,6 +167,16 @@ def test_generators_are_on_the_path(sampled: Sampled) -> None:
         sampled.sample()
     names = [(frame.function, frame.line) for frame in sampled.path_of(native_id).frames]
     assert names[1:3] == [("exhaust", line_of("mark: loop")), ("generate", line_of("mark: generator"))]
+
+
+def test_a_constructor_is_on_the_path(sampled: Sampled) -> None:
+    with Parked(construct) as native_id:
+        sampled.sample()
+    names = [(frame.function, frame.line) for frame in sampled.path_of(native_id).frames]
+    assert names[1:3] == [
+        ("construct", line_of("mark: construct")),
+        ("Waiting.__init__", line_of("mark: init")),
+    ]
 
 
 def test_user_code_below_a_library_is_on_the_path(sampled: Sampled) -> None:

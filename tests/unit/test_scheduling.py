@@ -139,6 +139,5 @@ def test_a_failing_setting_is_a_warning_and_nothing_else(core: CoreName, clock: 
 
 
 def test_threads_of_torch_are_known_once_it_is_loaded() -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     assert library_threads()["torch"] == torch.get_num_threads()

@@ -330,6 +330,14 @@ static void find_states(Lines *lines, HL_SAMPLE_t *rows, const size_t *places, s
 
 #if FRAMES_CAN_BE_READ
 
+/* False for a frame that is being set up, and for those the interpreter puts between others (around __init__). Python
+   does not show them either. */
+static bool has_begun(const InterpreterFrame *frame, const Code *code)
+{
+    return code->kind != CODE_OF_INTERPRETER &&
+           (frame->owner == OWNED_BY_GENERATOR || instruction_index(frame) >= code->first_traceable);
+}
+
 /* Add one frame to the stack. */
 static void add_frame(CodeTables *t, Stack *stack, Code *code, ptrdiff_t instruction)
 {
@@ -400,7 +408,9 @@ static void read_stack(Lines *lines, const ThreadCopy *thread, char *frame_at, S
                 stack->complete = false; /* no code object: the stack changed while we looked */
                 break;
             }
-            add_frame(t, stack, code, instruction_index(&frames[i]));
+            if (has_begun(&frames[i], code)) {
+                add_frame(t, stack, code, instruction_index(&frames[i]));
+            }
         }
     }
     if (stack->called_code != NULL && stack->called_code->at == stack->called_at) {
@@ -529,15 +539,18 @@ static bool check_frames(Lines *lines)
     alike &= frame != NULL;
     for (int depth = 0; alike && depth < 8 && frame != NULL; depth++) {
         InterpreterFrame read;
+        Code *known = NULL;
         do {
+            CodeCopy now;
             alike = at != NULL && read_frame(&lines->stack, at, &read);
             at = alike ? read.previous : NULL;
-        } while (alike && read.owner == OWNED_BY_C_STACK);
+            if (alike && read.owner != OWNED_BY_C_STACK) {
+                alike = peek(read.code, now.bytes, CODE_BYTES) && (known = code_at(&lines->tables, read.code, &now.code)) != NULL;
+            }
+        } while (alike && (known == NULL || !has_begun(&read, known)));
         PyCodeObject *code = PyFrame_GetCode(frame);
-        CodeCopy now;
-        alike = alike && read.code == (char *)code && peek(code, now.bytes, CODE_BYTES);
-        Code *known = alike ? code_at(&lines->tables, read.code, &now.code) : NULL;
-        alike = known != NULL && instruction_index(&read) * CODE_UNIT_BYTES == PyFrame_GetLasti(frame) &&
+        alike = alike && read.code == (char *)code &&
+                instruction_index(&read) * CODE_UNIT_BYTES == PyFrame_GetLasti(frame) &&
                 line_in_code(&lines->tables, known, instruction_index(&read)) == PyFrame_GetLineNumber(frame);
         Py_DECREF(code);
         PyFrameObject *back = PyFrame_GetBack(frame);

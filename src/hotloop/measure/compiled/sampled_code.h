@@ -20,13 +20,14 @@
 #define PREFIX_BYTES 512
 #define NO_FUNCTION 0xFFFFFFFFu
 
-enum { CODE_OF_USER, CODE_OF_LIBRARY, CODE_OF_HOTLOOP };
+enum { CODE_OF_USER, CODE_OF_LIBRARY, CODE_OF_HOTLOOP, CODE_OF_INTERPRETER };
 
 typedef struct {
     char *at;
     void *filename, *qualname, *table;
     Py_ssize_t units; /* instructions */
     int first_line;
+    int first_traceable; /* a frame has begun once it is at this instruction */
     uint32_t function; /* in the tables, or NO_FUNCTION: not needed so far */
     uint32_t table_at, table_bytes; /* in the pool */
     uint32_t moment; /* when it was last compared with the code object */
@@ -236,13 +237,14 @@ static bool learn_code(CodeTables *t, Code *code, char *at, const PyCodeObject *
     if (now->ob_base.ob_base.ob_type != &PyCode_Type) {
         return false;
     }
-    ssize_t length = read_text(now->co_filename, name);
+    ssize_t length = now->co_filename ? read_text(now->co_filename, name) : 0;
     if (length < 0) {
         return false;
     }
     *code = (Code){.at = at, .filename = now->co_filename, .qualname = now->co_qualname, .table = now->co_linetable,
-                   .units = now->ob_base.ob_size, .first_line = now->co_firstlineno, .function = NO_FUNCTION,
-                   .kind = kind_of_file(t, name, (size_t)length, &library_bytes)};
+                   .units = now->ob_base.ob_size, .first_line = now->co_firstlineno,
+                   .first_traceable = now->_co_firsttraceable, .function = NO_FUNCTION};
+    code->kind = now->co_filename ? kind_of_file(t, name, (size_t)length, &library_bytes) : CODE_OF_INTERPRETER;
     return true;
 }
 
