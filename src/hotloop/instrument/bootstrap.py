@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
+from hotloop.instrument.patch import Patch
 from hotloop.instrument.thread_settings import library_threads
 from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.profiler import default
@@ -42,8 +44,9 @@ def instrument_process() -> Instrumentation:
     if default.folder is not None:
         default.keep_source = options.get("source", True)
         default.more_thread_settings = library_threads
+        instrumentation.patches.apply([Patch(threading.Thread, "_set_native_id", note_thread_name)])
         default.sample_lines()
-        os.register_at_fork(after_in_child=default.sample_lines)
+        os.register_at_fork(after_in_child=sample_lines_after_fork)
         if is_script:
             default.progress()  # opens its part now, even if no region ever follows
             _start_extras(options, default.folder, instrumentation)
@@ -53,6 +56,21 @@ def instrument_process() -> Instrumentation:
 
             follow_trial(default.folder, instrumentation)
     return instrumentation
+
+
+def note_thread_name(set_native_id: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Note the name of each thread when it begins, as it may have ended when names are written."""
+
+    def set_and_note(thread: threading.Thread) -> None:
+        set_native_id(thread)
+        default.note_thread(thread)
+
+    return set_and_note
+
+
+def sample_lines_after_fork() -> None:
+    default.thread_names.clear()
+    default.sample_lines()
 
 
 def _start_extras(options: dict[str, Any], folder: Path, instrumentation: Instrumentation) -> None:

@@ -46,12 +46,23 @@ Function = tuple[str, str, int]  # file, qualified name, first line
 
 
 class LateFacts:
-    """Writes them into one part. `more_settings` returns what instrumented libraries are set to."""
+    """Writes them into one part.
 
-    def __init__(self, part: Part, more_settings: Callable[[], dict[str, Any]], keep_source: bool):
+    `more_settings` returns what instrumented libraries are set to; `thread_names` (native id -> name) also
+    has threads that have ended.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        more_settings: Callable[[], dict[str, Any]],
+        thread_names: dict[int, str],
+        keep_source: bool,
+    ):
         self._part = part
         self.pid = os.getpid()
         self._more_settings = more_settings
+        self._thread_names = thread_names
         self._keep_source = keep_source
         self._settings: dict[str, Any] = {}
         self._settings_written = 0
@@ -113,7 +124,8 @@ class LateFacts:
         samples = self._part.samples
         if samples is None:
             return
-        names = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
+        living = {thread.native_id or 0: thread.name for thread in threading.enumerate()}
+        names = self._thread_names | living
         if not names.items() <= self._names.items():
             self._names |= names
             self._add("sampled_threads", names)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hotloop.capture.model import Capture
     from hotloop.capture.stats import ProfilerStats
 
+MOST_THREAD_NAMES = 1024
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -55,6 +57,7 @@ class Profiler:
         self._late_facts: LateFacts | None = None
         self._python_sampler: PythonLineSampler | None = None
         self.keep_source = True  # of functions that were sampled often
+        self.thread_names: dict[int, str] = {}  # native id -> name, of threads that may have ended
         self.more_thread_settings: Callable[[], dict[str, Any]] = dict  # of the libraries in use
         self._summary: Callable[[], None] | None = None
         self._summary_steps = 0
@@ -147,6 +150,11 @@ class Profiler:
             self._python_sampler = PythonLineSampler(self.recorder)
             self._python_sampler.start()
 
+    def note_thread(self, thread: threading.Thread) -> None:
+        """Remember the name of a thread for its samples."""
+        if thread.native_id is not None and len(self.thread_names) < MOST_THREAD_NAMES:
+            self.thread_names[thread.native_id] = thread.name
+
     def attach_device(self, device: Device) -> None:
         """Time work on a device from now on, in the outermost regions that launch device work.
 
@@ -222,7 +230,7 @@ class Profiler:
             utilities.register_after_fork(self, _close_at_end)
         folder = self.folder / "parts" if self.folder is not None else None
         part = Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
-        self._late_facts = LateFacts(part, self.more_thread_settings, self.keep_source)
+        self._late_facts = LateFacts(part, self.more_thread_settings, self.thread_names, self.keep_source)
         part.at_window = self._late_facts.at_window
         return part
 
