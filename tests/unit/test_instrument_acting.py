@@ -48,6 +48,7 @@ def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> di
         default.stop()
     if expected is not None:
         found["expected"] = expected
+    found["rows"] = max(acting_or_learning._policy_rows, default=0)
     return found
 
 
@@ -304,6 +305,7 @@ def test_ppo(instrumented: Instrumentation, shared: bool, batch_size: int) -> No
     # the value of the last observation: of the trunk and of the head
     assert found["policy_value"] + found["learner_forward"] == ROLLOUTS * (parts - 1) + parts * updates
     assert found["policy_value"] >= ROLLOUTS and found["updates"] == updates
+    assert found["rows"] == 4
 
 
 def test_observations_that_the_script_transforms(instrumented: Instrumentation) -> None:
@@ -420,6 +422,7 @@ def test_one_env_after_another(instrumented: Instrumentation) -> None:
 
     found = count(instrumented, script)
     assert found["policy_forward"] == 150 + 150 and found["env_step"] == 50 + 150
+    assert found["rows"] == 1
 
 
 def test_a_stack_of_envs_that_are_stepped_one_by_one(instrumented: Instrumentation) -> None:
@@ -439,6 +442,7 @@ def test_a_stack_of_envs_that_are_stepped_one_by_one(instrumented: Instrumentati
 
     found = count(instrumented, script)
     assert (found["policy_forward"], found["policy_value"], found["env_step"]) == (50, 10, 150)
+    assert found["rows"] == 3
 
 
 def evaluate_agent(policy: nn.Module, steps: int) -> None:
@@ -534,7 +538,7 @@ def test_scaled_images_and_dicts(instrumented: Instrumentation) -> None:
             gradient_step(optimizer, net(torch.rand(1, 8, 8)).sum())  # a batch of one
 
     found = count(instrumented, script)
-    assert (found["policy_forward"], found["learner_forward"]) == (50, 50)
+    assert (found["policy_forward"], found["learner_forward"], found["rows"]) == (50, 50, 1)
 
 
 def test_nothing_is_kept_alive_by_sites(instrumented: Instrumentation) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from hotloop.instrument import step_counting
+from hotloop.instrument import process_facts, step_counting
 from hotloop.measure.profiler import default
 
 policy_forward = default.profile("policy_forward")
@@ -66,13 +66,14 @@ settled: dict[int, Any] = {}  # path -> region; the core looks here first
 _given_raw: set[int] = set()  # ids of envs whose observations reach a policy unchanged
 _since_step: list[Site] = []  # looked at since the env step with this number
 _since_step_at = -1
+_policy_rows: set[int] = set()  # observations in one acting call
 _learner_batches: set[int] = set()  # sizes of batches seen with gradients on, where no env is known
 
 
 def reset() -> None:
     """Forget everything learnt so far."""
     global _since_step_at
-    for known in (_sites, settled, _given_raw, _since_step, _learner_batches):
+    for known in (_sites, settled, _given_raw, _since_step, _policy_rows, _learner_batches):
         known.clear()
     _since_step_at = -1
 
@@ -111,7 +112,8 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
     found = _nearest_env(given)
     if found is None:
         return _without_env(site, given, grad)
-    counter, env, raw, fits = found
+    counter, env, raw, rows = found
+    fits = rows > 0
     if evaluate.is_open():
         return policy_forward
     led = _led_to_step(site, path, counter)
@@ -132,12 +134,22 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
         site.acts = True
     if raw or fits:
         if site.acts or not (someone_else_acts or site.answer is policy_value):
-            return evaluate_forward if site.evaluates else policy_forward
+            if site.evaluates:
+                return evaluate_forward
+            _note_rows(rows)
+            return policy_forward
         if not grad:
             return policy_value
     if site.acts and not grad and not site.went_backward:  # planning: many states for one action
         return policy_forward
     return learner_forward
+
+
+def _note_rows(rows: int) -> None:
+    """Note how many observations one acting call gets; scripts may stack those of several envs."""
+    if rows not in _policy_rows and len(_policy_rows) < MAX_BATCHES:
+        _policy_rows.add(rows)
+        process_facts.note("policy_rows", sorted(_policy_rows))
 
 
 def _leader(path: int) -> int:
@@ -168,34 +180,39 @@ def _without_env(site: Site, given: list[Any], grad: bool) -> Any:
     return learner_forward if grad or batch in _learner_batches else policy_forward
 
 
-def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, bool] | None:
-    """The env whose observation was given: its counter, its id, whether unchanged, whether sizes fit.
+def _nearest_env(given: list[Any]) -> tuple[Any, int, bool, int] | None:
+    """The env whose observation was given: its counter, its id, whether unchanged, and how many rows.
 
-    The newest env when none matches; None when no env is known.
+    The newest env when none matches, with 0 rows when the sizes do not fit; None when no env is known.
     """
     numbers = [number for number in map(_as_numbers, given) if number is not None]
-    newest: tuple[Any, int, bool, bool] | None = None
+    newest: tuple[Any, int, bool, int] | None = None
     for counter, is_vector in step_counting.counters():
         kept = counter.recent()
         for at, (env, observation, _) in enumerate(kept):
             seen = [number for number in map(_as_numbers, _arrays(observation)) if number is not None]
-            if any(_equal(x, y, is_vector) for x in numbers for y in seen):
-                return counter, env, True, True
+            for y in seen:
+                if any(_equal(x, y, is_vector) for x in numbers):
+                    whole = is_vector and y.ndim and any(x.size == y.size for x in numbers)
+                    return counter, env, True, len(y) if whole else 1
             if at == 0:
-                fits = any(_fits(x, y, is_vector) for x in given[:1] for y in seen)
-                if newest is None or fits > newest[3]:
-                    newest = counter, env, False, fits
-        if not is_vector and len(kept) > 1 and any(_rows_equal(x, kept) for x in numbers):
-            return counter, kept[0][0], True, True
+                rows = max((_fitting_rows(x, y, is_vector) for x in given[:1] for y in seen), default=0)
+                if newest is None or rows > newest[3]:
+                    newest = counter, env, False, rows
+        if not is_vector and len(kept) > 1:
+            for x in numbers:
+                if _rows_equal(x, kept):
+                    return counter, kept[0][0], True, len(x)
     return newest
 
 
-def _fits(given: Any, seen: Any, is_vector: bool) -> bool:
-    """Whether an array has as many rows as there are envs."""
+def _fitting_rows(given: Any, seen: Any, is_vector: bool) -> int:
+    """The rows of an array that has as many as there are envs, else 0."""
     shape = given.shape
     if is_vector:
-        return len(shape) > 0 and len(seen.shape) > 0 and int(shape[0]) == int(seen.shape[0])
-    return len(shape) <= 1 or int(shape[0]) == 1
+        fits = len(shape) > 0 and len(seen.shape) > 0 and int(shape[0]) == int(seen.shape[0])
+        return int(shape[0]) if fits else 0
+    return int(len(shape) <= 1 or int(shape[0]) == 1)
 
 
 def _equal(given: Any, seen: Any, is_vector: bool) -> bool:

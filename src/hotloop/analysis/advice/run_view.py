@@ -155,10 +155,21 @@ class RunView:
     @cached_property
     def iterations(self) -> int:
         """Iterations of the training loop: one policy call and one step of all envs each."""
+        if self.recorded_envs is not None and self.env_steps:
+            return max(round(self.env_steps / self.recorded_envs), 1)
         acting = [row for row in self.rows if row.category == "policy" and not self.is_learning(row)]
         counts = [max((row.calls for row in rows), default=0) for rows in (self._steps, acting)]
         known = [count for count in counts if count >= self.env_steps / 4096 and count > 1]
         return min(known) if known else self._common_count()
+
+    @cached_property
+    def recorded_envs(self) -> int | None:
+        """Envs in one iteration: what the envs say, or rows of one policy call; None if not recorded."""
+        entries = self.capture.facts.get("libraries") or ()
+        mine = [entry for entry in entries if entry.get("pid") == self.process.pid]
+        counts = [env["num_envs"] for entry in mine for env in entry.get("envs", ())]
+        rows = [rows for entry in mine for rows in entry.get("policy_rows", ())]
+        return max(*counts, *rows, 1) if counts else None
 
     @property
     def envs(self) -> float:
