@@ -6,6 +6,7 @@ import ast
 import ctypes
 import json
 import os
+import signal
 import struct
 import sys
 import sysconfig
@@ -308,6 +309,20 @@ def test_threads_may_come_and_go_while_they_are_sampled() -> None:
             thread.join()
     (process,) = profiler.capture().processes
     assert process.sampling.moments > 0
+    profiler.stop()
+
+
+def test_signals_are_for_the_program_not_for_the_sampler() -> None:
+    profiler = Profiler(core_name="compiled").start()
+    deadline = time.monotonic() + 20
+    blocked = 0
+    while not blocked and time.monotonic() < deadline:
+        for task in Path("/proc/self/task").iterdir():
+            if (task / "comm").read_text().strip() == "hotloop-sampler":
+                status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+                blocked = int(status["SigBlk"], 16)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):
+        assert blocked >> (number - 1) & 1
     profiler.stop()
 
 

@@ -449,7 +449,7 @@ static void ask_to_open(Lines *lines, Recorder *rec)
 {
     pthread_t helper;
     lines->asked_to_open = Py_AddPendingCall(open_for_samples, rec) == 0;
-    if (lines->asked_to_open && pthread_create(&helper, NULL, request_gil, NULL) == 0) {
+    if (lines->asked_to_open && start_thread(&helper, request_gil, NULL) == 0) {
         pthread_detach(helper);
     }
 }

@@ -234,7 +234,7 @@ static Sampler *new_sampler(Recorder *rec)
 #endif
     pthread_cond_init(&s->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (!s->stop && pthread_create(&s->thread, NULL, run_sampler, s) != 0) {
+    if (!s->stop && start_thread(&s->thread, run_sampler, s) != 0) {
         s->stop = true;
     }
     return s;

@@ -7,6 +7,7 @@
 #include <structmember.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <time.h>
 
@@ -184,6 +185,19 @@ static inline uint64_t now_ns(Recorder *rec)
         return injected_clock(rec);
     }
     return read_clock(CLOCK_MONOTONIC);
+}
+
+/* -- threads of ours ------------------------------------------------------------------------------ */
+
+/* Start a native thread that gets no signals: those are for the program. */
+static int start_thread(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
 }
 
 /* -- the sequence number around an update ------------------------------------------------------ */
