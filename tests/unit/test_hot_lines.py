@@ -7,7 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotloop.analysis.advice.hot_code import hottest_code, slow_idioms
+from hotloop.analysis.advice.hot_code import (
+    evaluation_in_the_loop,
+    hottest_code,
+    returns_a_number,
+    slow_idioms,
+)
 from hotloop.analysis.advice.run_view import view_run
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.hot_lines import hot_lines, line_samples, spots
@@ -160,3 +165,48 @@ def test_without_progress_training_is_where_the_late_lines_are() -> None:
     assert phases.start_up_ns == pytest.approx(0.2 * thread.wall_ns, rel=0.03)
     cut = training_of(capture).processes[0]
     assert 4 not in cut.samples["path"]
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("def f(n):\n    scores = []\n    return sum(scores) / n", True),
+        ("def f():\n    return float(np.mean(returns))", True),
+        ("def f():\n    return np.mean(r), np.std(r)", True),
+        ("def f():\n    total = 0\n    total += reward\n    return total", True),
+        ("def f():\n    return observations, actions, returns", False),
+        ("def f():\n    return np.array(observations)", False),
+        ("def f():\n    env.step(1)", False),
+        ("not python at all (", False),
+    ],
+)
+def test_an_evaluation_returns_a_number(source: str, number: bool) -> None:
+    assert returns_a_number(source) is number
+
+
+EVALUATION = """\
+def score(env):
+    total = 0.0
+    total += env.step(act())[1]
+    return total
+"""
+
+
+def test_playing_without_learning_is_an_evaluation() -> None:
+    play = ("train.py", "score", 1)
+    paths = [
+        path((("train.py", "<module>", 1), 30), (play, 3), called="gymnasium.core.Wrapper.step"),
+        path((("train.py", "<module>", 1), 20), called="torch._tensor.Tensor.backward"),
+    ]
+    capture = capture_with(paths, [6, 4])
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    step = process.threads[0].paths.index(("env_step",))
+    rows["node"] = np.where(rows["path"] == 0, step, 0)
+    process = replace(process, samples=rows, sources=(FunctionSource("train.py", "score", 1, EVALUATION),))
+    capture = replace(capture, processes=(process,))
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None
+    (advice,) = evaluation_in_the_loop(run)
+    assert advice.site == "train.py:30" and "score" in advice.title
+    assert advice.gain is not None and advice.gain.low == pytest.approx(1 / (1 - 0.45), rel=0.03)

@@ -60,6 +60,7 @@ LEAVE_ALONE = [
     "for step in range(n):  # hot\n    obs, r, te, tr, _ = env.step(policy(obs))\n    total = total + r",
     "opt = torch.optim.Adam(net.parameters())  # hot",
     "env = gym.make('CartPole-v1')  # hot",
+    "for i in x:\n    self.optim.step()  # hot",
     "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
     "for i in x:\n    h = math.log(x) + torch.log(p)  # hot",
 ]

@@ -73,17 +73,15 @@ class LineSamples:
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:
         return [number for number, path in enumerate(self.paths) if wanted(path)]
 
-    def regions_of(self, paths: Iterable[int]) -> dict[str, float]:
-        """Share of the time of these paths by innermost open region; "" for none."""
+    def region_paths_of(self, paths: Iterable[int]) -> dict[tuple[str, ...], float]:
+        """Share of the time of these paths by open regions, outermost first; () for none."""
         among = np.isin(self.path, np.fromiter(set(paths), dtype=np.int64))
         whole = float(self.weight_ns[among].sum())
-        found: dict[str, float] = {}
+        found: dict[tuple[str, ...], float] = {}
         for node in np.unique(self.node[among]):
-            names = self.thread.paths[node] if 0 <= node < len(self.thread.paths) else ()
-            name = names[-1] if names else ""
-            found[name] = (
-                found.get(name, 0.0) + float(self.weight_ns[among & (self.node == node)].sum()) / whole
-            )
+            names = self.thread.paths[node] if node < len(self.thread.paths) else ()
+            time_ns = float(self.weight_ns[among & (self.node == node)].sum())
+            found[names] = found.get(names, 0.0) + time_ns / max(whole, 1.0)
         return found
 
 

@@ -17,6 +17,7 @@ from hotloop.analysis.advice import (
 )
 
 BUILT_IN = (
+    hot_code.evaluation_in_the_loop,
     hot_code.slow_idioms,
     batching.replay_item_by_item,
     batching.per_item_calls,

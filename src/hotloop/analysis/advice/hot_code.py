@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -10,12 +12,14 @@ from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, advise
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.hot_lines import LineSamples, Spot, line_of, spots
+from hotloop.analysis.hot_lines import LineSamples, Spot, dotted, line_of, spots
 from hotloop.capture.samples import SampledPath
 
 LEAST_SHARE = 0.03  # of training, for one place; places of one idiom in one function are added up
 LEAST_SAVED = 0.05  # of training, for advice
 MOST = 4  # pieces of advice about idioms
+LEAST_EVALUATION = 0.10  # share of training
+LEARNING = ("backward", "optimizer_step", "zero_grad")
 LEAST_HOT = 0.10  # share of a function or statement without a known idiom that is worth naming
 FRAMEWORKS = (
     *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
@@ -67,18 +71,18 @@ def _idiom_advice(
     first = found.places[0]
     evidence = [f"{_where(found.places)} took {percent(share)} of training{_per_unit(run, share)}."]
     if first.text:
-        evidence.append(f"{first.site}: {first.text}")
+        evidence.append(f"{short(first.site)}: {first.text}")
     evidence.append(found.match.why)
     low, high = found.match.saved
     evidence.append(
         f"Assumption: the change saves between {100 * low:.0f} % and {100 * high:.0f} % of that time."
     )
-    change = Change(found.match.remedy, found.match.effort, found.match.safety)
+    change = Change(_lower(found.match.title), found.match.effort, found.match.safety)
     made = advise(
         run,
         found.match.name,
         None,
-        f"{found.match.title} ({first.site})",
+        f"{found.match.title} ({short(first.site)})",
         evidence,
         found.match.remedy,
         lines.gain(paths, found.match.saved),
@@ -87,9 +91,18 @@ def _idiom_advice(
     return replace(made, site=first.site, claim=Claim(sampled=tuple(sorted(paths))))
 
 
+def short(site: str) -> str:
+    """`train.py:12`: the folder is in `Recommendation.site`."""
+    return site.rpartition("/")[2]
+
+
+def _lower(title: str) -> str:
+    return title[:1].lower() + title[1:]
+
+
 def _where(places: tuple[Spot, ...]) -> str:
     rows = sorted({spot.line for spot in places})
-    file = places[0].file
+    file = short(places[0].file)
     if len(rows) == 1:
         return f"{file}:{rows[0]}"
     return f"{file} lines {', '.join(map(str, rows[:6]))}{' ...' if len(rows) > 6 else ''}"
@@ -101,6 +114,121 @@ def _per_unit(run: RunView, share: float) -> str:
     if run.updates:
         return f", {duration(share * run.wall_ns / run.updates)} per update"
     return ""
+
+
+def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
+    """A function of the user's that plays without learning and returns a number: an evaluation."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    for place in _outermost_functions(lines):
+        if not LEAST_EVALUATION <= place.share <= 0.95 or not _plays_only(lines, place.paths):
+            continue
+        caller = place.caller
+        evidence = [
+            f"`{place.name}` took {percent(place.share)} of training{_per_unit(run, place.share)}. It steps "
+            "an env, learns nothing and returns a number.",
+            *([f"Called at {short(caller)}."] if caller else []),
+            "The gain is for a quarter of the evaluations, up to none.",
+        ]
+        made = advise(
+            run,
+            "evaluation_in_the_loop",
+            None,
+            f"Evaluate less often (`{place.name}` takes {percent(place.share)})",
+            evidence,
+            "Call it every few times it is called now, with fewer or shorter episodes, or evaluate "
+            "checkpoints in another process. What is learnt stays the same, if it has its own env and "
+            "random numbers.",
+            lines.gain(place.paths, (0.75, 1.0)),
+            Change(f"call `{place.name}` less often", "minutes", "safe"),
+        )
+        return [replace(made, site=caller, claim=Claim(sampled=tuple(sorted(place.paths))))]
+    return []
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A user's function with everything it calls."""
+
+    name: str
+    caller: str  # file:line that calls it most, "" if unknown
+    paths: frozenset[int]
+    share: float
+
+
+def _outermost_functions(lines: LineSamples) -> list[_Called]:
+    """Functions whose source looks like an evaluation, with all they call, most time first."""
+    wanted = {
+        (source.file, source.first_line): source.function
+        for source in lines.sources
+        if returns_a_number(source.text)
+    }
+    paths: dict[tuple[str, int], set[int]] = {}
+    callers: dict[tuple[str, int], dict[str, float]] = {}
+    for number, path in enumerate(lines.paths):
+        for place, frame in enumerate(path.frames):
+            key = frame.file, frame.first_line
+            if key in wanted and frame.function != "<module>":
+                paths.setdefault(key, set()).add(number)
+                above = path.frames[place - 1].site if place else ""
+                seen = callers.setdefault(key, {})
+                seen[above] = seen.get(above, 0.0) + lines.weight_of([number])
+    found = [
+        _Called(
+            wanted[key],
+            max(callers[key], key=lambda site: callers[key][site]),
+            frozenset(p),
+            lines.share_of(p),
+        )
+        for key, p in paths.items()
+    ]
+    return sorted(found, key=lambda place: -place.share)
+
+
+def returns_a_number(source: str) -> bool:
+    """Whether a function returns one number: a mean, a sum, a quotient, a total that it added up."""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except SyntaxError:
+        return False
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not functions:
+        return False
+    added = {
+        dotted(node.target)
+        for node in ast.walk(functions[0])
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    }
+    returned = [node.value for node in ast.walk(functions[0]) if isinstance(node, ast.Return) and node.value]
+    return bool(returned) and all(_is_number(value, added) for value in returned)
+
+
+def _is_number(value: ast.expr, added: set[str]) -> bool:
+    if isinstance(value, ast.Tuple):  # mean and standard deviation
+        return bool(value.elts) and all(_is_number(element, added) for element in value.elts)
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, ast.Div) or _is_number(value.left, added)
+    if isinstance(value, ast.Call):
+        return dotted(value.func).rpartition(".")[2] in (
+            "mean",
+            "sum",
+            "float",
+            "median",
+            "std",
+            "fmean",
+            "item",
+        )
+    return isinstance(value, ast.Name | ast.Attribute) and dotted(value) in added
+
+
+def _plays_only(lines: LineSamples, paths: Iterable[int]) -> bool:
+    """Whether envs are stepped there and nothing is learnt."""
+    plays = learns = 0.0
+    for region, share in lines.region_paths_of(paths).items():
+        plays += share * any(name == "env_step" or name.endswith((".step", "step_wait")) for name in region)
+        learns += share * any(name in LEARNING for name in region)
+    return plays > 0.02 and learns < 0.01
 
 
 def hottest_code(run: RunView) -> list[Recommendation]:
@@ -121,16 +249,16 @@ def hottest_code(run: RunView) -> list[Recommendation]:
     best = max(places, key=lambda place: place.share * (1.3 if place.text else 1.0))
     what = f"`{best.name}`" if best.name != "<module>" else "your script"
     evidence = [
-        f"{best.site} ({what}) took {percent(best.share)} of training in your own code, without calls into "
-        f"torch or an RL library{_per_unit(run, best.share)}.",
-        *([f"{best.site}: {best.text}"] if best.text else []),
+        f"{short(best.site)} ({what}) took {percent(best.share)} of training in your own code, without calls "
+        f"into torch or an RL library{_per_unit(run, best.share)}.",
+        *([f"{short(best.site)}: {best.text}"] if best.text else []),
         "The gain is for making it twice as fast.",
     ]
     made = advise(
         run,
         "hottest_code",
         None,
-        f"Look at {what}: it takes {percent(best.share)} ({best.site})",
+        f"Look at {what}: it takes {percent(best.share)} ({short(best.site)})",
         evidence,
         "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
         "elements, or compile it with numba.",

@@ -31,6 +31,7 @@ class Match:
 
 Idiom = Callable[[Spot], Match | None]
 IDIOMS: list[Idiom] = []
+TELLING = 0.05  # share of training at which what a conversion costs tells what it converts
 
 
 def idiom(function: Idiom) -> Idiom:
@@ -346,6 +347,8 @@ def tensor_of_a_list(spot: Spot) -> Match | None:
         isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple", "zip")
     )
     of_list = of_list or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+    # From an array it is one copy. If making a tensor is all that a hot statement does, it came from a list.
+    of_list = of_list or (spot.share >= TELLING and _is_all(spot, call))
     if not of_list:
         return None
     return Match(
@@ -356,6 +359,14 @@ def tensor_of_a_list(spot: Spot) -> Match | None:
         "wrap the list in np.array(...) (np.stack for arrays) first.",
         (0.6, 0.97),
     )
+
+
+def _is_all(spot: Spot, call: ast.Call) -> bool:
+    """Whether the statement only makes this call, and perhaps converts its result."""
+    value = getattr(spot.node, "value", None)
+    while isinstance(value, ast.Call) and value is not call and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    return value is call and not any(isinstance(inner, ast.Call) for a in call.args for inner in ast.walk(a))
 
 
 def _built_item_by_item(spot: Spot, name: str) -> bool:
@@ -393,6 +404,7 @@ def stack_of_items(spot: Spot) -> Match | None:
                 isinstance(given, ast.ListComp | ast.GeneratorExp)
                 or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
                 or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+                or (spot.share >= TELLING and _same(name, "numpy.array") and _is_all(spot, call))
             ):
                 return _item_by_item()
         if name == "zip" and any(isinstance(argument, ast.Starred) for argument in call.args):
@@ -709,7 +721,7 @@ def optimizer_each_time(spot: Spot) -> Match | None:
     if not spot.loops and spot.function == "<module>":
         return None
     if _is_loop(spot) or not any(
-        re.search(r"(^|\.)optim\.\w+$|^(Adam|AdamW|SGD|RMSprop)$", name) for name, _ in spot.calls()
+        re.search(r"(^|\.)optim\.[A-Z]\w*$|^(Adam|AdamW|SGD|RMSprop)$", name) for name, _ in spot.calls()
     ):
         return None
     return Match(
