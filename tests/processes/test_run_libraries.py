@@ -234,6 +234,7 @@ def test_helpers_in_a_script_of_its_own(tmp_path: Path) -> None:
         ({"policy": 0.5, "environment": 0.4}, "env waits 50 % for the policy"),
         ({"backward": 0.3, "optimizer": 0.2, "environment": 0.4}, "env waits 50 % for the learner"),
         ({"evaluation": 0.4, "logging": 0.2, "policy": 0.3}, "training waits 60 % for evaluation"),
+        ({"compilation": 0.6, "environment": 0.3}, "60 % goes to compilation"),
         ({"framework": 0.7}, "70 % goes to the framework around it all"),
         ({"other": 1.0}, "nothing was recorded"),
     ],

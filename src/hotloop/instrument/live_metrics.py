@@ -36,6 +36,7 @@ SENTENCES = (
         "env waits {share:.0%} for the learner",
     ),
     (("logging", "evaluation", "checkpoint"), "training waits {share:.0%} for {most}"),
+    (("compilation",), "{share:.0%} goes to compilation"),
     (("framework",), "{share:.0%} goes to the framework around it all"),
 )
 
