@@ -17,8 +17,9 @@ static inline uint64_t mix(uint64_t hash, uint64_t value)
 }
 
 /* Never 0. Frames are named by their code and instruction, so two lines of one function differ. Only public
-   functions of CPython: the frames of outer functions already have their objects, so a walk costs about 40 ns
-   for each frame that was entered since the last one. */
+   functions of CPython. A wrapped call that looks up its region by path takes 333 ns, one that asks
+   torch.is_grad_enabled 174 ns (least CPU time of 30 runs, two frames between the loop and the call, with one
+   call in 256 examined in Python). */
 static uint64_t call_path(void)
 {
     uint64_t hash = 1;
