@@ -219,6 +219,32 @@ def test_turns_of_the_loop_are_seen_with_envs_stepped_in_turn_or_together() -> N
     assert together.envs == in_turn.envs == unnamed.envs == 16.0
 
 
+def test_a_list_of_envs_is_seen_in_the_gaps_between_regions() -> None:
+    """The policy runs for each of 8 envs, then each of them is stepped; some episodes end."""
+    loop = {
+        "policy_forward": Spec(8000, 100 * US, category="policy"),
+        "before policy_forward": Spec(7000, US, category="other"),  # after a transfer of the action
+        "between env_step and policy_forward": Spec(850, US, category="other"),
+        "between optimizer_step and policy_forward": Spec(150, US, category="other"),
+        "before env_step": Spec(1000, US, category="other"),
+        "env_step": Spec(8000, 30 * US),
+        "between env_step and env_step": Spec(6700, US, category="other"),
+        "between env_step and env_reset": Spec(300, US, category="other"),
+        "between env_reset and env_step": Spec(300, US, category="other"),
+    }
+    run = look(make_capture(loop, env_steps=8000))
+    assert run.iterations == 1000 and run.envs == 8.0
+    found = rules_of(make_capture(loop, env_steps=8000))
+    assert found[0] == "policy_one_by_one" and "too_few_envs" not in found
+    alternating = {
+        "policy_forward": Spec(8000, 100 * US, category="policy"),
+        "between policy_forward and env_step": Spec(8000, US, category="other"),
+        "env_step": Spec(8000, 30 * US),
+        "between env_step and policy_forward": Spec(8000, US, category="other"),
+    }
+    assert look(make_capture(alternating, env_steps=8000)).envs == 1.0
+
+
 def test_env_steps_are_counted_when_nobody_reports_them() -> None:
     run = look(make_capture({"act": Spec(100, MS), "env_step": Spec(100, MS)}))
     assert run.env_steps == 100 and run.envs == 1.0

@@ -155,12 +155,35 @@ class RunView:
     @cached_property
     def iterations(self) -> int:
         """Iterations of the training loop: one policy call and one step of all envs each."""
-        if self.recorded_envs is not None and self.env_steps:
-            return max(round(self.env_steps / self.recorded_envs), 1)
+        recorded = self.recorded_envs or 1
+        if recorded > 1 and self.env_steps:  # a list of single envs says 1
+            return max(round(self.env_steps / recorded), 1)
         acting = [row for row in self.rows if row.category == "policy" and not self.is_learning(row)]
         counts = [max((row.calls for row in rows), default=0) for rows in (self._steps, acting)]
         known = [count for count in counts if count >= self.env_steps / 4096 and count > 1]
-        return min(known) if known else self._common_count()
+        count = min(known) if known else self._common_count()
+        if acting and near(count, self.env_steps):
+            # A list of envs: the policy runs for one after the other, then each of them is stepped.
+            policy = max(acting, key=lambda row: row.calls)
+            for_policy, for_steps = self._in_a_row(policy.name), self._in_a_row("env_step", "env_reset")
+            if for_steps >= 2 and near(for_policy, for_steps, 0.35):
+                return max(round(count / for_steps), 1)
+        return count
+
+    def _in_a_row(self, *names: str) -> float:
+        """How often the first of these regions runs before one that is not among them; 1 if unknown.
+
+        The names of gaps tell what ran before: `between env_step and env_step`.
+        """
+        calls = sum(row.calls for row in self.rows if row.name == names[0])
+        entered = 0
+        for row in self.rows:
+            before, found, after = row.name.partition(" and ")
+            if found and after == names[0] and row.name.startswith("between "):
+                entered += 0 if before.removeprefix("between ") in names else row.calls
+            elif len(names) > 1 and row.name == f"before {names[0]}":
+                entered += row.calls  # after a minor region, such as a transfer of the action
+        return calls / entered if entered else 1.0
 
     @cached_property
     def recorded_envs(self) -> int | None:
@@ -341,9 +364,15 @@ class RunView:
         A line that acting and learning share, or several regions, is no place for a change.
         """
         site = row.node.site
-        same = [other for other in self.rows if site and other.node.site == site]
-        shared = len({(other.name, other.category, self.is_learning(other)) for other in same}) > 1
-        return "" if shared else site
+        inside = range(row.number, row.end)
+        around = {other.number for other in self.above(row)}
+        others = [
+            other
+            for other in self.rows
+            if site and other.node.site == site and not other.is_gap and other.number not in inside
+        ]
+        purposes = {(o.name, o.category, self.is_learning(o)) for o in others if o.number not in around}
+        return "" if purposes - {(row.name, row.category, self.is_learning(row))} else site
 
     @cached_property
     def is_pipeline(self) -> bool:

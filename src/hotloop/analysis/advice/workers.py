@@ -144,14 +144,16 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
             f"Load small data without worker processes (`{row.name}`)",
             evidence,
             "Use DataLoader(num_workers=0), or index a tensor that holds all the data. If you need workers, "
-            "persistent_workers=True starts them only once. The data and their order stay the same; random "
-            "augmentations draw other numbers in another process.",
+            "persistent_workers=True starts them only once, but shuffles in another order. Without workers "
+            "the order stays the same; random augmentations draw other numbers in another process.",
             run.gain([row], saved),
             Change(
-                "num_workers=0, or persistent_workers=True",
+                "num_workers=0",
                 effort="minutes",
-                safety="safe" if starts_up else "semantic",
+                safety="safe",
                 provable_by="flag",
+                flags=("num-workers", "workers", "loader-workers", "n-workers"),
+                times=0.0,
             ),
         )
     return None
