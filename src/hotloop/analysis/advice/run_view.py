@@ -364,6 +364,8 @@ class RunView:
         A line that acting and learning share, or several regions, is no place for a change.
         """
         site = row.node.site
+        if row.number >= len(self.rows) or self.rows[row.number] is not row:
+            return site  # a region of another thread
         inside = range(row.number, row.end)
         around = {other.number for other in self.above(row)}
         others = [
