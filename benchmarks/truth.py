@@ -390,7 +390,7 @@ def few_words(text: str, width: int) -> str:
 
 def print_row(widths: Sequence[int], cells: Sequence[str]) -> None:
     texts = (few_words(cell, width).ljust(width) for width, cell in zip(widths, cells, strict=True))
-    print(" ".join(texts).rstrip())
+    print(" ".join(texts).rstrip(), flush=True)
 
 
 def interval_text(value: float, ends: judging.Prediction | judging.Ratio) -> str:
@@ -408,40 +408,43 @@ def position_text(row: Row) -> str:
     return "absent (option)" if judgement.option_hit is not None else "absent"
 
 
-def print_table(rows: list[Row], secret: bool) -> None:
-    """One line for each case; for a secret set, only what is wrong with the case itself."""
-    if not secret:
-        widths = (26, 44, 15, 52, 19, 19, 3)
-        print_row(widths, ["case", "defect", "hotloop", "first advice", "predicted", "measured", "in"])
-        for row in rows:
-            predicted = row.prediction
-            first = row.judgement.first_title if row.judgement else ""
-            inside = "" if predicted is None else "yes" if predicted.inside else "no"
-            print_row(
-                widths,
-                [
-                    row.case.name,
-                    row.case.truth["defect"] or "clean",
-                    position_text(row),
-                    first,
-                    interval_text(predicted.predicted, predicted) if predicted else "",
-                    interval_text(row.ratio.value, row.ratio) if row.ratio else "",
-                    inside,
-                ],
-            )
-        for row in rows:
-            for title in row.judgement.false_advice if row.judgement else ():
-                print(f"false advice on {row.case.name}: {title}")
-            for miscount in row.miscounts:
-                print(f"counted differently in {row.case.name}: {miscount}")
+WIDTHS = (26, 44, 15, 52, 19, 19, 3)
+HEAD = ("case", "defect", "hotloop", "first advice", "predicted", "measured", "in")
+
+
+def print_case(row: Row) -> None:
+    """One line of the table."""
+    predicted, ratio = row.prediction, row.ratio
+    cells = [
+        row.case.name,
+        row.case.truth["defect"] or "clean",
+        position_text(row),
+        row.judgement.first_title if row.judgement else "",
+        interval_text(predicted.predicted, predicted) if predicted else "",
+        interval_text(ratio.value, ratio) if ratio else "",
+        "" if predicted is None else "yes" if predicted.inside else "no",
+    ]
+    print_row(WIDTHS, cells)
+
+
+def print_notes(rows: list[Row], secret: bool) -> None:
+    """What is wrong with cases and, unless they are secret, with what hotloop said about them."""
+    print()
     for row in rows:
         for problem in row.problems:
             print(f"problem with {row.case.name}: {problem}")
-        if row.ratio is not None:
-            low, high = judging.RATIO_LIMITS
-            if not low <= row.ratio.value <= high:
-                gives = f"the fix gives {row.ratio.value:.2f}x, not {low} to {high:g}"
-                print(f"problem with {row.case.name}: {gives}")
+        low, high = judging.RATIO_LIMITS
+        if row.ratio is not None and not low <= row.ratio.value <= high:
+            gives = f"the fix gives {row.ratio.value:.2f}x, not {low} to {high:g}"
+            print(f"problem with {row.case.name}: {gives}")
+        if secret:
+            continue
+        for title in row.judgement.false_advice if row.judgement else ():
+            print(f"false advice on {row.case.name}: {title}")
+        for miscount in row.miscounts:
+            print(f"counted differently in {row.case.name}: {miscount}")
+        for name, (first, found) in row.peers.items():
+            print(f"{name} on {row.case.name}: {'found' if found else 'not found'}, first is {first}")
 
 
 def print_summary(rows: list[Row]) -> None:
@@ -508,20 +511,26 @@ def main() -> int:
     given.peers = peers_of(given.peers)
     cases = load_cases(given.set, list(filter(None, given.cases.split(","))))
     secret = given.set == "held_out"
+    if given.quick and given.peers:
+        print("--quick: other profilers see mostly imports in so short a run; do not publish their figures")
     if secret and (given.keep is not None or given.json is not None):
         print("held_out: do not tune rules by what --keep and --json show")
     print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         ratios = Ratios((given.keep or Path(scratch)) / "ratios.json")
-        rows = []
+        rows: list[Row] = []
+        if not secret:
+            print_row(WIDTHS, HEAD)
         for number, case in enumerate(cases, 1):
             print(f"{number}/{len(cases)} {case.name}", file=sys.stderr, flush=True)
             arguments = case.truth.get("quick_args", []) if given.quick else []
             rows.append(judge_case(case, list(arguments), given, ratios))
-    print_table(rows, secret)
+            if not secret:
+                print_case(rows[-1])
+            if given.json is not None:  # after each case: a run takes hours
+                given.json.write_text(json.dumps(as_json(rows), indent=1))
+    print_notes(rows, secret)
     print_summary(rows)
-    if given.json is not None:
-        given.json.write_text(json.dumps(as_json(rows), indent=1))
     return 0
 
 
