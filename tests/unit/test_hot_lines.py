@@ -167,6 +167,16 @@ def test_without_progress_training_is_where_the_late_lines_are() -> None:
     assert 4 not in cut.samples["path"]
 
 
+def test_a_forward_pass_on_the_line_of_an_idiom_is_not_part_of_it() -> None:
+    """`a = net(torch.tensor([...]))`: only the time outside the network counts."""
+    forward = path((MODULE, 11), (GATHER, 6), called="torch.nn.modules.module.Module._call_impl")
+    capture = capture_with([forward, *PATHS[1:]], [4, 2, 3, 1])
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None
+    (advice,) = slow_idioms(run)
+    assert advice.gain is not None and advice.gain.high < 1 / (1 - 0.25)
+
+
 @pytest.mark.parametrize(
     ("source", "number"),
     [

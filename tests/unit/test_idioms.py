@@ -43,7 +43,7 @@ MATCHES = {
     "sleeping": "while queue.empty():\n    time.sleep(0.01)  # hot",
     "talking_to_processes": "for i in x:\n    conn.send(('step', action))  # hot",
     "double_precision": "for i in x:\n    h = torch.zeros(64, dtype=torch.float64)  # hot",
-    "back_and_forth": "for i in x:\n    a = torch.from_numpy(f(net(torch.as_tensor(o)).numpy()))  # hot",
+    "back_and_forth": "for i in x:\n    a = torch.from_numpy(f(torch.as_tensor(o).numpy()))  # hot",
     "state_as_text": "for i in x:\n    q = table[str(state)]  # hot",
     "garbage": "for i in x:\n    gc.collect()  # hot",
 }
@@ -61,6 +61,7 @@ LEAVE_ALONE = [
     "opt = torch.optim.Adam(net.parameters())  # hot",
     "env = gym.make('CartPole-v1')  # hot",
     "for i in x:\n    self.optim.step()  # hot",
+    "for i in x:\n    a = net(torch.from_numpy(o)).argmax(1).numpy()  # hot",
     "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
     "for i in x:\n    h = math.log(x) + torch.log(p)  # hot",
 ]

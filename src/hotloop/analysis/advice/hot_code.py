@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.idioms import Match, match
@@ -32,9 +33,17 @@ class _Found:
     match: Match
     places: tuple[Spot, ...]
 
-    @property
+    lines: LineSamples
+
+    @cached_property
     def paths(self) -> frozenset[int]:
-        return frozenset(number for spot in self.places for number in spot.paths)
+        """Samples of its places, without calls into frameworks that only share their lines."""
+        return frozenset(
+            number
+            for spot in self.places
+            for number in spot.paths
+            if _belongs(self.lines.paths[number], self.match.library_calls)
+        )
 
 
 def slow_idioms(run: RunView) -> list[Recommendation]:
@@ -61,7 +70,7 @@ def _by_expected_gain(lines: LineSamples) -> list[_Found]:
         found = match(spot)
         if found is not None:
             groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
-    result = [_Found(places[0][0], tuple(spot for _, spot in places)) for places in groups.values()]
+    result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
     return sorted(result, key=lambda f: -lines.share_of(f.paths) * sum(f.match.saved))
 
 
@@ -303,6 +312,10 @@ def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
         share = lines.share_of(paths)
         places.append(_Place(spot.function, spot.site, spot.text, paths, share))
     return places
+
+
+def _belongs(path: SampledPath, library_calls: tuple[str, ...]) -> bool:
+    return _in_user_code(path) or any(name in path.called for name in library_calls)
 
 
 def _in_user_code(path: SampledPath) -> bool:

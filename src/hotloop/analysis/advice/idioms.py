@@ -27,6 +27,9 @@ class Match:
     saved: tuple[float, float]
     safety: Safety = "safe"
     effort: Effort = "minutes"
+    # Names of functions of torch or an RL library that are part of it. Other calls into those libraries (a
+    # forward pass, a step of the env) that share its line are not.
+    library_calls: tuple[str, ...] = ()
 
 
 Idiom = Callable[[Spot], Match | None]
@@ -160,6 +163,7 @@ def weights_copied(spot: Spot) -> Match | None:
         "Copy parameters in place with torch._foreach_copy_ (or lerp for soft updates), and only when they "
         "are used next.",
         (0.5, 0.95),
+        library_calls=("state_dict",),
     )
 
 
@@ -568,6 +572,7 @@ def plotting(spot: Spot) -> Match | None:
         "Drawing a figure takes tens of milliseconds.",
         "Save the numbers and plot at the end, or every few thousand steps.",
         (0.9, 1.0),
+        library_calls=("tensorboard",),
     )
 
 
@@ -583,6 +588,7 @@ def rendering(spot: Spot) -> Match | None:
         "A frame is drawn at every pass.",
         "Leave rendering out of training (render_mode=None), or render a few evaluation episodes.",
         (0.85, 1.0),
+        library_calls=("render",),
     )
 
 
@@ -639,6 +645,7 @@ def writing_files(spot: Spot) -> Match | None:
         "Save every few thousand steps, keep the file open, buffer rows in memory, and write only what "
         "changed.",
         (0.7, 1.0),
+        library_calls=("serialization", "save"),
     )
 
 
@@ -672,6 +679,7 @@ def metrics_each_step(spot: Spot) -> Match | None:
         "A metric is converted and written at every pass.",
         "Log every 100 updates or once for each rollout; keep sums as tensors and read them once.",
         (0.8, 1.0),
+        library_calls=("tensorboard", "logger"),
     )
 
 
@@ -731,6 +739,7 @@ def optimizer_each_time(spot: Spot) -> Match | None:
         "Create it before the loop and reuse it.",
         (0.8, 1.0),
         safety="semantic",
+        library_calls=("optim",),
     )
 
 
@@ -758,6 +767,7 @@ def distributions(spot: Spot) -> Match | None:
         "torch.distributions.Distribution.set_default_validate_args(False) once; for a sample and its "
         "log-probability, logits and torch.multinomial are enough.",
         (0.2, 0.6),
+        library_calls=("distributions",),
     )
 
 
@@ -784,6 +794,7 @@ def environments_each_time(spot: Spot) -> Match | None:
         "A new environment is built each time.",
         "Build it before the loop and call reset().",
         (0.8, 1.0),
+        library_calls=("make", "__init__", "vec_env"),
     )
 
 
@@ -803,6 +814,7 @@ def data_loader(spot: Spot) -> Match | None:
         "Keep the data as tensors and take data[torch.randperm(n)[i:i + batch_size]]; if you need the "
         "loader, build it once, with num_workers=0 or persistent_workers=True.",
         (0.6, 0.97),
+        library_calls=("utils.data",),
     )
 
 
@@ -861,6 +873,7 @@ def talking_to_processes(spot: Spot) -> Match | None:
         "in this process.",
         (0.3, 0.95),
         effort="hours",
+        library_calls=("ray",),
     )
 
 
@@ -891,7 +904,7 @@ def back_and_forth(spot: Spot) -> Match | None:
     names = [name for name, _ in spot.calls()]
     to_numpy = sum(name.endswith(".numpy") for name in names)
     to_torch = sum(any(_same(name, t) for t in ("torch.from_numpy", *_TENSORS)) for name in names)
-    if to_numpy + to_torch < 2:
+    if to_numpy + to_torch < 3:  # one on the way in and one on the way out are needed
         return None
     return Match(
         "back_and_forth",

@@ -53,7 +53,9 @@ def garbage_collection_pauses(run: RunView) -> Recommendation | None:
 def memory_will_not_fit(run: RunView) -> Recommendation | None:
     """Memory grows steadily towards the limit, or is nearly full already."""
     limit = run.capture.machine.get("memory_bytes")
-    now = sum(process.rss_bytes or 0 for process in run.capture.processes)
+    last_ns = run.driver.end_ns - 0.02 * run.wall_ns  # workers that ended earlier hold nothing any more
+    alive = [process for process in run.capture.processes if process.end_ns >= last_ns]
+    now = sum(process.rss_bytes or 0 for process in alive)
     if not limit or not now:
         return None
     evidence = [f"The run uses {size(now)} of {size(limit)}."]
