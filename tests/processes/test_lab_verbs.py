@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.analysis.findings import Estimate
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import read_plan
 from hotloop.capture.series import Run, Series, read
-from hotloop.workflows.prove import cut_by_budget
+from hotloop.workflows.prove import conclude, cut_by_budget
 from tests.processes.test_compare import environment, hotloop
 
 # Every step sleeps longer than the one before: the time grows as the square of the steps.
@@ -147,6 +148,23 @@ def test_an_edit_is_proven_against_the_commit_before_it(project: Path) -> None:
     committed = json.loads(hotloop("prove", "one", "1", "--rev", "--budget", "30s", "--json").stdout)
     assert committed["measured"]["low"] > 1
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "says"),
+    [
+        (
+            Estimate(1.3, 1.15, 1.4),
+            "As predicted, within the intervals: predicted 1.20x [1.10, 1.30], measured",
+        ),
+        (Estimate(1.6, 1.5, 1.7), "More than predicted: "),
+        (Estimate(1.02, 0.99, 1.05), "Less than predicted: "),
+        (Estimate(1.4, 0.9, 2.6), "Undecided: predicted 1.20x [1.10, 1.30], measured 1.40x [0.90, 2.60]; "),
+        (None, "Not measured: "),
+    ],
+)
+def test_the_conclusion_compares_prediction_and_measurement(measured: Estimate | None, says: str) -> None:
+    assert conclude(Estimate(1.2, 1.1, 1.3), measured).startswith(says)
 
 
 def test_a_side_that_the_budget_ended_is_a_verdict() -> None:

@@ -257,6 +257,8 @@ def conclude(predicted: Estimate | None, measured: Estimate | None) -> str:
         return f"More than predicted: {said}."
     if measured.high < predicted.low:
         return f"Less than predicted: {said}."
+    if measured.low <= 1 < predicted.low:
+        return f"Undecided: {said}; a larger --budget makes more pairs."
     return f"As predicted, within the intervals: {said}."
 
 
