@@ -155,7 +155,7 @@ def test_an_edit_is_proven_against_the_commit_before_it(project: Path) -> None:
     [
         (
             Estimate(1.3, 1.15, 1.4),
-            "As predicted, within the intervals: predicted 1.20x [1.10, 1.30], measured",
+            "As predicted, within the intervals: predicted 1.20x ",
         ),
         (Estimate(1.6, 1.5, 1.7), "More than predicted: "),
         (Estimate(1.02, 0.99, 1.05), "Less than predicted: "),
