@@ -18,7 +18,9 @@ from hotloop.analysis.findings import (
     Forecast,
     Growth,
     GrowthFactor,
+    HotLine,
     Oversubscription,
+    Phases,
     Recommendation,
     RegionFinding,
     RegionGrowth,
@@ -259,6 +261,22 @@ RECOMMENDATIONS = (
         prove_command=f"OMP_NUM_THREADS=1 {RUN}",
     ),
     Recommendation(
+        name="too_many_updates",
+        title="Make fewer updates per env step",
+        evidence=("18,816 updates for 1,204,224 env steps.",),
+        advice="This is less learning, not faster learning: compare returns after equal wall time.",
+        gain=Estimate(1.21, 1.20, 1.23),
+        tier="option",
+        effort="minutes",
+        safety="semantic",
+        provable_by="flag",
+        how_to_change="--train-freq 64",
+        site="",
+        region="learner_forward",
+        plan={},
+        prove_command="",
+    ),
+    Recommendation(
         name="logging_too_often",
         title="Logging every step costs 1.3 %",
         evidence=("log takes 2.6 s of 200 s.",),
@@ -373,7 +391,35 @@ def rich() -> Findings:
         warnings=("evaluate (pid 4230) died before closing its recording; its figures end there.",),
         waits=Waits("train.py (pid 4211) MainThread", 0.016, 0.819, WAITS),
         oversubscription=Oversubscription(2, 8, "cores present", 2.0, 8.0, 0.97, OVERSUBSCRIBED),
+        phases=Phases(ns(3.2), ns(1.4), ns(195.9), ns(0.1), 62, "env_steps"),
+        hot_lines=HOT_LINES,
     )
+
+
+HOT_LINES = (
+    HotLine(
+        site="/home/ana/snake/replay.py:41",
+        function="Replay.push",
+        text="self.states[self.at] = torch.as_tensor(state)",
+        called="",
+        callers=("/home/ana/snake/train.py:88",),
+        share=0.312,
+        per="env_step",
+        ns_per_unit=52_000.0,
+        gain_if_twice_as_fast=Estimate(1.185, 1.17, 1.20),
+    ),
+    HotLine(
+        site="/home/ana/snake/train.py:91",
+        function="<module>",
+        text="loss.backward()",
+        called="torch._tensor.Tensor.backward",
+        callers=(),
+        share=0.171,
+        per="env_step",
+        ns_per_unit=28_500.0,
+        gain_if_twice_as_fast=Estimate(1.093, 1.08, 1.10),
+    ),
+)
 
 
 def bare() -> Findings:
@@ -407,6 +453,8 @@ def bare() -> Findings:
         basis="shares of the wall time of MainThread",
         not_measured=("Progress: the script never called hotloop.progress.",),
         warnings=(),
+        phases=None,
+        hot_lines=(),
     )
 
 
@@ -465,4 +513,10 @@ def hostile() -> Findings:
         versions={"python": script},
         not_measured=(script, control),
         warnings=(image,),
+        hot_lines=tuple(
+            dataclasses.replace(
+                line, site=f"{image}:1", text=control, called=script, callers=(script, control)
+            )
+            for line in HOT_LINES
+        ),
     )

@@ -105,7 +105,7 @@ def test_pictures_have_words(any_page: Page) -> None:
 def test_the_rich_page_has_every_section() -> None:
     sections = [attrs["id"] for attrs, _ in page("rich").all("section")]
     assert sections == [
-        "advice", "time", "bottlenecks", "tree", "over-time", "growth", "threads", "roofline",
+        "advice", "time", "lines", "bottlenecks", "tree", "over-time", "growth", "threads", "roofline",
         "all-regions", "machine", "reproduce",
     ]  # fmt: skip
     assert [text for _, text in page("rich").all("h1")] == [golden.rich().headline]

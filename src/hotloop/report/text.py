@@ -118,8 +118,11 @@ def sentence(words: str) -> str:
 
 
 def hot_lines(findings: Findings, pen: Pen) -> str:
-    """Lines of the user's code by the time they took during training, library calls included."""
-    if not findings.hot_lines:
+    """Lines of the user's code by the time they took during training, library calls included.
+
+    Left out if a single line, such as `model.learn()`, stands for everything.
+    """
+    if not findings.hot_lines or findings.hot_lines[0].share > 0.95:
         return ""
     shown_lines = findings.hot_lines[:MOST_LINES]
     per = shown_lines[0].per
