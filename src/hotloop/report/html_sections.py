@@ -179,8 +179,8 @@ def lines(findings: Findings) -> str:
             m.name(line.site, f"<code>{m.text(line.text, 120)}</code>" if line.text else ""),
             m.cell(percent(line.share), line.share),
             m.cell(duration(line.ns_per_unit) if line.ns_per_unit is not None else "", line.ns_per_unit),
-            f'<td class="optional">{m.text(line.called, 60)}</td>',
-            f'<td class="optional">{m.text(" > ".join(line.callers), 120)}</td>',
+            f'<td class="optional">{m.text(line.called, 60) if line.called else ""}</td>',
+            f'<td class="optional">{m.text(" > ".join(line.callers), 120) if line.callers else ""}</td>',
         )
         for line in found
     )

@@ -150,7 +150,7 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
             "checkpoints in another process. What is learnt stays the same, if it has its own env and "
             "random numbers.",
             lines.gain(place.paths, (0.75, 1.0)),
-            Change(f"call `{place.name}` less often", "minutes", "safe"),
+            Change(f"call `{place.name}` less often", "minutes", "semantic"),
         )
         return [replace(made, site=caller, claim=Claim(sampled=tuple(sorted(place.paths))))]
     return []

@@ -312,6 +312,7 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         "A list that grows with the run is converted and reduced at every pass.",
         "Update a running mean (or a deque of the last 100), and compute over everything once at the end.",
         (0.85, 1.0),
+        safety="rounding",
     )
 
 
@@ -507,6 +508,7 @@ def elementwise_loop(spot: Spot) -> Match | None:
         "numba.",
         (0.7, 0.99),
         effort="hours",
+        safety="rounding",
     )
 
 
@@ -527,6 +529,7 @@ def computing_in_comprehensions(spot: Spot) -> Match | None:
                 "The arithmetic runs once for each element in Python.",
                 "Put the values in an array once and use one numpy expression.",
                 (0.6, 0.97),
+                safety="rounding",
             )
     return None
 
@@ -545,6 +548,7 @@ def numpy_vectorize(spot: Spot) -> Match | None:
         "Write the function with array operations, or compile it with numba.",
         (0.7, 0.99),
         effort="hours",
+        safety="rounding",
     )
 
 
@@ -815,6 +819,7 @@ def data_loader(spot: Spot) -> Match | None:
         "loader, build it once, with num_workers=0 or persistent_workers=True.",
         (0.6, 0.97),
         library_calls=("utils.data",),
+        safety="semantic",
     )
 
 
