@@ -112,7 +112,7 @@ class Bottleneck:
     own_ns: int
     share: float
     calls: int
-    gain_if_twice_as_fast: Estimate | None  # speed-up of the whole run, e.g. 1.23
+    gain_if_twice_as_fast: Estimate | None  # speed-up of training, e.g. 1.23
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Recommendation:
     title: str
     evidence: tuple[str, ...]  # sentences with the numbers found in this capture
     advice: str
-    gain: Estimate | None  # predicted speed-up of the whole run
+    gain: Estimate | None  # predicted speed-up of training
     tier: Tier
     effort: Effort
     safety: Safety

@@ -72,7 +72,7 @@ def advice(findings: Findings) -> str:
     options = [r for r in findings.recommendations if r.tier == OPTION]
     idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
     most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
-    lead = "Best first. A gain is the speed-up of the whole run, with its 95 % interval."
+    lead = "Best first. A gain is the speed-up of training, with its 95 % interval."
     body = "".join(f"<li>{card(n, r, most)}</li>" for n, r in worth)
     if body:
         body = f'<ol class="cards">{body}</ol>'

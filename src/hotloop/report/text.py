@@ -162,7 +162,7 @@ def bottlenecks(findings: Findings, pen: Pen) -> str:
     terms = score_terms(findings)
     more = len(findings.bottlenecks) - MOST_BOTTLENECKS
     if terms:
-        said = f"The score combines {', '.join(terms)}; gains are for the whole run."
+        said = f"The score combines {', '.join(terms)}; gains are for training."
         lines.append(pen.dim(pen.wrap(said, "  ")))
     if more > 0:
         lines.append(f"  {more} more in the HTML report.")

@@ -11,7 +11,7 @@ from hotloop.analysis.advice.commands import command_again, flag_in, prove_comma
 from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Claim, Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
 
-HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of the whole run at which a tier starts
+HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of training at which a tier starts
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
 
 

@@ -312,7 +312,7 @@ class RunView:
         own: bool = False,
         floored: bool = True,
     ) -> Estimate | None:
-        """Predicted speed-up of the whole run if this fraction of the regions' time were saved.
+        """Predicted speed-up of training if this fraction of the regions' time were saved.
 
         `saved` may be a range if the fraction is an assumption; the interval then covers it. None with
         fewer than 8 windows. The run cannot get faster than its busiest parallel helper (unless
