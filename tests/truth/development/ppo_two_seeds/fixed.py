@@ -10,11 +10,11 @@ import torch
 import torch.nn as nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--iterations", type=int, default=40)
+parser.add_argument("--iterations", type=int, default=12)
 parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-parser.add_argument("--hidden", type=int, default=128)
+parser.add_argument("--hidden", type=int, default=64)
 
-N_ENVS, HORIZON, BATCH, EPOCHS = 32, 32, 256, 4
+N_ENVS, HORIZON, BATCH, EPOCHS = 32, 64, 128, 2
 
 
 class DoubleIntegrators:

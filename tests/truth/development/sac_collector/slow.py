@@ -16,12 +16,12 @@ import tyro
 
 @dataclass
 class Args:
-    chunks: int = 70
-    chunk_steps: int = 40
-    n_envs: int = 32
-    updates_per_chunk: int = 20
-    batch_size: int = 256
-    hidden: int = 256
+    chunks: int = 20
+    chunk_steps: int = 12
+    n_envs: int = 64
+    updates_per_chunk: int = 30
+    batch_size: int = 64
+    hidden: int = 64
     seed: int = 0
 
 
