@@ -48,7 +48,7 @@ class Tracker:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=14000)
+    parser.add_argument("--steps", type=int, default=20000)
     args = parser.parse_args()
     torch.manual_seed(9)
     torch.set_num_threads(1)
