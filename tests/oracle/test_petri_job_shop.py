@@ -153,7 +153,7 @@ def test_the_least_clock_of_a_small_net_is_the_least_makespan(seed: int) -> None
 
 
 def test_bad_job_shops_are_refused() -> None:
-    with pytest.raises(HotloopError, match="two tables of one shape"):
+    with pytest.raises(HotloopError, match="two tables of the same shape"):
         job_shop([[0, 1]], [[3]])
     with pytest.raises(HotloopError, match=r"duration -3 is not allowed"):
         job_shop([[0]], [[-3]])

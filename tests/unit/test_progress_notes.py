@@ -95,6 +95,7 @@ def test_snake_in_one_kernel_says_how_to_see_its_parts(
     lines: Lines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow, "NOTE_EVERY_S", 0.0)
+    monkeypatch.setattr(dqn, "RECORD_EVERY_S", 0.0)  # however fast the machine is
     small = ["train", "snake", "--n-envs", "8", "--total-timesteps", "512", "--batch-size", "16"]
     assert main([*small, "--capture", str(tmp_path / "one")]) == 0
     assert set(lines.notes) == {"whole loop in one kernel; loop python shows its parts"}

@@ -22,7 +22,7 @@ from hotloop.capture.model import Process, Thread
 from hotloop.capture.samples import FunctionSource, SampledFrame, SampledPath
 
 BLOCKS = 40  # of equal length, for intervals: samples of one moment are not independent
-LEAST_SAMPLES = 50  # fewer say too little about anything
+LEAST_SAMPLES = 20  # fewer say too little about anything
 
 Floats = NDArray[np.float64]
 Loop = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp

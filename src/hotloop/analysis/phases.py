@@ -29,7 +29,7 @@ LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole 
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
 DOMINANT = 0.8  # share of the second half of a run whose lines stand for training
-LEAST_SAMPLES = 50  # in the second half
+LEAST_SAMPLES = 10  # in the second half
 NOTABLE = 0.1  # share of a window spent preparing that makes it part of warm-up
 
 Floats = NDArray[np.float64]

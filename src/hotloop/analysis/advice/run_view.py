@@ -168,7 +168,7 @@ class RunView:
             for_policy, for_steps = self._in_a_row(policy.name), self._in_a_row("env_step", "env_reset")
             if for_steps >= 2 and near(for_policy, for_steps, 0.35):
                 return max(round(count / for_steps), 1)
-        return count
+        return count or (self.env_steps if self.recorded_envs else 0)
 
     def _in_a_row(self, *names: str) -> float:
         """How often the first of these regions runs before one that is not among them; 1 if unknown.
