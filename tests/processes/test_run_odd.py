@@ -190,3 +190,25 @@ def test_json_names_the_files_that_were_asked_for(tmp_path: Path) -> None:
         "torch_profile": None,
         "detailed": str(Path("cap/detailed.txt")),
     }
+
+
+def test_an_env_of_the_script_can_be_sent_to_workers_by_cloudpickle(tmp_path: Path) -> None:
+    """As SubprocVecEnv and AsyncVectorEnv send it: by value, although its methods are recorded."""
+    script = """
+        import subprocess, sys
+        import cloudpickle, gymnasium
+
+        class Tiny(gymnasium.Env):
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return 7, {}
+
+        Tiny().reset(seed=1)
+        data = cloudpickle.dumps(Tiny)
+        assert b"hotloop" not in data
+        load = "import sys, cloudpickle; print(cloudpickle.loads(sys.stdin.buffer.read())().reset(seed=1))"
+        done = subprocess.run([sys.executable, "-c", load], input=data, capture_output=True)
+        print(done.stdout.decode(), done.stderr.decode())
+        """
+    done = launch(tmp_path, script)
+    assert done.returncode == 0 and "(7, {})" in done.stdout, done.stdout + done.stderr

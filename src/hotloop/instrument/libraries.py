@@ -33,6 +33,7 @@ LIBRARIES = {
     "lightning.pytorch.loops.evaluation_loop": "hotloop.instrument.lightning:patch_evaluation_loop",
     "pytorch_lightning.loops.evaluation_loop": "hotloop.instrument.lightning:patch_evaluation_loop",
     "torch.utils.data.dataloader": "hotloop.instrument.torch:patch_data",
+    "cloudpickle.cloudpickle": "hotloop.instrument.standard_library:patch_cloudpickle",
     "multiprocessing.connection": "hotloop.instrument.standard_library:patch_connection",
     "multiprocessing.queues": "hotloop.instrument.standard_library:patch_queues",
     "queue": "hotloop.instrument.standard_library:patch_queue",
