@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.findings import Phases
 from hotloop.analysis.tree import driving_thread
-from hotloop.analysis.windows import Spans, spans_by_name, work_done
+from hotloop.analysis.whatif import LEAST_WINDOWS
+from hotloop.analysis.windows import Spans, clock_shift_ns, spans_by_name, work_done
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
 
-LEAST_WINDOWS = 8  # fewer have no usable spread, so no gain has an interval
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
@@ -204,12 +204,9 @@ def cut_to_training(capture: Capture, phases: Phases) -> Capture:
     process, thread = driving
     begin_ns = thread.start_ns + phases.start_up_ns + phases.warm_up_ns
     end_ns = begin_ns + phases.training_ns
-    several_hosts = len({p.host for p in capture.processes}) > 1
     kept = []
     for other in capture.processes:
-        shift = 0
-        if several_hosts:
-            shift = (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
+        shift = clock_shift_ns(capture, process, other)
         kept.append(_cut_process(other, begin_ns - shift, end_ns - shift))
     return replace(capture, processes=tuple(process for process in kept if process is not None))
 

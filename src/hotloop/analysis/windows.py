@@ -97,19 +97,24 @@ def _spans(thread: Thread, groups: Sequence[str]) -> Spans:
     )
 
 
+def clock_shift_ns(capture: Capture, process: Process, other: Process) -> int:
+    """Add this to a time of `other` to convert it to the clock of `process`.
+
+    Processes of one host share the monotonic clock; several hosts are aligned by real time.
+    """
+    if len({p.host for p in capture.processes}) == 1:
+        return 0
+    return (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
+
+
 def work_done(capture: Capture, process: Process, thread: Thread, end_ns: Floats, counter: str) -> Floats:
     """A progress counter summed over all threads, at times `end_ns` after the start of `thread`.
 
-    Counters of other threads are interpolated between their windows. Processes of one host share the
-    monotonic clock; several hosts are aligned by real time.
+    Counters of other threads are interpolated between their windows.
     """
-    several_hosts = len({p.host for p in capture.processes}) > 1
     total = np.zeros(len(end_ns))
     for other in capture.processes:
-        # Add this to a time of the other process to convert it to this process's clock.
-        shift = 0
-        if several_hosts:
-            shift = (other.start_real_ns - other.start_ns) - (process.start_real_ns - process.start_ns)
+        shift = clock_shift_ns(capture, process, other)
         for worker in other.threads:
             final = float(getattr(worker.progress, counter))
             if final == 0:
