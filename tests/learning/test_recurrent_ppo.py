@@ -93,7 +93,9 @@ def mean_return(network: RecurrentActorCritic, episodes: int) -> float:
     return float(total.mean())
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+@pytest.mark.parametrize(
+    "mode", [AutoresetMode.SAME_STEP, pytest.param(AutoresetMode.NEXT_STEP, marks=pytest.mark.long)]
+)
 def test_memory_solves_what_needs_memory(mode: AutoresetMode) -> None:
     result = run(SMALL, mode)
     assert mean_return(result.network, 200) > 0.9

@@ -296,13 +296,13 @@ net = torch.nn.Linear(4, 2)
 compiled = torch.compile(net, backend="aot_eager")
 for rows in (3, 3, 3):
     compiled(torch.ones(rows, 4)).sum().backward()
-print(float(net.weight.grad.sum()))
+print("same gradient" if (net.weight.grad == 9).all() else net.weight.grad)
 """
 
 
 def test_compilation_has_a_region_of_its_own(tmp_path: Path) -> None:
     run = record(tmp_path, JIT)
-    assert run.out == plain(tmp_path, JIT)
+    assert run.out == "same gradient\n"
     assert run.calls("compile", "learner_forward", "backward") == {
         "compile": 2 + 1,  # for int and float; one graph
         "learner_forward": 3,

@@ -57,7 +57,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     folder = tmp_path_factory.mktemp("tuned")
     code, out, err = hotloop(
         folder,
-        *("tune", "--budget", "60s", "--json", "--no-threads", "--probes", "probes"),
+        *("tune", "--budget", "90s", "--json", "--no-threads", "--probes", "probes"),
         *("--values", "n_envs=4,16", "--values", "mode=fast,slow", "--safe", "mode"),
         *("--", sys.executable, SCRIPT, "--n-envs", "{n_envs=4}", "--n-steps", "{n_steps=8}"),
         *("--mode", "{mode=slow}"),
@@ -166,7 +166,7 @@ def test_bad_words_are_one_sentence_and_code_2(tmp_path: Path, words: tuple[str,
 
 
 def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) -> None:
-    target = WorkloadTarget("petri", Petri(learner="fused"))
+    target = WorkloadTarget("petri", Petri(learner="torch"))
     environment = dict(target.variables(target.space.current))
 
     def job(name: str) -> Job:

@@ -108,7 +108,7 @@ def test_what_a_fork_would_change_is_not_forked(plan: Plan) -> None:
 
 
 def test_ctrl_c_ends_compare_its_host_and_the_run(tmp_path: Path) -> None:
-    words = ["compare", "--series", "pairs", "--set-b", "learner=fused", "--", *TRAIN[:-1], "64"]
+    words = ["compare", "--series", "pairs", "--set-b", "learner=fused", "--", *TRAIN]
     started = subprocess.Popen(
         [sys.executable, "-m", "hotloop", *words],
         cwd=tmp_path,

@@ -262,7 +262,7 @@ print(weights(), before)
 def sb3(lines: str, model: str, *words: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", SB3.format(lines=lines, model=model), *words],
-        env=environment("auto", OMP_NUM_THREADS="2"),
+        env=environment("auto", OMP_NUM_THREADS="2", OMP_WAIT_POLICY="PASSIVE"),  # no spinning
         capture_output=True,
         text=True,
         timeout=120,
