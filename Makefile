@@ -12,7 +12,7 @@ SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## train an agent, find what is slow, exchange it, prove the gain (three minutes)
+demo: $(INSTALLED) ## train an agent, find the bottleneck, swap in a fast version, prove the speed-up (three minutes)
 	$(BIN)/python examples/demo.py
 
 # Lint and types run beside the tests. Many tests wait, so three at once on two cores.

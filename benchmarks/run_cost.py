@@ -37,7 +37,7 @@ BIN = Path(sys.executable).parent
 PYTHON = sys.executable
 PROGRAMS = {
     "SB3 PPO CartPole": [str(HERE / "programs/sb3_ppo.py"), "6144"],
-    "PPO in one file": [str(HERE.parent / "examples/02_unmodified_ppo.py"), "--total-steps", "8192"],
+    "PPO in one file": [str(HERE.parent / "examples/02_unmodified_ppo.py"), "--total-timesteps", "8192"],
 }
 
 

@@ -1,6 +1,6 @@
-"""PPO in one file, the way many people write it: nothing in here knows of hotloop.
+"""PPO in one file, the way many people write it: nothing in here knows about hotloop.
 
-hotloop run examples/02_unmodified_ppo.py --total-steps 8192
+hotloop run examples/02_unmodified_ppo.py --total-timesteps 8192
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Agent(nn.Module):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--total-steps", type=int, default=32768)
+    parser.add_argument("--total-timesteps", type=int, default=32768)
     parser.add_argument("--envs", type=int, default=4)
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4)
@@ -67,7 +67,7 @@ if __name__ == "__main__":
     next_done = torch.zeros(args.envs)
 
     began, cpu = time.perf_counter(), time.process_time()
-    for _update in range(args.total_steps // batch):
+    for _update in range(args.total_timesteps // batch):
         for step in range(args.steps):
             obs[step], dones[step] = next_obs, next_done
             with torch.no_grad():

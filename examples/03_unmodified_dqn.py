@@ -1,7 +1,7 @@
-"""DQN in one file with a list as its replay buffer; nothing in here knows of hotloop.
+"""DQN in one file with a list as its replay buffer; nothing in here knows about hotloop.
 
-It acts without torch.no_grad(), as hasty scripts do: hotloop run tells acting from learning all the same.
-hotloop run examples/03_unmodified_dqn.py --total-steps 3000
+It acts without torch.no_grad(), as many scripts do; `hotloop run` still tells acting from learning.
+hotloop run examples/03_unmodified_dqn.py --total-timesteps 3000
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def network() -> nn.Sequential:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--total-steps", type=int, default=20000)
+    parser.add_argument("--total-timesteps", type=int, default=20000)
     parser.add_argument("--learning-starts", type=int, default=500)
     parser.add_argument("--train-every", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -38,8 +38,8 @@ if __name__ == "__main__":
     replay: list[tuple[np.ndarray, int, float, np.ndarray, bool]] = []
 
     observation, _ = env.reset(seed=args.seed)
-    for step in range(args.total_steps):
-        epsilon = max(0.05, 1.0 - step / (0.5 * args.total_steps))
+    for step in range(args.total_timesteps):
+        epsilon = max(0.05, 1.0 - step / (0.5 * args.total_timesteps))
         values = online(torch.as_tensor(observation).unsqueeze(0))
         action = random.randrange(2) if random.random() < epsilon else int(values.argmax())
         following, reward, terminated, truncated, _ = env.step(action)

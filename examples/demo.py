@@ -1,11 +1,11 @@
-"""What `make demo` runs: a training is recorded and explained, its slow part exchanged, the gain shown.
+"""`make demo`: find the bottleneck of a training run, swap in a fast version, prove the speed-up.
 
-An agent learns Ricochet Robots from pictures, with a ConvLSTM and PPO, and an image library draws the
-pictures one by one, as such environments mostly do. The report says what that costs. Then compiled code
-draws them, pixel for pixel the same, and `hotloop compare` runs both in turn until the verdict is clear.
-Each command is shown before it runs.
+An agent learns Ricochet Robots from pictures, with a ConvLSTM and PPO. An image library draws the pictures
+one by one, as in most such environments, and the report shows what that costs. Then compiled code draws
+the same pictures, pixel for pixel, and `hotloop compare` runs both versions in turn until the verdict is
+clear. Each command is shown before it runs.
 
-Run: python examples/demo.py [--folder DIR] [--timesteps N] [--compare-timesteps N] [--budget TIME]
+Run: python examples/demo.py [--folder DIR] [--total-timesteps N] [--compare-timesteps N] [--budget TIME]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def typed(program: str) -> str:
-    """What to type for a program of this Python's environment."""
+    """The name of a program in this Python's environment, as a user would type it."""
     own = Path(sys.executable).with_name(program)
     return program if shutil.which(program) == str(own) else os.path.relpath(own)
 
@@ -36,8 +36,7 @@ def hotloop(*words: str) -> None:
         raise SystemExit(code if code > 0 else 128 - code)  # below 0: ended by that signal
 
 
-def say(words: str) -> None:
-    """A heading between two commands."""
+def heading(words: str) -> None:
     print(f"\n=== {words}", flush=True)
 
 
@@ -49,11 +48,11 @@ def main() -> None:
         "--folder",
         type=Path,
         default=Path("hotloop-runs/demo"),
-        help="where runs and report go; those of an earlier demo are replaced",
+        help="folder for runs and report; replaces those of an earlier demo",
     )
-    parser.add_argument("--timesteps", type=int, default=8192, help="of the training that is explained")
-    parser.add_argument("--compare-timesteps", type=int, default=2048, help="of each run compared")
-    parser.add_argument("--budget", default="180s", help="of the comparison, which ends when it is decided")
+    parser.add_argument("--total-timesteps", type=int, default=8192, help="env steps of the explained run")
+    parser.add_argument("--compare-timesteps", type=int, default=2048, help="env steps of each compared run")
+    parser.add_argument("--budget", default="180s", help="most time for the comparison")
     given = parser.parse_args()
     folder: Path = given.folder
     run, pairs, page = folder / "run", folder / "pairs", folder / "report.html"
@@ -61,26 +60,26 @@ def main() -> None:
         shutil.rmtree(old, ignore_errors=True)
     page.unlink(missing_ok=True)
 
-    say("1. Train on pictures for half a minute, recorded; then: what limits it, and what would help")
-    hotloop(*WORKLOAD, "--total-timesteps", str(given.timesteps), "--capture", str(run))
+    heading("1. Record half a minute of training on pictures: what limits it, and what would help?")
+    hotloop(*WORKLOAD, "--total-timesteps", str(given.total_timesteps), "--capture", str(run))
 
-    say("2. The same training with the same pictures, drawn by compiled code. Is it really faster?")
+    heading("2. The same training with the same pictures, drawn by compiled code. Is it really faster?")
     each = ["--total-timesteps", str(given.compare_timesteps), "--no-profiling", "--seed", "{seed}"]
     command = [typed("python"), "-m", "hotloop", *WORKLOAD, *each]
     place = ["--series", str(pairs), "--budget", given.budget]
     hotloop("compare", *place, "--set-b", "rendering=compiled", "--", *command)
 
-    say("3. The report as one page")
+    heading("3. The report as a web page")
     hotloop("report", str(run), "-o", str(page))
 
     name = typed("hotloop")
     print("\nNext:")
     for command, why in (
         (f"open {page}", "in a browser; works offline"),
-        (f"{name} show {run}", "the tree: calls, total, own"),
+        (f"{name} show {run}", "calls and times as a tree"),
         (f"{name} report {pairs}", "the comparison, run by run"),
-        (f"{name} run YOUR_SCRIPT.py", "record a script of yours"),
-        (f"{name} try YOUR_SCRIPT.py", "fixes that help it, proven"),
+        (f"{name} run YOUR_SCRIPT.py", "record your own script"),
+        (f"{name} try YOUR_SCRIPT.py", "find fixes that help it"),
     ):
         print(f"  {command:<48} {why}")
 

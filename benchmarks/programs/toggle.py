@@ -66,7 +66,7 @@ def sb3_segment():
 
 
 def file_segment():
-    sys.argv = [str(EXAMPLE), "--total-steps", "512"]
+    sys.argv = [str(EXAMPLE), "--total-timesteps", "512"]
     code = compile(EXAMPLE.read_text(), str(EXAMPLE), "exec")
 
     def segment():

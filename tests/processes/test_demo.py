@@ -11,7 +11,7 @@ from hotloop import load
 from hotloop.capture.stats import by_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
-SMALL = ["--timesteps", "1024", "--compare-timesteps", "512", "--budget", "1s"]  # one pair
+SMALL = ["--total-timesteps", "1024", "--compare-timesteps", "512", "--budget", "1s"]  # one pair
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +38,6 @@ def test_the_demo_explains_compares_writes_the_page_and_can_be_run_again(tmp_pat
 
 
 def test_a_step_that_fails_ends_the_demo_with_its_exit_code(tmp_path: Path) -> None:
-    done = demo(tmp_path, *SMALL, "--timesteps", "0")
+    done = demo(tmp_path, *SMALL, "--total-timesteps", "0")
     assert done.returncode == 2 and "must be at least 1" in done.stderr
     assert not (tmp_path / "hotloop-runs" / "demo" / "report.html").exists()

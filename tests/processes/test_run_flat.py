@@ -38,7 +38,7 @@ def both_ways(tmp_path: Path, script: str, *words: str) -> Capture:
 
 
 def test_ppo_in_one_file(tmp_path: Path) -> None:
-    capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-steps", "4096")
+    capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-timesteps", "4096")
     calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
     assert calls["env_step"] == 1024
     assert (calls["policy_forward"], calls["policy_value"]) == (1024, 8)  # one value for each rollout
@@ -48,7 +48,7 @@ def test_ppo_in_one_file(tmp_path: Path) -> None:
 
 
 def test_dqn_in_one_file_acts_with_gradients_on(tmp_path: Path) -> None:
-    capture = both_ways(tmp_path, "03_unmodified_dqn.py", "--total-steps", "1500")
+    capture = both_ways(tmp_path, "03_unmodified_dqn.py", "--total-timesteps", "1500")
     calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
     updates = 250
     assert calls["env_step"] == capture.progress.env_steps == 1500
