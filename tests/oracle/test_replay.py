@@ -352,7 +352,7 @@ def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
         buffer.make_batch(2, shared=True)
     with pytest.raises(HotloopError, match="size=0"):
         buffer.make_batch(0)
-    with pytest.raises(HotloopError, match="uniformly"):
+    with pytest.raises(HotloopError, match="has no priorities"):
         buffer.update_priorities(np.zeros(1, dtype=np.int64), np.ones(1))
     with pytest.raises(HotloopError, match="made by a buffer of another shape"):
         buffer.sample(pair("bytes", 50, 2)[0].make_batch(3))

@@ -1,4 +1,4 @@
-"""Demonstrations: what is on disk, that workers can die, that a disk can fill, that memory is told."""
+"""Demonstrations: files, workers that die, full disks, memory per worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop.machine.process_memory import process_memory
 from hotloop.rl.buffers.demonstrations import DemonstrationError, Demonstrations, DemonstrationStore, Episode
-from hotloop.rl.collect.experts import Collected, DiskFull, Driven, Driver, collect, track_schema
+from hotloop.rl.collect.experts import (
+    CollectionResult,
+    DiskFull,
+    DrivenEpisode,
+    Driver,
+    collect,
+    track_schema,
+)
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.workloads.stage_report import StageBar, StageReport, report_lines, split, table
 
@@ -32,7 +39,9 @@ def store_in(folder: Path, resume: bool = False, **settings: Any) -> Demonstrati
     return store
 
 
-def collected(store: DemonstrationStore, episodes: list[int], workers: int = 1, **more: Any) -> Collected:
+def collected(
+    store: DemonstrationStore, episodes: list[int], workers: int = 1, **more: Any
+) -> CollectionResult:
     return collect(store, episodes, workers=workers, seed=3, settings=SHORT, **more)
 
 
@@ -83,8 +92,8 @@ def test_files_are_open_and_nothing_is_pickled(tmp_path: Path) -> None:
 def test_the_pool_drives_the_same_episodes_whatever_the_number_of_workers(tmp_path: Path) -> None:
     expected = driven_here(tmp_path / "here", range(5))
     store = store_in(tmp_path / "pool")
-    told: list[Driven] = []
-    done = collected(store, list(range(5)), workers=2, done=told.append)
+    told: list[DrivenEpisode] = []
+    done = collected(store, list(range(5)), workers=2, on_episode=told.append)
     assert sorted(one.episode for one in told) == list(range(5)) == store.numbers()
     assert done.deaths == 0 and not done.stopped and done.seconds > 0 and done.start_up_s > 0
     assert all(one.simulation_s > 0 and one.aggregation_s > 0 and one.disk_s > 0 for one in told)
@@ -99,14 +108,14 @@ def test_a_worker_that_dies_loses_only_its_episode_which_is_driven_again(tmp_pat
     killed: list[Any] = []
     store = store_in(tmp_path / "pool")
 
-    def kill_one(_: Driven) -> None:
+    def kill_one(_: DrivenEpisode) -> None:
         if not killed:
             victim = multiprocessing.active_children()[0]
             os.kill(victim.pid or 0, 9)
             killed.append(victim.pid)
 
-    done = collected(store, list(range(6)), workers=1, done=kill_one)
-    assert done.deaths == 1 and len(done.driven) == 6
+    done = collected(store, list(range(6)), workers=1, on_episode=kill_one)
+    assert done.deaths == 1 and len(done.episodes) == 6
     for number, episode in contents(store).items():
         assert same(episode, expected[number]), number
     assert not [file for file in store.folder.iterdir() if file.name.startswith(".")]
@@ -149,7 +158,7 @@ def test_resuming_keeps_whole_episodes_only_and_only_of_the_same_task(tmp_path: 
     file = driver.store.file(1)
     file.write_bytes(file.read_bytes()[:-200])
     assert driver.store.begin(track_schema(3, SHORT), resume=True) == [0, 2]
-    with pytest.raises(DemonstrationError, match="another kind \\(env_settings, seed differ\\)"):
+    with pytest.raises(DemonstrationError, match="other settings \\(env_settings, seed differ\\)"):
         driver.store.begin(track_schema(4, {}), resume=True)
     with pytest.raises(DemonstrationError, match=r"episode-000001\.npz is truncated or damaged"):
         driver.store.load()

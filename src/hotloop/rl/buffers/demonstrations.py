@@ -11,10 +11,8 @@ renamed, so every file with the name of an episode is complete.
 
 from __future__ import annotations
 
-import contextlib
+import io
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -86,12 +84,12 @@ class Demonstrations:
             )
         held = min(max(round(count * held_out_fraction), 1), count - 1)
         order = np.random.default_rng(seed).permutation(count)
-        return self._of(np.sort(order[held:])), self._of(np.sort(order[:held]))
+        return self._subset(np.sort(order[held:])), self._subset(np.sort(order[:held]))
 
-    def _of(self, places: Iterable[Any]) -> Demonstrations:
-        chosen = [int(place) for place in places]
+    def _subset(self, indices: Iterable[Any]) -> Demonstrations:
+        chosen = [int(index) for index in indices]
         return Demonstrations(
-            tuple(self.episodes[place] for place in chosen), tuple(self.numbers[place] for place in chosen)
+            tuple(self.episodes[index] for index in chosen), tuple(self.numbers[index] for index in chosen)
         )
 
 
@@ -150,7 +148,7 @@ class DemonstrationStore:
             if known != wanted:
                 differing = sorted(name for name in known | wanted if known.get(name) != wanted.get(name))
                 raise DemonstrationError(
-                    f"{self.folder} holds demonstrations of another kind ({', '.join(differing)} "
+                    f"{self.folder} holds demonstrations with other settings ({', '.join(differing)} "
                     "differ); use another folder, or collect without resume."
                 )
             return [number for number in self.numbers() if self._is_complete(number)]
@@ -160,29 +158,22 @@ class DemonstrationStore:
         return []
 
     def write(self, number: int, episode: Episode) -> None:
-        """Write an episode; on failure (a full disk) nothing of it is left and the others are intact."""
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".episode.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(
-                    file,
-                    observations=episode.observations,
-                    actions=episode.actions,
-                    rewards=episode.rewards,
-                    terminations=episode.terminations,
-                    truncations=episode.truncations,
-                )
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, self.file(number))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        """Write an episode; a failure (such as a full disk) leaves no partial file."""
+        content = io.BytesIO()
+        np.savez(
+            content,
+            observations=episode.observations,
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=episode.terminations,
+            truncations=episode.truncations,
+        )
+        write_atomically(self.file(number), content.getvalue())
 
     # ---- reading
 
     def schema(self) -> dict[str, Any]:
-        """The content of `schema.json`; raises DemonstrationError when there is none, or it is not ours."""
+        """The content of `schema.json`; raises DemonstrationError when it is missing or not ours."""
         file = self.folder / "schema.json"
         try:
             known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

@@ -19,8 +19,8 @@ observation is stored; stacks are rebuilt when sampled and never reach back past
     buffer.push(actions, rewards, terminated, truncated, observations, final_observations)
     buffer.sample(batch)                          # fills batch.observations, batch.rewards, ...
 
-Collectors that run at their own pace deliver rows instead of vector steps: `buffer.push_rows(rows)` is then
-the only call to store anything (replay_rows.py).
+Collectors that run at their own pace deliver rows instead of vector steps. A buffer for them is filled with
+`buffer.push_rows(rows)` only (replay_rows.py).
 
 With this layout a small transition takes one or two cache lines, and a stack of frames one contiguous copy.
 """
@@ -179,7 +179,7 @@ class ReplayBuffer:
         observations: NDArray[Any],
         final_observations: NDArray[Any] | None = None,
     ) -> None:
-        """`push`, but one environment after the other in Python, as a plain trainer does it."""
+        """`push`, but one environment after the other in Python, as in a plain training script."""
         step = self._checked(actions, rewards, terminated, truncated, observations, final_observations)
         for env in range(self.n_envs):
             final = None if final_observations is None else final_observations[env]
@@ -198,7 +198,7 @@ class ReplayBuffer:
         """
         if self._started or self.prioritized:
             raise HotloopError(
-                "push_rows() needs a buffer without priorities that never took vector steps; make a new one."
+                "push_rows() needs a buffer without priorities and without vector steps; create a new one."
             )
         if self._row_streams is None:
             self._row_streams = RowStreams(self.layout)
@@ -217,7 +217,7 @@ class ReplayBuffer:
         if shared is None:
             shared = self.layout.frame_stack > 1 and self.layout.n_steps == 1
         if size < 1:
-            raise HotloopError(f"size={size} is no batch; ask for at least 1 transition.")
+            raise HotloopError(f"size={size} is too small for a batch; use at least 1.")
         if shared and self.layout.n_steps > 1:
             raise HotloopError(
                 f"shared=True needs one-step returns, not n_steps={self.layout.n_steps}; leave it out."
@@ -281,7 +281,7 @@ class ReplayBuffer:
     def update_priorities(self, rows: NDArray[np.int64], errors: NDArray[Any]) -> None:
         """Set the priorities of a batch's rows from their new TD errors, before anything else is pushed."""
         if self.prioritized is None:
-            raise HotloopError("This buffer draws uniformly; make it with prioritized=Prioritized().")
+            raise HotloopError("This buffer has no priorities; create it with prioritized=Prioritized().")
         sizes = np.abs(np.asarray(errors, dtype=np.float64)) + self.prioritized.epsilon
         if sizes.shape != rows.shape or not np.isfinite(sizes).all():
             raise HotloopError(
@@ -324,8 +324,8 @@ class ReplayBuffer:
             and state["tree"].size == half
         ):
             raise HotloopError(
-                "This state belongs to a replay buffer of another shape; make the buffer with the same "
-                "buffer_size, n_envs, spaces and settings as the saved one."
+                "This state belongs to a replay buffer of another shape; create the buffer with the "
+                "buffer_size, n_envs, spaces and settings of the saved one."
             )
         self._by_env[:, : state["memory"].shape[1]] = state["memory"]
         self._started = state["memory"].size > 0 and "clocks" not in state
@@ -338,7 +338,7 @@ class ReplayBuffer:
         set_range(self._tree, 0, np.ascontiguousarray(state["tree"]))
 
     def kernel_arrays(self, batch: ReplayBatch) -> kernels.ReplayArrays:
-        """The arrays that kernels push to and sample from; get them anew each time, they may be replaced."""
+        """The arrays that kernels push to and sample from; they may be replaced, so call it each time."""
         stored = (self._memory, self._numbers, self._marks, self._finals, self._free, self._ring)
         return kernels.ReplayArrays(*stored, self._streams, *batch.arguments)
 
@@ -370,9 +370,9 @@ class ReplayBuffer:
         return self._memory, self._numbers, self._marks, self._finals, self._ring, self.layout.gamma
 
     def _checked(self, *step: Any) -> tuple[NDArray[Any], ...]:
-        """The arguments of a push as kernels take them, with room made for its final observations."""
+        """Arguments of a push in the form that kernels take; also makes room for final observations."""
         if self._row_streams is not None:
-            raise HotloopError("This buffer takes rows by push_rows(); make another one for vector steps.")
+            raise HotloopError("This buffer stores rows (push_rows()); create another one for vector steps.")
         if not self._started:
             raise HotloopError("push() before start(): pass the observations of reset() to start() first.")
         checked = self.layout.checked_step(*step)

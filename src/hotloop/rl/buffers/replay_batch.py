@@ -73,7 +73,7 @@ class ReplayBatch:
         self.stored = stored
         self.bound_to: NDArray[np.uint8] | None = None  # the buffer's arrays that `table` points to
         self.table = np.zeros(0, dtype=np.int64)
-        self.arguments = (self.rows, self.memory, self.numbers, self.layout)  # as kernels take them
+        self.arguments = (self.rows, self.memory, self.numbers, self.layout)  # for kernels
 
     def tensors(self) -> dict[str, Any]:
         """The same memory as torch tensors by name; create them once, each sample refills them."""
@@ -94,7 +94,7 @@ def _pinned(count: int) -> Any:
 
 
 def _view(block: Any, array: NDArray[Any]) -> Any:
-    """A view of the pinned block at an array's place; as a view of the block, torch knows it is pinned."""
+    """An array of the pinned block as a tensor; torch knows that a view of a pinned block is pinned."""
     torch = require_extra("torch", "rl")
     kind = torch.from_numpy(np.zeros(1, dtype=array.dtype)).dtype
     begin = array.__array_interface__["data"][0] - block.data_ptr()

@@ -40,7 +40,7 @@ Words = NDArray[np.int64]
 
 
 class ReplayArrays(NamedTuple):
-    """The arrays of a `ReplayBuffer` and of one of its batches, as kernels that train take them."""
+    """The arrays of a `ReplayBuffer` and of one of its batches, for kernels that train."""
 
     memory: Bytes
     numbers: NDArray[np.float32]
@@ -57,7 +57,7 @@ class ReplayArrays(NamedTuple):
 
 @kernel
 def copy(to: Bytes, to_at: int, source: Bytes, at: int, count: int) -> None:
-    """Copy bytes that do not overlap, in the way that is fastest for their number."""
+    """Copy bytes that do not overlap, in the fastest way for their number."""
     if count <= SHORT:
         copy_short(to, to_at, source, at, count)
     else:

@@ -103,7 +103,7 @@ class Layout:
         observations: NDArray[Any],
         final_observations: NDArray[Any] | None,
     ) -> tuple[NDArray[Any], ...]:
-        """The arguments of a push as kernels take them; raises before anything is changed."""
+        """Arguments of a push in the form that kernels take; raises before anything is changed."""
         if actions.shape != (self.n_envs, *self.action_shape) or actions.dtype != self.action_dtype:
             raise HotloopError(
                 f"actions of shape {actions.shape} and type {actions.dtype} do not fit; pass an array of "
@@ -125,7 +125,7 @@ class Layout:
             if final_observations is None:
                 raise HotloopError(
                     "An episode ended and final_observations is missing; pass the environment's final "
-                    "observations, or make the buffer with autoreset='next_step'."
+                    "observations, or create the buffer with autoreset='next_step'."
                 )
             finals = self.observation_bytes(final_observations, "final_observations")
         raw = np.ascontiguousarray(actions).reshape(-1).view(np.uint8)

@@ -79,7 +79,7 @@ class PlainReplay:
                 if transition is not None and not transition.terminated:
                     transition.truncated = True
         self.stacks = [self._new_stack(frame) for frame in frames]
-        self.over = [False] * self.layout.n_envs
+        self.ended = [False] * self.layout.n_envs
 
     def push(
         self,
@@ -93,9 +93,9 @@ class PlainReplay:
         """Store one vector step; observations are single frames."""
         step: list[Transition | None] = []
         for env in range(self.layout.n_envs):
-            if self.over[env]:
+            if self.ended[env]:
                 step.append(None)
-                self.stacks[env], self.over[env] = self._new_stack(frames[env]), False
+                self.stacks[env], self.ended[env] = self._new_stack(frames[env]), False
                 continue
             observation = np.stack(self.stacks[env])
             ended = bool(terminated[env] or truncated[env])
@@ -114,7 +114,7 @@ class PlainReplay:
             if ended and same_step:
                 self.stacks[env] = self._new_stack(frames[env])
             elif ended:
-                self.over[env] = True
+                self.ended[env] = True
         self.steps.append(step)
         self.time += 1
         if self.alpha is not None:

@@ -5,7 +5,7 @@ step and the frame it led to. Every stream has its own ring with the same record
 and stacking work the same way. The place of a frame that ended an episode, or after which its collector died,
 holds no transition and is never drawn.
 
-This is the only copy between a collector's memory and the replay. The plain twin is in replay_plain.py.
+Pushing is the only copy from a collector's memory to the replay buffer. The plain twin is in replay_plain.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FIELDS = ("frame", "action", "reward", "stream", "first", "terminated", "trunca
 
 
 class RowStreams:
-    """How far each stream of a replay buffer that takes rows has come."""
+    """Positions of the streams in a replay buffer that takes rows."""
 
     def __init__(self, layout: Layout):
         self.clocks = np.zeros((3, layout.n_envs), dtype=np.int64)
@@ -74,7 +74,7 @@ class RowStreams:
         stream, streams = int(rows["stream"][found]), self.clocks.shape[1]
         if stream >= streams:
             raise HotloopError(
-                f"row {found} belongs to stream {stream}, but this buffer has {streams}; make it with "
+                f"row {found} belongs to stream {stream}, but this buffer has {streams}; create it with "
                 "n_envs = collectors * envs of each collector."
             )
         raise HotloopError(

@@ -1,7 +1,7 @@
-/* ring.h for Python: Ring, Bell and Board over any writable buffer (shared memory, as a rule).
+/* Python types for ring.h: Ring, Bell and Board over any writable buffer, usually shared memory.
  *
- * The memory belongs to the caller; these objects hold its buffer while they live. Waits release the
- * GIL and wake every 50 ms to let signals through.
+ * The memory belongs to the caller; the objects hold a reference to its buffer until `release`. Waits release
+ * the GIL and wake up every 50 ms to handle signals.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -45,7 +45,7 @@ static PyObject *shared_release(PyObject *object, PyObject *Py_UNUSED(ignored)) 
 
 static void *memory_of(PyObject *object) {
     void *memory = ((Shared *)object)->memory;
-    if (!memory) PyErr_SetString(PyExc_ValueError, "its memory was released");
+    if (!memory) PyErr_SetString(PyExc_ValueError, "the memory was released; create a new object");
     return memory;
 }
 
@@ -93,10 +93,11 @@ static PyObject *bell_wait(PyObject *object, PyObject *args) {
 }
 
 static PyMethodDef bell_methods[] = {
-    {"count", bell_count, METH_NOARGS, "How often it was rung; pass it to wait()."},
-    {"ring", py_bell_ring, METH_NOARGS, "Wake who waits."},
-    {"wait", bell_wait, METH_VARARGS, "wait(seen, timeout_s): sleep until rung after `seen`; says whether it was."},
-    {"release", shared_release, METH_NOARGS, "Give the buffer back; the object cannot be used any more."},
+    {"count", bell_count, METH_NOARGS, "How often it has rung; pass it to wait()."},
+    {"ring", py_bell_ring, METH_NOARGS, "Wake all waiting threads and processes."},
+    {"wait", bell_wait, METH_VARARGS,
+     "wait(seen, timeout_s): sleep until the count differs from `seen`; returns whether it does."},
+    {"release", shared_release, METH_NOARGS, "Release the buffer; the object is unusable afterwards."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -109,7 +110,7 @@ static int ring_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     int create = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "On|p", names, &source, &record_bytes, &create)) return -1;
     if (record_bytes < 1) {
-        PyErr_SetString(PyExc_ValueError, "a record has at least one byte");
+        PyErr_SetString(PyExc_ValueError, "a record needs at least one byte");
         return -1;
     }
     Shared *self = (Shared *)object;
@@ -127,22 +128,22 @@ static int ring_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-/* Shared by reserve and peek: waits until `least` are there, then the run without wrap-around. */
+/* For reserve and peek: wait until something is available; returns the first contiguous records. */
 static PyObject *wait_for(PyObject *object, PyObject *args, int producer) {
     Ring *ring = memory_of(object);
     unsigned long long most_records;
     double timeout_s = 0;
     if (!ring || !PyArg_ParseTuple(args, "K|d", &most_records, &timeout_s)) return NULL;
-    uint64_t (*there)(Ring *) = producer ? ring_room : ring_pending;
+    uint64_t (*available)(Ring *) = producer ? ring_room : ring_pending;
     Bell *bell = producer ? &ring->room : &ring->data;
-    uint64_t found = there(ring);
+    uint64_t found = available(ring);
     if (!found && timeout_s > 0) {
         uint64_t start = now_ns(), most = (uint64_t)(timeout_s * 1e9), waited = 0;
         _Atomic uint64_t *total = producer ? &ring->producer_wait_ns : &ring->consumer_wait_ns;
         while (!found && waited < most && !atomic_load(&ring->closed)) {
             uint64_t slice = most - waited < SLICE_NS ? most - waited : SLICE_NS;
             Py_BEGIN_ALLOW_THREADS
-            found = ring_wait(ring, bell, there, slice);
+            found = ring_wait(ring, bell, available, slice);
             Py_END_ALLOW_THREADS
             uint64_t now = now_ns() - start;
             atomic_fetch_add_explicit(total, now - waited, memory_order_relaxed);
@@ -164,7 +165,7 @@ static PyObject *move(PyObject *object, PyObject *argument, int producer) {
     uint64_t records = ring ? PyLong_AsUnsignedLongLong(argument) : 0;
     if (!ring || PyErr_Occurred()) return NULL;
     if (records > (producer ? ring_room(ring) : ring_pending(ring))) {
-        PyErr_Format(PyExc_ValueError, producer ? "no room for %llu records" : "there are not %llu records",
+        PyErr_Format(PyExc_ValueError, producer ? "no room for %llu records" : "fewer than %llu records are pending",
                      (unsigned long long)records);
         return NULL;
     }
@@ -206,13 +207,13 @@ static PyObject *ring_state(PyObject *object, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef ring_methods[] = {
     {"reserve", ring_reserve, METH_VARARGS, "reserve(most, timeout_s=0) -> (first, count) records to write."},
-    {"commit", py_ring_commit, METH_O, "Hand over the first `count` of the records reserved."},
+    {"commit", py_ring_commit, METH_O, "Hand over the first `count` reserved records."},
     {"peek", ring_peek, METH_VARARGS, "peek(most, timeout_s=0) -> (first, count) records to read."},
-    {"give_back", py_ring_release, METH_O, "Give back the first `count` of the records peeked at."},
-    {"drop", ring_drop, METH_O, "Count records that were not handed over on purpose."},
-    {"close", ring_close, METH_NOARGS, "Nobody waits on this ring any more."},
-    {"state", ring_state, METH_NOARGS, "Counters since the beginning, as a dict."},
-    {"release", shared_release, METH_NOARGS, "Give the buffer back; the object cannot be used any more."},
+    {"give_back", py_ring_release, METH_O, "Let the producer reuse the first `count` pending records."},
+    {"drop", ring_drop, METH_O, "Count records that were dropped on purpose."},
+    {"close", ring_close, METH_NOARGS, "End all waits, now and in future."},
+    {"state", ring_state, METH_NOARGS, "Counters since creation, as a dict."},
+    {"release", shared_release, METH_NOARGS, "Release the buffer; the object is unusable afterwards."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -225,7 +226,7 @@ static int board_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     int create = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "On|p", names, &source, &bytes, &create)) return -1;
     if (bytes < 8 || bytes % 8) {
-        PyErr_SetString(PyExc_ValueError, "a block's size is a multiple of 8 bytes");
+        PyErr_SetString(PyExc_ValueError, "the size of a block must be a multiple of 8 bytes, at least 8");
         return -1;
     }
     Shared *self = (Shared *)object;
@@ -245,7 +246,7 @@ static int board_init(PyObject *object, PyObject *args, PyObject *kwargs) {
 static int block_of(PyObject *source, Py_buffer *block, Board *board, int flags) {
     if (PyObject_GetBuffer(source, block, flags)) return -1;
     if ((uint64_t)block->len == board->bytes && (uintptr_t)block->buf % 8 == 0) return 0;
-    PyErr_Format(PyExc_ValueError, "the block has %zd bytes, the board %llu (aligned to 8)", block->len,
+    PyErr_Format(PyExc_ValueError, "the block has %zd bytes; it needs the board's %llu, aligned to 8", block->len,
                  (unsigned long long)board->bytes);
     PyBuffer_Release(block);
     return -1;
@@ -286,7 +287,7 @@ static PyMethodDef board_methods[] = {
     {"publish", py_board_publish, METH_O, "Publish a block of bytes; returns its version, from 1 up."},
     {"read", py_board_read, METH_VARARGS, "read(into, known=0): copy the newest block; 0 if none is newer than known."},
     {"version", board_version, METH_NOARGS, "The newest version; 0 before the first."},
-    {"release", shared_release, METH_NOARGS, "Give the buffer back; the object cannot be used any more."},
+    {"release", shared_release, METH_NOARGS, "Release the buffer; the object is unusable afterwards."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -300,7 +301,7 @@ static PyMethodDef board_methods[] = {
     static PyType_Spec NAME##_spec = {"hotloop.rl.collect._transport." #NAME, sizeof(Shared), 0,            \
                                       Py_TPFLAGS_DEFAULT, NAME##_slots};
 
-TYPE(Bell, bell_init, bell_methods, "Bell(buffer): processes wake each other; 64 zeroed bytes hold it.")
+TYPE(Bell, bell_init, bell_methods, "Bell(buffer): lets processes wake each other; needs 64 zeroed bytes.")
 TYPE(Ring, ring_init, ring_methods, "Ring(buffer, record_bytes, create=False): one producer, one consumer.")
 TYPE(Board, board_init, board_methods, "Board(buffer, bytes, create=False): one writer, many readers.")
 
@@ -319,7 +320,7 @@ static int exec_module(PyObject *module) {
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, exec_module}, {0, NULL}};
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_transport", "Hand-over between processes without locks.", 0, NULL, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_transport", "Lock-free data transfer between processes.", 0, NULL, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__transport(void) { return PyModuleDef_Init(&definition); }

@@ -95,7 +95,7 @@ class ActorLoop:
     def close(self) -> None:
         self.group.close()
 
-    # ---- inside
+    # ---- helpers
 
     def _take_weights(self) -> None:
         if not self._channel.size or self._channel.board.version <= self._board_number:
@@ -107,7 +107,7 @@ class ActorLoop:
                 self.actor.load(weights)
 
     def _write_step(self, writer: RowWriter, actions: NDArray[Any]) -> None:
-        """Write a row for each environment that made a step; some may only have been reset."""
+        """Write a row for each environment that was stepped; some may only have been reset."""
         group = self.group
         ended = group.terminated | group.truncated
         which: NDArray[np.intp] | None = None
@@ -141,7 +141,7 @@ class ActorLoop:
         actions: NDArray[Any] | None = None,
         ended: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Write a row for each environment in `which` (None: all), or drop it if allowed and necessary."""
+        """Write one row per environment in `which` (None: all); drop rows without room if that is allowed."""
         if not first and 1 in self._dropping.tobytes():
             chosen = self._env_numbers if which is None else which
             keep = ~self._dropping[chosen]

@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class OneThread:
-    """First argument of the process: unpickling it limits the threads before numpy is imported."""
+    """First argument of the process: unpickling it sets one compute thread before numpy is imported."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _one_thread, ()

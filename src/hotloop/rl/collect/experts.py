@@ -37,7 +37,7 @@ _wait = profile("ipc_wait")
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class DrivenEpisode:
     """An episode that a worker has driven and written."""
 
     episode: int
@@ -54,7 +54,7 @@ class Driven:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedEpisode:
     """An episode that could not be written."""
 
     episode: int
@@ -63,10 +63,10 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectionResult:
     """Result of a collection."""
 
-    driven: tuple[Driven, ...]
+    episodes: tuple[DrivenEpisode, ...]
     seconds: float
     """From the first worker being ready to the last episode written."""
     start_up_s: float
@@ -82,7 +82,7 @@ class DiskFull(HotloopError):
 
 
 class Driver:
-    """Drives whole episodes of one car and writes them: the work of a worker, usable without one."""
+    """Drives whole episodes of one car and writes them; workers use it, but it needs no worker process."""
 
     def __init__(self, store: DemonstrationStore, seed: int, settings: dict[str, Any]):
         self.store, self.seed = store, seed
@@ -93,7 +93,7 @@ class Driver:
         self._actions = np.zeros((most, 2), dtype=np.float32)
         self._rewards = np.zeros(most)
 
-    def drive(self, number: int) -> Driven:
+    def drive(self, number: int) -> DrivenEpisode:
         """Drive one episode and write it."""
         env, clock = self.env, time.perf_counter
         simulation = aggregation = 0.0
@@ -125,7 +125,7 @@ class Driver:
         middle = clock()
         with _write:
             self.store.write(number, episode)
-        return Driven(
+        return DrivenEpisode(
             number,
             step,
             float(self._rewards[:step].sum()),
@@ -150,19 +150,19 @@ def collect(
     workers: int,
     seed: int,
     settings: dict[str, Any],
-    done: Callable[[Driven], None] = lambda one: None,
+    on_episode: Callable[[DrivenEpisode], None] = lambda one: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Collected:
+) -> CollectionResult:
     """Drive and write the episodes with these numbers.
 
-    `done` is called with each; the collection ends early once `stop()` is true. Raises DiskFull when an
+    `on_episode` is called with each; the collection ends early once `stop()` is true. Raises DiskFull when an
     episode cannot be written (the others are kept), HotloopError when an episode kills its worker repeatedly.
     """
     if workers < 1:
         raise HotloopError(f"workers={workers} must be at least 1.")
     pool = _Pool(store, list(episodes), min(workers, max(len(episodes), 1)), seed, settings)
     try:
-        return pool.run(done, stop)
+        return pool.run(on_episode, stop)
     finally:
         pool.end()
 
@@ -209,17 +209,17 @@ class _Pool:
         self._all = len(episodes)
         self._waiting = deque(episodes)
         self._attempts: dict[int, int] = {}
-        self._driven: list[Driven] = []
+        self._driven: list[DrivenEpisode] = []
         self._deaths = 0
         self._began = time.perf_counter()
         self._ready_at: float | None = None
-        self._workers = [self._make() for _ in range(workers)]
+        self._workers = [self._new_worker() for _ in range(workers)]
 
-    def _make(self) -> _Worker:
+    def _new_worker(self) -> _Worker:
         return _Worker(self._store, self._seed, self._settings)
 
-    def run(self, done: Callable[[Driven], None], stop: Callable[[], bool]) -> Collected:
-        """Run until every episode is written, or until `stop()` and those under way are written."""
+    def run(self, on_episode: Callable[[DrivenEpisode], None], stop: Callable[[], bool]) -> CollectionResult:
+        """Run until every episode is written; after `stop()`, only finish the episodes under way."""
         stopped = False
         while len(self._driven) < self._all:
             stopped = stopped or stop()
@@ -229,26 +229,26 @@ class _Pool:
             with _wait:
                 found = wait([w.pipe for w in self._workers], timeout=0.2)
             for worker in [w for w in self._workers if w.pipe in found]:
-                self._handle(worker, done, stopped)
+                self._handle(worker, on_episode, stopped)
         end = time.perf_counter()
         ready = self._ready_at if self._ready_at is not None else end
-        return Collected(tuple(self._driven), end - ready, ready - self._began, self._deaths, stopped)
+        return CollectionResult(tuple(self._driven), end - ready, ready - self._began, self._deaths, stopped)
 
-    def _handle(self, worker: _Worker, done: Callable[[Driven], None], stopped: bool) -> None:
+    def _handle(self, worker: _Worker, on_episode: Callable[[DrivenEpisode], None], stopped: bool) -> None:
         """Handle a worker's message: ready, an episode, or a broken pipe, which means that it died."""
         try:
             message = worker.pipe.recv()
         except (EOFError, OSError):
             self._replace(worker)
             return
-        if isinstance(message, Failed):
+        if isinstance(message, FailedEpisode):
             raise self._error(message)
         if self._ready_at is None:
             self._ready_at = time.perf_counter()
-        if isinstance(message, Driven):
+        if isinstance(message, DrivenEpisode):
             worker.episode = None
             self._driven.append(message)
-            done(message)
+            on_episode(message)
         if self._waiting and not stopped:
             worker.episode = self._waiting.popleft()
             try:
@@ -265,20 +265,20 @@ class _Pool:
         worker.end()
         self._deaths += 1
         if lost is None:
-            lost = -1  # died before it got one: an attempt at starting
+            lost = -1  # died before it got an episode
         else:
             self._waiting.appendleft(lost)
         self._attempts[lost] = self._attempts.get(lost, 0) + 1
         if self._attempts[lost] >= MAX_ATTEMPTS:
-            what = "Starting" if lost < 0 else f"Episode {lost}"
+            what = "Start-up" if lost < 0 else f"Episode {lost}"
             raise HotloopError(
                 f"{what} killed its worker {MAX_ATTEMPTS} times (last exit code {code}); "
                 f"{len(self._store.numbers())} episodes are kept in {self._store.folder}. Use fewer workers, "
                 "and check the memory."
             )
-        self._workers.append(self._make())
+        self._workers.append(self._new_worker())
 
-    def _error(self, message: Failed) -> HotloopError:
+    def _error(self, message: FailedEpisode) -> HotloopError:
         kept = f"{len(self._store.numbers())} episodes are kept in {self._store.folder}"
         if message.disk_full:
             return DiskFull(
@@ -295,8 +295,8 @@ class _Pool:
 
 
 def _work(pipe: Connection, folder: str, seed: int, settings: dict[str, Any]) -> None:
-    """The body of a worker: reports that it is ready, then drives the episodes it is sent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Main function of a worker: reports that it is ready, then drives the episodes it is sent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     driver = Driver(DemonstrationStore(Path(folder)), seed, settings)
     driver.env.reset(seed=0)
     driver.env.step(np.zeros((1, 2), dtype=np.float32))  # compiles, or loads from the cache
@@ -304,10 +304,10 @@ def _work(pipe: Connection, folder: str, seed: int, settings: dict[str, Any]) ->
         pipe.send("ready")
         while (number := pipe.recv()) is not None:
             try:
-                message: Driven | Failed = driver.drive(number)
+                message: DrivenEpisode | FailedEpisode = driver.drive(number)
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-                message = Failed(number, error.strerror or str(error), full)
+                message = FailedEpisode(number, error.strerror or str(error), full)
             pipe.send(message)
     except (EOFError, BrokenPipeError):
         pass  # the parent is gone

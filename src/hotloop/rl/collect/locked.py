@@ -112,7 +112,7 @@ class LockedCollector(MultiprocessCollector):
         """Nothing to do: `take` copied the rows out of the queue."""
 
     def _before_life(self, collector: int) -> None:
-        """Count the rows that the predecessor wrote: it may have died before it could count them itself.
+        """Count the rows that the previous process wrote: it may have died before it counted them itself.
 
         Runs in the supervisor's thread. Rows are counted just after they leave the queue, so wait until both
         counts agree.
@@ -120,7 +120,7 @@ class LockedCollector(MultiprocessCollector):
         end = time.monotonic() + 1.0
         while True:
             taken = int(self._counted[-1])
-            waiting = self._queue.waiting_of(collector)
+            waiting = self._queue.pending_of(collector)
             if taken == self._queue.taken() == int(self._counted[-1]) or time.monotonic() > end:
                 break
             time.sleep(0.001)

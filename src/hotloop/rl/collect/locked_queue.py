@@ -46,7 +46,7 @@ class LockedQueue:
         self.lock_wait_ns = 0
         """Nanoseconds that this process has waited for the lock."""
         self.line: Any = None
-        """The collector's line in the status table, which says when it waits here without a heartbeat."""
+        """The collector's line in the status table; says that it waits for the lock and has no heartbeat."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "capacity": self.capacity, "block": self._block, "lock": self._lock}
@@ -106,8 +106,8 @@ class LockedQueue:
             else:
                 other[...] = mine
 
-    def waiting_of(self, collector: int) -> int:
-        """Rows of a dead collector that are still in the queue."""
+    def pending_of(self, collector: int) -> int:
+        """Rows of one collector, whose process has ended, that are still in the queue."""
         tail, head = self._words[[_TAIL, _HEAD]]
         return int(
             np.count_nonzero(self.records["collector"][np.arange(tail, head) % self.capacity] == collector)

@@ -50,7 +50,7 @@ class MultiprocessCollector(ABC):
         self._closed = False
         self._last: CollectorState | None = None
 
-    # ---- what a subclass supplies
+    # ---- supplied by subclasses
 
     @abstractmethod
     def _links(self) -> Sequence[Link]:
@@ -102,7 +102,7 @@ class MultiprocessCollector(ABC):
         return self._channel.version
 
     def state(self) -> CollectorState:
-        """Return the figures so far; after `close`, the final ones."""
+        """Return counters and times so far; after `close`, the final ones."""
         if self._last is not None:
             return self._last
         tally, supervisor, status = self._tally, self._supervisor, self._status

@@ -133,7 +133,7 @@ def _check_whole_numbers(settings: Task | Setup, **minima: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An unexpected end of a collector's process."""
+    """How a collector's process ended unexpectedly."""
 
     collector: int
     life: int
@@ -146,14 +146,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CollectorState:
-    """Figures since `start`, over all collectors."""
+    """Counters and times since `start`, over all collectors."""
 
     rows: int
     """Rows taken by the learner."""
     env_steps: int
     """Steps among them (rows that do not begin an episode)."""
     episodes: int
-    """Ends of episodes among them."""
+    """Episodes that ended in them."""
     dropped: int
     """Rows dropped for lack of room; always 0 with when_full='wait'."""
     queued: int
@@ -177,7 +177,7 @@ class CollectorState:
     restarts: int
     """Processes started to replace dead ones."""
     failures: tuple[Failure, ...]
-    """The last 100 unexpected ends, oldest first."""
+    """The last 100 failures, oldest first."""
 
 
 class Collector(Protocol):
@@ -192,7 +192,7 @@ class Collector(Protocol):
     dtype: np.dtype[Any]
 
     def start(self) -> None:
-        """Start to collect; actors with weights wait for the first `publish`."""
+        """Start collecting; actors with weights wait for the first `publish`."""
 
     def take(self, max_rows: int, timeout_s: float = 1.0, min_rows: int = 1) -> Sequence[Rows]:
         """Return up to `max_rows` rows as blocks in the transport's own memory.
@@ -219,13 +219,13 @@ class Collector(Protocol):
         """
 
     def state(self) -> CollectorState:
-        """Return the figures so far."""
+        """Return counters and times so far."""
 
     def close(self) -> None:
         """Stop every collector and free the memory; rows not yet taken are lost. May be called twice."""
 
     def __enter__(self) -> Self:
-        """Call `start`, unless that was done."""
+        """Call `start`, unless it was called before."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

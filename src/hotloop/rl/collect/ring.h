@@ -1,18 +1,17 @@
-/* Hand-over between two processes through shared memory, without locks; plain C, no Python.
+/* Lock-free data transfer between processes through shared memory; plain C, no Python.
  *
- * Ring: one producer, one consumer. `head` counts records handed over since the beginning, `tail`
- * records given back; each is written by one side only. A record is written before `head` says so,
- * so a producer killed at any moment leaves a ring that is whole: what it had not handed over is
- * simply not there.
+ * Ring: one producer, one consumer. `head` counts the records handed over so far, `tail` the records given
+ * back; each is written by one side only. A record is written before `head` moves past it, so a producer
+ * killed at any moment leaves a valid ring: the records it had not handed over are not visible.
  *
- * Nobody spins for long. Who must wait looks for SPIN_NS, where there is a core for the other side: to be
- * woken takes about as long, and costs the other side a system call. Then it announces itself (`sleeps`),
- * looks once more, and sleeps on `bell`; who makes progress looks at `sleeps` and rings. Both sides use
- * sequentially consistent operations: either the waiter sees the progress or the other sees the waiter.
+ * Waiting: spin for SPIN_NS if the other side has a core of its own, because a wake-up takes about as long and
+ * costs the other side a system call. Then increment `sleeps`, check once more, and sleep on `bell`. The side
+ * that makes progress rings the bell if `sleeps` is not 0. Both use sequentially consistent operations, so
+ * either the waiter sees the progress or the other side sees the waiter.
  *
- * Board: one writer publishes a block of bytes with a version, many readers copy it. Two slots take
- * turns, each guarded by a sequence number that is odd while the slot is written; a reader that was
- * overtaken notices and copies again, so a torn block is never handed out.
+ * Board: one writer publishes a block of bytes with a version, many readers copy it. The writer alternates
+ * between two slots, each with a sequence number that is odd during a write. A reader that was overtaken sees
+ * the number change and copies again, so it never returns a torn block.
  */
 #ifndef HOTLOOP_RING_H
 #define HOTLOOP_RING_H
@@ -32,13 +31,13 @@
 #define BOARD_MAGIC 0x31444f4254544f48ull
 
 typedef struct {
-    _Alignas(64) _Atomic uint32_t count; /* of rings; what sleepers sleep on */
-    _Atomic uint32_t sleeps;             /* how many sleep or are about to */
+    _Alignas(64) _Atomic uint32_t count; /* times it was rung; the futex word */
+    _Atomic uint32_t sleeps;             /* threads that sleep or are about to */
 } Bell;
 
 typedef struct {
     uint64_t magic, record_bytes, capacity, reserved;
-    _Alignas(64) _Atomic uint64_t head; /* written by the producer only, as the two below */
+    _Alignas(64) _Atomic uint64_t head; /* this and the next two: written by the producer only */
     _Atomic uint64_t producer_wait_ns;
     _Atomic uint64_t dropped;
     _Alignas(64) _Atomic uint64_t tail; /* written by the consumer only */
@@ -50,7 +49,7 @@ typedef struct {
 
 typedef struct {
     uint64_t magic, bytes;
-    _Alignas(64) _Atomic uint64_t version; /* 0: nothing was published yet */
+    _Alignas(64) _Atomic uint64_t version; /* 0: nothing published yet */
     _Alignas(64) _Atomic uint64_t sequence[2];
 } Board;
 
@@ -75,7 +74,7 @@ static inline void bell_ring(Bell *bell) {
     }
 }
 
-/* Sleep until the bell is rung after `seen` was read, or for at most `most_ns`. */
+/* Sleep until the count differs from `seen`, but no longer than `most_ns`; may wake up early. */
 static inline void bell_sleep(Bell *bell, uint32_t seen, uint64_t most_ns) {
 #ifdef __linux__
     struct timespec most = {(time_t)(most_ns / 1000000000ull), (long)(most_ns % 1000000000ull)};
@@ -96,15 +95,15 @@ static inline uint64_t ring_pending(Ring *ring) {
     return atomic_load(&ring->head) - atomic_load_explicit(&ring->tail, memory_order_relaxed);
 }
 
-static inline void breathe(void) {
+static inline void pause_core(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
 }
 
-/* Whether this process may run on two cores or more, so that spinning does not keep the other side waiting. */
+/* Whether this process may use more than one core, so that spinning does not take the other side's core. */
 static inline int has_cores(void) {
-    static _Atomic int known; /* 0: not yet asked, 1: no, 2: yes */
+    static _Atomic int known; /* 0: unknown, 1: no, 2: yes */
     int found = atomic_load_explicit(&known, memory_order_relaxed);
     if (!found) {
         found = 1;
@@ -117,28 +116,28 @@ static inline int has_cores(void) {
     return found == 2;
 }
 
-/* Look again and again, for SPIN_NS or `most_ns` at most; what is there at the end. */
-static inline uint64_t ring_look(Ring *ring, uint64_t (*there)(Ring *), uint64_t most_ns) {
-    uint64_t found = there(ring);
+/* Spin until `available` is not 0, for at most SPIN_NS or `most_ns`; returns its last value. */
+static inline uint64_t ring_spin(Ring *ring, uint64_t (*available)(Ring *), uint64_t most_ns) {
+    uint64_t found = available(ring);
     if (found || !has_cores()) return found;
     uint64_t start = now_ns(), most = most_ns < SPIN_NS ? most_ns : SPIN_NS;
     while (!found && !atomic_load(&ring->closed) && now_ns() - start < most) {
-        for (int i = 0; i < 16; i++) breathe();
-        found = there(ring);
+        for (int i = 0; i < 16; i++) pause_core();
+        found = available(ring);
     }
     return found;
 }
 
-/* One wait of at most `most_ns`; returns what is there: room for the producer, records for the consumer. */
-static inline uint64_t ring_wait(Ring *ring, Bell *bell, uint64_t (*there)(Ring *), uint64_t most_ns) {
-    uint64_t found = ring_look(ring, there, most_ns);
+/* Wait for at most `most_ns`; returns what is available: room for the producer, records for the consumer. */
+static inline uint64_t ring_wait(Ring *ring, Bell *bell, uint64_t (*available)(Ring *), uint64_t most_ns) {
+    uint64_t found = ring_spin(ring, available, most_ns);
     if (found || atomic_load(&ring->closed)) return found;
     uint32_t seen = atomic_load(&bell->count);
     atomic_fetch_add(&bell->sleeps, 1);
-    found = there(ring);
+    found = available(ring);
     if (!found && !atomic_load(&ring->closed)) bell_sleep(bell, seen, most_ns);
     atomic_fetch_sub(&bell->sleeps, 1);
-    return there(ring);
+    return available(ring);
 }
 
 static inline void ring_commit(Ring *ring, uint64_t records) {
@@ -153,7 +152,7 @@ static inline void ring_release(Ring *ring, uint64_t records) {
     bell_ring(&ring->room);
 }
 
-/* From `position` to the end of the buffer or `most`, whichever is less: a run without wrap-around. */
+/* Records from `position` on that are contiguous in memory, at most `most`. */
 static inline uint64_t ring_run(Ring *ring, uint64_t position, uint64_t most) {
     uint64_t left = ring->capacity - position % ring->capacity;
     return most < left ? most : left;
@@ -164,7 +163,7 @@ static inline uint64_t *board_slot(Board *board, uint64_t version) {
     return (uint64_t *)((char *)board + BOARD_HEADER_BYTES) + (version % 2) * words;
 }
 
-/* Words are copied with relaxed atomics: to the processor plain moves, to the language no data race. */
+/* Words are copied as atomics: plain moves for the processor, but no data race in the language. */
 static inline void board_publish(Board *board, const uint64_t *source) {
     uint64_t version = atomic_load_explicit(&board->version, memory_order_relaxed) + 1;
     uint64_t words = (board->bytes + 7) / 8;
@@ -176,7 +175,7 @@ static inline void board_publish(Board *board, const uint64_t *source) {
     atomic_store(&board->version, version);
 }
 
-/* Copies the newest block; returns its version, or 0 when there is none newer than `known`. */
+/* Copies the newest block and returns its version, or 0 if there is none newer than `known`. */
 static inline uint64_t board_read(Board *board, uint64_t *target, uint64_t known) {
     uint64_t words = (board->bytes + 7) / 8;
     for (;;) {

@@ -1,4 +1,4 @@
-"""How a collector writes its rows: the protocol, what all writers share, and the writer for a ring."""
+"""Writers of a collector's rows: the protocol, their common base, and the writer to a ring."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RingWriter(BaseWriter):
     ):
         super().__init__(channel, status, collector)
         self._ring, self._wait_for_room = ring, when_full == "wait"
-        # A predecessor may have died between handing rows over and counting them.
+        # The previous process may have died between handing rows over and counting them.
         self._line[PRODUCED] = ring.state()["handed_over"] + int(self._line[DROPPED])
         self._unannounced = 0  # rows since the learner's bell was last rung
 

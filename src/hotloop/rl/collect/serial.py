@@ -57,7 +57,7 @@ class SerialCollector:
             self._writers.append(RingWriter(ring, self._channel, self._status, number, "wait"))
 
     def take(self, max_rows: int, timeout_s: float = 1.0, min_rows: int = 1) -> list[Rows]:
-        """Collect until there are `max_rows` rows or the time is up, but at least one."""
+        """Collect until there are `max_rows` rows or the time is up; at least one row."""
         self.release()
         if not self._loops:
             raise HotloopError("take() was called before start(); call start() first, or use `with`.")
@@ -76,7 +76,7 @@ class SerialCollector:
         return blocks
 
     def _advance(self) -> bool:
-        """Step the next collector that has room for it; return False if none has."""
+        """Step the next collector that has room; return False if none has."""
         for _ in self._loops:
             number = self._turn
             self._turn = (number + 1) % len(self._loops)
@@ -112,7 +112,7 @@ class SerialCollector:
         return self._channel.version
 
     def state(self) -> CollectorState:
-        """Return the figures so far; all waits are 0."""
+        """Return counters so far; all waits are 0."""
         tally, queued = self._tally, 0 if self._closed else self._pending() - sum(self._taken)
         return CollectorState(
             rows=tally.rows,

@@ -19,7 +19,7 @@ _NOTE_BYTES = 16_384
 class SharedBlock:
     """Zeroed bytes, mapped into this process and into every child that receives the object at its start.
 
-    Pages are allocated at once, so that a lack of memory shows here and not in the middle of a run.
+    Pages are allocated at once, so that a lack of memory is noticed here and not in the middle of a run.
     """
 
     def __init__(self, n_bytes: int):
@@ -48,7 +48,7 @@ class SharedBlock:
 
 
 class SharedNote:
-    """An anonymous file in which a child leaves its last words; even a signal handler can write to it."""
+    """An anonymous file for a child's traceback; even a signal handler can write to it."""
 
     def __init__(self) -> None:
         self._file = _open_anonymous_file()

@@ -96,7 +96,7 @@ class Supervisor:
         self.failures: deque[Failure] = deque(maxlen=KEPT_FAILURES)
         self.restarts = 0
         self.error: CollectionFailed | None = None
-        """Why collection failed; set once, then the learner's bell is rung."""
+        """Why collection failed; set once, and then the learner is woken."""
         self._thread = threading.Thread(target=self._main, name="hotloop-supervisor", daemon=True)
 
     def start(self) -> None:
@@ -149,7 +149,7 @@ class Supervisor:
                         self._check(number)
         except CollectionFailed as error:
             self._give_up(error)
-        except Exception as error:  # the learner must not wait for rows for ever
+        except Exception as error:  # otherwise the learner would wait for rows for ever
             self._give_up(CollectionFailed(f"The thread that keeps collectors alive failed: {error!r}."))
         finally:
             self._begun.set()
@@ -207,7 +207,7 @@ class Supervisor:
         end = time.monotonic() + 0.5
         while time.monotonic() < end and not os.fstat(slot.note.fileno()).st_size:
             time.sleep(0.01)
-        time.sleep(0.02)  # for the rest of it
+        time.sleep(0.02)  # it may not be complete yet
 
     def _restart(self, number: int, what: str) -> None:
         slot = self._slots[number]

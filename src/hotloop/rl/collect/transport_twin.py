@@ -71,15 +71,15 @@ class Ring:
         return self._memory[_HEAD] - self._memory[_TAIL]
 
     def _wait(
-        self, there: Callable[[], int], own: int, total: int, most: int, timeout_s: float
+        self, available: Callable[[], int], own: int, total: int, most: int, timeout_s: float
     ) -> tuple[int, int]:
         memory = self._memory
-        if not there() and timeout_s > 0:
+        if not available() and timeout_s > 0:
             start = time.monotonic_ns()
-            _sleep_until(lambda: bool(there() or memory[_CLOSED]), timeout_s)
+            _sleep_until(lambda: bool(available() or memory[_CLOSED]), timeout_s)
             memory[total] += time.monotonic_ns() - start
-        place = memory[own] % memory[_CAPACITY]
-        return place, min(there(), most, memory[_CAPACITY] - place)
+        first = memory[own] % memory[_CAPACITY]
+        return first, min(available(), most, memory[_CAPACITY] - first)
 
     def reserve(self, most: int, timeout_s: float = 0.0) -> tuple[int, int]:
         """Return the first record to write and how many follow."""
@@ -96,7 +96,7 @@ class Ring:
 
     def give_back(self, count: int) -> None:
         if count > self._pending():
-            raise ValueError(f"there are not {count} records")
+            raise ValueError(f"fewer than {count} records are pending")
         self._memory[_TAIL] += count
 
     def drop(self, count: int) -> None:
@@ -129,7 +129,7 @@ class Board:
 
     def __init__(self, buffer: Any, bytes: int, create: bool = False):
         if bytes < 8 or bytes % 8:
-            raise ValueError("a block's size is a multiple of 8 bytes")
+            raise ValueError("the size of a block must be a multiple of 8 bytes, at least 8")
         self._count = bytes // 8
         memory = self._memory = _words(buffer, _BOARD_HEADER + 2 * bytes)
         if create:
@@ -147,7 +147,7 @@ class Board:
         words = memoryview(block).cast("B").cast("Q")
         if len(words) != self._count:
             raise ValueError(
-                f"the block has {8 * len(words)} bytes, the board {8 * self._count} (aligned to 8)"
+                f"the block has {8 * len(words)} bytes; it needs the board's {8 * self._count}, aligned to 8"
             )
         return words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop import progress
 from hotloop._util.units import count, duration
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
-from hotloop.rl.collect.experts import Collected, Driven, collect, track_schema
+from hotloop.rl.collect.experts import CollectionResult, DrivenEpisode, collect, track_schema
 from hotloop.rl.train.runs import StopRequests
 from hotloop.rl.workloads.imitate_config import Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note
@@ -19,9 +19,9 @@ def demonstrate(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     wanted = [number for number in range(config.n_episodes) if number not in kept]
     before = config.n_episodes - len(wanted)
     bar = StageBar("demos", config.n_episodes, "episodes", done=before, quiet=quiet, note=note)
-    driven: list[Driven] = []
+    driven: list[DrivenEpisode] = []
 
-    def done(one: Driven) -> None:
+    def on_episode(one: DrivenEpisode) -> None:
         driven.append(one)
         progress(
             env_steps=one.steps, episodes=1, episode_return=one.total_reward, episode_length=float(one.steps)
@@ -36,12 +36,12 @@ def demonstrate(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
                 workers=config.demonstration_workers,
                 seed=config.seed,
                 settings={},
-                done=done,
+                on_episode=on_episode,
                 stop=lambda: stop.by is not None,
             )
         finally:
             bar.close()
-    returns = [one.total_reward for one in collected.driven]
+    returns = [one.total_reward for one in collected.episodes]
     return StageResult(
         demonstration_report(
             collected,
@@ -49,19 +49,19 @@ def demonstrate(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
             (f"{count(len(kept))} episodes were there already",) if kept else (),
             store,
         ),
-        env_steps=sum(one.steps for one in collected.driven),
-        episodes=len(collected.driven),
+        env_steps=sum(one.steps for one in collected.episodes),
+        episodes=len(collected.episodes),
         mean_return=sum(returns) / len(returns) if returns else None,
         stopped_by=stop.by if collected.stopped else None,
-        figures={"expert_laps": float(sum(one.lap_fraction >= 1.0 for one in collected.driven))},
+        figures={"expert_laps": float(sum(one.lap_fraction >= 1.0 for one in collected.episodes))},
     )
 
 
 def demonstration_report(
-    collected: Collected, workers: int, remarks: tuple[str, ...], store: DemonstrationStore
+    collected: CollectionResult, workers: int, remarks: tuple[str, ...], store: DemonstrationStore
 ) -> StageReport:
     """The report of a collection; its time is split over all workers."""
-    driven = collected.driven
+    driven = collected.episodes
     steps, laps = sum(one.steps for one in driven), sum(one.lap_fraction >= 1.0 for one in driven)
     parts = {
         "simulation": sum(one.simulation_s for one in driven),

@@ -92,11 +92,11 @@ def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
             store.begin(track_schema(config.seed, {}), resume=False)
             done = collect(store, range(EPISODES), workers=workers, seed=config.seed, settings={})
             memory = max(
-                (one.memory for one in done.driven if one.memory),
+                (one.memory for one in done.episodes if one.memory),
                 key=lambda one: one.private_bytes,
                 default=None,
             )
-            return sum(one.steps for one in done.driven) / done.seconds, memory
+            return sum(one.steps for one in done.episodes) / done.seconds, memory
 
         return once
 
