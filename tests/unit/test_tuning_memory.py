@@ -16,7 +16,7 @@ from hotloop.machine.facts import cores_granted
 from hotloop.machine.process_memory import peak_resident_bytes
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario, async_dqn_config
-from hotloop.rl.workloads.needs import needs_of
+from hotloop.rl.workloads.memory_estimates import estimate_memory
 from hotloop.rl.workloads.outcome import Outcome
 from hotloop.tuning.memory_plan import MemoryPlan
 from hotloop.workflows.train import Trained
@@ -47,8 +47,8 @@ def test_what_children_hold_for_themselves_is_seen() -> None:
 
 
 def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
-    needs = (MemoryEstimate("2 workers", 100, "workers", 2, in_children=True), MemoryEstimate("replay", 10))
-    expected = Predictions(MemoryPlan(needs, 1 << 40))
+    parts = (MemoryEstimate("2 workers", 100, "workers", 2, in_children=True), MemoryEstimate("replay", 10))
+    expected = Predictions(MemoryPlan(parts, 1 << 40))
     assert [line.measured for line in prediction_table(expected)] == [None, None, None]
     trained = Trained(Outcome(1, 1, 0, None, 1.0), None)
     watch = ChildrenMemory()
@@ -85,26 +85,26 @@ def test_the_parts_of_mario_are_those_it_makes() -> None:
     from hotloop.rl.collect.protocol import Spaces, experience_dtype
     from hotloop.rl.train.async_dqn import make_network, make_replay
     from hotloop.rl.train.networks.frame_q import flat_size
-    from hotloop.rl.workloads.needs import _frame_network
+    from hotloop.rl.workloads.memory_estimates import _frame_network
 
     config = Mario(
         buffer_size=3000, n_collectors=3, envs_per_collector=5, size=44, stack=3, channels=(8, 16, 16),
         features_dim=64,
     )  # fmt: skip
     spaces = Spaces(Box(0, 255, (3, 44, 44), np.uint8), Discrete(7), 5, 3)
-    needs = {need.setting or need.what: need for need in needs_of("mario", config) or ()}
+    parts = {part.setting or part.what: part for part in estimate_memory("mario", config) or ()}
     assert (
         0
-        <= make_replay(async_dqn_config(config), spaces, 3000).bytes_stored - needs["buffer_size"].bytes
+        <= make_replay(async_dqn_config(config), spaces, 3000).bytes_stored - parts["buffer_size"].bytes
         <= 64
     )
-    assert needs["queue_size"].bytes == 3 * 1024 * experience_dtype(spaces, ("x_pos",)).itemsize
+    assert parts["queue_size"].bytes == 3 * 1024 * experience_dtype(spaces, ("x_pos",)).itemsize
     network = make_network(spaces, config.channels, config.features_dim, config.batch_norm)
     weights, _ = _frame_network(config, 7)
     assert weights == pytest.approx(4 * flat_size(network), rel=0.05)  # without biases
-    assert needs["n_collectors"].in_children and needs["n_collectors"].value == 3
-    alone = needs_of("mario", replace(config, transport="serial")) or ()
-    assert not any(need.in_children for need in alone)
+    assert parts["n_collectors"].in_children and parts["n_collectors"].value == 3
+    alone = estimate_memory("mario", replace(config, transport="serial")) or ()
+    assert not any(part.in_children for part in alone)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ plan = memory_plan(name, config)
 with ChildrenMemory(0.1) as children:
     (run if name == "mario" else imitate)(config, None, True)
 print(json.dumps([plan.total_bytes, run_peak_bytes(None, children), children.peak_bytes,
-    {need.what: need.bytes for need in plan.needs}]))
+    {part.what: part.bytes for part in plan.parts}]))
 """
 
 
@@ -167,16 +167,18 @@ def test_the_plan_of_mario_comes_within_15_percent_of_what_its_processes_hold(gi
             [sys.executable, "-c", MEASURE, "mario", json.dumps(config)], capture_output=True, text=True
         )
         assert ran.returncode == 0, ran.stderr
-        predicted, measured, children, needs = json.loads(ran.stdout.splitlines()[-1])
+        predicted, measured, children, parts = json.loads(ran.stdout.splitlines()[-1])
         if predicted == pytest.approx(measured, rel=0.15):  # the first run may have compiled kernels
             break
-    assert predicted == pytest.approx(measured, rel=0.15), (children, needs)
+    assert predicted == pytest.approx(measured, rel=0.15), (children, parts)
 
 
 def test_workers_of_imitate_are_told_as_processes() -> None:
-    needs = needs_of("imitate", Imitate(stage="demos", workers=3)) or ()
-    assert [(need.what, need.value) for need in needs if need.in_children] == [("3 x worker", 3)]
-    few, more = (needs_of("imitate", Imitate(workers=1, speedup=speedup)) or () for speedup in (False, True))
+    parts = estimate_memory("imitate", Imitate(stage="demos", workers=3)) or ()
+    assert [(part.what, part.value) for part in parts if part.in_children] == [("3 x worker", 3)]
+    few, more = (
+        estimate_memory("imitate", Imitate(workers=1, speedup=speedup)) or () for speedup in (False, True)
+    )
     cores = max(int(cores_granted()), 1)  # the speed-up is measured with as many workers
-    assert [need.value for need in more if need.in_children] == [cores]
-    assert sum(need.bytes for need in more) > sum(need.bytes for need in few)
+    assert [part.value for part in more if part.in_children] == [cores]
+    assert sum(part.bytes for part in more) > sum(part.bytes for part in few)

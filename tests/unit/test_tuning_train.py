@@ -14,7 +14,7 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop.cli.main import main
 from hotloop.cli.train import Arguments, read
-from hotloop.rl.workloads.needs import needs_of, replay_bytes, rollout_bytes
+from hotloop.rl.workloads.memory_estimates import estimate_memory, replay_bytes, rollout_bytes
 from hotloop.rl.workloads.petri import Petri
 from hotloop.rl.workloads.ricochet import Ricochet
 from hotloop.rl.workloads.snake import Snake, make_envs
@@ -171,10 +171,10 @@ def test_the_plan_grows_with_the_settings_it_names() -> None:
         ("ricochet", Ricochet(), "n_envs"),
     ):
         more = replace(config, **{setting: 8 * getattr(config, setting)})
-        small, large = needs_of(name, config), needs_of(name, more)
+        small, large = estimate_memory(name, config), estimate_memory(name, more)
         assert small is not None and large is not None
         assert sum(n.bytes for n in large) > sum(n.bytes for n in small)
-        assert any(need.setting == setting for need in large)
+        assert any(part.setting == setting for part in large)
 
 
 def test_settings_that_cannot_be_are_left_to_the_workload(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,14 +21,14 @@ RUN_SHARE = 0.95  # limit for any run: the rest of the system needs some memory,
 class MemoryPlan:
     """Predicted memory of a run at its peak."""
 
-    needs: tuple[MemoryEstimate, ...]
+    parts: tuple[MemoryEstimate, ...]
     available_bytes: int | None
     """Memory that can still be allocated plus what this process holds already; None if unknown."""
 
     @property
     def total_bytes(self) -> int:
         """Sum of all parts."""
-        return sum(need.bytes for need in self.needs)
+        return sum(part.bytes for part in self.parts)
 
     def fits(self, share: float = RUN_SHARE) -> bool:
         """Whether the total is within that share of the available memory; True if that is unknown."""
@@ -44,13 +44,13 @@ class MemoryPlan:
         limit = RUN_SHARE * self.available_bytes
         free = size(self.available_bytes)
         problem = f"this run needs {size(self.total_bytes)} of memory, but only {free} is available"
-        decided = sorted((n for n in self.needs if n.setting), key=lambda n: -n.bytes)
-        for need in decided:
-            value = largest_that_fits(need.value, lambda v, name=need.setting: predicted(name, v) <= limit)  # type: ignore[misc]
+        decided = sorted((n for n in self.parts if n.setting), key=lambda n: -n.bytes)
+        for part in decided:
+            value = largest_that_fits(part.value, lambda v, name=part.setting: predicted(name, v) <= limit)  # type: ignore[misc]
             if value is not None:
-                flag = need.setting.replace("_", "-")
+                flag = part.setting.replace("_", "-")
                 return (
-                    f"{problem}; {size(need.bytes)} of that is for {need.what}: --{flag} {value} would fit."
+                    f"{problem}; {size(part.bytes)} of that is for {part.what}: --{flag} {value} would fit."
                 )
         if not decided:
             return f"{problem}; no setting would make it small enough: free some memory."

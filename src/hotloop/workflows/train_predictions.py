@@ -15,7 +15,7 @@ from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.capture.reader import load
 from hotloop.machine.health import memory_available_bytes
 from hotloop.machine.process_memory import children_private_bytes, peak_resident_bytes, resident_bytes
-from hotloop.rl.workloads.needs import needs_of
+from hotloop.rl.workloads.memory_estimates import estimate_memory
 from hotloop.tuning.memory_plan import MemoryPlan
 from hotloop.workflows.train import Trained
 
@@ -49,15 +49,15 @@ def memory_plan(name: str, config: Any, available_bytes: int | None = None) -> M
     None for a workload without estimates, and for invalid settings (the workload itself reports those).
     """
     try:
-        needs = needs_of(name, config)
+        parts = estimate_memory(name, config)
     except (ArithmeticError, ValueError, HotloopError):
         return None
-    if needs is None:
+    if parts is None:
         return None
     held = resident_bytes()  # read now: the estimates above have imported the environments
     if available_bytes is None:
         available_bytes = memory_available_bytes() + held
-    return MemoryPlan((MemoryEstimate(PROCESS, held), *needs), available_bytes)
+    return MemoryPlan((MemoryEstimate(PROCESS, held), *parts), available_bytes)
 
 
 def predict(
@@ -89,7 +89,7 @@ def prediction_table(
     measured = run_peak_bytes(trained.folder, children) if trained else None
     held = children.peak_bytes if children else None
     lines = [
-        Prediction(need.what, need.bytes, held if need.in_children else None) for need in expected.plan.needs
+        Prediction(part.what, part.bytes, held if part.in_children else None) for part in expected.plan.parts
     ]
     lines.append(Prediction("total", expected.plan.total_bytes, measured))
     if expected.rate_per_s:

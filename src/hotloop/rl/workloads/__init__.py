@@ -1,1 +1,1 @@
-"""The reference pipelines: what they train, by which trainer, with which switches."""
+"""The five reference pipelines: settings, variants and trainers of each."""

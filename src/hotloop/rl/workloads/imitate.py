@@ -107,7 +107,7 @@ def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
         ),
         "rl": (_replay(config), _batches(config), _cars(config)),
     }
-    found = max((every[stage] for stage in config.stages), key=lambda needs: sum(one.bytes for one in needs))
+    found = max((every[stage] for stage in config.stages), key=lambda parts: sum(one.bytes for one in parts))
     known = (
         *(one for one in found if one.bytes),
         MemoryEstimate("compiled kernels and networks", KERNELS_BYTES),

@@ -1,9 +1,9 @@
-"""What the workloads will hold in memory, from their settings, before anything is made.
+"""Estimates the memory of a workload from its settings, before anything is allocated.
 
-    needs_of("snake", Snake(buffer_size=1_000_000))
+    estimate_memory("snake", Snake(buffer_size=1_000_000))
 
-A workload's module may have a function `memory_needs(config)` of its own; the four below are told here.
-What the Python process holds before (torch, numba, our own code) is not among them.
+A workload's module may define its own `memory_needs(config)`; the other four workloads are estimated here.
+The memory of the Python process before training (torch, numba, our own code) is not included.
 """
 
 from __future__ import annotations
@@ -19,27 +19,31 @@ import numpy as np
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.rl.buffers.replay_layout import Layout
 
-KERNELS_BYTES = 60 << 20  # compiled kernels, buffers of allocators: seen 50 to 70 MiB in all three workloads
-# More, once a learner or a library has learnt: seen with 64 as with 512 samples a batch. Half of what torch's
-# compiler takes is in processes of its own, which it does without where it finds what it compiled before.
+KERNELS_BYTES = (
+    60 << 20
+)  # compiled kernels and buffers of allocators; measured: 50 to 70 MiB in three workloads
+# Added once a learner or a library has trained; measured the same with batches of 64 and of 512. Half of the
+# memory of torch's compiler is in its worker processes, which it does not start if its cache has the code.
 LEARNERS_BYTES = {"fused": 0, "torch": 75 << 20, "auto": 75 << 20, "compiled": 370 << 20}
 LIBRARIES_BYTES = {"sb3": 98 << 20, "torchrl": 125 << 20}
-CONVOLUTIONS_BYTES = 97 << 20  # more, once torch has convolved: seen with 64 as with 2,048 pictures
-PICTURE_COPIES = 2  # as floats: what is convolved, and the same in the order that the library wants
-# Floats that a ConvLSTM layer keeps for the gradient, in maps of its own size: inputs, gates and what is
-# made of them. Seen: 22 with 256 and with 512 pictures.
+CONVOLUTIONS_BYTES = (
+    97 << 20
+)  # added by torch's first convolution; measured the same with 64 and 2,048 pictures
+PICTURE_COPIES = 2  # as floats: the input of a convolution, and a copy in the memory layout of its library
+# Maps that a ConvLSTM layer keeps for the gradient: inputs, gates and intermediate results. Measured with 256
+# and with 512 pictures.
 LSTM_MAPS = 22
 
 
-def needs_of(name: str, config: Any) -> tuple[MemoryEstimate, ...] | None:
-    """The parts, largest first; None for a workload of which nothing is known."""
+def estimate_memory(name: str, config: Any) -> tuple[MemoryEstimate, ...] | None:
+    """The parts, largest first; None for a workload without estimates."""
     module = importlib.import_module(f"hotloop.rl.workloads.{name}")
-    known: Callable[[Any], tuple[MemoryEstimate, ...]] | None = getattr(
-        module, "memory_needs", _KNOWN.get(name)
+    estimate: Callable[[Any], tuple[MemoryEstimate, ...]] | None = getattr(
+        module, "memory_needs", _ESTIMATES.get(name)
     )
-    if known is None:
+    if estimate is None:
         return None
-    return tuple(sorted((need for need in known(config) if need.bytes), key=lambda need: -need.bytes))
+    return tuple(sorted((part for part in estimate(config) if part.bytes), key=lambda part: -part.bytes))
 
 
 def rollout_bytes(steps: int, envs: int, observation_bytes: int, actions: int, masked: bool) -> int:
@@ -49,8 +53,7 @@ def rollout_bytes(steps: int, envs: int, observation_bytes: int, actions: int, m
 
 
 def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_stack: int = 1) -> int:
-    """Memory of a `ReplayBuffer` without priorities; final observations grow with the episodes and are not
-    counted."""
+    """Memory of a `ReplayBuffer` without priorities and without final observations, which grow over time."""
     layout = Layout(
         envs, tuple(space.shape), np.dtype(space.dtype),
         tuple(action_space.shape), np.dtype(action_space.dtype),
@@ -59,16 +62,16 @@ def replay_bytes(capacity: int, envs: int, space: Any, action_space: Any, frame_
     return (capacity // envs + frame_stack) * envs * layout.record().itemsize
 
 
-def _loaded(learner: str, trainer: str = "hotloop", convolves: bool = False) -> MemoryEstimate:
-    """What comes with kernels, torch and libraries, whatever the sizes."""
+def _libraries(learner: str, trainer: str = "hotloop", convolves: bool = False) -> MemoryEstimate:
+    """Memory of kernels, torch and libraries, which does not depend on any size."""
     more = LEARNERS_BYTES[learner] if trainer == "hotloop" else LIBRARIES_BYTES[trainer]
-    brings = {
+    names = {
         "fused": "",
         "torch": ", torch's learner",
         "auto": ", learners",
         "compiled": ", torch's compiler",
     }
-    words = brings[learner] if trainer == "hotloop" else f", {trainer}"
+    words = names[learner] if trainer == "hotloop" else f", {trainer}"
     total = KERNELS_BYTES + more + (CONVOLUTIONS_BYTES if convolves else 0)
     return MemoryEstimate(f"compiled kernels, network{words}", total)
 
@@ -79,7 +82,7 @@ def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
     envs = make_envs(config, 1)
     space, actions = envs.single_observation_space, envs.single_action_space
     held = replay_bytes(config.buffer_size, config.n_envs, space, actions)
-    if config.trainer == "sb3":  # observations and next observations in arrays of their own
+    if config.trainer == "sb3":  # which stores next observations separately
         held = config.buffer_size * (2 * _bytes_of(space) + 8 + 4 + 4 + 4)
     games = config.n_envs * (8 * config.size * config.size + 4 * _bytes_of(space))
     return (
@@ -90,7 +93,7 @@ def _snake(config: Any) -> tuple[MemoryEstimate, ...]:
         MemoryEstimate(
             f"batches of {config.batch_size:,}", config.batch_size * 4096, "batch_size", config.batch_size
         ),
-        _loaded(config.settings.learner, config.trainer),
+        _libraries(config.settings.learner, config.trainer),
     )
 
 
@@ -101,14 +104,14 @@ def _petri(config: Any) -> tuple[MemoryEstimate, ...]:
     seen, actions = _bytes_of(one.single_observation_space), int(one.single_action_space.n)
     samples = config.samples
     held = rollout_bytes(config.n_steps, config.n_envs, seen, actions, masked=True)
-    copies = 2 if config.learner == "auto" else 1  # the learners are tried on a made-up rollout
+    copies = 2 if config.learner == "auto" else 1  # the learners are timed on a made-up rollout
     order = 8 * config.n_epochs * samples
     batch = config.batch_size * 4 * (seen // 4 + 6 * sum(config.net_arch))
     return (
         MemoryEstimate(f"rollouts of {samples:,} steps", copies * held + order, "n_steps", config.n_steps),
         MemoryEstimate(f"{config.n_envs:,} tools", config.n_envs * 4 * seen, "n_envs", config.n_envs),
         MemoryEstimate(f"batches of {config.batch_size:,}", batch, "batch_size", config.batch_size),
-        _loaded(config.learner, config.trainer),
+        _libraries(config.learner, config.trainer),
     )
 
 
@@ -130,10 +133,10 @@ def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
         rows = -(-envs // config.num_minibatches)
         batch = rows * steps * (seen + _picture_bytes(config, space.shape))
     played = min(config.n_eval_episodes, BOARDS_AT_ONCE)
-    looked_at = played * (3 + 4 * PICTURE_COPIES) * seen if pictures else 0
+    evaluation = played * (3 + 4 * PICTURE_COPIES) * seen if pictures else 0
     return (
         MemoryEstimate(f"rollouts of {steps} steps x {envs:,} boards", held, "n_envs", envs),
-        MemoryEstimate(f"evaluation on {played} boards at once, beyond learning", max(looked_at - batch, 0)),
+        MemoryEstimate(f"evaluation on {played} boards at once, beyond learning", max(evaluation - batch, 0)),
         MemoryEstimate(
             f"batches of {max(steps * envs // config.num_minibatches, 1):,} observations",
             batch,
@@ -141,12 +144,12 @@ def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
             steps,
         ),
         MemoryEstimate(f"{envs:,} boards", boards, "n_envs", envs),
-        _loaded(learner, config.trainer, convolves=pictures),
+        _libraries(learner, config.trainer, convolves=pictures),
     )
 
 
 def _picture_bytes(config: Any, shape: tuple[int, ...]) -> int:
-    """What learning keeps of one picture until its gradient is known."""
+    """Memory that a gradient step needs per picture."""
     colours, height, width = shape
     channels, pixels = config.channels, height * width
     floats = (
@@ -160,15 +163,14 @@ def _picture_bytes(config: Any, shape: tuple[int, ...]) -> int:
     return int(4 * floats)
 
 
-# ---- mario: a learner, and collectors in processes of their own
+# ---- mario: a learner, and collectors in separate processes
 
-# Seen with Python 3.11, numba 0.68 and torch 2.13 on Linux: pages that one more collector has for itself.
+# Private memory of one more collector process, measured with Python 3.11, numba 0.68 and torch 2.13 on Linux.
 COLLECTOR_BYTES = 210 << 20
-WEIGHTS_HELD = 9  # times: network, target, gradient, two moments, folded copies, and two on their way
-WEIGHTS_PLAYED = 4  # the same in a collector: network, folded copy, what came, what is asked
-GAME_BYTES = 1 << 20  # the game, its frames, and what the network makes of them
-# Floats that learning keeps of a sample until its gradient is known, or that are on their way: of its pixels,
-# and of each map that a convolution makes.
+LEARNER_WEIGHT_COPIES = 9  # network, target, gradient, two moments, folded copies, two in transit
+COLLECTOR_WEIGHT_COPIES = 4  # network, folded copy, two in transit
+GAME_BYTES = 1 << 20  # the game, its frames, and the network's activations
+# Copies that a gradient step needs of the pixels of a sample, and of each map of a convolution.
 PIXEL_COPIES = {"fast": 1.5, "plain": 4.0}
 MAP_COPIES = 5.0
 
@@ -190,20 +192,20 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
     sample = pixels + pixels // config.stack  # the stack and the next one overlap
     sample += int(4 * (PIXEL_COPIES[now.layout] * pixels + MAP_COPIES * maps))
     alone = now.transport == "serial"
-    each = WEIGHTS_PLAYED * weights + now.envs_per_collector * GAME_BYTES
+    each = COLLECTOR_WEIGHT_COPIES * weights + now.envs_per_collector * GAME_BYTES
     playing = now.n_collectors * (each if alone else COLLECTOR_BYTES + each)
-    who = (
+    collectors = (
         f"{games:,} games"
         if alone
         else f"{now.n_collectors:,} x collector of {now.envs_per_collector:,} games"
     )
     return (
         MemoryEstimate(f"replay of {now.buffer_size:,} transitions", stored, "buffer_size", now.buffer_size),
-        MemoryEstimate(who, playing, "n_collectors", now.n_collectors, in_children=not alone),
+        MemoryEstimate(collectors, playing, "n_collectors", now.n_collectors, in_children=not alone),
         MemoryEstimate(
             f"batches of {now.batch_size:,}", now.batch_size * sample, "batch_size", now.batch_size
         ),
-        MemoryEstimate("network and optimizer", WEIGHTS_HELD * weights),
+        MemoryEstimate("network and optimizer", LEARNER_WEIGHT_COPIES * weights),
         MemoryEstimate("compiled kernels, convolutions", KERNELS_BYTES + CONVOLUTIONS_BYTES),
         MemoryEstimate(
             f"{now.n_collectors:,} x queue of {config.queue_size:,}", rings, "queue_size", config.queue_size
@@ -212,7 +214,7 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
 
 
 def _frame_network(config: Any, actions: int) -> tuple[int, int]:
-    """Bytes of the weights, and floats of all maps that one observation becomes."""
+    """Bytes of the weights, and numbers in all activations of one observation."""
     from hotloop.rl.train.networks.frame_q import KERNELS, STRIDES
 
     weights, maps, before, side = 0, 0, config.stack, config.size
@@ -229,7 +231,7 @@ def _bytes_of(space: Any) -> int:
     return int(math.prod(space.shape)) * int(np.dtype(space.dtype).itemsize)
 
 
-_KNOWN: dict[str, Callable[[Any], tuple[MemoryEstimate, ...]]] = {
+_ESTIMATES: dict[str, Callable[[Any], tuple[MemoryEstimate, ...]]] = {
     "snake": _snake,
     "petri": _petri,
     "ricochet": _ricochet,
