@@ -1,6 +1,6 @@
-"""Networks as tables over one flat parameter array, and torch modules as views on the same memory.
+"""Networks in one flat parameter array: layer tables for kernels, and torch modules as views of the array.
 
-The fused kernels and torch work on the same memory: each sees the other's updates without a copy.
+Kernels and torch share the memory, so each sees the other's updates without a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTIVATIONS = {"tanh": layers.TANH, "relu": layers.RELU}
 
 @dataclass(frozen=True, slots=True)
 class MlpLayout:
-    """Where one dense network lies in the arrays that it shares with others."""
+    """Position of one dense network in the arrays that it shares with others."""
 
     sizes: tuple[int, ...]
     """Width of the input, of each hidden layer, of the output."""
@@ -33,38 +33,38 @@ class MlpLayout:
     table: NDArray[np.int64]
     """One row for each layer; see `layers`."""
     first: int
-    """Index of its first number in the flat parameters."""
+    """Index of its first parameter in the flat array."""
     last: int
-    """One past its last."""
+    """Index after its last parameter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Arrays of the kernels for a group of networks; made once, padding zero."""
+class NetworkArrays:
+    """Arrays that kernels need for a group of networks; allocated once, with zero padding."""
 
     packed: Floats
     """Weights and biases with padded columns."""
     packed_transposed: Floats
     """Weights transposed."""
     packed_grads: Floats
-    """Sums of gradients, as `packed`."""
+    """Sums of gradients, laid out like `packed`."""
     hidden: Floats
     """Layer outputs of a chunk."""
     deltas: Floats
-    """Gradients by the layer outputs of a chunk."""
+    """Gradients with respect to the layer outputs of a chunk."""
     grads: Floats
     """Gradients in the order of the parameters."""
 
 
-def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Work]:
-    """Place networks, each given as (sizes, activation), one after the other, and make their arrays."""
+def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], NetworkArrays]:
+    """Lay out networks, each given as (sizes, activation), one after the other, and allocate their arrays."""
     at = packed_at = transposed_at = hidden_at = 0
     found = []
     for sizes, activation in networks:
         if len(sizes) < 2 or min(sizes) < 1 or activation not in ACTIVATIONS:
             raise HotloopError(
-                f"a network of sizes {tuple(sizes)} with activation {activation!r} cannot be laid out; "
-                "give at least an input and an output width, each at least 1, and 'tanh' or 'relu'."
+                f"a network of sizes {tuple(sizes)} with activation {activation!r} is not supported; use at "
+                "least an input and an output width, each at least 1, and 'tanh' or 'relu'."
             )
         first, row = at, int(sizes[0])
         table = np.zeros((len(sizes) - 1, layers.TABLE_WIDTH), dtype=np.int64)
@@ -82,7 +82,7 @@ def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Work
             row = columns
         found.append(MlpLayout(tuple(int(size) for size in sizes), activation, table, first, at))
     sizes_of = (packed_at, transposed_at, packed_at, hidden_at, hidden_at, at)
-    return found, Work(*(_aligned(size) for size in sizes_of))
+    return found, NetworkArrays(*(_aligned(size) for size in sizes_of))
 
 
 def _aligned(size: int) -> Floats:
@@ -98,10 +98,10 @@ def make_flat(layouts: Sequence[MlpLayout]) -> Floats:
 
 
 def bind(layout: MlpLayout, module: Any, flat: Floats) -> None:
-    """Copy the module's weights to their place in `flat` and make its parameters views of that place.
+    """Copy the module's weights into `flat` and make its parameters views of `flat`.
 
     `module` is any torch module whose `nn.Linear` layers, in order, have the layout's sizes. From now on
-    `flat` and the module are the same memory; the module must not outlive its use with another device.
+    `flat` and the module share memory, so the module must stay on the CPU.
     """
     places = views(layout, module, flat)
     for name, parameter in module.named_parameters():
@@ -111,12 +111,12 @@ def bind(layout: MlpLayout, module: Any, flat: Floats) -> None:
 
 
 def views(layout: MlpLayout, module: Any, flat: Floats) -> dict[str, Any]:
-    """Where each of the module's parameters lies in a flat array: torch views by the parameter's name."""
+    """The module's parameters in a flat array, as torch views by parameter name."""
     linears = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
     shapes = [(part.in_features, part.out_features) for part in linears.values()]
     if shapes != list(pairwise(layout.sizes)) or any(part.bias is None for part in linears.values()):
         raise HotloopError(
-            f"the module's linear layers {shapes} are not those of the layout {layout.sizes}, each with bias."
+            f"the module's linear layers {shapes} do not match the layout {layout.sizes}, each with bias."
         )
     memory = torch.from_numpy(flat)
     found = {}

@@ -1,9 +1,9 @@
 """Dense networks in kernels: forward, backward, clipping by the global norm, Adam.
 
-A network is a table (`flat.MlpLayout.table`) over a flat float32 parameter array in which the weights of
-a layer lie as [inputs, outputs], its bias after them. Samples are worked on in chunks of CHUNK rows, whose
-activations stay in the processor's first caches. `packed` holds what the products need: the weights
-with padded columns, and transposed for the way back; gradients are summed in the same padded form.
+A network is a table (`flat.MlpLayout.table`) over a flat float32 parameter array that holds each layer's
+weights as [inputs, outputs], then its bias. Samples are processed in chunks of CHUNK rows, whose activations
+fit the L1 and L2 caches. Matrix products read packed copies of the weights: `packed` has padded columns,
+`packed_transposed` is for the backward pass. Gradients are summed in the same padded form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIVATION = 9  # NONE, TANH or RELU, after the layer
 TABLE_WIDTH = 10
 
 NONE, TANH, RELU = 0, 1, 2
-CHUNK = 64  # rows worked on at a time
+CHUNK = 64  # rows processed at a time
 
 # tanh(x) = x P(x^2) / Q(x^2) on [-8.7, 8.7]: the least relative error found by a weighted least-squares
 # iteration, 1.5e-8 before rounding; in float32 at most 4e-7 relative to the true value.
@@ -81,8 +81,8 @@ def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bia
 def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
     """Copy `count` numbers.
 
-    A loop over views that counts from 0 compiles to vector moves; an assignment of slices checks for
-    overlap, and an index with an offset might be negative for all the compiler knows.
+    A loop over views that counts from 0 compiles to vector moves. Assigning slices would check for overlap,
+    and the compiler must assume that an index with an offset can be negative.
     """
     a, b = source[at : at + count], target[to : to + count]
     for i in range(count):
@@ -91,9 +91,9 @@ def copy(source: Floats, at: int, target: Floats, to: int, count: int) -> None:
 
 @kernel
 def pack(table: Table, parameters: Floats, packed: Floats, packed_transposed: Floats) -> None:
-    """Put the weights into the form the products need; to be called after each change of `parameters`.
+    """Write the packed copies of the weights; call it after each change of `parameters`.
 
-    The padding of `packed` and `packed_transposed` was zero when they were made and is never written.
+    The padding of `packed` and `packed_transposed` is zero from their allocation and never written.
     """
     not_inlined()
     for layer in range(table.shape[0]):
@@ -109,7 +109,7 @@ def pack(table: Table, parameters: Floats, packed: Floats, packed_transposed: Fl
 
 @kernel
 def forward(table: Table, packed: Floats, inputs: Floats, at: int, hidden: Floats, rows: int) -> None:
-    """Run at most CHUNK rows through the network; layer outputs go to `hidden` at their offsets.
+    """Run at most CHUNK rows through the network and write the layer outputs to `hidden` at their offsets.
 
     The first layer reads `inputs` from `at` on, rows INPUT_ROW apart.
     """
@@ -145,8 +145,8 @@ def backward(
 ) -> None:
     """Add the gradients of the rows that `forward` has just run to `packed_grads`.
 
-    `deltas` [as `hidden`]: the caller puts the loss's gradient by the network's output [rows, COLUMNS],
-    padding zero, at the last layer's HIDDEN offset; the other offsets are written here.
+    `deltas` [as `hidden`]: at the last layer's HIDDEN offset, the caller writes the gradient of the loss with
+    respect to the network's output [rows, COLUMNS], with zero padding; the other offsets are written here.
     """
     not_inlined()
     for layer in range(table.shape[0] - 1, -1, -1):
@@ -208,7 +208,7 @@ def unpack_grads(table: Table, packed_grads: Floats, grads: Floats) -> None:
 
 @kernel
 def sum_of_squares(values: Floats) -> np.float32:
-    """The sum of the squares, added up in an order that is the same wherever this is called."""
+    """The sum of the squares, added up in the same order for every caller."""
     return squares(values, values.size)
 
 
@@ -227,9 +227,9 @@ def adam(
 ) -> None:
     """Adam's step number `step` (from 1) with gradients `scale * grads`, as torch.optim.Adam does it.
 
-    All arrays are flat float32 [parameters] and are changed in place but for `grads`. Moments too small to
-    move a weight become 0: those of a dead unit would else shrink to denormal numbers, which made an update
-    2.3 times as slow (Snake, 128-128, after some thousand updates, Xeon 2.8 GHz).
+    All arrays are flat float32 [parameters] and, except `grads`, are changed in place. Moments too small to
+    move a weight become 0: those of a dead unit would otherwise shrink to denormal numbers, which made an
+    update 2.3 times as slow (Snake, 128-128, after some thousand updates, Xeon 2.8 GHz).
     """
     rate = np.float32(learning_rate / (1.0 - beta1**step))
     root = np.float32(1.0 / math.sqrt(1.0 - beta2**step))

@@ -16,7 +16,7 @@ from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused import sac_kernels as kernels
-from hotloop.rl.train.fused.flat import MlpLayout, Work, bind, lay_out, make_flat, views
+from hotloop.rl.train.fused.flat import MlpLayout, NetworkArrays, bind, lay_out, make_flat, views
 from hotloop.rl.train.fused.layers import CHUNK
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics
 from hotloop.rl.train.runs import ADAM_BETAS, ADAM_EPS, Arrays, Stopwatch
@@ -65,13 +65,13 @@ class FusedSAC:
             np.zeros_like(critic_work.packed_transposed),
         )
         wide, count = critics.sizes[0], actor.n_actions
-        self._room = kernels.Room(
+        self._scratch = kernels.Scratch(
             joined=np.zeros(CHUNK * wide, dtype=np.float32),
             actions=np.zeros(CHUNK * count, dtype=np.float32),
-            slopes=np.zeros(CHUNK * count, dtype=np.float32),
-            anchors=np.zeros(CHUNK * count, dtype=np.float32),
-            logs=np.zeros(CHUNK, dtype=np.float32),
-            wanted=np.zeros(config.batch_size, dtype=np.float32),
+            action_grads=np.zeros(CHUNK * count, dtype=np.float32),
+            anchor_actions=np.zeros(CHUNK * count, dtype=np.float32),
+            log_probs=np.zeros(CHUNK, dtype=np.float32),
+            targets=np.zeros(config.batch_size, dtype=np.float32),
         )
         self.ent_coef = ent_coef
         self.statistics = np.zeros(kernels.STATISTICS)
@@ -133,7 +133,7 @@ class FusedSAC:
             self._critics,
             self._targets,
             self._anchor,
-            self._room,
+            self._scratch,
             buffer.kernel_arrays(batch),
             self._views[1],
             noise,
@@ -176,7 +176,7 @@ class FusedSAC:
         ]
 
     def _networks(self, part: str) -> list[tuple[str, MlpLayout, nn.Module]]:
-        """The dense networks of a part: name of the child module, place in the part's flat array, module."""
+        """The dense networks of a part: name of the child module, layout in the part's flat array, module."""
         module = getattr(self, part)
         names = ("layers",) if part in ("actor", "anchor") else ("first", "second")
         return [
@@ -185,7 +185,7 @@ class FusedSAC:
         ]
 
 
-def _network(flat: Flat, work: Work) -> kernels.Network:
+def _network(flat: Flat, work: NetworkArrays) -> kernels.Network:
     return kernels.Network(
         flat, np.zeros_like(flat), np.zeros_like(flat), np.zeros(1, dtype=np.int64),
         work.packed, work.packed_transposed, work.packed_grads, work.hidden, work.deltas, work.grads,

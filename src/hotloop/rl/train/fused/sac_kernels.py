@@ -1,4 +1,4 @@
-"""The kernels of `fused/sac.py`: acting and the whole update of soft actor-critic.
+"""Kernels of the fused SAC learner: acting and the whole update.
 
 `sac.TorchLearner` is the reference: with the same samples and noise, the numbers agree up to rounding.
 
@@ -31,14 +31,14 @@ from hotloop.rl.train.fused.layers import (
 )
 from hotloop.rl.train.fused.tiles import Floats, multiply
 
-# Places in `settings`, float64.
+# Indices into `settings`, float64.
 LEARNING_RATE, BETA1, BETA2, EPSILON, GAMMA, TAU, TARGET_ENTROPY, LEARN_ENT_COEF = range(8)
 ACTOR_RATE, ANCHOR_WEIGHT = 8, 9
 
-# Places in `ent_coef_state`, float64: the logarithm, Adam's moments and steps.
+# Indices into `ent_coef_state`, float64: the logarithm, Adam's moments and steps.
 LOG, FIRST, SECOND, STEPS = range(4)
 
-# Places in `statistics`, float64: sums over updates, then the numbers of updates.
+# Indices into `statistics`, float64: sums over updates, then the numbers of updates.
 CRITIC_LOSS, VALUE, ACTOR_LOSS, LOG_PROB, UPDATES, ACTOR_UPDATES = range(6)
 STATISTICS = 6
 
@@ -51,7 +51,7 @@ Words = NDArray[np.int64]
 
 
 class Network(NamedTuple):
-    """One actor, or both critics one after the other, with Adam; arrays owned by the caller."""
+    """The actor, or both critics one after the other, with Adam's state; the caller owns the arrays."""
 
     parameters: Floats
     first: Floats
@@ -66,7 +66,7 @@ class Network(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Where the layers of the three networks lie."""
+    """Layer tables of the three networks (see `layers`)."""
 
     actor: Table
     critic_a: Table
@@ -74,32 +74,32 @@ class Tables(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """The slow critics."""
+    """The target critics."""
 
     parameters: Floats
     packed: Floats
     packed_transposed: Floats
 
 
-class Room(NamedTuple):
-    """Memory for what lies between: of a chunk, but for `wanted` [batch]."""
+class Scratch(NamedTuple):
+    """Memory for intermediate results: of one chunk, except `targets` [batch]."""
 
     joined: Floats
-    """[CHUNK * (observation + actions)]: what the critics take."""
+    """[CHUNK * (observation + actions)]: inputs of the critics."""
     actions: Floats
     """[CHUNK * actions]: squashed actions."""
-    slopes: Floats
-    """[CHUNK * actions]: derivatives by the squashed actions."""
-    anchors: Floats
-    """[CHUNK * actions]: what the anchor would do."""
-    logs: Floats
+    action_grads: Floats
+    """[CHUNK * actions]: derivatives of the loss with respect to the squashed actions."""
+    anchor_actions: Floats
+    """[CHUNK * actions]: greedy actions of the anchor."""
+    log_probs: Floats
     """[CHUNK]: log probabilities."""
-    wanted: Floats
-    """[batch]: what the critics learn towards."""
+    targets: Floats
+    """[batch]: TD targets of the critics."""
 
 
 class Batch(NamedTuple):
-    """Samples [batch, ...]: views of the replay's batch."""
+    """Samples [batch, ...]: views of the replay buffer's batch."""
 
     observations: Floats
     actions: Floats
@@ -110,7 +110,7 @@ class Batch(NamedTuple):
 
 @fast_kernel
 def pack_all(tables: Tables, actor: Network, critics: Network, targets: Targets) -> None:
-    """Make the packed weights those of the parameters, which something else may have changed."""
+    """Repack all weights after something else changed the parameters."""
     layers.pack(tables.actor, actor.parameters, actor.packed, actor.packed_transposed)
     pack_critics(tables, critics.parameters, critics.packed, critics.packed_transposed)
     pack_critics(tables, targets.parameters, targets.packed, targets.packed_transposed)
@@ -118,14 +118,14 @@ def pack_all(tables: Tables, actor: Network, critics: Network, targets: Targets)
 
 @inlined_kernel
 def pack_critics(tables: Tables, parameters: Floats, packed: Floats, packed_transposed: Floats) -> None:
-    """The same for two critics."""
+    """Repack the weights of two critics."""
     layers.pack(tables.critic_a, parameters, packed, packed_transposed)
     layers.pack(tables.critic_b, parameters, packed, packed_transposed)
 
 
 @fast_kernel
-def log_std_of(raw: np.float32) -> np.float32:
-    """The log standard deviation that an output stands for: kept within its bounds."""
+def clipped_log_std(raw: np.float32) -> np.float32:
+    """The actor's output as a log standard deviation within its bounds."""
     return min(max(raw, LOG_STD_MIN), LOG_STD_MAX)
 
 
@@ -136,8 +136,10 @@ def softplus(x: np.float32) -> np.float32:
 
 
 @fast_kernel
-def draw(table: Table, hidden: Floats, rows: int, count: int, noise: Floats, room: Room) -> None:
-    """Squashed actions and log probabilities of the rows that the actor has just been run on.
+def sample_actions(
+    table: Table, hidden: Floats, rows: int, count: int, noise: Floats, scratch: Scratch
+) -> None:
+    """Write squashed actions and log probabilities of the rows that the actor has just run on.
 
     `noise` [rows, count] is standard normal.
     """
@@ -147,17 +149,17 @@ def draw(table: Table, hidden: Floats, rows: int, count: int, noise: Floats, roo
         line = hidden[out + i * columns : out + (i + 1) * columns]
         total = _ZERO
         for a in range(count):
-            log_std, drawn = log_std_of(line[count + a]), noise[i, a]
+            log_std, drawn = clipped_log_std(line[count + a]), noise[i, a]
             raw = line[a] + np.float32(math.exp(log_std)) * drawn
-            room.actions[i * count + a] = layers.tanh(raw)
+            scratch.actions[i * count + a] = layers.tanh(raw)
             squash = _TWO * (_LOG_2 - raw - softplus(-_TWO * raw))
             total += -_HALF * drawn * drawn - log_std - _HALF_LOG_2_PI - squash
-        room.logs[i] = total
+        scratch.log_probs[i] = total
 
 
 @fast_kernel
 def act(table: Table, actor: Network, observations: Floats, noise: Floats, actions: Floats) -> None:
-    """Actions [rows, count] for observations [rows, width] and standard normal noise, or none if it is 0."""
+    """Write actions [rows, count] for observations [rows, width] and standard normal noise [rows, count]."""
     not_inlined()
     last = table.shape[0] - 1
     out, columns = table[last, HIDDEN], table[last, COLUMNS]
@@ -170,13 +172,15 @@ def act(table: Table, actor: Network, observations: Floats, noise: Floats, actio
         for row in range(start, stop):
             at = out + (row - start) * columns
             for a in range(count):
-                std = np.float32(math.exp(log_std_of(actor.hidden[at + count + a])))
+                std = np.float32(math.exp(clipped_log_std(actor.hidden[at + count + a])))
                 actions[row, a] = layers.tanh(actor.hidden[at + a] + std * noise[row, a])
 
 
 @fast_kernel
-def join(observations: Floats, actions: Floats, at: int, start: int, rows: int, joined: Floats) -> None:
-    """Observations [batch, width] from row `start` on and actions from place `at` on, into `joined`."""
+def join_inputs(
+    observations: Floats, actions: Floats, at: int, start: int, rows: int, joined: Floats
+) -> None:
+    """Write observations [batch, width] from row `start` and actions from index `at` to `joined`."""
     width = observations.shape[1]
     wide = joined.size // CHUNK
     count = wide - width
@@ -189,7 +193,7 @@ def join(observations: Floats, actions: Floats, at: int, start: int, rows: int, 
 
 
 @inlined_kernel
-def values_of(tables: Tables, packed: Floats, hidden: Floats, rows: int, joined: Floats) -> None:
+def run_critics(tables: Tables, packed: Floats, hidden: Floats, rows: int, joined: Floats) -> None:
     """Run both critics on the rows of `joined`."""
     layers.forward(tables.critic_a, packed, joined, int(np.int64(0)), hidden, rows)
     layers.forward(tables.critic_b, packed, joined, int(np.int64(0)), hidden, rows)
@@ -201,14 +205,14 @@ def update_critics(
     actor: Network,
     critics: Network,
     targets: Targets,
-    room: Room,
+    scratch: Scratch,
     batch: Batch,
     noise: Floats,
     ent_coef: np.float32,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
 ) -> None:
-    """One step of both critics towards reward + discount * (lesser value - ent_coef * log prob)."""
+    """One step of both critics towards reward + discount * (smaller value - ent_coef * log prob)."""
     size, width = batch.observations.shape
     count = batch.actions.shape[1]
     last = tables.critic_a.shape[0] - 1
@@ -220,19 +224,19 @@ def update_critics(
     for start in range(0, size, CHUNK):
         rows = min(CHUNK, size - start)
         layers.forward(tables.actor, actor.packed, later, start * width, actor.hidden, rows)
-        draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.next_observations, room.actions, int(np.int64(0)), start, rows, room.joined)
-        values_of(tables, targets.packed, critics.hidden, rows, room.joined)
+        sample_actions(tables.actor, actor.hidden, rows, count, noise[start : start + rows], scratch)
+        join_inputs(batch.next_observations, scratch.actions, int(np.int64(0)), start, rows, scratch.joined)
+        run_critics(tables, targets.packed, critics.hidden, rows, scratch.joined)
         for i in range(rows):
             a, b = critics.hidden[out_a + i * columns], critics.hidden[out_b + i * columns]
-            soft = min(a, b) - ent_coef * room.logs[i]
-            room.wanted[start + i] = batch.rewards[start + i] + batch.discounts[start + i] * soft
-        join(batch.observations, taken, start * count, start, rows, room.joined)
-        values_of(tables, critics.packed, critics.hidden, rows, room.joined)
+            soft = min(a, b) - ent_coef * scratch.log_probs[i]
+            scratch.targets[start + i] = batch.rewards[start + i] + batch.discounts[start + i] * soft
+        join_inputs(batch.observations, taken, start * count, start, rows, scratch.joined)
+        run_critics(tables, critics.packed, critics.hidden, rows, scratch.joined)
         for i in range(rows):
             for out in (out_a, out_b):
                 at = out + i * columns
-                error = critics.hidden[at] - room.wanted[start + i]
+                error = critics.hidden[at] - scratch.targets[start + i]
                 value += critics.hidden[at]
                 loss += error * error
                 for j in range(columns):
@@ -240,7 +244,7 @@ def update_critics(
                 critics.deltas[at] = share * error
         for table in (tables.critic_a, tables.critic_b):
             layers.backward(
-                table, critics.packed_transposed, room.joined, int(np.int64(0)), critics.hidden,
+                table, critics.packed_transposed, scratch.joined, int(np.int64(0)), critics.hidden,
                 critics.deltas, rows, critics.packed_grads,
             )  # fmt: skip
     layers.unpack_grads(tables.critic_a, critics.packed_grads, critics.grads)
@@ -263,10 +267,10 @@ def adam(network: Network, learning_rate: float, settings: NDArray[np.float64]) 
 
 
 @fast_kernel
-def add_slopes(table: Table, critics: Network, rows: int, width: int, slopes: Floats) -> None:
-    """Add the derivatives of a critic's output by the actions, weighted by the deltas at its output.
+def add_action_grads(table: Table, critics: Network, rows: int, width: int, action_grads: Floats) -> None:
+    """Add the gradient of a critic's output with respect to the actions, weighted by its output deltas.
 
-    The actions are the inputs from `width` on. Nothing is added to the gradients of weights.
+    The actions are the inputs from `width` on. The gradients of the weights are not changed.
     """
     not_inlined()
     for layer in range(table.shape[0] - 1, 0, -1):
@@ -293,21 +297,21 @@ def add_slopes(table: Table, critics: Network, rows: int, width: int, slopes: Fl
             total = _ZERO
             for j in range(columns):
                 total += line[j] * weights[j]
-            slopes[i * count + a] += total
+            action_grads[i * count + a] += total
 
 
 @inlined_kernel
-def find_anchors(
-    table: Table, anchor: Floats, hidden: Floats, inputs: Floats, at: int, rows: int, room: Room
+def compute_anchor_actions(
+    table: Table, anchor: Floats, hidden: Floats, inputs: Floats, at: int, rows: int, scratch: Scratch
 ) -> None:
-    """What the anchor, given by its packed weights, does without noise, into `room.anchors`."""
+    """Write the greedy actions of the anchor, given by its packed weights, to `scratch`."""
     last = table.shape[0] - 1
     out, columns = table[last, HIDDEN], table[last, COLUMNS]
-    count = room.anchors.size // CHUNK
+    count = scratch.anchor_actions.size // CHUNK
     layers.forward(table, anchor, inputs, at, hidden, rows)
     for i in range(rows):
         for a in range(count):
-            room.anchors[i * count + a] = layers.tanh(hidden[out + i * columns + a])
+            scratch.anchor_actions[i * count + a] = layers.tanh(hidden[out + i * columns + a])
 
 
 @inlined_kernel
@@ -316,14 +320,14 @@ def update_actor(
     actor: Network,
     critics: Network,
     anchor: Floats,
-    room: Room,
+    scratch: Scratch,
     batch: Batch,
     noise: Floats,
     ent_coef: np.float32,
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
 ) -> float:
-    """One step of the actor down ent_coef * log prob - lesser value + weighted distance from the anchor.
+    """One step of the actor on ent_coef * log prob - smaller value + weighted distance from the anchor.
 
     Returns the mean log probability.
     """
@@ -339,37 +343,37 @@ def update_actor(
     for start in range(0, size, CHUNK):
         rows = min(CHUNK, size - start)
         if weight > _ZERO:
-            find_anchors(tables.actor, anchor, actor.hidden, inputs, start * width, rows, room)
+            compute_anchor_actions(tables.actor, anchor, actor.hidden, inputs, start * width, rows, scratch)
         layers.forward(tables.actor, actor.packed, inputs, start * width, actor.hidden, rows)
-        draw(tables.actor, actor.hidden, rows, count, noise[start : start + rows], room)
-        join(batch.observations, room.actions, int(np.int64(0)), start, rows, room.joined)
-        values_of(tables, critics.packed, critics.hidden, rows, room.joined)
+        sample_actions(tables.actor, actor.hidden, rows, count, noise[start : start + rows], scratch)
+        join_inputs(batch.observations, scratch.actions, int(np.int64(0)), start, rows, scratch.joined)
+        run_critics(tables, critics.packed, critics.hidden, rows, scratch.joined)
         for i in range(rows):
             at_a, at_b = out_a + i * critic_columns, out_b + i * critic_columns
             a, b = critics.hidden[at_a], critics.hidden[at_b]
-            loss += ent_coef * room.logs[i] - min(a, b)
-            logs += room.logs[i]
+            loss += ent_coef * scratch.log_probs[i] - min(a, b)
+            logs += scratch.log_probs[i]
             for j in range(critic_columns):
                 critics.deltas[at_a + j], critics.deltas[at_b + j] = _ZERO, _ZERO
-            critics.deltas[at_a if a <= b else at_b] = -share  # the lesser one; torch's first of equals
+            critics.deltas[at_a if a <= b else at_b] = -share  # if equal, the first, as in torch
             for k in range(count):
-                room.slopes[i * count + k] = _ZERO
-        add_slopes(tables.critic_a, critics, rows, width, room.slopes)
-        add_slopes(tables.critic_b, critics, rows, width, room.slopes)
+                scratch.action_grads[i * count + k] = _ZERO
+        add_action_grads(tables.critic_a, critics, rows, width, scratch.action_grads)
+        add_action_grads(tables.critic_b, critics, rows, width, scratch.action_grads)
         for i in range(rows):
             line = actor.hidden[out + i * columns : out + (i + 1) * columns]
             delta = actor.deltas[out + i * columns : out + (i + 1) * columns]
             for j in range(columns):
                 delta[j] = _ZERO
             for k in range(count):
-                squashed, output = room.actions[i * count + k], line[count + k]
+                squashed, output = scratch.actions[i * count + k], line[count + k]
                 # d log p / d raw = 2 tanh(raw), since raw enters it only through the squashing
                 by_raw = share * ent_coef * _TWO * squashed
-                by_raw += room.slopes[i * count + k] * (_ONE - squashed * squashed)
+                by_raw += scratch.action_grads[i * count + k] * (_ONE - squashed * squashed)
                 delta[k] = by_raw
                 if weight > _ZERO:
                     best = layers.tanh(line[k])
-                    apart = best - room.anchors[i * count + k]
+                    apart = best - scratch.anchor_actions[i * count + k]
                     loss += weight * apart * apart
                     delta[k] += share * weight * _TWO * apart * (_ONE - best * best)
                 if LOG_STD_MIN <= output <= LOG_STD_MAX:
@@ -414,7 +418,7 @@ def update(
     critics: Network,
     targets: Targets,
     anchor: Floats,
-    room: Room,
+    scratch: Scratch,
     replay: replay_kernels.ReplayArrays,
     batch: Batch,
     noise: Floats,
@@ -423,7 +427,7 @@ def update(
     settings: NDArray[np.float64],
     statistics: NDArray[np.float64],
 ) -> None:
-    """An update for each of `noise` [updates, 2, batch, actions], each on a fresh uniform sample."""
+    """One update per entry of `noise` [updates, 2, batch, actions], each on a fresh uniform sample."""
     for number in range(noise.shape[0]):
         replay_kernels.sample(
             replay.memory, replay.numbers, replay.marks, replay.finals, replay.ring, settings[GAMMA],
@@ -431,11 +435,20 @@ def update(
         )  # fmt: skip
         ent_coef = np.float32(math.exp(ent_coef_state[LOG]))
         update_critics(
-            tables, actor, critics, targets, room, batch, noise[number, 0], ent_coef, settings, statistics
+            tables, actor, critics, targets, scratch, batch, noise[number, 0], ent_coef, settings, statistics
         )
         if train_actor:
             logs = update_actor(
-                tables, actor, critics, anchor, room, batch, noise[number, 1], ent_coef, settings, statistics
+                tables,
+                actor,
+                critics,
+                anchor,
+                scratch,
+                batch,
+                noise[number, 1],
+                ent_coef,
+                settings,
+                statistics,
             )
             if settings[LEARN_ENT_COEF] != 0.0:
                 update_ent_coef(ent_coef_state, -(logs + settings[TARGET_ENTROPY]), settings)

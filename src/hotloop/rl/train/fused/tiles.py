@@ -1,12 +1,11 @@
-"""Products of small matrices inside kernels, in blocks that stay in the processor's vector registers.
+"""Products of small matrices inside kernels, in blocks that stay in the CPU's vector registers.
 
-A product of 64 x 64 matrices is over in four microseconds; a call into a BLAS library pays for packing
-and dispatch each time. Here a block of C = A B (ROWS rows, WIDE vectors of columns) is held in registers
-while one loop runs over the depth. What an update's products take by this, torch and numpy:
-benchmarks/snake.py, `products`.
+A product of 64 x 64 matrices takes four microseconds, so the packing and dispatch of a BLAS call would cost
+too much. Here a block of C = A B (ROWS rows, WIDE vectors of columns) stays in registers while one loop runs
+over the depth. `benchmarks/snake.py --only products` compares it with torch and numpy.
 
 Matrices are given as (flat float32 array, offset of the first element, distance between rows). The number
-of columns must be a multiple of LANES: `padded(columns)`; whoever owns the memory keeps the padding.
+of columns must be a multiple of LANES: `padded(columns)`; the owner of the memory provides the padding.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Floats = NDArray[np.float32]
 
 
 def _best_block() -> tuple[int, int, int]:
-    """Floats in a vector, rows and vectors of a block, by what this processor has."""
+    """Floats in a vector, rows and vectors of a block, for this CPU's instruction set."""
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
         return 16, 6, 4  # 24 sums + 4 of B + 1 of A in 32 registers
@@ -38,13 +37,13 @@ def _best_block() -> tuple[int, int, int]:
 
 
 LANES, ROWS, WIDE = _best_block()
-FEW = 4  # rows of a lower block, for what blocks of ROWS leave
-IN_FLIGHT = 4  # vectors of sums, so that no sum waits for the one before
-TALL = 8  # rows of a block one vector wide: as many sums as the two multipliers have in flight
+FEW = 4  # rows of a smaller block, for the rows that remain after blocks of ROWS
+IN_FLIGHT = 4  # independent vectors of sums, so that no addition waits for the previous one
+TALL = 8  # rows of a block one vector wide: one sum for each multiplication in flight on two FMA units
 
 
 def padded(columns: int) -> int:
-    """The least multiple of LANES that is at least `columns`."""
+    """`columns` rounded up to a multiple of LANES."""
     return -(-columns // LANES) * LANES
 
 
@@ -52,7 +51,7 @@ def _make_block(rows: int, vectors: int) -> Any:
     """An intrinsic for a block of `rows` x `vectors * LANES`: C = A B, or C += A B.
 
     A(m, k) = a[a_at + m * a_row + k * a_column], B(k, n) = b[b_at + k * b_row + n],
-    C(m, n) = c[c_at + m * c_row + n]; k runs over `depth`. So A may be a transposed matrix.
+    C(m, n) = c[c_at + m * c_row + n]; k runs over `depth`. A may be a transposed matrix.
     """
     number = ir.IntType(64)
     vector = ir.VectorType(ir.FloatType(), LANES)
@@ -204,7 +203,7 @@ transpose_block = cast("Callable[[Floats, int, int, Floats, int, int], None]", _
 
 @kernel
 def transpose(a: Floats, a_at: int, rows: int, columns: int, b: Floats, b_at: int, b_row: int) -> None:
-    """B(n, m) = A(m, n), A [rows, columns] dense, rows of B `b_row` apart; nothing may overlap."""
+    """B(n, m) = A(m, n), A [rows, columns] dense, rows of B `b_row` apart; A and B must not overlap."""
     whole_rows, whole_columns = rows - rows % LANES, columns - columns % LANES
     for j in range(0, whole_columns, LANES):
         for i in range(0, whole_rows, LANES):
@@ -246,7 +245,7 @@ def multiply(
 ) -> None:
     """C[rows, columns] = A B, or += with `add`; A(m, k) is a[a_at + m * a_row + k * a_column].
 
-    `columns` is a multiple of LANES. Nothing may overlap C.
+    `columns` is a multiple of LANES. C must not overlap A or B.
     """
     not_inlined()
     high = rows // ROWS * ROWS  # rows in blocks of ROWS, if possible so that blocks of FEW do the rest
