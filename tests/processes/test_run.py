@@ -161,7 +161,7 @@ def test_a_script_that_came_no_further_than_its_arguments_gets_one_line(folder: 
     assert theirs[-1].startswith("wrong.py: error: the following arguments are required")
     assert ours == (
         "hotloop: the script ended with exit code 2 before it did anything that hotloop records; "
-        "for what there is: hotloop report cap"
+        "see what was recorded: hotloop report cap"
     )
     assert hotloop.load(folder / "cap").facts["exit_status"] == "exit code 2"
 

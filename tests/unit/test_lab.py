@@ -180,7 +180,7 @@ def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -
     fake = FakeLab(lambda job, number: 1.0 + ((number * 7919) % 101) / 100)
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
     assert len(fake.jobs) == 16
-    assert (ended.ended, ended.summary) == ("looks", "Stopped after 8 pairs, the last look.")
+    assert (ended.ended, ended.summary) == ("looks", "Stopped after 8 pairs, the maximum.")
     assert compare_series(ended.series).compared[0].verdict.word == "undecided"
 
 

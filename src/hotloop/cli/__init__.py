@@ -1,1 +1,1 @@
-"""The command line: one small file for each verb. Nobody imports it."""
+"""The command line: one small file for each verb. No other part imports it."""

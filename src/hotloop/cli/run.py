@@ -108,7 +108,7 @@ def run(arguments: Arguments) -> int:
     if did_no_work:
         note(
             f"hotloop: the script {ran.ending_as_predicate} before it did anything that hotloop records; "
-            f"for what there is: hotloop report {shlex.quote(str(ran.folder))}"
+            f"see what was recorded: hotloop report {shlex.quote(str(ran.folder))}"
         )
     elif ran.exit_code:
         note(f"hotloop: the script {ran.ending_as_predicate}; everything up to then is in {ran.folder}")

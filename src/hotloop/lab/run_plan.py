@@ -162,7 +162,7 @@ def _run_all_blocks(lab: _Lab) -> tuple[Ended, str]:
         if reason:
             return "failed", reason
         if len(done) >= plan.most_blocks:
-            return "looks", f"Stopped after {_count_blocks(plan, len(done))}, the last look."
+            return "looks", f"Stopped after {_count_blocks(plan, len(done))}, the maximum."
         if _over_budget(lab, done):
             used = f"The budget of {plan.budget_s:.4g} s is used up"
             return "budget", f"{used} after {_count_blocks(plan, len(done))}."
@@ -173,7 +173,7 @@ def _run_all_blocks(lab: _Lab) -> tuple[Ended, str]:
         first, done = _next_block(lab.series), usable_blocks(lab.series)
         if len(done) > before and decision is not None and not decision.go_on:
             if len(done) >= plan.most_blocks:
-                return "looks", f"Stopped after {_count_blocks(plan, len(done))}, the last look."
+                return "looks", f"Stopped after {_count_blocks(plan, len(done))}, the maximum."
             return "decided", f"Decided after {_count_blocks(plan, len(done))}."
     return "failed", "Too many runs failed."
 
@@ -383,7 +383,7 @@ def _disk_errors() -> Iterator[None]:
 def _block_slots(plan: Plan, block: int, variants: Iterable[str]) -> list[_Slot]:
     """Every variant once, in random order, with one seed; for two variants this is a coin flip.
 
-    With `plan.neighbours`, every so many variants get a run of the baseline among them.
+    With `plan.neighbours`, there is one run of the baseline for every `neighbours` variants.
     """
     base = plan.baseline.name
     others = [name for name in variants if name != base]

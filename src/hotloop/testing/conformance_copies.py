@@ -21,8 +21,8 @@ def copies(case: Case) -> str:
             _play_first(env, case.seeds[0], moments[:half])
             copied = copy.deepcopy(env)
             remedy = (
-                "A deep copy must have arrays of its own, and views into its own arrays: "
-                "make views and addresses anew in __setstate__."
+                "A deep copy must have its own arrays, and views of its own arrays: "
+                "rebuild views and addresses in __setstate__."
             )
             _compare_rest(case, "copies", copied, moments, half, remedy)
             _compare_rest(case, "copies", env, moments, half, remedy)
@@ -35,7 +35,7 @@ def saved_state(case: Case) -> str:
     for mode in case.modes():
         moments, half = _halves(case, mode)
         remedy = (
-            "save_state() must hold every array that decides what happens next; load_state() puts all back."
+            "save_state() must hold every array that affects later steps; load_state() must restore them all."
         )
         with case.env(mode=mode) as env:
             if not (hasattr(env, "save_state") and hasattr(env, "load_state")):

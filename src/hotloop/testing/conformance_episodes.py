@@ -56,7 +56,7 @@ def _check_form(mode: Any, single_space: Any, moments: list[Moment]) -> int:
                     "observation of a row that reset_mask leaves out",
                     row_of(moment.after_reset[0], row),
                     row_of(moment.observations, row),
-                    "reset(options={'reset_mask': rows}) resets the rows marked and no other.",
+                    "reset(options={'reset_mask': rows}) must reset the marked rows and no others.",
                     row,
                     step,
                 )
@@ -80,8 +80,8 @@ def _check_finals(single_space: Any, moment: Moment, step: int) -> None:
         "With SAME_STEP infos['final_obs'] holds the last observation of each row that ended, "
         "and the mask '_final_obs' says which."
     )
-    nobody = np.zeros_like(moment.ended)
-    mask = moment.infos.get("_final_obs", nobody)
+    no_rows = np.zeros_like(moment.ended)
+    mask = moment.infos.get("_final_obs", no_rows)
     _expect("infos['_final_obs']", mask, moment.ended, remedy, None, step)
     for row in np.flatnonzero(moment.ended).tolist():
         final = row_of(moment.infos["final_obs"], row)
@@ -129,7 +129,7 @@ def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -
             "final_obs",
             row_of(moment.infos["final_obs"], 0),
             last,
-            "It is what was seen before the reset.",
+            "It is the observation before the reset.",
             0,
             step,
         )
@@ -144,7 +144,7 @@ def _by_hand_step(mode: Any, hand: Any, moment: Moment, step: int, over: bool) -
     return True, 1
 
 
-_DRAWS = "A reset by the environment must do what reset() without a seed does, drawing the same numbers."
+_DRAWS = "An automatic reset must do the same as reset() without a seed, with the same random numbers."
 
 
 def _fresh(hand: Any) -> Any:

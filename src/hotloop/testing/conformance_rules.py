@@ -25,7 +25,7 @@ Rule = Callable[[Case], str]
 def spaces(case: Case) -> str:
     """Spaces are batches of the single spaces; results are in them and have their dtypes."""
     with case.env() as env:
-        _equal("spaces", "num_envs", env.num_envs, case.num_envs, "Make as many rows as were asked for.")
+        _equal("spaces", "num_envs", env.num_envs, case.num_envs, "Create exactly num_envs rows.")
         for name in ("observation_space", "action_space"):
             _equal(
                 "spaces",
@@ -46,10 +46,16 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int) -> None:
     rule, rows = "spaces", (case.num_envs,)
     expected = dict(leaves(space.sample()))
     found = dict(leaves(moment.observations))
-    _equal(rule, "parts of the observation", sorted(found), sorted(expected), "Hand out what the space has.")
+    _equal(
+        rule,
+        "parts of the observation",
+        sorted(found),
+        sorted(expected),
+        "Return exactly the parts that the space has.",
+    )
     for path, array in found.items():
         if isinstance(expected[path], np.ndarray):
-            remedy = "Hand out arrays of the space's type and shape."
+            remedy = "Return arrays with the dtype and shape of the space."
             _equal(rule, f"type of observations{path}", array.dtype, expected[path].dtype, remedy, step)
             _equal(rule, f"shape of observations{path}", array.shape, expected[path].shape, remedy, step)
     if not space.contains(moment.observations):
@@ -95,8 +101,8 @@ def same_seed(case: Case) -> str:
                     "same_seed",
                     again,
                     recorded[seed],
-                    "reset(seed=...) must set everything that decides what happens: "
-                    "draw random numbers from the seeded generator only, and forget the episode before.",
+                    "reset(seed=...) must reset everything that affects later steps: "
+                    "draw random numbers from the seeded generator only, and forget the previous episode.",
                 )
     return f"seeds {_listed(case.seeds)} twice, in two environments, in {len(case.modes())} autoreset modes"
 
@@ -139,7 +145,7 @@ def stream_continues(case: Case) -> str:
             "stream_continues",
             got,
             expected,
-            "reset() without a seed must go on with the generator of reset(seed=...), not make a new one.",
+            "reset() without a seed must continue with the generator of reset(seed=...), not create one.",
         )
     if case.random and all(_alike(case, one, once[0]) for one in once[1:]):
         raise ConformanceError(
@@ -221,7 +227,7 @@ def _keep_everything(env: Any, seed: int, moments: list[Moment]) -> None:
 
 
 def _write_over_everything(case: Case, env: Any, seed: int, moments: list[Moment]) -> None:
-    remedy = "Writing into what was handed out changed the play: hand out copies."
+    remedy = "Writing to returned arrays changed later results: return copies."
     _scribble(env.reset(seed=seed))
     for step, moment in enumerate(moments[1:], start=1):
         outcome = env.step(moment.actions)
@@ -233,13 +239,13 @@ def _write_over_everything(case: Case, env: Any, seed: int, moments: list[Moment
 
 
 def no_copies(case: Case) -> str:
-    """copy=False changes who owns the arrays, not their content."""
+    """copy=False returns the environment's own arrays, with the same content."""
     if "copy" not in case.accepts:
         raise Unchecked("the environment has no parameter copy")
     for mode in case.modes():
         with case.env(mode=mode, copy=False) as env:
-            _replay(case, "no_copies", env, mode, "copy=False must hand out the same numbers as copy=True.")
-    return f"copy=False plays as copy=True in {len(case.modes())} autoreset modes"
+            _replay(case, "no_copies", env, mode, "copy=False must return the same numbers as copy=True.")
+    return f"copy=False and copy=True give the same results in {len(case.modes())} autoreset modes"
 
 
 def threads(case: Case) -> str:
@@ -250,7 +256,8 @@ def threads(case: Case) -> str:
         for number in (2, case.num_envs):
             with case.env(mode=mode, num_threads=number) as env:
                 remedy = (
-                    f"num_threads={number} must play as one thread: threads may share no state or generator."
+                    f"num_threads={number} must give the same results as one thread: "
+                    "threads must not share state or generators."
                 )
                 _replay(case, "threads", env, mode, remedy)
     return f"2 and {case.num_envs} threads in {len(case.modes())} autoreset modes"

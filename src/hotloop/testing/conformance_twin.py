@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.trajectories import Moment, row_infos, row_of, same
 
-REMEDY = "Compiled code and twin disagree: make the smaller of them right, then the other."
+REMEDY = "Compiled code and twin disagree: fix the simpler one first, then the other."
 
 
 def twin(case: Case) -> str:

@@ -108,7 +108,7 @@ class Search:
         tell: Callable[[Probe], None] = lambda probe: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`fits(settings, probes so far)`: whether they fit into memory; `tell` is called with each probe."""
+        """`fits(settings, probes so far)`: whether they fit into memory; `tell` is called for each probe."""
         self._space, self._probe, self._terms = space, probe, terms
         self._fits, self._tell, self._clock = fits, tell, clock
         self._random = random.Random(terms.seed)
@@ -256,7 +256,7 @@ class Search:
             self._survivors = left
 
     def _shuffled(self, turns: Sequence[Settings], size: int) -> list[Settings]:
-        """Whole rounds, each in random order, so that a change of the machine affects all settings alike."""
+        """Whole rounds, each in random order, so that drift of the machine affects all settings equally."""
         found: list[Settings] = []
         for at in range(0, len(turns), size):
             block = list(turns[at : at + size])

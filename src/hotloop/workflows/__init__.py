@@ -1,1 +1,1 @@
-"""One file for each verb that needs more than one part of the house."""
+"""One file for each verb that needs more than one part of hotloop."""

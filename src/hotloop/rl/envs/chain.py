@@ -1,10 +1,10 @@
-"""Tells where the names of this module went."""
+"""The old name of `frame_preprocessing`: importing from here raises an error that names the new module."""
 
 
 def __getattr__(name: str) -> object:
     if name.startswith("__"):
         raise AttributeError(name)
     raise ImportError(
-        f"{name} is not in hotloop.rl.envs.chain any more; import FramePreprocessing (once Chain) from "
-        "hotloop.rl.envs.frame_preprocessing and pass it as preprocessing=, not chain=."
+        f"hotloop.rl.envs.chain.{name} has moved; import FramePreprocessing (formerly Chain) from "
+        "hotloop.rl.envs.frame_preprocessing and pass it as preprocessing= instead of chain=."
     )

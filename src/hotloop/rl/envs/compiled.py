@@ -39,7 +39,7 @@ def compiled(function: Function, fastmath: bool | set[str] = False, **options: A
     """`kernel` with further options of `numba.njit`.
 
     `fastmath` is always explicit: without it, numba would compile the kernel with its first caller's setting
-    and cache that, so the last digits would depend on who called first.
+    and cache that, so the last digits would depend on which caller came first.
     """
     _announced.add(function)
     made: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath, **options)(function)

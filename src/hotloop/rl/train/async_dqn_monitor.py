@@ -58,7 +58,7 @@ class Epoch:
 
 
 def processor_line(now: Pipeline) -> str:
-    """`[PROCESSOR] Processed: ..., Batches: ..., Drops: ..., Buffer: ..., Queue: ...`, then who is busy."""
+    """`[PROCESSOR] Processed: ..., Batches: ..., Drops: ..., Buffer: ..., Queue: ...`, then waits."""
     state = now.collectors
     words = [
         f"Processed: {now.env_steps:,}",

@@ -83,7 +83,7 @@ class PlainRows:
             self.infos[row, DONE] = np.minimum(self.marking[row], self.goal).sum()
         with _enabled_set:
             for row in rows:
-                self._look(row)
+                self._update_mask(row)
         with _observation:
             for row in rows:
                 self._observe(row)
@@ -98,7 +98,7 @@ class PlainRows:
                 self._act(row)
         with _enabled_set:
             for row in stepped:
-                self._end(row, self._look(row))
+                self._end(row, self._update_mask(row))
         with _observation:
             for row in stepped:
                 self._observe(row)
@@ -188,7 +188,7 @@ class PlainRows:
         free = np.setdiff1d(np.arange(self.slots), self.slot[row])
         return int(free[0]) if free.size else _NONE
 
-    def _look(self, row: int) -> bool:
+    def _update_mask(self, row: int) -> bool:
         """Compute the row's mask from the matrices; return True if the net is dead."""
         usable_at = self.came_s[row] + self.holding_s[:, None]
         is_usable = self._present(row) & (usable_at <= self.infos[row, CLOCK])

@@ -71,7 +71,7 @@ class PetriRules:
         for place, of in enumerate(self.net.places):
             for _ in range(of.tokens):
                 self.queues[place].append((0, self._free_slot() if of.is_tracked else -1))
-        self._look()
+        self._update_status()
         return self.observation(), self.info()
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -88,7 +88,7 @@ class PetriRules:
         else:
             processed = self._fire(action)
         self.elapsed += 1
-        self._look()
+        self._update_status()
 
         config = self.config
         reward = config.processing_reward * processed
@@ -131,7 +131,7 @@ class PetriRules:
                 return False
         return True
 
-    def _look(self) -> None:
+    def _update_status(self) -> None:
         """Update what is enabled, scrapped, finished and dead."""
         places = self.net.places
         usable = [self._usable(place) for place in range(len(places))]

@@ -76,7 +76,7 @@ class PlatformerVectorEnv(BatchedEnv):
         if preprocessing is not None:
             seen = kernels_draw.GRAYS if preprocessing.gray else kernels_draw.COLOURS
         skip, most_steps = 1 if preprocessing is None else preprocessing.skip, max_episode_steps or 0
-        self._making = kernels_step.Making(
+        self._shared = kernels_step.SharedInputs(
             np.array([seen, skip, most_steps, self.mode], dtype=np.int64),
             packed_plan(config.plan),
             fixed_level(config),
@@ -128,7 +128,7 @@ class PlatformerVectorEnv(BatchedEnv):
             self.actions,
             self.rows,
             self._results,
-            self._making,
+            self._shared,
             self._scratch_for(start),
             start,
             stop,
@@ -229,13 +229,15 @@ def packed_plan(plan: LevelPlan) -> NDArray[np.int64]:
     )
 
 
-def fixed_level(config: PlatformerConfig) -> kernels.Fixed:
+def fixed_level(config: PlatformerConfig) -> kernels.FixedLevel:
     """Build the configured level; without one, return the marker for a new level per episode."""
     enemies = np.zeros((MOST_ENEMIES, 7), dtype=np.int32)
     if config.level is None:
         none = np.array([-1, 0], dtype=np.int64)
-        return kernels.Fixed(np.zeros((MOST_COLUMNS, ROWS), dtype=np.uint8), enemies, none)
+        return kernels.FixedLevel(np.zeros((MOST_COLUMNS, ROWS), dtype=np.uint8), enemies, none)
     level = build_level(np.random.default_rng(config.level), config.plan)
     for number, (kind, x, y) in enumerate(level.enemies):
         enemies[number, :4] = kind, x, y, -ENEMY_SPEED
-    return kernels.Fixed(level.tiles, enemies, np.array([level.flag, len(level.enemies)], dtype=np.int64))
+    return kernels.FixedLevel(
+        level.tiles, enemies, np.array([level.flag, len(level.enemies)], dtype=np.int64)
+    )

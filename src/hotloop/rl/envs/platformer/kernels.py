@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     streams: Streams
 
 
-class Fixed(NamedTuple):
+class FixedLevel(NamedTuple):
     """The level that all rows share; `flag` below 0: none, every episode draws its own."""
 
     tiles: NDArray[np.uint8]  # [MOST_COLUMNS, ROWS]
@@ -303,7 +303,7 @@ def judge(game: Any, x_before: int, time_before: int) -> int:
 
 
 @kernel_part
-def reset_game(rows: Rows, row: int, plan: Any, fixed: Fixed, work: Any) -> None:
+def reset_game(rows: Rows, row: int, plan: Any, fixed: FixedLevel, work: Any) -> None:
     """Start an episode on a new or the fixed level, player at the left end; `work` int64 [3] is scratch."""
     game = rows.games[row]
     for column in range(COLUMNS):

@@ -15,7 +15,7 @@ from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
 from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
 from hotloop.rl.envs.platformer.atlas import Atlas
 from hotloop.rl.envs.platformer.config import ACTIONS
-from hotloop.rl.envs.platformer.kernels import DEAD, FLAG_GET, INFOS, Fixed, Rows, frame_row, reset_game
+from hotloop.rl.envs.platformer.kernels import DEAD, FLAG_GET, INFOS, FixedLevel, Rows, frame_row, reset_game
 from hotloop.rl.envs.platformer.kernels_draw import Scratch, observe_row
 
 # Entries of `settings`, int64.
@@ -35,12 +35,12 @@ class Results(NamedTuple):
     elapsed: NDArray[np.int32]
 
 
-class Making(NamedTuple):
+class SharedInputs(NamedTuple):
     """Inputs to games and frames that all rows share."""
 
     settings: NDArray[np.int64]
     plan: NDArray[np.int64]
-    fixed: Fixed
+    fixed: FixedLevel
     atlas: Atlas
     palette: NDArray[np.uint8]
 
@@ -100,7 +100,7 @@ def run_rows(
     actions: Any,
     rows: Rows,
     results: Results,
-    making: Making,
+    shared: SharedInputs,
     scratch: Scratch,
     start: int,
     stop: int,
@@ -115,7 +115,7 @@ def run_rows(
         for row in range(actions.shape[0]):
             if actions[row] < 0 or actions[row] >= ACTIONS:
                 return row
-    settings = making.settings
+    settings = shared.settings
     for row in range(start, stop):
         if resetting and not chosen[row]:
             continue
@@ -130,11 +130,11 @@ def run_rows(
         newest = stack[stack.shape[0] - 1]
         while True:
             if fresh:
-                reset_game(rows, row, making.plan, making.fixed, scratch.work)
+                reset_game(rows, row, shared.plan, shared.fixed, scratch.work)
                 results.elapsed[row] = 0
             else:
                 move_stack(stack)
-            observe_row(rows, row, settings[SEEN], making.atlas, making.palette, scratch, newest)
+            observe_row(rows, row, settings[SEEN], shared.atlas, shared.palette, scratch, newest)
             if fresh:
                 fill_stack(stack)
                 break

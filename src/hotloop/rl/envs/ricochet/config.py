@@ -46,9 +46,9 @@ class RicochetConfig:
     def __post_init__(self) -> None:
         self._check_number("board_size", SMALLEST, LARGEST, "smaller boards have no room for their walls")
         self._check_number("robots", 1, MOST_ROBOTS, "there are five colours")
-        self._check_number("max_episode_steps", 1, 2**31 - 1, "an episode needs a step")
+        self._check_number("max_episode_steps", 1, 2**31 - 1, "an episode needs at least one step")
         self._check_number("max_solution_moves", 1, DEEPEST, "deeper searches at every reset take too long")
-        self._check_number("lookahead", 0, FARTHEST, "to look farther is to solve it")
+        self._check_number("lookahead", 0, FARTHEST, "a longer lookahead would solve the board")
         if self.lookahead and self.obs_mode != "symbolic":
             raise HotloopError(
                 f"lookahead={self.lookahead} needs obs_mode='symbolic', not {self.obs_mode!r}; change one."

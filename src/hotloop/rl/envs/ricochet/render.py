@@ -42,7 +42,7 @@ _drawing_target = profile("env_rgb_draw_target")
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class PixelSizes:
     """Sizes in pixels."""
 
     cell: int
@@ -65,7 +65,7 @@ class Measures:
         return round(0.4 * self.cell)
 
 
-OBSERVED = Measures(cell=20, grid=1, wall=3, outline=1)
+OBSERVED = PixelSizes(cell=20, grid=1, wall=3, outline=1)
 
 
 def rgb_image(position: Position) -> NDArray[np.uint8]:
@@ -81,57 +81,57 @@ def rgb_image(position: Position) -> NDArray[np.uint8]:
 def rgb_array(position: Position) -> NDArray[np.uint8]:
     """Return a picture for people, uint8 [height, width, 3], about 500 pixels wide, antialiased."""
     cell = 60 if position.size <= 10 else 40
-    picture = draw(position, Measures(cell=4 * cell, grid=4, wall=4 * cell // 10 + 1, outline=cell // 6))
+    picture = draw(position, PixelSizes(cell=4 * cell, grid=4, wall=4 * cell // 10 + 1, outline=cell // 6))
     width = position.size * cell + 1
     return np.asarray(picture.resize((width, width), Image.Resampling.LANCZOS))
 
 
-def draw(position: Position, measures: Measures) -> Image.Image:
+def draw(position: Position, pixels: PixelSizes) -> Image.Image:
     """Draw the board: grid, walls, robots, and the target on top, so that it shows on a robot."""
-    width = position.size * measures.cell + 1
+    width = position.size * pixels.cell + 1
     picture = Image.new("RGB", (width, width), FLOOR)
     pen = ImageDraw.Draw(picture)
     with _drawing_grid:
-        draw_grid(pen, position.size, measures)
+        draw_grid(pen, position.size, pixels)
     with _drawing_walls:
-        draw_walls(pen, position.walls, position.size, measures)
+        draw_walls(pen, position.walls, position.size, pixels)
     with _drawing_robots:
         for robot, cell in enumerate(position.robots):
             row, column = divmod(cell, position.size)
-            draw_disc(pen, row, column, ROBOTS[robot], measures)
+            draw_disc(pen, row, column, ROBOTS[robot], pixels)
     with _drawing_target:
         row, column = divmod(position.target, position.size)
-        draw_star(pen, row, column, ROBOTS[position.target_robot], measures)
+        draw_star(pen, row, column, ROBOTS[position.target_robot], pixels)
     return picture
 
 
-def draw_grid(pen: ImageDraw.ImageDraw, size: int, measures: Measures) -> None:
+def draw_grid(pen: ImageDraw.ImageDraw, size: int, pixels: PixelSizes) -> None:
     """Draw the grid lines and fill the centre."""
-    last = size * measures.cell
+    last = size * pixels.cell
     for line in range(size + 1):
-        at = line * measures.cell
-        pen.line((at, 0, at, last), fill=GRID, width=measures.grid)
-        pen.line((0, at, last, at), fill=GRID, width=measures.grid)
+        at = line * pixels.cell
+        pen.line((at, 0, at, last), fill=GRID, width=pixels.grid)
+        pen.line((0, at, last, at), fill=GRID, width=pixels.grid)
     centre = centre_cells(size)
-    top, bottom = centre[0] // size * measures.cell, (centre[-1] // size + 1) * measures.cell
+    top, bottom = centre[0] // size * pixels.cell, (centre[-1] // size + 1) * pixels.cell
     pen.rectangle((top, top, bottom, bottom), fill=CENTRE)
 
 
-def draw_walls(pen: ImageDraw.ImageDraw, walls: tuple[int, ...], size: int, measures: Measures) -> None:
+def draw_walls(pen: ImageDraw.ImageDraw, walls: tuple[int, ...], size: int, pixels: PixelSizes) -> None:
     """Draw every wall once: above and left of each cell, and the border's other two sides."""
     for cell, bits in enumerate(walls):
         row, column = divmod(cell, size)
         for direction in (UP, LEFT, DOWN, RIGHT):
             at_end = (direction == DOWN and row == size - 1) or (direction == RIGHT and column == size - 1)
             if bits & 1 << direction and (direction in (UP, LEFT) or at_end):
-                pen.rectangle(wall_box(row, column, direction, measures), fill=WALL)
+                pen.rectangle(wall_box(row, column, direction, pixels), fill=WALL)
 
 
-def wall_box(row: int, column: int, direction: int, measures: Measures) -> tuple[int, int, int, int]:
+def wall_box(row: int, column: int, direction: int, pixels: PixelSizes) -> tuple[int, int, int, int]:
     """Return left, top, right, bottom (inclusive) of a wall, which extends half its width past its ends."""
-    half = measures.wall // 2
-    left, top = column * measures.cell, row * measures.cell
-    right, bottom = left + measures.cell, top + measures.cell
+    half = pixels.wall // 2
+    left, top = column * pixels.cell, row * pixels.cell
+    right, bottom = left + pixels.cell, top + pixels.cell
     if direction == UP:
         bottom = top
     elif direction == DOWN:
@@ -143,22 +143,22 @@ def wall_box(row: int, column: int, direction: int, measures: Measures) -> tuple
     return left - half, top - half, right + half, bottom + half
 
 
-def draw_disc(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, measures: Measures) -> None:
+def draw_disc(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, pixels: PixelSizes) -> None:
     """Draw a robot."""
-    x, y, radius = _middle(column, measures), _middle(row, measures), measures.disc_radius
+    x, y, radius = _middle(column, pixels), _middle(row, pixels), pixels.disc_radius
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)
 
 
-def draw_star(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, measures: Measures) -> None:
+def draw_star(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, pixels: PixelSizes) -> None:
     """Draw the target: a five-pointed star in its robot's colour, with a dark outline."""
-    x, y = _middle(column, measures), _middle(row, measures)
+    x, y = _middle(column, pixels), _middle(row, pixels)
     points = []
     for number in range(10):
-        radius = measures.star_radius * (1.0 if number % 2 == 0 else 0.5)
+        radius = pixels.star_radius * (1.0 if number % 2 == 0 else 0.5)
         angle = math.pi * number / 5
         points.append((x + round(radius * math.sin(angle)), y - round(radius * math.cos(angle))))
-    pen.polygon(points, fill=colour, outline=OUTLINE, width=measures.outline)
+    pen.polygon(points, fill=colour, outline=OUTLINE, width=pixels.outline)
 
 
-def _middle(cell: int, measures: Measures) -> int:
-    return cell * measures.cell + measures.cell // 2
+def _middle(cell: int, pixels: PixelSizes) -> int:
+    return cell * pixels.cell + pixels.cell // 2
