@@ -70,8 +70,8 @@ def main(words: list[str] | None = None) -> int:
 def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
     """Parse the words after the verb; None if there is nothing left to do (help was printed).
 
-    A verb with `TAKES_COMMAND` gets everything after `--` as `command`. With `command_starts(words)` the
-    command may also begin without `--`. A verb with `read(words)` parses them itself.
+    A verb with `TAKES_COMMAND` gets everything after `--` as `command`. With `OPTIONS_WITH_VALUE` the command
+    may also begin without `--`. A verb with `read(words)` parses them itself.
     """
     import tyro
 
@@ -79,7 +79,7 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
         return verb.read(words)
 
     own, command = words, None
-    starts = verb.command_starts(words) if hasattr(verb, "command_starts") else None
+    starts = command_start(words, verb.OPTIONS_WITH_VALUE) if hasattr(verb, "OPTIONS_WITH_VALUE") else None
     if starts is not None:
         own, command = words[:starts], tuple(words[starts:])
     elif getattr(verb, "TAKES_COMMAND", False) and "--" in words:
@@ -89,6 +89,18 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
     about = inspect.cleandoc(verb.Arguments.__doc__ or "")
     arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=about)
     return arguments if command is None else dataclasses.replace(arguments, command=command)
+
+
+def command_start(words: list[str], options_with_value: tuple[str, ...]) -> int | None:
+    """Index of the first word of the script's command; None if it follows `--`."""
+    at = 0
+    while at < len(words):
+        if words[at] == "--":
+            return None
+        if words[at] == "-m" or not words[at].startswith("-"):
+            return at
+        at += 2 if words[at] in options_with_value else 1
+    return None
 
 
 def complain(sentence: str) -> int:

@@ -21,6 +21,7 @@ from hotloop.workflows.report import check_target, report_on, write_report
 from hotloop.workflows.run import ScriptRun, did_nothing, run_recorded
 
 TAKES_COMMAND = True
+OPTIONS_WITH_VALUE = ("--capture", "--output", "-o")
 SCRIPT_FAILED, NOTHING_RECORDED, INTERRUPTED = 5, 1, 130
 # Options that add a file to the capture: the file and what it contains.
 EXTRAS = {
@@ -57,21 +58,6 @@ class Arguments:
     json: Flag = False
     """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
-
-
-_WITH_VALUE = ("--capture", "--output", "-o")
-
-
-def command_starts(words: list[str]) -> int | None:
-    """Index of the first word of the script's command; None if it follows `--`."""
-    at = 0
-    while at < len(words):
-        if words[at] == "--":
-            return None
-        if words[at] == "-m" or not words[at].startswith("-"):
-            return at
-        at += 2 if words[at] in _WITH_VALUE else 1
-    return None
 
 
 def run(arguments: Arguments) -> int:

@@ -17,6 +17,7 @@ from hotloop.report.trial import TrialReport, trial_json, trial_text
 from hotloop.workflows.trial import TrialSettings, run_trial
 
 TAKES_COMMAND = True
+OPTIONS_WITH_VALUE = ("--budget", "--only", "--tolerance", "--seed", "--capture")
 SCRIPT_FAILED, NOTHING_MEASURED, INTERRUPTED = 5, 1, 130
 
 
@@ -47,21 +48,6 @@ class Arguments:
     json: Flag = False
     """Print the verdicts as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
-
-
-_FLAGS = ("--stop", "--selftest", "--json", "-h", "--help")
-
-
-def command_starts(words: list[str]) -> int | None:
-    """Index of the first word of the script's command; None if it follows `--`."""
-    at = 0
-    while at < len(words):
-        if words[at] == "--":
-            return None
-        if words[at] == "-m" or not words[at].startswith("-"):
-            return at
-        at += 1 if words[at] in _FLAGS or "=" in words[at] else 2
-    return None
 
 
 def run(arguments: Arguments) -> int:
