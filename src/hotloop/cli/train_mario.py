@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
 from hotloop.cli.output import note, pen_for_stdout
@@ -13,17 +13,8 @@ from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train_mario import Request as Request
 from hotloop.workflows.train_mario import benchmark
 
-
-class Profiling(Protocol):
-    """The part of `hotloop.cli.train.Profiling` that is used here."""
-
-    @property
-    def no_profiling(self) -> bool:
-        """Do not record the run."""
-
-    @property
-    def json(self) -> bool:
-        """Print JSON."""
+if TYPE_CHECKING:
+    from hotloop.cli.train import Profiling
 
 
 def run(config: Any, request: Request, profiling: Profiling) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
 from hotloop.cli.output import note, pen_for_stdout
@@ -31,21 +30,8 @@ from hotloop.workflows.train_petri import (
     write_functions,
 )
 
-
-class Profiling(Protocol):
-    """The part of `hotloop.cli.train.Profiling` that is used here."""
-
-    @property
-    def capture(self) -> Path | None:
-        """Folder for the recording."""
-
-    @property
-    def no_profiling(self) -> bool:
-        """Do not record the run."""
-
-    @property
-    def json(self) -> bool:
-        """Print JSON."""
+if TYPE_CHECKING:
+    from hotloop.cli.train import Profiling
 
 
 def run(config: Any, request: Request, profiling: Profiling) -> int:
