@@ -244,17 +244,7 @@ def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome
     if config.n_eval_episodes and done.stopped_by is None:
         compared = compare_with_random(config, done.network, config.n_eval_episodes)
         remarks, figures = (*remarks, str(compared)), figures | compared.figures
-    return Outcome(
-        done.env_steps,
-        done.updates,
-        done.episodes,
-        done.mean_return,
-        done.seconds,
-        done.stopped_by,
-        config.checkpoint,
-        remarks,
-        figures,
-    )
+    return replace(Outcome.of_run(done, config.checkpoint, remarks), figures=figures)
 
 
 def _figures(done: AsyncDQNResult) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hotloop.rl.train.async_dqn import AsyncDQNResult
     from hotloop.rl.train.runs import RunResult
 
 Note = Callable[[], str]
@@ -37,7 +38,9 @@ class Outcome:
     """Further measurements by name, saved in the capture; None for what was not measured."""
 
     @classmethod
-    def of_run(cls, result: RunResult, checkpoint: Path | None, remarks: tuple[str, ...]) -> Outcome:
+    def of_run(
+        cls, result: RunResult | AsyncDQNResult, checkpoint: Path | None, remarks: tuple[str, ...] = ()
+    ) -> Outcome:
         """The outcome of one of our trainers."""
         names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by")
         values = {name: getattr(result, name) for name in names}

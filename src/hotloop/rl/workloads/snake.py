@@ -257,15 +257,7 @@ def _train(config: Snake, note: Note | None, quiet: bool) -> Outcome:
             done = train(settings, envs=envs, after_record=write, report=report, note=note)
     finally:
         envs.close()
-    return Outcome(
-        done.env_steps,
-        done.updates,
-        done.episodes,
-        done.mean_return,
-        done.seconds,
-        done.stopped_by,
-        config.checkpoint,
-    )
+    return Outcome.of_run(done, config.checkpoint)
 
 
 @contextmanager
