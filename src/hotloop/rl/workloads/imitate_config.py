@@ -1,15 +1,19 @@
-"""The settings of `hotloop train imitate`, their check, and what a stage returns."""
+"""The settings of `hotloop train imitate`, their check, and the results of its stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hotloop._util.errors import HotloopError
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.workloads.stage_report import StageReport
+
+if TYPE_CHECKING:
+    from hotloop.machine.process_memory import ProcessMemory
+    from hotloop.rl.train.sac import Policy
 
 Stage = Literal["demos", "bc", "rl"]
 STAGES: tuple[Stage, ...] = ("demos", "bc", "rl")
@@ -112,6 +116,28 @@ class StageResult:
     stopped_by: str | None = None
     checkpoint: Path | None = None
     figures: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RLResult:
+    """Result of reinforcement learning, by either trainer."""
+
+    policy: Policy
+    how: str
+    """Trainer and envs, in words."""
+    env_steps: int
+    steps_here: int
+    """Env steps of this run only."""
+    updates: int
+    episodes: int
+    seconds: float
+    parts_s: dict[str, float]
+    evaluations: tuple[tuple[int, float], ...]
+    """(env steps, mean return) of each evaluation."""
+    best_at_step: int | None
+    """Env steps after which the policy was kept as the best; None when it is the last one."""
+    stopped_by: str | None = None
+    worker_memory: ProcessMemory | None = None
 
 
 def check(config: Imitate) -> None:

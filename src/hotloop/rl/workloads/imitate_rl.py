@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hotloop import progress
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration, size
-from hotloop.machine.process_memory import ProcessMemory, process_memory
+from hotloop.machine.process_memory import process_memory
 from hotloop.rl.train import bc, sac
 from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import Stopwatch
 from hotloop.rl.workloads import imitate_sb3
 from hotloop.rl.workloads.imitate_bc import LOG_STD_INIT
-from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, Imitate, StageResult
+from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, Imitate, RLResult, StageResult
 from hotloop.rl.workloads.outcome import Note
 from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
-from hotloop.rl.workloads.track_laps import Laps, Policy, actor_policy, final_laps, selection_return
+from hotloop.rl.workloads.track_laps import Laps, actor_policy, final_laps, selection_return
 
 # The same for both trainers.
 ENT_COEF = "auto_0.02"
@@ -63,24 +63,6 @@ def sac_settings(config: Imitate, **changes: Any) -> sac.SACConfig:
     return replace(settings, **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What either trainer did."""
-
-    policy: Policy
-    who: str
-    env_steps: int
-    steps_here: int
-    updates: int
-    episodes: int
-    seconds: float
-    parts_s: dict[str, float]
-    evaluations: tuple[tuple[int, float], ...]
-    best_at_step: int | None
-    stopped_by: str | None = None
-    worker_memory: ProcessMemory | None = None
-
-
 def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     """Train with SAC from the clone, by our trainer or by Stable-Baselines3's, then drive laps."""
     actor = first_actor(config)
@@ -116,7 +98,7 @@ def first_actor(config: Imitate) -> SquashedActor | None:
 
 def train_with_hotloop(
     config: Imitate, actor: SquashedActor | None, note: Note | None, quiet: bool
-) -> Training:
+) -> RLResult:
     bar = StageBar("rl", config.total_timesteps, "steps", quiet=quiet, note=note)
     stopwatch, taken = Stopwatch(), 0
 
@@ -136,9 +118,9 @@ def train_with_hotloop(
         )
     finally:
         bar.close()
-    return Training(
+    return RLResult(
         policy=actor_policy(done.actor),
-        who=f"our SAC, learner {done.learner}, {config.n_envs} envs in one process",
+        how=f"our SAC, learner {done.learner}, {config.n_envs} envs in one process",
         env_steps=done.env_steps,
         steps_here=done.steps_here,
         updates=done.updates,
@@ -151,10 +133,10 @@ def train_with_hotloop(
     )
 
 
-def train_with_sb3(config: Imitate, actor: SquashedActor | None, note: Note | None, quiet: bool) -> Training:
+def train_with_sb3(config: Imitate, actor: SquashedActor | None, note: Note | None, quiet: bool) -> RLResult:
     bar = StageBar("rl", config.total_timesteps, "steps", quiet=quiet, note=note)
     try:
-        done = imitate_sb3.train(
+        return imitate_sb3.train(
             sac_settings(config),
             actor,
             evaluate=lambda policy: selection_return(policy, config.seed),
@@ -162,22 +144,9 @@ def train_with_sb3(config: Imitate, actor: SquashedActor | None, note: Note | No
         )
     finally:
         bar.close()
-    return Training(
-        policy=done.policy,
-        who=f"Stable-Baselines3's SAC, {config.n_envs} envs in separate processes (SubprocVecEnv)",
-        env_steps=done.env_steps,
-        steps_here=done.env_steps,
-        updates=done.updates,
-        episodes=done.episodes,
-        seconds=done.seconds,
-        parts_s=done.parts_s,
-        evaluations=done.evaluations,
-        best_at_step=done.best_at_step,
-        worker_memory=done.worker_memory,
-    )
 
 
-def _report(config: Imitate, done: Training, before: Laps | None, after: Laps) -> StageReport:
+def _report(config: Imitate, done: RLResult, before: Laps | None, after: Laps) -> StageReport:
     rate = done.steps_here / done.seconds if done.seconds > 0 else 0.0
     starts = sac_settings(config).learning_starts
     remarks = [f"{update_words(config)}: {count(done.updates)} after the first {count(starts)} steps"]
@@ -196,7 +165,7 @@ def _report(config: Imitate, done: Training, before: Laps | None, after: Laps) -
     return StageReport(
         "rl",
         f"{count(done.steps_here)} env steps in {duration(1e9 * done.seconds)} ({count(rate)} steps/s), "
-        f"{done.who}",
+        f"{done.how}",
         done.seconds,
         split(done.parts_s, done.seconds),
         done.seconds,

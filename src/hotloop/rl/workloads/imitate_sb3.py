@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,12 @@ from torch import nn
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.machine.process_memory import ProcessMemory, largest_memory
+from hotloop.machine.process_memory import largest_memory
 from hotloop.rl.envs.track.env import TrackEnv
 from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import Stopwatch, torch_threads
 from hotloop.rl.train.sac import Policy, SACConfig, anchor_loss
+from hotloop.rl.workloads.imitate_config import RLResult
 
 
 def make_car() -> TrackEnv:
@@ -54,29 +54,13 @@ def copy_actor(actor: SquashedActor, theirs: Any) -> None:
             other.bias.copy_(mine[-1].bias[rows])
 
 
-@dataclass(frozen=True, slots=True)
-class SB3Result:
-    """Result of a training run."""
-
-    policy: Policy
-    env_steps: int
-    updates: int
-    episodes: int
-    seconds: float
-    parts_s: dict[str, float]
-    evaluations: tuple[tuple[int, float], ...]
-    best_at_step: int | None
-    """Env steps after which the policy was kept as the best; None when it is the last one."""
-    worker_memory: ProcessMemory | None
-
-
 def train(
     settings: SACConfig,
     actor: SquashedActor | None,
     *,
     evaluate: Callable[[Policy], float],
     after_step: Callable[[int], None] = lambda steps: None,
-) -> SB3Result:
+) -> RLResult:
     """Train; `evaluate(policy)` chooses the best actor, `after_step(env steps)` shows progress."""
     require_extra("stable_baselines3", "sb3")
     from stable_baselines3.common.callbacks import BaseCallback
@@ -127,9 +111,11 @@ def train(
             model.actor.load_state_dict(best["weights"])
     finally:
         venv.close()
-    return SB3Result(
+    return RLResult(
         policy=model_policy(model),
+        how=f"Stable-Baselines3's SAC, {settings.n_envs} envs in separate processes (SubprocVecEnv)",
         env_steps=model.num_timesteps,
+        steps_here=model.num_timesteps,
         updates=model._n_updates,
         episodes=monitor.episodes,
         seconds=seconds,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from hotloop import profile
 from hotloop.rl.envs.track.env import TrackVectorEnv
 from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import torch_threads
+from hotloop.rl.train.sac import Policy
 
 _evaluate = profile("evaluate")
 _compile = profile("compile_kernels", "other")
@@ -22,8 +22,6 @@ EVALUATION_CARS = 8
 # Far apart, so that no seed of training, of choosing the best actor, and of the final evaluation coincide.
 SELECTION_SEED, FINAL_SEED = 10_000_000, 20_000_000
 EARLY_STEPS = 1_000  # at most 0.3 m each, so that no car can finish a lap of 300 m
-
-Policy = Callable[[NDArray[Any]], NDArray[np.float32]]  # observations [cars, 8] -> actions [cars, 2]
 
 
 @dataclass(frozen=True, slots=True)
