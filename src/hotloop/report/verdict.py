@@ -11,6 +11,7 @@ from hotloop.analysis.verdict import ComponentVerdict, Decision, Verdict, interv
 from hotloop.analysis.work_counters import CounterChange
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import words
+from hotloop.report.text import gain
 
 HOLM = "All `faster` and `slower` verdicts hold together (Holm)."
 _STYLE = {"faster": "bold green", "slower": "bold red", "no_difference": "bold", "undecided": "bold yellow"}
@@ -62,11 +63,7 @@ def change_text(verdict: Verdict) -> str:
 
 def factor(speed_up: Estimate | None) -> str:
     """`1.45x [1.38, 1.52]`; `-` for unknown."""
-    if speed_up is None:
-        return "-"
-    digits = 3 if speed_up.high - speed_up.low < 0.02 else 2
-    value, low, high = (f"{x:.{digits}f}" for x in (speed_up.value, speed_up.low, speed_up.high))
-    return f"{value}x [{low}, {high}]"
+    return gain(speed_up) or "-"
 
 
 def basis(verdict: Verdict) -> str:

@@ -95,11 +95,7 @@ class MultiprocessCollector(ABC):
         control: float | None = None,
     ) -> int:
         self._check_open()
-        if control is not None:
-            self._channel.control = control
-        if weights is not None:
-            self._channel.publish(weights, version)
-        return self._channel.version
+        return self._channel.send(weights, version, control)
 
     def state(self) -> CollectorState:
         """Return counters and times so far; after `close`, the final ones."""

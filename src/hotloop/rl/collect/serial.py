@@ -105,11 +105,7 @@ class SerialCollector:
         version: int | None = None,
         control: float | None = None,
     ) -> int:
-        if control is not None:
-            self._channel.control = control
-        if weights is not None:
-            self._channel.publish(weights, version)
-        return self._channel.version
+        return self._channel.send(weights, version, control)
 
     def state(self) -> CollectorState:
         """Return counters so far; all waits are 0."""

@@ -95,8 +95,16 @@ class WeightChannel:
 
     # ---- the learner's side
 
-    def publish(self, weights: NDArray[np.float32], version: int | None) -> int:
-        """Send new weights as `version`, by default the last one plus 1; return that version."""
+    def send(self, weights: NDArray[np.float32] | None, version: int | None, control: float | None) -> int:
+        """Send what is not None, see `Collector.publish`; return the latest version."""
+        if control is not None:
+            self.control = control
+        if weights is not None:
+            self.publish(weights, version)
+        return self.version
+
+    def publish(self, weights: NDArray[np.float32], version: int | None) -> None:
+        """Send new weights as `version`, by default the last one plus 1."""
         given = np.asarray(weights)
         if given.shape != (self.size,) or given.dtype != np.float32:
             raise HotloopError(
@@ -111,7 +119,6 @@ class WeightChannel:
         self.board.publish(self._vector)
         self.version = number
         self.news.ring()
-        return number
 
     def stop(self) -> None:
         """Ask all collectors to stop."""
