@@ -10,6 +10,7 @@ from itertools import pairwise
 import dqn_settings as s
 import jax
 import jax.numpy as jnp
+import jax_cartpole
 import optax
 
 given = s.arguments()
@@ -34,22 +35,12 @@ def apply(layers, x):
     return x @ w + b
 
 
-def begin(key):
-    return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
-
-
 def env_step(key, state, elapsed, action):
-    """CartPole with automatic resets: the state to go on from, the true next one, terminated, over."""
-    x, v, angle, spin = state
-    force = jnp.where(action == 1, 10.0, -10.0)
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    push = (force + 0.05 * spin**2 * sine) / 1.1
-    spin_change = (9.8 * sine - cosine * push) / (0.5 * (4.0 / 3.0 - 0.1 * cosine**2 / 1.1))
-    speed_change = push - 0.05 * spin_change * cosine / 1.1
-    after = jnp.array([x + 0.02 * v, v + 0.02 * speed_change, angle + 0.02 * spin, spin + 0.02 * spin_change])
-    fell = (jnp.abs(after[0]) > 2.4) | (jnp.abs(after[2]) > 12 * jnp.pi / 180)
-    over = fell | (elapsed + 1 >= 500)
-    return jnp.where(over, begin(key), after), after, jnp.where(over, 0, elapsed + 1), fell, over
+    """Returns the state to continue from, the true next state, elapsed steps, terminated, ended."""
+    after, terminated = jax_cartpole.step(state, action)
+    ended = terminated | (elapsed + 1 >= jax_cartpole.MAX_EPISODE_STEPS)
+    restarted = jnp.where(ended, jax_cartpole.initial_state(key), after)
+    return restarted, after, jnp.where(ended, 0, elapsed + 1), terminated, ended
 
 
 def loss_of(layers, target, batch):
@@ -110,7 +101,7 @@ def run(key, steps):
     layers = network(one)
     n = s.BUFFER_SIZE
     replay = (jnp.zeros((n, 4)), jnp.zeros(n, int), jnp.zeros(n), jnp.zeros((n, 4)), jnp.zeros(n))
-    carry = (layers, layers, adam.init(layers), replay, begin(two), 0, key)
+    carry = (layers, layers, adam.init(layers), replay, jax_cartpole.initial_state(two), 0, key)
     return jax.lax.scan(partial(iteration, steps), carry, jnp.arange(steps // s.TRAIN_FREQ))
 
 

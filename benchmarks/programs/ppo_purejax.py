@@ -6,6 +6,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 
 import jax
 import jax.numpy as jnp
+import jax_cartpole
 import numpy as np
 import optax
 import ppo_settings as s
@@ -31,22 +32,12 @@ def apply(layers, x):
     return x @ w + b
 
 
-def begin(key):
-    return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
-
-
 def env_step(key, state, elapsed, action):
-    """CartPole with automatic resets: the new state, its observation, reward, done."""
-    x, v, angle, spin = state
-    force = jnp.where(action == 1, 10.0, -10.0)
-    cosine, sine = jnp.cos(angle), jnp.sin(angle)
-    push = (force + 0.05 * spin**2 * sine) / 1.1
-    spin_change = (9.8 * sine - cosine * push) / (0.5 * (4.0 / 3.0 - 0.1 * cosine**2 / 1.1))
-    speed_change = push - 0.05 * spin_change * cosine / 1.1
-    state = jnp.array([x + 0.02 * v, v + 0.02 * speed_change, angle + 0.02 * spin, spin + 0.02 * spin_change])
-    elapsed = elapsed + 1
-    done = (jnp.abs(state[0]) > 2.4) | (jnp.abs(state[2]) > 12 * jnp.pi / 180) | (elapsed >= 500)
-    return jnp.where(done, begin(key), state), jnp.where(done, 0, elapsed), done
+    """Returns the state to continue from, elapsed steps, and whether the episode ended."""
+    after, terminated = jax_cartpole.step(state, action)
+    ended = terminated | (elapsed + 1 >= jax_cartpole.MAX_EPISODE_STEPS)
+    restarted = jnp.where(ended, jax_cartpole.initial_state(key), after)
+    return restarted, jnp.where(ended, 0, elapsed + 1), ended
 
 
 adam = optax.chain(optax.clip_by_global_norm(s.MAX_GRAD_NORM), optax.adam(s.LEARNING_RATE, eps=s.ADAM_EPS))
@@ -117,7 +108,7 @@ def iteration(carry, _):
 def run(key):
     key, a, c, e = jax.random.split(key, 4)
     nets = [network(a, 2, 0.01), network(c, 1, 1.0)]
-    state = jax.vmap(begin)(jax.random.split(e, s.N_ENVS))
+    state = jax.vmap(jax_cartpole.initial_state)(jax.random.split(e, s.N_ENVS))
     carry = (nets, adam.init(nets), state, jnp.zeros(s.N_ENVS, jnp.int32), key)
     return jax.lax.scan(iteration, carry, None, ITERATIONS)[1]
 
