@@ -10,7 +10,8 @@ import pytest
 
 from hotloop.analysis.advice import idioms
 from hotloop.analysis.advice.idioms import match
-from hotloop.analysis.hot_lines import Spot, _statements, dotted
+from hotloop.analysis.hot_lines import Spot, _statements
+from hotloop.analysis.source_names import dotted, names_in
 
 MATCHES = {
     "deep_copy": "for i in x:\n    s = copy.deepcopy(state)  # hot",
@@ -19,7 +20,7 @@ MATCHES = {
     "weights_copied": "for i in x:\n    target.load_state_dict(net.state_dict())  # hot",
     "growing_array": "for i in x:\n    history = np.append(history, loss)  # hot",
     "pop_from_the_front": "for i in x:\n    buffer.pop(0)  # hot",
-    "linear_scan": "for i in x:\n    new = state not in visited  # hot",
+    "linear_scan": "visited = []\nfor i in x:\n    new = state not in visited  # hot",
     "sorting_each_time": "for i in x:\n    best = sorted(population, key=score)[:10]  # hot",
     "statistics_of_everything": "for i in x:\n    returns.append(r)\n    m = np.mean(returns)  # hot",
     "tensor_of_a_list": "for i in x:\n    obs = torch.tensor([b[0] for b in batch])  # hot",
@@ -43,7 +44,12 @@ MATCHES = {
     "data_loader": "for i in x:\n    loader = DataLoader(data, batch_size=64)  # hot",
     "pools_each_time": "for i in x:\n    with_pool = Pool(4)  # hot",
     "sleeping": "while queue.empty():\n    time.sleep(0.01)  # hot",
+    "busy_waiting": "for i in x:\n    while inbox.empty():  # hot\n        pass",
     "talking_to_processes": "for i in x:\n    conn.send(('step', action))  # hot",
+    "waiting_for_others": "inbox = Queue(1)\nfor i in x:\n    batch = inbox.get()  # hot asleep",
+    "made_each_time": "def act(o):\n    self.policy.eval()  # hot",
+    "parameters_one_by_one": "for p, t in zip(q.parameters(), q2.parameters()):  # hot\n    t.data.lerp_(p, 0.01)",
+    "network_in_a_loop": "for name in agents:  # hot networks\n    acts[name] = net(obs[name]).argmax()",
     "double_precision": "for i in x:\n    h = torch.zeros(64, dtype=torch.float64)  # hot",
     "back_and_forth": "for i in x:\n    a = torch.from_numpy(f(torch.as_tensor(o).numpy()))  # hot",
     "state_as_text": "for i in x:\n    q = table[str(state)]  # hot",
@@ -66,27 +72,60 @@ LEAVE_ALONE = [
     "for i in x:\n    a = net(torch.from_numpy(o)).argmax(1).numpy()  # hot",
     "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
     "for i in x:\n    h = math.log(x) + torch.log(p)  # hot",
+    # the same words about other things
+    "visited = set()\nfor i in x:\n    new = state not in visited  # hot",
+    "table = {}\nfor i in x:\n    if key in table:  # hot\n        n += 1",
+    "for i in x:\n    if key in table:  # hot\n        n += 1",
+    "table = {}\nfor i in x:\n    table.pop(0)  # hot",
+    "queue = deque()\nfor i in x:\n    del queue[0]  # hot",
+    "for i in x:\n    del batch, obs  # hot",
+    "for i in x:\n    logp = probs.log()  # hot",
+    "for i in x:\n    stats.record(step, td)  # hot",
+    "for i in x:\n    ring.write(obs)  # hot",
+    "for i in x:\n    a = random.choice(actions)  # hot",
+    "def play():\n    rewards = []\n    rewards.append(r)\n    total = np.sum(rewards)  # hot",
+    "recent = deque(maxlen=100)\nfor i in x:\n    recent.append(r)\n    m = np.mean(recent)  # hot",
+    "for i in x:\n    if i % 100 == 0:  # hot\n        print(i)",
+    "for i in x:\n    with torch.no_grad():  # hot\n        print(i)",
+    "for t in range(n):  # hot networks\n    h = cell(obs[t], h)",
+    "for t in range(n):  # hot networks\n    o, r = model(torch.cat([o, a]))",
+    "for i in x:\n    idx = torch.arange(len(batch))  # hot",
+    "while running:  # hot\n    step()",
 ]
 
 
 def spot(source: str) -> Spot:
-    """The statement at the line that ends in `# hot`."""
+    """The statement at the line with `# hot`; more words after it say what was sampled there."""
     source = textwrap.dedent(source)
     tree = ast.parse(source)
-    line = next(n for n, text in enumerate(source.splitlines(), 1) if text.endswith("# hot"))
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "# hot" in text)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     scope = functions[0] if functions else tree
     node, loops = next((n, loops) for n, loops in _statements(scope) if n.lineno == line)
-    name = functions[0].name if functions else "<module>"
-    text = source.splitlines()[line - 1].strip()
-    return Spot("train.py", name, line, node, loops, scope, text, (), 0.3, ())
+    text, _, sampled = source.splitlines()[line - 1].partition("# hot")
+    return Spot(
+        file="train.py",
+        function=functions[0].name if functions else "<module>",
+        line=line,
+        node=node,
+        loops=loops,
+        scope=scope,
+        text=text.strip(),
+        paths=(),
+        share=0.3,
+        called=(),
+        names=names_in([tree]),
+        asleep=0.9 if "asleep" in sampled else 0.0,
+        calls_networks="networks" in sampled,
+    )
 
 
 @pytest.mark.parametrize("name", MATCHES)
 def test_a_slow_idiom_is_recognised(name: str) -> None:
     found = match(spot(MATCHES[name]))
     assert found is not None and found.name == name
-    assert 0 < found.saved[0] <= found.saved[1] <= 1
+    least, likely, most = found.saved
+    assert 0 < least <= likely <= most <= 1
     assert found.why.endswith(".") and found.remedy.endswith(".") and not found.title.endswith(".")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,14 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.findings import Estimate, HotLine
+from hotloop.analysis.source_names import Names, dotted, names_in
 from hotloop.analysis.whatif import amdahl, block_counts
 from hotloop.capture.model import Process, Thread
-from hotloop.capture.samples import FunctionSource, SampledFrame, SampledPath
+from hotloop.capture.samples import (
+    RUNNABLE,
+    RUNNING,
+    SLEEPING,
+    FunctionSource,
+    SampledFrame,
+    SampledPath,
+    Samples,
+)
 
 BLOCKS = 40  # of equal length, for intervals: samples of one moment are not independent
 LEAST_SAMPLES = 20  # fewer say too little about anything
+LOOP_OF_TRAINING = 0.97  # share of a loop that does nearly everything
+MOST_SHARE = 0.99  # of training that a gain may count as removed
+WAITING = (".wait", ".get", ".acquire", ".select", ".poll", ".sleep", ".accept", ".recv")  # ends of functions
 
 Floats = NDArray[np.float64]
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -40,6 +53,9 @@ class LineSamples:
     weight_ns: Floats  # [samples]
     block: NDArray[np.int64]  # [samples], which of BLOCKS equal stretches of training
     biased: bool  # taken by a Python thread, which sees the moments when the GIL is free
+    time_ns: NDArray[np.int64]  # [samples]
+    state: NDArray[np.int64]  # [samples], RUNNING, RUNNABLE, SLEEPING or UNKNOWN
+    others: Samples  # of the other threads of the process, taken at the same moments
 
     @cached_property
     def total_ns(self) -> float:
@@ -59,23 +75,67 @@ class LineSamples:
     def share_of(self, paths: Iterable[int]) -> float:
         return self.weight_of(paths) / self.total_ns if self.total_ns else 0.0
 
-    def gain(self, paths: Iterable[int], saved: tuple[float, float]) -> Estimate:
-        """Speed-up of training if a fraction in `saved` (low, high) of the time of these paths were saved."""
+    def gain(
+        self, paths: Iterable[int], saved: tuple[float, float, float], also: NDArray[np.bool_] | None = None
+    ) -> Estimate:
+        """Speed-up of training if a fraction of the time of these paths were saved.
+
+        `saved` is the least, the most likely and the largest fraction. `also` are samples of other paths
+        that go away with them altogether.
+        """
         chosen = self._by_block[:, sorted(set(paths))].sum(axis=1)
+        more = np.zeros(BLOCKS) if also is None else self._weight_in_blocks(also & ~self.among(paths))
         counts = block_counts(BLOCKS)
-        drawn = (counts @ chosen) / np.maximum(counts @ self._by_block.sum(axis=1), 1.0)
-        share = float(chosen.sum()) / self.total_ns
-        value = amdahl(min(share, 0.99), (saved[0] + saved[1]) / 2)
-        low = amdahl(float(np.quantile(np.clip(drawn, 0.0, 0.99), 0.025)), saved[0])
-        high = amdahl(float(np.quantile(np.clip(drawn, 0.0, 0.99), 0.975)), saved[1])
-        return Estimate(value, min(low, value), max(high, value))
+        whole = np.maximum(counts @ self._by_block.sum(axis=1), 1.0)
+        drawn, drawn_more = (counts @ chosen) / whole, (counts @ more) / whole
+        share, share_more = float(chosen.sum()) / self.total_ns, float(more.sum()) / self.total_ns
+        low, likely, high = saved
+        value = amdahl(min(share * likely + share_more, MOST_SHARE), 1.0)
+        least = float(np.quantile(drawn * low + drawn_more / 2, 0.025))
+        most = float(np.quantile(drawn * high + drawn_more, 0.975))
+        return Estimate(
+            value,
+            min(amdahl(min(least, MOST_SHARE), 1.0), value),
+            max(amdahl(min(most, MOST_SHARE), 1.0), value),
+        )
+
+    def among(self, paths: Iterable[int]) -> NDArray[np.bool_]:
+        """Which samples have one of these paths."""
+        return np.isin(self.path, np.fromiter(set(paths), dtype=np.int64))
+
+    def _weight_in_blocks(self, mask: NDArray[np.bool_]) -> Floats:
+        found: Floats = np.bincount(self.block[mask], weights=self.weight_ns[mask], minlength=BLOCKS)
+        return found
+
+    def asleep(self, paths: Iterable[int]) -> float:
+        """Part of the time of these paths in which the thread slept."""
+        among = self.among(paths)
+        whole = float(self.weight_ns[among].sum())
+        return float(self.weight_ns[among & (self.state == SLEEPING)].sum()) / whole if whole else 0.0
+
+    def held_up_by(self, libraries: Sequence[str]) -> NDArray[np.bool_]:
+        """Samples in which the thread did not run while another thread worked inside these libraries.
+
+        Python code of one thread keeps the others from running: they need the GIL. A thread that leaves it
+        at every operation, as torch does, waits for it again each time.
+        """
+        busy = [
+            number
+            for number, path in enumerate(self.paths)
+            if any(name in path.innermost or name in path.called for name in libraries)
+            and not path.innermost.lower().endswith(WAITING)
+        ]
+        active = np.isin(self.others["path"], busy) & np.isin(self.others["state"], (RUNNING, RUNNABLE))
+        at_once = np.isin(self.time_ns, self.others["time_ns"][active].astype(np.int64))
+        found: NDArray[np.bool_] = at_once & (self.state != RUNNING)
+        return found
 
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:
         return [number for number, path in enumerate(self.paths) if wanted(path)]
 
     def region_paths_of(self, paths: Iterable[int]) -> dict[tuple[str, ...], float]:
         """Share of the time of these paths by open regions, outermost first; () for none."""
-        among = np.isin(self.path, np.fromiter(set(paths), dtype=np.int64))
+        among = self.among(paths)
         whole = float(self.weight_ns[among].sum())
         found: dict[tuple[str, ...], float] = {}
         for node in np.unique(self.node[among]):
@@ -91,7 +151,8 @@ def line_samples(process: Process, thread: Thread) -> LineSamples | None:
         return None
     samples = process.samples
     mine = samples["native_id"] == thread.native_id
-    mine &= (samples["time_ns"] >= thread.start_ns) & (samples["time_ns"] <= thread.end_ns)
+    during = (samples["time_ns"] >= thread.start_ns) & (samples["time_ns"] <= thread.end_ns)
+    others, mine = during & ~mine, during & mine
     if int(mine.sum()) < LEAST_SAMPLES or thread.wall_ns <= 0:
         return None
     chosen = samples[mine]
@@ -106,6 +167,9 @@ def line_samples(process: Process, thread: Thread) -> LineSamples | None:
         weight_ns=chosen["weight_ns"].astype(np.float64),
         block=block,
         biased=process.sampling.biased,
+        time_ns=chosen["time_ns"].astype(np.int64),
+        state=chosen["state"].astype(np.int64),
+        others=samples[others],
     )
 
 
@@ -126,6 +190,10 @@ class Spot:
     paths: tuple[int, ...]  # samples whose innermost user line lies in it
     share: float
     called: tuple[str, ...]  # library functions it called while sampled, most time first
+    below: tuple[int, ...] = ()  # samples of other functions of the user that it called
+    names: Names = field(default_factory=Names)  # what names of the file stand for
+    asleep: float = 0.0  # part of its time in which the thread slept: waited for time, a lock, input
+    calls_networks: bool = False  # whether networks take most of its time, with that of functions it calls
 
     @property
     def site(self) -> str:
@@ -142,7 +210,9 @@ class Spot:
 class _Function:
     source: FunctionSource
     tree: ast.Module
+    names: Names
     paths_by_line: dict[int, list[int]] = field(default_factory=dict)
+    below_by_line: dict[int, list[int]] = field(default_factory=dict)
 
 
 INNER_CODE = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
@@ -154,17 +224,6 @@ def line_of(path: SampledPath) -> SampledFrame | None:
     while len(frames) > 1 and frames[-1].function.endswith(INNER_CODE) and frames[-1].file == frames[-2].file:
         frames.pop()
     return frames[-1] if frames else None
-
-
-def dotted(node: ast.AST) -> str:
-    """`self.buffer.pop` for that expression; "?" stands for what is no plain name."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    if isinstance(node, ast.Call):
-        return f"{dotted(node.func)}()"
-    return "?"
 
 
 def spots(lines: LineSamples, least_share: float) -> list[Spot]:
@@ -180,19 +239,29 @@ def spots(lines: LineSamples, least_share: float) -> list[Spot]:
 
 
 def _functions(lines: LineSamples) -> list[_Function]:
-    known: dict[tuple[str, int], _Function] = {}
+    trees: dict[tuple[str, int], tuple[FunctionSource, ast.Module]] = {}
     for source in lines.sources:
-        text = textwrap.dedent(source.text)
         try:
-            tree = ast.parse(text)
+            tree = ast.parse(textwrap.dedent(source.text))
         except SyntaxError:  # a lambda, or a fragment that does not stand alone
             continue
         ast.increment_lineno(tree, source.first_line - 1)
-        known[source.file, source.first_line] = _Function(source, tree)
+        trees[source.file, source.first_line] = source, tree
+    names = {
+        file: names_in(tree for source, tree in trees.values() if source.file == file)
+        for file in {source.file for source, _ in trees.values()}
+    }
+    known = {key: _Function(source, tree, names[source.file]) for key, (source, tree) in trees.items()}
     for number, path in enumerate(lines.paths):
         frame = line_of(path)
-        if frame is not None and (function := known.get((frame.file, frame.first_line))):
+        if frame is None:
+            continue
+        if function := known.get((frame.file, frame.first_line)):
             function.paths_by_line.setdefault(frame.line, []).append(number)
+        for caller in path.frames[:-1]:
+            function = known.get((caller.file, caller.first_line))
+            if function and (caller.file, caller.first_line) != (frame.file, frame.first_line):
+                function.below_by_line.setdefault(caller.line, []).append(number)
     return list(known.values())
 
 
@@ -202,29 +271,48 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
     )
     own = function.tree if function.source.function == "<module>" or scope is None else scope
     for node, loops in _statements(own):
-        first, last = node.lineno, _last_line(node)
-        paths = [n for line in range(first, last + 1) for n in function.paths_by_line.get(line, ())]
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        paths = [n for line in span for n in function.paths_by_line.get(line, ())]
+        below = {n for line in span for n in function.below_by_line.get(line, ())}
         share = lines.share_of(paths) if paths else 0.0
-        if share < least_share:
+        together = {*paths, *below}
+        with_below = lines.share_of(together) if below else share
+        if with_below < least_share:
             continue
-        if isinstance(node, ast.For | ast.AsyncFor | ast.While) and share > 0.9:
+        if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING:
             continue
         yield Spot(
             file=function.source.file,
             function=function.source.function,
-            line=_hottest(range(first, last + 1), function, lines) if _is_simple(node) else first,
+            line=node.lineno if isinstance(node, LOOPS) else _hottest(span, function, lines),
             node=node,
             loops=loops,
             scope=own,
-            text=_text(function.source, first),
+            text=_text(function.source, node.lineno),
             paths=tuple(paths),
             share=share,
             called=_called(lines, paths),
+            below=tuple(sorted(below)),
+            names=function.names,
+            asleep=lines.asleep(paths),
+            calls_networks=isinstance(node, LOOPS) and _calls_networks(lines, together),
         )
 
 
+def _calls_networks(lines: LineSamples, paths: Iterable[int]) -> bool:
+    """Whether networks take most of this time, and nothing is learnt or stepped in it."""
+    whole = networks = other = 0.0
+    for number in paths:
+        called, time_ns = lines.paths[number].called, lines.weight_of([number])
+        whole += time_ns
+        networks += time_ns * called.startswith("torch.nn.modules.")
+        learns = called.endswith(".backward") or called.startswith("torch.optim")
+        other += time_ns * (learns or called.startswith(("gymnasium.", "gym.", "stable_baselines3.")))
+    return networks > 0.4 * whole and other < 0.01 * whole
+
+
 def _statements(scope: ast.AST) -> Iterator[tuple[ast.stmt, tuple[Loop, ...]]]:
-    """Simple statements, and compound ones that are loops, with the loops around each."""
+    """Simple statements, loops, and heads of compound statements, with the loops around each."""
     todo: list[tuple[ast.AST, tuple[Loop, ...]]] = [(scope, ())]
     while todo:
         node, loops = todo.pop()
@@ -232,26 +320,30 @@ def _statements(scope: ast.AST) -> Iterator[tuple[ast.stmt, tuple[Loop, ...]]]:
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
                 continue  # they have samples of their own
             inner = loops
-            if isinstance(child, ast.For | ast.AsyncFor | ast.While):
+            if isinstance(child, LOOPS):
                 yield child, loops
                 inner = (child, *loops)
-            elif isinstance(child, ast.stmt) and _is_simple(child):
+            if isinstance(child, ast.stmt) and not hasattr(child, "body"):
                 yield child, loops
-            elif isinstance(child, ast.If | ast.With | ast.Try):
-                yield child, loops  # only its header counts, see _last_line
-            if not (isinstance(child, ast.stmt) and _is_simple(child)):
-                todo.append((child, inner))
+                continue
+            for head in _heads(child):
+                yield head, loops
+            todo.append((child, inner))
 
 
-def _is_simple(node: ast.AST) -> bool:
-    return isinstance(node, ast.stmt) and not hasattr(node, "body")
-
-
-def _last_line(node: ast.stmt) -> int:
-    """The end of a simple statement or a loop; of other compound statements, the end of their header."""
-    if isinstance(node, ast.If | ast.With | ast.Try):
-        return max(node.lineno, node.body[0].lineno - 1)
-    return node.end_lineno or node.lineno
+def _heads(node: ast.AST) -> Iterator[ast.stmt]:
+    """Expressions in the head of a compound statement, as statements: they run without its body."""
+    found: list[ast.expr] = []
+    if isinstance(node, ast.If | ast.While):
+        found = [node.test]
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        found = [node.iter]
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        found = [item.context_expr for item in node.items]
+    for expression in found:
+        head = ast.copy_location(ast.Expr(expression), expression)
+        head.lineno = getattr(node, "lineno", expression.lineno)
+        yield head
 
 
 def _hottest(span: range, function: _Function, lines: LineSamples) -> int:
@@ -303,7 +395,7 @@ def hot_lines(lines: LineSamples, env_steps: int, updates: int, most: int = 20) 
                 share=share,
                 per=unit if per else "",
                 ns_per_unit=share * lines.thread.wall_ns / per if per else None,
-                gain_if_twice_as_fast=lines.gain(paths, (0.5, 0.5)),
+                gain_if_twice_as_fast=lines.gain(paths, (0.5, 0.5, 0.5)),
             )
         )
     return tuple(sorted(found, key=lambda line: (-line.share, line.site))[:most])

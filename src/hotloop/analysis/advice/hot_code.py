@@ -7,17 +7,20 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.idioms import Match, match
-from hotloop.analysis.advice.recommendation import Change, advise
+from hotloop.analysis.advice.recommendation import Change, about, advise
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.hot_lines import LineSamples, Spot, dotted, line_of, spots
+from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LineSamples, Spot, line_of, spots
+from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import SampledPath
 
 LEAST_SHARE = 0.03  # of training, for one place; places of one idiom in one function are added up
 LEAST_SAVED = 0.05  # of training, for advice
+LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom keeps busy
 MOST = 4  # pieces of advice about idioms
 LEAST_EVALUATION = 0.10  # share of training
 LEARNING = ("backward", "optimizer_step", "zero_grad")
@@ -26,24 +29,47 @@ FRAMEWORKS = (
     *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
     *("lightning", "pytorch_lightning", "jax", "jaxlib", "flax", "ray", "numba"),
 )
+TORCH_OPERATORS = ("torch._tensor.", "torch.functional.", "torch._ops.")  # Python around single operations
 
 
 @dataclass(frozen=True)
 class _Found:
     match: Match
     places: tuple[Spot, ...]
-
     lines: LineSamples
 
     @cached_property
     def paths(self) -> frozenset[int]:
-        """Samples of its places, without calls into frameworks that only share their lines."""
+        """Samples that go away with its places, without calls into frameworks that only share their lines."""
+        found = {number for spot in self.places for number in spot.paths}
+        for spot in self.places:
+            found |= _goes_away(self.lines, spot, self.match)
         return frozenset(
-            number
-            for spot in self.places
-            for number in spot.paths
-            if _belongs(self.lines.paths[number], self.match.library_calls)
+            number for number in found if _belongs(self.lines.paths[number], self.match.library_calls)
         )
+
+    @property
+    def expected(self) -> float:
+        """Share of training that is likely to be saved."""
+        return self.lines.share_of(self.paths) * self.match.saved[1]
+
+
+def _goes_away(lines: LineSamples, spot: Spot, match: Match) -> set[int]:
+    """Samples of other functions of the user that run only because of the idiom."""
+    if match.takes == "own" or not spot.below or lines.share_of(spot.below) > LOOP_OF_TRAINING:
+        return set()
+    if match.takes == "all":
+        return set(spot.below)
+    named = {name.rpartition(".")[2] for name, _ in spot.calls()}
+    return {number for number in spot.below if _next_function(lines.paths[number], spot) not in named}
+
+
+def _next_function(path: SampledPath, spot: Spot) -> str:
+    """The user's function that the spot called, in the end."""
+    for frame, below in pairwise(path.frames):
+        if frame.file == spot.file and frame.function == spot.function:
+            return below.function.rpartition(".")[2]
+    return ""
 
 
 def slow_idioms(run: RunView) -> list[Recommendation]:
@@ -56,7 +82,7 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
     for found in _by_expected_gain(lines):
         paths = found.paths - taken
         share = lines.share_of(paths)
-        if share * sum(found.match.saved) / 2 < LEAST_SAVED or len(advice) == MOST:
+        if share * found.match.saved[1] < LEAST_SAVED or len(advice) == MOST:
             continue
         taken |= paths
         advice.append(_idiom_advice(run, lines, found, paths, share))
@@ -71,7 +97,7 @@ def _by_expected_gain(lines: LineSamples) -> list[_Found]:
         if found is not None:
             groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
     result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
-    return sorted(result, key=lambda f: -lines.share_of(f.paths) * sum(f.match.saved))
+    return sorted(result, key=lambda f: -f.expected)
 
 
 def _idiom_advice(
@@ -82,9 +108,17 @@ def _idiom_advice(
     if first.text:
         evidence.append(f"{short(first.site)}: {first.text}")
     evidence.append(found.match.why)
-    low, high = found.match.saved
+    held_up = lines.held_up_by(found.match.library_calls)
+    waited = float(lines.weight_ns[held_up & ~lines.among(paths)].sum()) / lines.total_ns
+    if waited >= LEAST_WAITED:
+        evidence.append(
+            f"Another {percent(waited)} of training went by while a thread of that library kept this one "
+            "from running: Python runs one thread at a time."
+        )
+    low, likely, high = found.match.saved
     evidence.append(
-        f"Assumption: the change saves between {100 * low:.0f} % and {100 * high:.0f} % of that time."
+        f"Assumption: the change saves {about(likely)} of the line's time, and between {about(low)} and "
+        f"{about(high)}."
     )
     change = Change(_lower(found.match.title), found.match.effort, found.match.safety)
     made = advise(
@@ -94,7 +128,7 @@ def _idiom_advice(
         f"{found.match.title} ({short(first.site)})",
         evidence,
         found.match.remedy,
-        lines.gain(paths, found.match.saved),
+        lines.gain(paths, found.match.saved, held_up if waited >= LEAST_WAITED else None),
         change,
     )
     return replace(made, site=first.site, claim=Claim(sampled=tuple(sorted(paths))))
@@ -149,7 +183,7 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
             "Call it every few times it is called now, with fewer or shorter episodes, or evaluate "
             "checkpoints in another process. What is learnt stays the same, if it has its own env and "
             "random numbers.",
-            lines.gain(place.paths, (0.75, 1.0)),
+            lines.gain(place.paths, (0.75, 0.9, 1.0)),
             Change(f"call `{place.name}` less often", "minutes", "semantic"),
         )
         return [replace(made, site=caller, claim=Claim(sampled=tuple(sorted(place.paths))))]
@@ -271,7 +305,7 @@ def hottest_code(run: RunView) -> list[Recommendation]:
         evidence,
         "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
         "elements, or compile it with numba.",
-        lines.gain(best.paths, (0.5, 0.5)),
+        lines.gain(best.paths, (0.5, 0.5, 0.5)),
         Change(f"make {what} cheaper, or call it less often", "hours", "semantic"),
     )
     claim = Claim(sampled=tuple(sorted(best.paths)))
@@ -315,7 +349,11 @@ def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
 
 
 def _belongs(path: SampledPath, library_calls: tuple[str, ...]) -> bool:
-    return _in_user_code(path) or any(name in path.called for name in library_calls)
+    return (
+        _in_user_code(path)
+        or (path.called.startswith(TORCH_OPERATORS) and not path.called.endswith(".backward"))
+        or any(name in path.called for name in library_calls)
+    )
 
 
 def _in_user_code(path: SampledPath) -> bool:

@@ -2,7 +2,7 @@
 
 An idiom is one function: it looks at a `Spot` (a hot statement or loop) and returns a `Match` or None. It
 names a mechanism that the source shows; how much it costs was sampled. `saved` is the part of the spot's
-time that the remedy removes, as a range: an assumption, which benchmarks/truth.py checks on pairs of scripts.
+time that the remedy removes: an assumption, which benchmarks/truth.py checks on pairs of scripts.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from hotloop.analysis.findings import Effort, Safety
-from hotloop.analysis.hot_lines import Spot, dotted
+from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.source_names import dotted
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,21 @@ class Match:
     title: str  # what to do, a few words
     why: str  # the mechanism, one sentence
     remedy: str  # what to write instead
-    saved: tuple[float, float]
+    saved: tuple[float, float, float]  # least, most likely, most
     safety: Safety = "safe"
     effort: Effort = "minutes"
     # Names of functions of torch or an RL library that are part of it. Other calls into those libraries (a
     # forward pass, a step of the env) that share its line are not.
     library_calls: tuple[str, ...] = ()
+    # Other functions of the user that the statement calls: "hooks" are called by a library on its behalf (a
+    # key function, __deepcopy__, a constructor) and go away with it, functions that it names itself do not.
+    takes: Literal["own", "hooks", "all"] = "hooks"
 
 
 Idiom = Callable[[Spot], Match | None]
 IDIOMS: list[Idiom] = []
+MOSTLY = 0.6  # share of a statement's time asleep from which on it is a wait
+QUEUES = frozenset({"Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue"})
 TELLING = 0.05  # share of training at which what a conversion costs tells what it converts
 
 
@@ -101,7 +108,8 @@ def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
 
 @idiom
 def deep_copy(spot: Spot) -> Match | None:
-    if _is_loop(spot) or not (_calls(spot, "deepcopy", "copy.deepcopy") or _called(spot, "copy.deepcopy")):
+    names = ("deepcopy", "copy.deepcopy", "dataclasses.asdict", "asdict", "dataclasses.astuple")
+    if _is_loop(spot) or not (_calls(spot, *names) or _called(spot, "copy.deepcopy", "dataclasses.asdict")):
         return None
     return Match(
         "deep_copy",
@@ -109,7 +117,7 @@ def deep_copy(spot: Spot) -> Match | None:
         "copy.deepcopy walks every object in Python.",
         "Copy only what changes: array.copy() for arrays, clone() for tensors, or keep what is needed to "
         "restore the state. Values that nobody changes need no copy.",
-        (0.7, 1.0),
+        (0.7, 0.97, 1.0),
     )
 
 
@@ -131,7 +139,7 @@ def pickling(spot: Spot) -> Match | None:
         "Every pass turns objects into bytes and back.",
         "Keep arrays as arrays: write them into preallocated (shared) memory, or send buffers instead of "
         "objects.",
-        (0.7, 1.0),
+        (0.7, 0.95, 1.0),
         effort="hours",
     )
 
@@ -148,7 +156,7 @@ def json_text(spot: Spot) -> Match | None:
         "Keep JSON out of the loop",
         "Numbers are turned into text (or back) at every pass.",
         "Pass arrays or tuples; write JSON once at the end, or every few thousand steps.",
-        (0.7, 1.0),
+        (0.75, 0.95, 1.0),
     )
 
 
@@ -162,7 +170,7 @@ def weights_copied(spot: Spot) -> Match | None:
         "state_dict and load_state_dict build dictionaries and copy every tensor through Python.",
         "Copy parameters in place with torch._foreach_copy_ (or lerp for soft updates), and only when they "
         "are used next.",
-        (0.5, 0.95),
+        (0.5, 0.85, 0.97),
         library_calls=("state_dict",),
     )
 
@@ -204,7 +212,7 @@ def growing_array(spot: Spot) -> Match | None:
         f"Preallocate {targets[0]} instead of growing it",
         "Each append copies everything that is already there, so it gets slower as the run goes on.",
         "Preallocate the array and write to index i, or append to a list and convert once.",
-        (0.85, 1.0),
+        (0.9, 0.99, 1.0),
     )
 
 
@@ -214,24 +222,40 @@ def pop_from_the_front(spot: Spot) -> Match | None:
         return None
     for name, call in spot.calls():
         zero = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
-        if zero and name.endswith((".pop", ".insert")):
+        owner = spot.names.of(name.rpartition(".")[0])
+        if zero and name.endswith((".pop", ".insert")) and not owner - {"list"}:
             return Match(
                 "pop_from_the_front",
                 f"Use a deque or a ring for {name.rpartition('.')[0]}",
                 "Removing from the front of a list moves every other element.",
                 "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
-                (0.9, 1.0),
+                (0.9, 0.99, 1.0),
             )
     node = spot.node
-    if isinstance(node, ast.Delete) or (isinstance(node, ast.Assign) and _slices_itself(node)):
+    if (isinstance(node, ast.Delete) and _deletes_the_front(spot, node)) or (
+        isinstance(node, ast.Assign) and _slices_itself(node)
+    ):
         return Match(
             "pop_from_the_front",
             "Use a deque or a ring instead of slicing the list",
             "Every pass copies the list to drop its first elements.",
             "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
-            (0.85, 1.0),
+            (0.9, 0.99, 1.0),
         )
     return None
+
+
+def _deletes_the_front(spot: Spot, node: ast.Delete) -> bool:
+    """`del x[0]` or `del x[:n]` of a list."""
+    for target in node.targets:
+        if not isinstance(target, ast.Subscript) or spot.names.of(dotted(target.value)) - {"list"}:
+            continue
+        index = target.slice
+        if isinstance(index, ast.Slice) and index.lower is None:
+            return True
+        if isinstance(index, ast.Constant) and index.value == 0:
+            return True
+    return False
 
 
 def _slices_itself(node: ast.Assign) -> bool:
@@ -245,27 +269,31 @@ def _slices_itself(node: ast.Assign) -> bool:
 
 @idiom
 def linear_scan(spot: Spot) -> Match | None:
-    """`x in some_list`, `.index(...)`, `.count(...)`, `max(list)` of a growing list."""
+    """`x in some_list`, `.index(...)`, `.count(...)`; dicts and sets find elements at once."""
     if _is_loop(spot):
         return None
-    for inner in ast.walk(spot.node if not isinstance(spot.node, ast.If) else spot.node.test):
+    for inner in ast.walk(spot.node):
         if isinstance(inner, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in inner.ops):
             what = dotted(inner.comparators[0])
+            if not spot.names.is_scanned(what):
+                continue
             return Match(
                 "linear_scan",
                 f"Look up membership in a set or dict ({what})",
                 "`in` on a list compares element by element, and the list grows.",
                 "Keep a set (or a dict) beside the list and ask that.",
-                (0.9, 1.0),
+                (0.9, 0.99, 1.0),
             )
-    if _calls(spot, ".index", ".count"):
-        return Match(
-            "linear_scan",
-            "Look up positions in a dict",
-            "The list is searched from its start at every pass.",
-            "Keep a dict from value to position.",
-            (0.85, 1.0),
-        )
+    for name, call in spot.calls():
+        owner = name.rpartition(".")[0]
+        if name.endswith((".index", ".count")) and call.args and spot.names.is_scanned(owner):
+            return Match(
+                "linear_scan",
+                f"Look up positions in a dict ({owner})",
+                "The list is searched from its start at every pass.",
+                "Keep a dict from value to position.",
+                (0.85, 0.98, 1.0),
+            )
     return None
 
 
@@ -278,7 +306,7 @@ def sorting_each_time(spot: Spot) -> Match | None:
         "Keep it sorted instead of sorting each time",
         "The whole collection is sorted at every pass.",
         "Use heapq or bisect.insort, or numpy.argpartition if only the best k are needed.",
-        (0.6, 0.98),
+        (0.6, 0.9, 0.99),
     )
 
 
@@ -304,16 +332,34 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         return None
     argument = call.args[0]
     # A bare name or attribute: a container that was filled over time. An expression is a computation.
-    if not isinstance(argument, ast.Attribute | ast.Name) or not _appended_to(spot, dotted(argument)):
+    if not isinstance(argument, ast.Attribute | ast.Name) or not _grows_with_the_run(spot, dotted(argument)):
         return None
     return Match(
         "statistics_of_everything",
         f"Keep a running statistic of {dotted(argument)}",
         "A list that grows with the run is converted and reduced at every pass.",
         "Update a running mean (or a deque of the last 100), and compute over everything once at the end.",
-        (0.85, 1.0),
+        (0.85, 0.98, 1.0),
         safety="rounding",
     )
+
+
+def _grows_with_the_run(spot: Spot, name: str) -> bool:
+    """Whether it is appended to, and not emptied in the same loop (without one, in the same function)."""
+    appended = _appended_to(spot, name) or ("." in name and spot.names.is_appended(name))
+    if not appended or "deque" in spot.names.of(name):
+        return False
+    around: ast.AST = spot.loops[0] if spot.loops else spot.scope
+    return not any(
+        isinstance(inner, ast.Assign) and any(dotted(target) == name for target in inner.targets)
+        for inner in ast.walk(around)
+    ) and f"{name}.clear" not in _called_names(around)
+
+
+def _called_names(node: ast.AST) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call):
+            yield dotted(inner.func)
 
 
 def _appended_to(spot: Spot, name: str) -> bool:
@@ -362,7 +408,7 @@ def tensor_of_a_list(spot: Spot) -> Match | None:
         "A tensor made from a list is filled element by element.",
         "Store samples in preallocated numpy arrays and use torch.from_numpy(array[indices]); at least "
         "wrap the list in np.array(...) (np.stack for arrays) first.",
-        (0.6, 0.97),
+        (0.6, 0.9, 0.98),
     )
 
 
@@ -423,7 +469,7 @@ def _item_by_item() -> Match:
         "Store experience in arrays and index the batch at once",
         "The batch is put together from Python objects, one at a time.",
         "Keep one preallocated array for each field and take array[indices]; it copies the batch in one go.",
-        (0.6, 0.97),
+        (0.6, 0.9, 0.98),
         effort="hours",
     )
 
@@ -440,12 +486,12 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "Draw indices with numpy and index arrays",
             "random.sample works in Python, and indexing the middle of a deque walks through it.",
             "Draw rng.integers(0, size, batch_size) and index preallocated arrays with it.",
-            (0.7, 0.98),
+            (0.7, 0.95, 0.99),
             safety="semantic",
             effort="hours",
         )
     call = _calls(spot, "numpy.random.choice", ".choice")
-    if call is None:
+    if call is None or dotted(call.func) == "random.choice":  # of a list: one index
         return None
     if any(keyword.arg == "p" for keyword in call.keywords):
         return Match(
@@ -453,7 +499,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "Draw from a sum tree or a cumulative sum",
             "np.random.choice(p=...) checks and sums all probabilities at every call.",
             "Keep a sum tree (O(log n) for each draw), or np.searchsorted(np.cumsum(p), rng.random(n)).",
-            (0.6, 0.99),
+            (0.6, 0.92, 0.99),
             safety="semantic",
             effort="hours",
         )
@@ -463,12 +509,67 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         "np.random.choice without replacement permutes the whole range; with it, it is still slower than "
         "integers.",
         "Use rng.integers(0, n, size=k).",
-        (0.6, 0.97),
+        (0.7, 0.95, 0.99),
         safety="semantic",
     )
 
 
 # -- loops over elements ----------------------------------------------------------------------------
+
+
+@idiom
+def parameters_one_by_one(spot: Spot) -> Match | None:
+    """`for p, t in zip(net.parameters(), target.parameters()): t.data.lerp_(p.data, tau)`."""
+    if not isinstance(spot.node, ast.For) or _calls(spot, ".item"):
+        return None
+    over = list(_called_names(spot.node.iter))
+    if sum(name.endswith((".parameters", ".named_parameters", ".buffers")) for name in over) < 2:
+        return None
+    return Match(
+        "parameters_one_by_one",
+        "Update all parameters with one call",
+        "The loop starts several small operations for each parameter tensor.",
+        "Under no_grad, use torch._foreach_lerp_(list(target.parameters()), list(net.parameters()), tau), "
+        "with the lists made once; or copy less often.",
+        (0.3, 0.65, 0.9),
+        safety="rounding",
+    )
+
+
+@idiom
+def network_in_a_loop(spot: Spot) -> Match | None:
+    """A network called once for each agent, env or sample."""
+    if not isinstance(spot.node, ast.For) or not spot.calls_networks:
+        return None
+    if _trains(spot) or _carries_over(spot.node):
+        return None
+    return Match(
+        "network_in_a_loop",
+        "Call the network once for all items",
+        "The loop calls a network for one item at a time; a batch of a few items takes hardly longer.",
+        "Stack the inputs (agents, envs, samples), call the network once, and split the result.",
+        (0.4, 0.8, 0.97),
+        safety="rounding",
+        takes="all",
+        library_calls=("torch.nn", "distributions"),
+    )
+
+
+def _carries_over(loop: ast.For) -> bool:
+    """Whether a pass needs a value that the one before has assigned, as a recurrent network does."""
+    read: set[str] = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    first_write: set[str] = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for statement in loop.body:
+        names = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+        loaded = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        if isinstance(statement, ast.AugAssign):  # a sum over all passes
+            stored.discard(dotted(statement.target))
+        read |= loaded - first_write
+        if stored & read:
+            return True
+        first_write |= stored
+    return False
 
 
 @idiom
@@ -492,11 +593,7 @@ def elementwise_loop(spot: Spot) -> Match | None:
         for inner in ast.walk(loop.iter)
         if isinstance(inner, ast.Call)
     )
-    steps = any(
-        name.endswith((".step", ".backward", ".learn", ".train", ".reset", "_step"))
-        for name, _ in spot.calls()
-    )
-    if steps or not arithmetic or not (uses or over_range):
+    if _trains(spot) or not arithmetic or not (uses or over_range):
         return None
     return Match(
         "elementwise_loop",
@@ -506,9 +603,18 @@ def elementwise_loop(spot: Spot) -> Match | None:
         "Vectorise it with numpy or torch. If each element needs the one before (returns, GAE), loop over "
         "plain Python floats (tensor.tolist()) or numpy, use scipy.signal.lfilter, or compile it with "
         "numba.",
-        (0.7, 0.99),
+        (0.7, 0.95, 0.995),
         effort="hours",
         safety="rounding",
+        takes="all",
+    )
+
+
+def _trains(spot: Spot) -> bool:
+    """Whether a loop steps an env or learns: a loop over time, which stays."""
+    return any(
+        name.endswith((".step", ".backward", ".learn", ".train", ".reset", "_step", ".zero_grad", ".fit"))
+        for name, _ in spot.calls()
     )
 
 
@@ -528,8 +634,9 @@ def computing_in_comprehensions(spot: Spot) -> Match | None:
                 "Compute with whole arrays instead of a comprehension",
                 "The arithmetic runs once for each element in Python.",
                 "Put the values in an array once and use one numpy expression.",
-                (0.6, 0.97),
+                (0.6, 0.93, 0.99),
                 safety="rounding",
+                takes="all",
             )
     return None
 
@@ -546,7 +653,7 @@ def numpy_vectorize(spot: Spot) -> Match | None:
         "Replace np.vectorize or apply_along_axis by array expressions",
         "They call a Python function for each element.",
         "Write the function with array operations, or compile it with numba.",
-        (0.7, 0.99),
+        (0.7, 0.95, 0.99),
         effort="hours",
         safety="rounding",
     )
@@ -575,7 +682,7 @@ def plotting(spot: Spot) -> Match | None:
         "Plot after training, or rarely",
         "Drawing a figure takes tens of milliseconds.",
         "Save the numbers and plot at the end, or every few thousand steps.",
-        (0.9, 1.0),
+        (0.9, 0.98, 1.0),
         library_calls=("tensorboard",),
     )
 
@@ -591,8 +698,9 @@ def rendering(spot: Spot) -> Match | None:
         "Render only what is looked at",
         "A frame is drawn at every pass.",
         "Leave rendering out of training (render_mode=None), or render a few evaluation episodes.",
-        (0.85, 1.0),
+        (0.85, 0.97, 1.0),
         library_calls=("render",),
+        takes="all",
     )
 
 
@@ -616,7 +724,7 @@ def printing(spot: Spot) -> Match | None:
         "Print less often",
         "Output is written at every pass.",
         "Print every few thousand steps, or once for each rollout.",
-        (0.85, 1.0),
+        (0.9, 0.985, 1.0),
     )
 
 
@@ -633,14 +741,13 @@ def writing_files(spot: Spot) -> Match | None:
         ".save",
         "joblib.dump",
         "open",
-        ".write",
         "os.fsync",
         "h5py.File",
         ".commit",
         ".execute",
         ".to_parquet",
     )
-    if _is_loop(spot) or not _calls(spot, *names):
+    if _is_loop(spot) or not (_calls(spot, *names) or _writes_text(spot)):
         return None
     return Match(
         "writing_files",
@@ -648,43 +755,54 @@ def writing_files(spot: Spot) -> Match | None:
         "Files are opened, serialised or flushed inside the loop.",
         "Save every few thousand steps, keep the file open, buffer rows in memory, and write only what "
         "changed.",
-        (0.7, 1.0),
+        (0.8, 0.98, 1.0),
         library_calls=("serialization", "save"),
     )
+
+
+def _writes_text(spot: Spot) -> bool:
+    """`file.write(...)`: of an open file, or of text."""
+    for name, call in spot.calls():
+        owner, _, method = name.rpartition(".")
+        if (
+            method == "write"
+            and owner
+            and (
+                "open" in spot.names.of(owner) or any(_has(a, ast.JoinedStr, ast.Constant) for a in call.args)
+            )
+        ):
+            return True
+    return False
 
 
 @idiom
 def metrics_each_step(spot: Spot) -> Match | None:
     names = (
-        ".add_scalar",
-        ".add_scalars",
-        ".add_histogram",
-        ".add_image",
-        "wandb.log",
-        ".log_metric",
-        ".log_dict",
-        ".record",
-        "logging.info",
-        "logging.debug",
-        "logger.info",
-        "logger.debug",
-        ".info",
-        ".debug",
-        "mlflow.log_metric",
-        ".log",
+        *(".add_scalar", ".add_scalars", ".add_histogram", ".add_image", ".add_figure", ".add_text"),
+        *("wandb.log", ".log_metric", ".log_metrics", ".log_dict", "mlflow.log_metric", ".add_video"),
     )
-    if _is_loop(spot) or not _calls(spot, *names):
-        return None
-    if _calls(spot, "torch.log", "numpy.log", "math.log") and not _calls(spot, *names[:8]):
+    if _is_loop(spot) or not (_calls(spot, *names) or any(_logs(name, call) for name, call in spot.calls())):
         return None
     return Match(
         "metrics_each_step",
         "Log metrics less often",
         "A metric is converted and written at every pass.",
         "Log every 100 updates or once for each rollout; keep sums as tensors and read them once.",
-        (0.8, 1.0),
+        (0.85, 0.985, 1.0),
         library_calls=("tensorboard", "logger"),
     )
+
+
+def _logs(name: str, call: ast.Call) -> bool:
+    """`logger.info(...)`, `self.log("loss", ...)`; not `probs.log()`, `info.record(x)` or `math.log(x)`."""
+    owner, _, method = name.rpartition(".")
+    if method not in ("log", "info", "debug", "record", "warning", "record_mean") or not call.args:
+        return False
+    return "log" in owner.rpartition(".")[2].lower() or _is_text(call.args[0])
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 @idiom
@@ -699,7 +817,7 @@ def reading_scalars(spot: Spot) -> Match | None:
         "Read scalars from tensors less often",
         f"`{reads[0].rpartition('.')[2]}()` leaves torch for one number at a time.",
         "Collect tensors and read them once for each rollout, or stack them and call tolist() once.",
-        (0.6, 1.0),
+        (0.6, 0.92, 1.0),
     )
 
 
@@ -721,7 +839,7 @@ def dataframes(spot: Spot) -> Match | None:
         "Keep data frames out of the loop",
         "Indexing or building a DataFrame costs tens to hundreds of microseconds.",
         "Use numpy arrays or lists in the loop; make the DataFrame once at the end.",
-        (0.8, 1.0),
+        (0.8, 0.96, 1.0),
     )
 
 
@@ -741,7 +859,7 @@ def optimizer_each_time(spot: Spot) -> Match | None:
         "Create the optimizer once",
         "A new optimizer is built each time; it also forgets its moments.",
         "Create it before the loop and reuse it.",
-        (0.8, 1.0),
+        (0.8, 0.97, 1.0),
         safety="semantic",
         library_calls=("optim",),
     )
@@ -770,9 +888,69 @@ def distributions(spot: Spot) -> Match | None:
         "Pass validate_args=False, or call "
         "torch.distributions.Distribution.set_default_validate_args(False) once; for a sample and its "
         "log-probability, logits and torch.multinomial are enough.",
-        (0.2, 0.6),
+        (0.2, 0.4, 0.6),
         library_calls=("distributions",),
     )
+
+
+@idiom
+def made_each_time(spot: Spot) -> Match | None:
+    """Things that are the same at every pass: generators, masks, compiled code, modes of networks."""
+    if _is_loop(spot) or (not spot.loops and spot.function == "<module>"):
+        return None
+    if _calls(
+        spot, "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator", "random.Random"
+    ):
+        what, why = "the random generator", "Seeding a generator takes longer than most draws."
+    elif _calls(spot, "torch.compile", "torch.jit.script", "torch.jit.trace", "re.compile", "numba.njit"):
+        what, why = "the compiled function", "It is compiled, or looked up again, at every pass."
+    elif any(
+        name.endswith((".eval", ".train")) and not call.args for name, call in spot.calls()
+    ) and _is_all_of(spot, (".eval", ".train")):
+        what, why = "the mode of the network", "train() and eval() walk through all modules in Python."
+    elif any(_is_constant(name, call) for name, call in spot.calls()):
+        what, why = "what never changes", "The same values are computed at every pass."
+    else:
+        return None
+    return Match(
+        "made_each_time",
+        f"Make {what} once",
+        why,
+        "Do it before the loop (or in the constructor) and keep the result.",
+        (0.7, 0.95, 1.0),
+        safety="semantic" if "generator" in what else "safe",
+        library_calls=(
+            "torch.nn.modules.module.Module.train",
+            "torch.nn.modules.module.Module.eval",
+            "compile",
+        ),
+    )
+
+
+def _is_all_of(spot: Spot, ends: tuple[str, ...]) -> bool:
+    """Whether the statement is nothing but a call of such a method."""
+    value = spot.node.value if isinstance(spot.node, ast.Expr) else None
+    return isinstance(value, ast.Call) and dotted(value.func).endswith(ends)
+
+
+def _is_constant(name: str, call: ast.Call) -> bool:
+    """`torch.arange(0, self.n)`, `np.eye(N)`: made of settings alone."""
+    made = ("arange", "linspace", "eye", "tril", "triu", "meshgrid", "logspace", "hanning", "indices")
+    if not any(_same(name, f"{library}.{function}") for library in ("numpy", "torch") for function in made):
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return bool(given) and all(_is_setting(value) for value in given)
+
+
+def _is_setting(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.BinOp):
+        return _is_setting(node.left) and _is_setting(node.right)
+    if isinstance(node, ast.Name):
+        return node.id.isupper()
+    name = dotted(node)
+    return name.partition(".")[0] in ("self", "args", "cfg", "config", "torch", "np") and "?" not in name
 
 
 @idiom
@@ -797,7 +975,7 @@ def environments_each_time(spot: Spot) -> Match | None:
         "Create the environment once and reset it",
         "A new environment is built each time.",
         "Build it before the loop and call reset().",
-        (0.8, 1.0),
+        (0.8, 0.97, 1.0),
         library_calls=("make", "__init__", "vec_env"),
     )
 
@@ -805,10 +983,8 @@ def environments_each_time(spot: Spot) -> Match | None:
 @idiom
 def data_loader(spot: Spot) -> Match | None:
     builds = _calls(spot, "DataLoader", "TensorDataset")
-    iterates = isinstance(spot.node, ast.For) and "loader" in dotted(spot.node.iter).lower()
-    if not (builds and not _is_loop(spot)) and not (
-        iterates and any("dataloader" in name.lower() or "utils.data" in name for name in spot.called)
-    ):
+    fetches = any("utils.data" in name for name in spot.called)
+    if _is_loop(spot) or not (builds or fetches):
         return None
     return Match(
         "data_loader",
@@ -817,7 +993,7 @@ def data_loader(spot: Spot) -> Match | None:
         "workers anew for each pass.",
         "Keep the data as tensors and take data[torch.randperm(n)[i:i + batch_size]]; if you need the "
         "loader, build it once, with num_workers=0 or persistent_workers=True.",
-        (0.6, 0.97),
+        (0.6, 0.93, 0.98),
         library_calls=("utils.data",),
         safety="semantic",
     )
@@ -843,7 +1019,7 @@ def threads_and_pools_each_time(spot: Spot) -> Match | None:
         "Start processes and threads once",
         "Workers are started anew each time.",
         "Create the pool before the loop and reuse it.",
-        (0.7, 1.0),
+        (0.7, 0.95, 1.0),
     )
 
 
@@ -860,23 +1036,67 @@ def sleeping(spot: Spot) -> Match | None:
         "The loop sleeps for a fixed time and then looks again.",
         "Block on the queue, pipe, condition or future (get(timeout=...), poll, select) that tells when "
         "there is work.",
-        (0.8, 1.0),
+        (0.8, 0.97, 1.0),
     )
 
 
 @idiom
+def busy_waiting(spot: Spot) -> Match | None:
+    """`while queue.empty(): pass`: a loop that only looks whether something has happened."""
+    node = spot.node
+    if not isinstance(node, ast.While) or not all(_does_nothing(statement) for statement in node.body):
+        return None
+    return Match(
+        "busy_waiting",
+        "Block until it is ready instead of asking again and again",
+        "The loop does nothing but ask whether there is work; it also takes the GIL, or a core, from whoever "
+        "does the work.",
+        "Block on the queue, pipe, event or future that tells when there is work: get(), wait(), recv(), "
+        "result().",
+        (0.5, 0.9, 1.0),
+        takes="all",
+    )
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Pass | ast.Continue):
+        return True
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(value, ast.Await):
+        value = value.value
+    return isinstance(value, ast.Call) and dotted(value.func).endswith(("sleep", "sched_yield"))
+
+
+@idiom
 def talking_to_processes(spot: Spot) -> Match | None:
-    if _is_loop(spot) or not _calls(
-        spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", "ray.get"
+    """Messages: waiting for an answer is another thing than making them."""
+    if _is_loop(spot):
+        return None
+    call = _calls(
+        spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", ".recv_bytes", "ray.get"
+    )
+    if call is None and not any(
+        name.endswith(".get") and spot.names.of(name.rpartition(".")[0]) & QUEUES for name, _ in spot.calls()
     ):
         return None
+    if spot.asleep >= MOSTLY:
+        return Match(
+            "waiting_for_others",
+            "Let the other side work ahead, or make it faster",
+            f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for a message.",
+            "Look at what the other process or thread does meanwhile. Let it work ahead (a longer queue, the "
+            "next request before the answer is used), give it less to do, or do cheap work here.",
+            (0.2, 0.6, 0.95),
+            effort="hours",
+            library_calls=("ray",),
+        )
     return Match(
         "talking_to_processes",
         "Send fewer and smaller messages",
         "Each message is pickled, copied and needs the other process to wake up.",
         "Send several steps at once, send only what is used, put arrays in shared memory, or do cheap work "
         "in this process.",
-        (0.3, 0.95),
+        (0.3, 0.8, 0.95),
         effort="hours",
         library_calls=("ray",),
     )
@@ -897,7 +1117,7 @@ def double_precision(spot: Spot) -> Match | None:
         "Compute in float32",
         "float64 takes twice the memory and time.",
         "Convert observations to float32 once and keep networks in float32.",
-        (0.3, 0.6),
+        (0.3, 0.45, 0.6),
         safety="semantic",
     )
 
@@ -916,23 +1136,28 @@ def back_and_forth(spot: Spot) -> Match | None:
         "Stay in torch, or stay in numpy",
         "Values are converted between numpy and torch several times.",
         "Convert once at the border (observation in, action out).",
-        (0.3, 0.8),
+        (0.3, 0.6, 0.8),
     )
 
 
 @idiom
 def state_as_text(spot: Spot) -> Match | None:
-    if _is_loop(spot) or not any(
-        name in ("str", "repr", "hash") or name.endswith((".tobytes", ".tostring", ".hexdigest"))
-        for name, _ in spot.calls()
+    if _is_loop(spot) or not (
+        _has(spot.node, ast.JoinedStr)
+        or any(
+            name in ("str", "repr", "hash")
+            or name.endswith((".tobytes", ".tostring", ".hexdigest", "?.join", "?.format"))
+            for name, _ in spot.calls()
+        )
     ):
         return None
     return Match(
         "state_as_text",
-        "Use integers as keys",
-        "States are turned into text or bytes to look them up.",
-        "Number the states (ravel_multi_index) and index an array, or use tuples of ints.",
-        (0.5, 0.95),
+        "Use integers as keys, not text",
+        "Values are turned into text or bytes at every pass.",
+        "Number the states (ravel_multi_index) and index an array, or use tuples of ints; format text only "
+        "when it is printed.",
+        (0.5, 0.8, 0.95),
         effort="hours",
     )
 
@@ -946,5 +1171,5 @@ def garbage(spot: Spot) -> Match | None:
         "Leave garbage collection to Python",
         "A full collection walks all objects at every pass.",
         "Remove the call.",
-        (0.95, 1.0),
+        (0.95, 0.99, 1.0),
     )
