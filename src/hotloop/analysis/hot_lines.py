@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.findings import Estimate, HotLine
 from hotloop.analysis.source_names import Names, dotted, names_in
-from hotloop.analysis.whatif import amdahl, block_counts
+from hotloop.analysis.whatif import block_counts
 from hotloop.capture.model import Process, Thread
 from hotloop.capture.samples import (
     RUNNABLE,
@@ -76,28 +76,38 @@ class LineSamples:
         return self.weight_of(paths) / self.total_ns if self.total_ns else 0.0
 
     def gain(
-        self, paths: Iterable[int], saved: tuple[float, float, float], also: NDArray[np.bool_] | None = None
+        self,
+        paths: Iterable[int],
+        saved: tuple[float, float, float],
+        also: NDArray[np.bool_] | None = None,
+        rest_faster: Sequence[tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
     ) -> Estimate:
         """Speed-up of training if a fraction of the time of these paths were saved.
 
         `saved` is the least, the most likely and the largest fraction. `also` are samples of other paths
-        that go away with them altogether.
+        that go away with them. `rest_faster` says which fraction of all other time is saved besides, and
+        which share of training that is at most; again least, most likely, largest. It is most likely not
+        more than a third of what the paths took, and never more than that.
         """
         chosen = self._by_block[:, sorted(set(paths))].sum(axis=1)
         more = np.zeros(BLOCKS) if also is None else self._weight_in_blocks(also & ~self.among(paths))
         counts = block_counts(BLOCKS)
         whole = np.maximum(counts @ self._by_block.sum(axis=1), 1.0)
         drawn, drawn_more = (counts @ chosen) / whole, (counts @ more) / whole
-        share, share_more = float(chosen.sum()) / self.total_ns, float(more.sum()) / self.total_ns
-        low, likely, high = saved
-        value = amdahl(min(share * likely + share_more, MOST_SHARE), 1.0)
-        least = float(np.quantile(drawn * low + drawn_more / 2, 0.025))
-        most = float(np.quantile(drawn * high + drawn_more, 0.975))
-        return Estimate(
-            value,
-            min(amdahl(min(least, MOST_SHARE), 1.0), value),
-            max(amdahl(min(most, MOST_SHARE), 1.0), value),
-        )
+        share, share_more = chosen.sum() / self.total_ns, more.sum() / self.total_ns
+
+        def factor(own: Floats, waited: Floats, which: int) -> Floats:
+            fraction, at_most = rest_faster[which]
+            at_most = np.minimum(own if which == 2 else own / 3, at_most)
+            rest = np.minimum(fraction * (1 - own - waited), at_most)
+            gone = own * saved[which] + waited * (0.5 if which == 0 else 1.0) + rest
+            result: Floats = 1.0 / (1.0 - np.clip(gone, 0.0, MOST_SHARE))
+            return result
+
+        value = float(factor(share, share_more, 1))
+        least = float(np.quantile(factor(drawn, drawn_more, 0), 0.025))
+        most = float(np.quantile(factor(drawn, drawn_more, 2), 0.975))
+        return Estimate(value, min(least, value), max(most, value))
 
     def among(self, paths: Iterable[int]) -> NDArray[np.bool_]:
         """Which samples have one of these paths."""
@@ -113,6 +123,23 @@ class LineSamples:
         whole = float(self.weight_ns[among].sum())
         return float(self.weight_ns[among & (self.state == SLEEPING)].sum()) / whole if whole else 0.0
 
+    def busy_threads(self) -> dict[str, NDArray[np.bool_]]:
+        """Lines of the user's code in other threads, with the samples in which they kept this thread asleep.
+
+        Only samples in which this thread had something to run: it waited for the GIL, not for a message.
+        """
+        ready = (self.state == SLEEPING) & ~np.isin(self.path, self.paths_where(_waits))
+        found: dict[str, NDArray[np.bool_]] = {}
+        running = self.others[np.isin(self.others["state"], (RUNNING, RUNNABLE))]
+        for number in np.unique(running["path"]):
+            frame = line_of(self.paths[number])
+            if frame is None or _waits(self.paths[number]):
+                continue
+            moments = running["time_ns"][running["path"] == number].astype(np.int64)
+            mask = ready & np.isin(self.time_ns, moments)
+            found[frame.site] = found.get(frame.site, np.zeros(len(mask), dtype=np.bool_)) | mask
+        return found
+
     def held_up_by(self, libraries: Sequence[str]) -> NDArray[np.bool_]:
         """Samples in which the thread did not run while another thread worked inside these libraries.
 
@@ -122,8 +149,7 @@ class LineSamples:
         busy = [
             number
             for number, path in enumerate(self.paths)
-            if any(name in path.innermost or name in path.called for name in libraries)
-            and not path.innermost.lower().endswith(WAITING)
+            if any(name in path.innermost or name in path.called for name in libraries) and not _waits(path)
         ]
         active = np.isin(self.others["path"], busy) & np.isin(self.others["state"], (RUNNING, RUNNABLE))
         at_once = np.isin(self.time_ns, self.others["time_ns"][active].astype(np.int64))
@@ -143,6 +169,11 @@ class LineSamples:
             time_ns = float(self.weight_ns[among & (self.node == node)].sum())
             found[names] = found.get(names, 0.0) + time_ns / max(whole, 1.0)
         return found
+
+
+def _waits(path: SampledPath) -> bool:
+    """Whether a stack ends in a function that waits."""
+    return path.innermost.lower().endswith(WAITING)
 
 
 def line_samples(process: Process, thread: Thread) -> LineSamples | None:
@@ -279,7 +310,7 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
         with_below = lines.share_of(together) if below else share
         if with_below < least_share:
             continue
-        if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING:
+        if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING and _does_much(lines, node, below):
             continue
         yield Spot(
             file=function.source.file,
@@ -297,6 +328,12 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
             asleep=lines.asleep(paths),
             calls_networks=isinstance(node, LOOPS) and _calls_networks(lines, together),
         )
+
+
+def _does_much(lines: LineSamples, node: ast.AST, below: set[int]) -> bool:
+    """Whether a loop calls functions of the user that take long, or has loops inside: the training loop."""
+    inner = any(isinstance(other, LOOPS) and other is not node for other in ast.walk(node))
+    return inner or (bool(below) and lines.share_of(below) > LOOP_OF_TRAINING / 2)
 
 
 def _calls_networks(lines: LineSamples, paths: Iterable[int]) -> bool:

@@ -41,6 +41,7 @@ class Names:
 
     kinds: dict[str, frozenset[str]] = field(default_factory=dict)
     appended: frozenset[str] = frozenset()
+    mentioned: frozenset[str] = frozenset()  # every name and attribute in the source
 
     def of(self, name: str) -> frozenset[str]:
         """Kinds of a name as written (`self.seen`); of another object's attribute, as its class sets it."""
@@ -74,9 +75,13 @@ def dotted(node: ast.AST) -> str:
 def names_in(trees: Iterable[ast.AST]) -> Names:
     """All names that these pieces of source assign to."""
     kinds: dict[str, set[str]] = {}
-    appended = set()
+    appended, mentioned = set(), set()
     for tree in trees:
         for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                mentioned.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                mentioned.add(node.attr)
             for target, value in _assigned(node):
                 if kind := _kind(value):
                     kinds.setdefault(dotted(target), set()).add(kind)
@@ -86,7 +91,8 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
                 and node.func.attr in ("append", "extend")
             ):
                 appended.add(dotted(node.func.value))
-    return Names({name: frozenset(found) for name, found in kinds.items()}, frozenset(appended))
+    known = {name: frozenset(found) for name, found in kinds.items()}
+    return Names(known, frozenset(appended), frozenset(mentioned))
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

@@ -19,6 +19,9 @@ from hotloop.analysis.advice import (
 BUILT_IN = (
     hot_code.evaluation_in_the_loop,
     hot_code.slow_idioms,
+    hot_code.sleeping_event_loop,
+    hot_code.busy_threads,
+    hot_code.library_parts,
     batching.replay_item_by_item,
     batching.per_item_calls,
     batching.batch_item_by_item,

@@ -9,17 +9,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, about, advise
 from hotloop.analysis.advice.run_view import RunView
-from hotloop.analysis.findings import Claim, Recommendation
-from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LineSamples, Spot, line_of, spots
+from hotloop.analysis.findings import Claim, Recommendation, Safety
+from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LOOPS, LineSamples, Spot, line_of, spots
 from hotloop.analysis.source_names import dotted
-from hotloop.capture.samples import SampledPath
+from hotloop.capture.samples import FunctionSource, SampledPath
 
 LEAST_SHARE = 0.03  # of training, for one place; places of one idiom in one function are added up
 LEAST_SAVED = 0.05  # of training, for advice
+# What runs after a burst of other code finds cold caches. A forward pass or an update took 1.2x to 3x as long
+# after 0.3 ms of other code as right after another one, up to 0.3 ms more, and longer still after code that
+# walks through memory. So a fix saves more than the line's time: (part of the other time, at most so many ns
+# for each pass), least, most likely, largest.
+COLD_CODE = ((0.0, 0.0), (0.2, 0.15e6), (0.5, 0.5e6))
+COLD_MEMORY = ((0.0, 0.0), (0.35, 0.35e6), (0.6, 1e6))
 LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom keeps busy
 MOST = 4  # pieces of advice about idioms
 LEAST_EVALUATION = 0.10  # share of training
@@ -29,6 +37,13 @@ FRAMEWORKS = (
     *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
     *("lightning", "pytorch_lightning", "jax", "jaxlib", "flax", "ray", "numba"),
 )
+NETWORKS = ("torch.nn", "torch.optim", "torch.autograd", "torch.distributions", "torch._", "jax", "flax")
+# Last words of framework functions that step envs, act, learn, or run the whole of training.
+TRAINING = (
+    *("step", "reset", "learn", "fit", "train", "run", "backward", "forward", "predict", "collect", "update"),
+    *("collect_rollouts", "rollout", "act", "__iter__", "__next__", "__call__", "wrapper", "inner", "get"),
+    *("step_wait", "step_async", "get_action", "remote"),
+)
 TORCH_OPERATORS = ("torch._tensor.", "torch.functional.", "torch._ops.")  # Python around single operations
 
 
@@ -37,6 +52,7 @@ class _Found:
     match: Match
     places: tuple[Spot, ...]
     lines: LineSamples
+    without: frozenset[int] = frozenset()  # samples that a more specific idiom explains
 
     @cached_property
     def paths(self) -> frozenset[int]:
@@ -45,8 +61,14 @@ class _Found:
         for spot in self.places:
             found |= _goes_away(self.lines, spot, self.match)
         return frozenset(
-            number for number in found if _belongs(self.lines.paths[number], self.match.library_calls)
+            number
+            for number in found - self.without
+            if _belongs(self.lines.paths[number], self.match.library_calls)
         )
+
+    @property
+    def is_loop(self) -> bool:
+        return isinstance(self.places[0].node, LOOPS)
 
     @property
     def expected(self) -> float:
@@ -97,7 +119,18 @@ def _by_expected_gain(lines: LineSamples) -> list[_Found]:
         if found is not None:
             groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
     result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
+    result = [_without_more_specific(one, result) if one.is_loop else one for one in result]
     return sorted(result, key=lambda f: -f.expected)
+
+
+def _without_more_specific(loop: _Found, others: list[_Found]) -> _Found:
+    """A loop whose time is mostly that of one statement in it is not the point: the statement is."""
+    whole = loop.lines.share_of(loop.paths)
+    for other in others:
+        inside = other.paths & loop.paths
+        if not other.is_loop and inside and loop.lines.share_of(inside) > whole / 2:
+            loop = replace(loop, without=loop.without | inside)
+    return loop
 
 
 def _idiom_advice(
@@ -117,8 +150,8 @@ def _idiom_advice(
         )
     low, likely, high = found.match.saved
     evidence.append(
-        f"Assumption: the change saves {about(likely)} of the line's time, and between {about(low)} and "
-        f"{about(high)}."
+        f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
+        f"{about(high)}), and code that runs after it gets faster too, since the caches stay warm."
     )
     change = Change(_lower(found.match.title), found.match.effort, found.match.safety)
     made = advise(
@@ -128,10 +161,25 @@ def _idiom_advice(
         f"{found.match.title} ({short(first.site)})",
         evidence,
         found.match.remedy,
-        lines.gain(paths, found.match.saved, held_up if waited >= LEAST_WAITED else None),
+        lines.gain(
+            paths,
+            found.match.saved,
+            held_up if waited >= LEAST_WAITED else None,
+            _rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE),
+        ),
         change,
     )
     return replace(made, site=first.site, claim=Claim(sampled=tuple(sorted(paths))))
+
+
+def _rest_faster(
+    run: RunView, cold: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """How much faster other code gets without the burst: fractions of its time, and limits as shares."""
+    passes = max(run.iterations, run.updates, 1)  # at most one burst for each is assumed
+    busy_ns = (run.driver.cpu_ns or run.wall_ns) / passes
+    known = run.iterations or run.updates
+    return [(fraction, ns / busy_ns if known else fraction / 3) for fraction, ns in cold]
 
 
 def short(site: str) -> str:
@@ -274,28 +322,220 @@ def _plays_only(lines: LineSamples, paths: Iterable[int]) -> bool:
     return plays > 0.02 and learns < 0.01
 
 
-def hottest_code(run: RunView) -> list[Recommendation]:
-    """The user's function or statement without a known idiom that takes most of training outside frameworks.
+def sleeping_event_loop(run: RunView) -> list[Recommendation]:
+    """An asyncio program that sleeps in a loop until something has happened."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    idle = lines.paths_where(lambda path: "asyncio" in path.called and path.innermost.endswith(".select"))
+    share = lines.share_of(idle)
+    polls = [place for source in lines.sources for place in _sleeps_in_loops(source)]
+    if share < LEAST_SAVED or not polls:
+        return []
+    site, text = polls[0]
+    evidence = [
+        f"The event loop had nothing to run {percent(share)} of training{_per_unit(run, share)}.",
+        f"{short(site)}: {text}",
+        "A task that sleeps in a loop looks again only when its time is up, though there may be work.",
+        "Assumption: waiting for the event itself saves 90 % of that time (between 40 % and 100 %).",
+    ]
+    made = advise(
+        run,
+        "sleeping_event_loop",
+        None,
+        f"Wait for the event instead of sleeping ({short(site)})",
+        evidence,
+        "Use asyncio.Queue, asyncio.Event or asyncio.Condition, which wake the task up at once.",
+        lines.gain(idle, (0.4, 0.9, 1.0)),
+        Change("await the event, not asyncio.sleep", "minutes", "safe"),
+    )
+    return [replace(made, site=site, claim=Claim(sampled=tuple(idle)))]
 
-    It points; it does not promise. So it ranks below advice that names a mechanism.
+
+def _sleeps_in_loops(source: FunctionSource) -> list[tuple[str, str]]:
+    """Sites and texts of `await asyncio.sleep(...)` in `while` loops."""
+    try:
+        tree = ast.parse(textwrap.dedent(source.text))
+    except SyntaxError:
+        return []
+    rows = source.text.splitlines()
+    found = {
+        node.lineno
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.While)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call) and dotted(node.func).endswith("asyncio.sleep")
+    }
+    return [(f"{source.file}:{source.first_line + row - 1}", rows[row - 1].strip()) for row in sorted(found)]
+
+
+def busy_threads(run: RunView) -> list[Recommendation]:
+    """Another thread of the user computes in Python while the training thread wants to."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    found = lines.busy_threads()
+    if not found:
+        return []
+    share = {site: float(lines.weight_ns[mask].sum()) / lines.total_ns for site, mask in found.items()}
+    together = np.logical_or.reduce(list(found.values()))
+    held_up = float(lines.weight_ns[together].sum()) / lines.total_ns
+    if held_up < LEAST_HOT:
+        return []
+    site = max(share, key=lambda one: share[one])
+    made = advise(
+        run,
+        "busy_threads",
+        None,
+        f"Take the work of another thread out of this process ({short(site)})",
+        [
+            f"The training thread was ready to run, but asleep, {percent(held_up)} of training, while "
+            f"another thread ran your code, most often {short(site)}.",
+            "Python runs one thread at a time: the one that computes keeps the other from running.",
+            "Assumption: all of that time is saved, and at least half of it.",
+        ],
+        "If that thread only waits for something, let it block (Event.wait, Queue.get) instead of looking "
+        "again and again. If it computes, move it to a process, or into calls that release the GIL.",
+        lines.gain((), (0.0, 0.0, 0.0), together),
+        Change("let the thread block, or move it to a process", "hours", "safe"),
+    )
+    return [replace(made, site=site)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a library that ought to take little time."""
+
+    modules: tuple[str, ...]  # beginnings of its functions' names
+    name: str
+    title: str
+    why: str
+    remedy: str
+    saved: tuple[float, float, float]
+    safety: Safety = "safe"
+
+
+PARTS = (
+    _Part(
+        ("tianshou.data.batch",),
+        "large_infos",
+        "Return small, flat infos",
+        "tianshou turns each info dict into a Batch, stores it in the replay buffer and copies it into every "
+        "batch, entry by entry.",
+        "Let the env return only the entries of `info` that are used; drop nested dicts and arrays.",
+        (0.2, 0.7, 0.95),
+    ),
+    _Part(
+        ("gymnasium.utils.passive_env_checker", "gymnasium.wrappers.common.PassiveEnvChecker"),
+        "env_checker",
+        "Turn off the env checker",
+        "Gymnasium checks every observation and action against the spaces.",
+        "Pass disable_env_checker=True to gym.make.",
+        (0.8, 0.97, 1.0),
+    ),
+    _Part(
+        ("copy.",),
+        "copies_in_a_library",
+        "Give the library less to copy",
+        "A library copies what it is given object by object.",
+        "Hand over plain arrays and numbers, not objects, nested dicts or lists; some wrappers take "
+        "copy=False.",
+        (0.2, 0.8, 1.0),
+    ),
+    _Part(
+        ("warnings.",),
+        "repeated_warnings",
+        "Fix what is warned about",
+        "The same warning is raised again and again; even a hidden one is put together and looked up.",
+        "Read the warning once and remove its cause.",
+        (0.8, 0.98, 1.0),
+    ),
+    _Part(
+        ("tensorboard.", "torch.utils.tensorboard", "wandb.", "mlflow.", "logging."),
+        "library_logging",
+        "Log metrics less often",
+        "A logger of the library writes during training.",
+        "Raise its interval (log_interval, log_every_n_steps), or leave out histograms and images.",
+        (0.8, 0.98, 1.0),
+    ),
+    _Part(
+        ("json.", "pickle.", "yaml."),
+        "library_serialisation",
+        "Turn objects into text or bytes less often",
+        "A library serialises objects during training.",
+        "Save or send less often, and arrays instead of objects.",
+        (0.5, 0.9, 1.0),
+    ),
+)
+
+
+def library_parts(run: RunView) -> list[Recommendation]:
+    """Parts of libraries that take time because of what they are given, or how they are set up."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    known = {number for found in _by_expected_gain(lines) for number in found.paths}
+    advice = []
+    for part in PARTS:
+        paths = {
+            number
+            for number in lines.paths_where(lambda path, part=part: path.innermost.startswith(part.modules))
+            if number not in known and not _in_user_code(lines.paths[number])
+        }
+        share = lines.share_of(paths)
+        if share * part.saved[1] < LEAST_SAVED:
+            continue
+        hottest = lines.paths[max(paths, key=lambda number: lines.weight_of([number]))]
+        site = hottest.line.site if hottest.line else ""
+        inside = part.modules[0].rstrip(".")
+        made = advise(
+            run,
+            part.name,
+            None,
+            f"{part.title} (`{inside}` takes {percent(share)})",
+            [
+                f"`{inside}` took {percent(share)} of training{_per_unit(run, share)}, inside "
+                f"`{hottest.called}`{f', called at {short(site)}' if site else ''}.",
+                part.why,
+                f"Assumption: the change saves {about(part.saved[1])} of that time (between "
+                f"{about(part.saved[0])} and {about(part.saved[2])}).",
+            ],
+            part.remedy,
+            lines.gain(paths, part.saved),
+            Change(_lower(part.title), "minutes", part.safety),
+        )
+        advice.append(replace(made, site=site, claim=Claim(sampled=tuple(sorted(paths)))))
+    return advice
+
+
+def hottest_code(run: RunView) -> list[Recommendation]:
+    """The user's function or statement without a known idiom that takes most of training.
+
+    Calls into frameworks count only if they are not what training is about: networks, optimizers, envs.
     """
     lines = run.lines
     if lines is None or lines.biased:
         return []
     known = {number for found in _by_expected_gain(lines) for number in found.paths}
     own = {number for number in lines.paths_where(_in_user_code) if number not in known}
-    places = [*_functions(lines, own), *_statements(lines, own)]
+    places = [*_functions(lines, own), *_statements(lines, own), *_library_statements(lines, known)]
     places = [place for place in places if place.share >= LEAST_HOT]
     if not places:
         return []
     # A statement is the better answer when it accounts for most of its function.
     best = max(places, key=lambda place: place.share * (1.3 if place.text else 1.0))
     what = f"`{best.name}`" if best.name != "<module>" else "your script"
+    inside = (
+        f"inside `{best.called}`"
+        if best.called
+        else "in your own code, without calls into torch or an RL library"
+    )
+    gone = lines.gain(best.paths, (1.0, 1.0, 1.0))
     evidence = [
-        f"{short(best.site)} ({what}) took {percent(best.share)} of training in your own code, without calls "
-        f"into torch or an RL library{_per_unit(run, best.share)}.",
+        f"{short(best.site)} ({what}) took {percent(best.share)} of training {inside}"
+        f"{_per_unit(run, best.share)}.",
         *([f"{short(best.site)}: {best.text}"] if best.text else []),
-        "The gain is for making it twice as fast.",
+        f"The gain is for making it twice as fast; without it, training would run {gone.value:.2f}x as fast.",
     ]
     made = advise(
         run,
@@ -304,12 +544,14 @@ def hottest_code(run: RunView) -> list[Recommendation]:
         f"Look at {what}: it takes {percent(best.share)} ({short(best.site)})",
         evidence,
         "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
-        "elements, or compile it with numba.",
+        "elements, or compile it with numba."
+        if not best.called
+        else f"Look at what `{best.called}` is given and how it is set up: hand it less, call it less often, "
+        "or do it on whole arrays.",
         lines.gain(best.paths, (0.5, 0.5, 0.5)),
         Change(f"make {what} cheaper, or call it less often", "hours", "semantic"),
     )
-    claim = Claim(sampled=tuple(sorted(best.paths)))
-    return [replace(made, site=best.site, tier="low", claim=claim)]
+    return [replace(made, site=best.site, claim=Claim(sampled=tuple(sorted(best.paths))))]
 
 
 @dataclass(frozen=True)
@@ -319,6 +561,7 @@ class _Place:
     text: str  # "" for a whole function
     paths: frozenset[int]
     share: float
+    called: str = ""  # the library function that takes the time; "": the code itself
 
 
 def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
@@ -340,12 +583,32 @@ def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
 def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
     places = []
     for spot in spots(lines, LEAST_HOT):
-        if hasattr(spot.node, "body"):
+        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)):
             continue  # a loop is as large as its function, or as the script
         paths = frozenset(spot.paths) & own
         share = lines.share_of(paths)
         places.append(_Place(spot.function, spot.site, spot.text, paths, share))
     return places
+
+
+def _library_statements(lines: LineSamples, known: set[int]) -> list[_Place]:
+    """Statements that spend their time in a framework, on other things than acting, stepping and learning."""
+    places = []
+    for spot in spots(lines, LEAST_HOT):
+        if isinstance(spot.node, LOOPS):
+            continue
+        paths = frozenset(n for n in spot.paths if n not in known and not _is_training(lines.paths[n]))
+        share = lines.share_of(paths)
+        called = lines.paths[max(paths, key=lambda n: lines.weight_of([n]))].called if paths else ""
+        if called.partition(".")[0] in FRAMEWORKS:
+            places.append(_Place(spot.function, spot.site, spot.text, paths, share, called))
+    return places
+
+
+def _is_training(path: SampledPath) -> bool:
+    """Whether a framework does there what training is about, or runs the whole of it."""
+    called = path.called
+    return called.startswith(NETWORKS) or called.rpartition(".")[2] in TRAINING
 
 
 def _belongs(path: SampledPath, library_calls: tuple[str, ...]) -> bool:

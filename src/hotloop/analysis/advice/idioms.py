@@ -35,12 +35,15 @@ class Match:
     # Other functions of the user that the statement calls: "hooks" are called by a library on its behalf (a
     # key function, __deepcopy__, a constructor) and go away with it, functions that it names itself do not.
     takes: Literal["own", "hooks", "all"] = "hooks"
+    # Whether it reads or writes so much memory at each pass that what runs next finds cold caches.
+    walks_memory: bool = False
 
 
 Idiom = Callable[[Spot], Match | None]
 IDIOMS: list[Idiom] = []
 MOSTLY = 0.6  # share of a statement's time asleep from which on it is a wait
 QUEUES = frozenset({"Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue"})
+LOCKS = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"})
 TELLING = 0.05  # share of training at which what a conversion costs tells what it converts
 
 
@@ -118,6 +121,7 @@ def deep_copy(spot: Spot) -> Match | None:
         "Copy only what changes: array.copy() for arrays, clone() for tensors, or keep what is needed to "
         "restore the state. Values that nobody changes need no copy.",
         (0.7, 0.97, 1.0),
+        walks_memory=True,
     )
 
 
@@ -213,6 +217,7 @@ def growing_array(spot: Spot) -> Match | None:
         "Each append copies everything that is already there, so it gets slower as the run goes on.",
         "Preallocate the array and write to index i, or append to a list and convert once.",
         (0.9, 0.99, 1.0),
+        walks_memory=True,
     )
 
 
@@ -230,6 +235,7 @@ def pop_from_the_front(spot: Spot) -> Match | None:
                 "Removing from the front of a list moves every other element.",
                 "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
                 (0.9, 0.99, 1.0),
+                walks_memory=True,
             )
     node = spot.node
     if (isinstance(node, ast.Delete) and _deletes_the_front(spot, node)) or (
@@ -241,6 +247,7 @@ def pop_from_the_front(spot: Spot) -> Match | None:
             "Every pass copies the list to drop its first elements.",
             "Use collections.deque(maxlen=...), or a preallocated array with a write position.",
             (0.9, 0.99, 1.0),
+            walks_memory=True,
         )
     return None
 
@@ -283,6 +290,7 @@ def linear_scan(spot: Spot) -> Match | None:
                 "`in` on a list compares element by element, and the list grows.",
                 "Keep a set (or a dict) beside the list and ask that.",
                 (0.9, 0.99, 1.0),
+                walks_memory=True,
             )
     for name, call in spot.calls():
         owner = name.rpartition(".")[0]
@@ -293,6 +301,7 @@ def linear_scan(spot: Spot) -> Match | None:
                 "The list is searched from its start at every pass.",
                 "Keep a dict from value to position.",
                 (0.85, 0.98, 1.0),
+                walks_memory=True,
             )
     return None
 
@@ -307,6 +316,7 @@ def sorting_each_time(spot: Spot) -> Match | None:
         "The whole collection is sorted at every pass.",
         "Use heapq or bisect.insort, or numpy.argpartition if only the best k are needed.",
         (0.6, 0.9, 0.99),
+        walks_memory=True,
     )
 
 
@@ -340,6 +350,7 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         "A list that grows with the run is converted and reduced at every pass.",
         "Update a running mean (or a deque of the last 100), and compute over everything once at the end.",
         (0.85, 0.98, 1.0),
+        walks_memory=True,
         safety="rounding",
     )
 
@@ -475,6 +486,23 @@ def _item_by_item() -> Match:
 
 
 @idiom
+def storage_of_objects(spot: Spot) -> Match | None:
+    """TorchRL's ListStorage keeps one TensorDict for each transition."""
+    if _is_loop(spot) or "ListStorage" not in spot.names.mentioned:
+        return None
+    if not any("torchrl.data.replay_buffers" in name for name in spot.called):
+        return None
+    return Match(
+        "storage_of_objects",
+        "Keep experience in tensors (LazyTensorStorage)",
+        "ListStorage keeps one object for each transition and stacks a batch of them at every sample.",
+        "Use LazyTensorStorage(max_size), which has one tensor for each field and indexes it once.",
+        (0.6, 0.92, 0.98),
+        library_calls=("torchrl.data", "tensordict"),
+    )
+
+
+@idiom
 def sampling_from_a_container(spot: Spot) -> Match | None:
     if _is_loop(spot):
         return None
@@ -488,6 +516,15 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "Draw rng.integers(0, size, batch_size) and index preallocated arrays with it.",
             (0.7, 0.95, 0.99),
             safety="semantic",
+            effort="hours",
+        )
+    if any("deque" in spot.names.of(dotted(n.value)) for n in _indexed_in_loops(spot)):
+        return Match(
+            "indexing_a_deque",
+            "Keep experience in a list or array, not in a deque",
+            "Indexing the middle of a deque walks through it, element after element.",
+            "Use preallocated arrays with a write position (or a list as a ring) and index them at once.",
+            (0.7, 0.95, 0.99),
             effort="hours",
         )
     call = _calls(spot, "numpy.random.choice", ".choice")
@@ -512,6 +549,15 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         (0.7, 0.95, 0.99),
         safety="semantic",
     )
+
+
+def _indexed_in_loops(spot: Spot) -> Iterator[ast.Subscript]:
+    """`x[i]` in a comprehension, or in a statement inside a loop."""
+    inside: list[ast.AST] = [spot.node] if spot.loops else list(_comprehensions(spot.node))
+    for outer in inside:
+        for inner in ast.walk(outer):
+            if isinstance(inner, ast.Subscript) and not isinstance(inner.slice, ast.Constant):
+                yield inner
 
 
 # -- loops over elements ----------------------------------------------------------------------------
@@ -579,22 +625,28 @@ def elementwise_loop(spot: Spot) -> Match | None:
         return None
     loop = spot.node
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    uses = [
-        inner
+    # `for _ in range(n): h = f(h)` repeats something; it handles no elements.
+    computed = any(
+        names & {n.id for n in ast.walk(inner) if isinstance(n, ast.Name)}
         for statement in loop.body
         for inner in ast.walk(statement)
-        if isinstance(inner, ast.Subscript)
-        and names & {n.id for n in ast.walk(inner.slice) if isinstance(n, ast.Name)}
-    ]
-    arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
-    over_range = isinstance(loop.iter, ast.Call) and any(
-        dotted(inner.func)
-        in ("range", "reversed", "enumerate", "zip", "np.ndindex", "product", "itertools.product")
-        for inner in ast.walk(loop.iter)
-        if isinstance(inner, ast.Call)
+        if isinstance(inner, ast.BinOp | ast.Subscript | ast.Compare)
     )
-    if _trains(spot) or not arithmetic or not (uses or over_range):
+    arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
+    if _trains(spot) or not arithmetic or not computed:
         return None
+    if _needs_what_it_changed(loop, names):
+        return Match(
+            "sequential_loop",
+            "Compile this loop with numba",
+            "Each pass changes an array that later passes read, one element at a time in Python.",
+            "Keep its data in arrays and compile the loop with numba; array expressions would give other "
+            "results.",
+            (0.3, 0.85, 0.99),
+            effort="hours",
+            safety="rounding",
+            takes="all",
+        )
     return Match(
         "elementwise_loop",
         "Compute with whole arrays instead of element by element",
@@ -608,6 +660,18 @@ def elementwise_loop(spot: Spot) -> Match | None:
         safety="rounding",
         takes="all",
     )
+
+
+def _needs_what_it_changed(loop: ast.For, names: set[str]) -> bool:
+    """Whether it writes elements chosen by data (not by the loop), and reads others of the same array."""
+    places = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript)]
+    written = {
+        dotted(place.value)
+        for place in places
+        if isinstance(place.ctx, ast.Store)
+        and not names & {n.id for n in ast.walk(place.slice) if isinstance(n, ast.Name)}
+    }
+    return any(isinstance(p.ctx, ast.Load) and dotted(p.value) in written - {"?"} for p in places)
 
 
 def _trains(spot: Spot) -> bool:
@@ -789,6 +853,7 @@ def metrics_each_step(spot: Spot) -> Match | None:
         "A metric is converted and written at every pass.",
         "Log every 100 updates or once for each rollout; keep sums as tensors and read them once.",
         (0.85, 0.985, 1.0),
+        walks_memory=True,
         library_calls=("tensorboard", "logger"),
     )
 
@@ -809,13 +874,12 @@ def _is_text(node: ast.AST) -> bool:
 def reading_scalars(spot: Spot) -> Match | None:
     if _is_loop(spot):
         return None
-    reads = [name for name, _ in spot.calls() if name.endswith((".item", ".tolist"))]
-    if not reads:
+    if not _calls(spot, ".item") or (spot.called and not spot.called[0].startswith(("torch", "numpy"))):
         return None
     return Match(
         "reading_scalars",
         "Read scalars from tensors less often",
-        f"`{reads[0].rpartition('.')[2]}()` leaves torch for one number at a time.",
+        "`item()` waits for the tensor and leaves torch for one number at a time.",
         "Collect tensors and read them once for each rollout, or stack them and call tolist() once.",
         (0.6, 0.92, 1.0),
     )
@@ -1068,6 +1132,27 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 
 @idiom
+def waiting_for_a_lock(spot: Spot) -> Match | None:
+    if _is_loop(spot) or spot.asleep < MOSTLY:
+        return None
+    locks = [
+        dotted(inner)
+        for inner in ast.walk(spot.node)
+        if isinstance(inner, ast.Name | ast.Attribute) and spot.names.of(dotted(inner)) & LOCKS
+    ]
+    if not locks and not _calls(spot, ".acquire"):
+        return None
+    return Match(
+        "waiting_for_a_lock",
+        f"Hold the lock for a shorter time{f' ({locks[0]})' if locks else ''}",
+        f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for whoever holds the lock.",
+        "Do the work outside of the lock and take it only to exchange the result; or give each thread a "
+        "queue of its own.",
+        (0.4, 0.9, 1.0),
+    )
+
+
+@idiom
 def talking_to_processes(spot: Spot) -> Match | None:
     """Messages: waiting for an answer is another thing than making them."""
     if _is_loop(spot):
@@ -1172,4 +1257,5 @@ def garbage(spot: Spot) -> Match | None:
         "A full collection walks all objects at every pass.",
         "Remove the call.",
         (0.95, 0.99, 1.0),
+        walks_memory=True,
     )
