@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from hotloop.analysis.advice.hot_code import (
+    busy_threads,
     evaluation_in_the_loop,
     hottest_code,
+    library_parts,
     returns_a_number,
+    sleeping_event_loop,
     slow_idioms,
 )
-from hotloop.analysis.advice.run_view import view_run
+from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.hot_lines import hot_lines, line_samples, spots
 from hotloop.analysis.phases import find_phases, training_of
@@ -21,6 +24,7 @@ from hotloop.capture.model import Capture
 from hotloop.capture.samples import (
     RUNNING,
     SAMPLE_DTYPE,
+    SLEEPING,
     FunctionSource,
     SampledFrame,
     SampledPath,
@@ -220,3 +224,130 @@ def test_playing_without_learning_is_an_evaluation() -> None:
     (advice,) = evaluation_in_the_loop(run)
     assert advice.site == "train.py:30" and "score" in advice.title
     assert advice.gain is not None and advice.gain.low == pytest.approx(1 / (1 - 0.45), rel=0.03)
+
+
+def run_of(capture: Capture) -> RunView:
+    run = view_run(capture, explain_without_advice(capture))
+    assert run is not None
+    return run
+
+
+def with_source(capture: Capture, *sources: tuple[str, str, int, str]) -> Capture:
+    process = replace(capture.processes[0], sources=tuple(FunctionSource(*source) for source in sources))
+    return replace(capture, processes=(process,))
+
+
+def with_thread(capture: Capture, name: SampledPath, asleep: list[int]) -> Capture:
+    """Add a thread that runs all the time; the main thread sleeps on the paths in `asleep`."""
+    process = capture.processes[0]
+    mine = process.samples.copy()
+    mine["state"] = np.where(np.isin(mine["path"], asleep), SLEEPING, RUNNING)
+    other = mine.copy()
+    other["native_id"] += 1
+    other["path"], other["state"] = len(process.paths), RUNNING
+    samples = np.concatenate([mine, other])
+    return replace(capture, processes=(replace(process, samples=samples, paths=(*process.paths, name)),))
+
+
+COPIES = """\
+def plan(sim):
+    for action in range(4):
+        trial = copy.deepcopy(sim)
+        value[action] = trial.advance(action) * 0.5
+"""
+PLAN = ("train.py", "plan", 1)
+
+
+def test_what_a_library_calls_for_a_line_goes_away_with_it_and_a_loop_gives_way_to_its_hot_line() -> None:
+    """copy.deepcopy calls `Sim.__deepcopy__`; `advance` is called by the script itself and stays."""
+    paths = [
+        path((MODULE, 11), (PLAN, 3), called="copy.deepcopy"),
+        path((MODULE, 11), (PLAN, 3), (("train.py", "Sim.__deepcopy__", 20), 21)),
+        path((MODULE, 11), (PLAN, 4), (("train.py", "Sim.advance", 30), 31)),
+        path((MODULE, 12)),
+    ]
+    capture = with_source(capture_with(paths, [3, 2, 1, 4]), ("train.py", "plan", 1, COPIES))
+    first = slow_idioms(run_of(capture))[0]
+    assert first.name == "deep_copy" and first.site == "train.py:3"
+    assert first.claim is not None and set(first.claim.sampled) == {0, 1}
+
+
+WRITES = """\
+def log(writer, i):
+    writer.add_histogram("weights", w, i)
+"""
+
+
+def test_time_in_which_the_writers_thread_keeps_the_gil_counts() -> None:
+    paths = [
+        path(
+            (MODULE, 11), (("train.py", "log", 1), 2), called="torch.utils.tensorboard.writer.add_histogram"
+        ),
+        path((MODULE, 12), called="torch.nn.modules.module.Module._call_impl"),
+        path((MODULE, 10), called="gymnasium.core.Wrapper.step"),
+    ]
+    capture = with_source(capture_with(paths, [3, 3, 4]), ("train.py", "log", 1, WRITES))
+    (alone,) = slow_idioms(run_of(capture))
+    writer = SampledPath((), called="threading.Thread._bootstrap", innermost="tensorboard.writer.crc_update")
+    (advice,) = slow_idioms(run_of(with_thread(capture, writer, asleep=[1])))
+    assert alone.gain is not None and advice.gain is not None
+    assert advice.gain.value == pytest.approx(1 / (1 / alone.gain.value - 0.3), rel=0.2)
+    assert any("kept this one from running" in text for text in advice.evidence)
+
+
+def test_a_thread_that_computes_is_named_but_not_if_the_driver_waits_for_it() -> None:
+    paths = [path((MODULE, 12)), path((MODULE, 11), called="queue.Queue.get"), path((MODULE, 10))]
+    capture = capture_with(paths, [3, 3, 4])
+    watcher = path((("train.py", "watch", 40), 42))
+    (advice,) = busy_threads(run_of(with_thread(capture, watcher, asleep=[0])))
+    assert advice.site == "train.py:42" and advice.gain is not None
+    assert advice.gain.value == pytest.approx(1 / 0.7, rel=0.05)
+    assert busy_threads(run_of(with_thread(capture, watcher, asleep=[1]))) == []
+    assert busy_threads(run_of(capture)) == []
+
+
+POLLS = """\
+async def get(self):
+    while not self.items:
+        await asyncio.sleep(0.02)
+"""
+
+
+def test_an_event_loop_that_sleeps_in_a_loop() -> None:
+    idle = SampledPath(
+        (SampledFrame("train.py", "<module>", 1, 12),),
+        called="asyncio.runners.run",
+        innermost="selectors.EpollSelector.select",
+    )
+    capture = capture_with([idle, path((MODULE, 11))], [6, 4])
+    assert sleeping_event_loop(run_of(capture)) == []  # nobody sleeps in a loop
+    capture = with_source(capture, ("box.py", "Box.get", 30, POLLS))
+    (advice,) = sleeping_event_loop(run_of(capture))
+    assert advice.site == "box.py:32" and advice.gain is not None
+    assert advice.gain.value == pytest.approx(1 / (1 - 0.6 * 0.9), rel=0.05)
+
+
+def test_a_part_of_a_library_that_takes_long_is_named_with_its_remedy() -> None:
+    learn = SampledPath(
+        (SampledFrame("train.py", "<module>", 1, 12),),
+        called="tianshou.trainer.base.run",
+        innermost="tianshou.data.batch.Batch.__init__",
+    )
+    network = replace(learn, innermost="torch.nn.modules.linear.Linear.forward")
+    (advice,) = library_parts(run_of(capture_with([learn, network], [4, 6])))
+    assert advice.name == "large_infos" and "info" in advice.advice and advice.site == "train.py:12"
+    assert library_parts(run_of(capture_with([learn, network], [0, 10]))) == []
+
+
+def test_library_calls_that_are_no_training_are_pointed_at() -> None:
+    sample = path((MODULE, 12), called="stable_baselines3.common.buffers.ReplayBuffer.sample")
+    forward = path((MODULE, 12), called="torch.nn.modules.module.Module._call_impl")
+    step = path((MODULE, 10), called="gymnasium.core.Wrapper.step")
+    (advice,) = hottest_code(run_of(capture_with([sample, forward, step], [3, 3, 4])))
+    assert advice.site == "train.py:12" and "ReplayBuffer.sample" in advice.evidence[0]
+    assert advice.claim is not None and advice.claim.sampled == (0,)
+
+
+def test_imports_are_no_code_to_look_at() -> None:
+    capture = capture_with([path((MODULE, 1), called="numpy"), PATHS[2]], [4, 6])
+    assert hottest_code(run_of(capture)) == []

@@ -97,7 +97,11 @@ LEAVE_ALONE = [
     "while running:  # hot\n    step()",
     "lock = Lock()\nfor i in x:\n    with lock:  # hot\n        n += 1",
     "for i in x:\n    rows = table.tolist()  # hot",
+    "for i in x:\n    o, a = (torch.from_numpy(mem[k][idx]) for k in ('o', 'a'))  # hot",
+    "for i in x:\n    o, a = (np.tanh(mem[k]) for k in ('o', 'a'))  # hot",
     "for _ in range(n):  # hot\n    h = np.tanh(w @ h)",
+    "for i in range(n):  # hot\n    if i % 200 == 0:\n        print(f'{i + 1}')\n    steps += learn(batch)",
+    "for i in range(n):  # hot trains\n    steps += learn(batch[i])",
     "for i in x:\n    y = b.sample()  # hot torchrl",
 ]
 
@@ -125,6 +129,7 @@ def spot(source: str) -> Spot:
         names=names_in([tree]),
         asleep=0.9 if "asleep" in sampled else 0.0,
         calls_networks="networks" in sampled,
+        trains="trains" in sampled,
     )
 
 

@@ -224,7 +224,8 @@ class Spot:
     below: tuple[int, ...] = ()  # samples of other functions of the user that it called
     names: Names = field(default_factory=Names)  # what names of the file stand for
     asleep: float = 0.0  # part of its time in which the thread slept: waited for time, a lock, input
-    calls_networks: bool = False  # whether networks take most of its time, with that of functions it calls
+    calls_networks: bool = False  # whether networks take much of a loop's time, with functions that it calls
+    trains: bool = False  # whether a loop learns or steps envs, with functions that it calls
 
     @property
     def site(self) -> str:
@@ -312,6 +313,7 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
             continue
         if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING and _does_much(lines, node, below):
             continue
+        networks, training = _purpose(lines, together) if isinstance(node, LOOPS) else (0.0, 0.0)
         yield Spot(
             file=function.source.file,
             function=function.source.function,
@@ -326,7 +328,8 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
             below=tuple(sorted(below)),
             names=function.names,
             asleep=lines.asleep(paths),
-            calls_networks=isinstance(node, LOOPS) and _calls_networks(lines, together),
+            calls_networks=networks > 0.4,
+            trains=training > 0.01,
         )
 
 
@@ -336,16 +339,16 @@ def _does_much(lines: LineSamples, node: ast.AST, below: set[int]) -> bool:
     return inner or (bool(below) and lines.share_of(below) > LOOP_OF_TRAINING / 2)
 
 
-def _calls_networks(lines: LineSamples, paths: Iterable[int]) -> bool:
-    """Whether networks take most of this time, and nothing is learnt or stepped in it."""
-    whole = networks = other = 0.0
+def _purpose(lines: LineSamples, paths: Iterable[int]) -> tuple[float, float]:
+    """Parts of this time in networks, and in learning or stepping envs."""
+    whole = networks = training = 0.0
     for number in paths:
         called, time_ns = lines.paths[number].called, lines.weight_of([number])
         whole += time_ns
         networks += time_ns * called.startswith("torch.nn.modules.")
         learns = called.endswith(".backward") or called.startswith("torch.optim")
-        other += time_ns * (learns or called.startswith(("gymnasium.", "gym.", "stable_baselines3.")))
-    return networks > 0.4 * whole and other < 0.01 * whole
+        training += time_ns * (learns or called.startswith(("gymnasium.", "gym.", "stable_baselines3.")))
+    return networks / max(whole, 1.0), training / max(whole, 1.0)
 
 
 def _statements(scope: ast.AST) -> Iterator[tuple[ast.stmt, tuple[Loop, ...]]]:

@@ -515,6 +515,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "random.sample works in Python, and indexing the middle of a deque walks through it.",
             "Draw rng.integers(0, size, batch_size) and index preallocated arrays with it.",
             (0.7, 0.95, 0.99),
+            walks_memory=True,
             safety="semantic",
             effort="hours",
         )
@@ -525,6 +526,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "Indexing the middle of a deque walks through it, element after element.",
             "Use preallocated arrays with a write position (or a list as a ring) and index them at once.",
             (0.7, 0.95, 0.99),
+            walks_memory=True,
             effort="hours",
         )
     call = _calls(spot, "numpy.random.choice", ".choice")
@@ -537,6 +539,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "np.random.choice(p=...) checks and sums all probabilities at every call.",
             "Keep a sum tree (O(log n) for each draw), or np.searchsorted(np.cumsum(p), rng.random(n)).",
             (0.6, 0.92, 0.99),
+            walks_memory=True,
             safety="semantic",
             effort="hours",
         )
@@ -547,6 +550,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         "integers.",
         "Use rng.integers(0, n, size=k).",
         (0.7, 0.95, 0.99),
+        walks_memory=True,
         safety="semantic",
     )
 
@@ -628,8 +632,7 @@ def elementwise_loop(spot: Spot) -> Match | None:
     # `for _ in range(n): h = f(h)` repeats something; it handles no elements.
     computed = any(
         names & {n.id for n in ast.walk(inner) if isinstance(n, ast.Name)}
-        for statement in loop.body
-        for inner in ast.walk(statement)
+        for inner in _used_in(loop.body)
         if isinstance(inner, ast.BinOp | ast.Subscript | ast.Compare)
     )
     arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
@@ -662,6 +665,19 @@ def elementwise_loop(spot: Spot) -> Match | None:
     )
 
 
+def _used_in(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Everything in these statements but text and tests such as `i % 100 == 0`."""
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            of_test = isinstance(node, ast.If) and child is node.test
+            if isinstance(child, ast.JoinedStr) or (of_test and _has(child, ast.Mod, ast.FloorDiv)):
+                continue
+            todo.append(child)
+
+
 def _needs_what_it_changed(loop: ast.For, names: set[str]) -> bool:
     """Whether it writes elements chosen by data (not by the loop), and reads others of the same array."""
     places = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript)]
@@ -676,7 +692,7 @@ def _needs_what_it_changed(loop: ast.For, names: set[str]) -> bool:
 
 def _trains(spot: Spot) -> bool:
     """Whether a loop steps an env or learns: a loop over time, which stays."""
-    return any(
+    return spot.trains or any(
         name.endswith((".step", ".backward", ".learn", ".train", ".reset", "_step", ".zero_grad", ".fit"))
         for name, _ in spot.calls()
     )
@@ -687,12 +703,15 @@ def computing_in_comprehensions(spot: Spot) -> Match | None:
     if _is_loop(spot):
         return None
     for comprehension in _comprehensions(spot.node):
+        if isinstance(comprehension.generators[0].iter, ast.Tuple | ast.List):
+            continue  # a few things written down, not the elements of an array
         element = comprehension.value if isinstance(comprehension, ast.DictComp) else comprehension.elt
-        if _has(element, ast.BinOp) or any(
-            dotted(inner.func).startswith(("math.", "np.", "numpy.", "torch."))
-            for inner in ast.walk(element)
-            if isinstance(inner, ast.Call)
-        ):
+        computes = any(
+            name.startswith(("math.", "np.", "numpy.", "torch."))
+            and not any(_same(name, t) for t in ("torch.from_numpy", "numpy.asarray", *_TENSORS))
+            for name in _called_names(element)
+        )
+        if computes or _has(element, ast.BinOp, ast.Compare):
             return Match(
                 "computing_in_comprehensions",
                 "Compute with whole arrays instead of a comprehension",
