@@ -79,18 +79,22 @@ class LineSamples:
         self,
         paths: Iterable[int],
         saved: tuple[float, float, float],
-        also: NDArray[np.bool_] | None = None,
+        also: Floats | None = None,
         rest_faster: Sequence[tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
     ) -> Estimate:
         """Speed-up of training if a fraction of the time of these paths were saved.
 
-        `saved` is the least, the most likely and the largest fraction. `also` are samples of other paths
-        that go away with them. `rest_faster` says which fraction of all other time is saved besides, and
-        which share of training that is at most; again least, most likely, largest. It is most likely not
-        more than a third of what the paths took, and never more than that.
+        `saved` is the least, the most likely and the largest fraction. `also` is the part of every sample,
+        [samples], that goes away too if it has another path; half of it up to half as much again.
+        `rest_faster` says which fraction of all other time is saved besides, and which share of training that
+        is at most; again least, most likely, largest. It is most likely not more than a third of what the
+        paths took, and never more than that.
         """
         chosen = self._by_block[:, sorted(set(paths))].sum(axis=1)
-        more = np.zeros(BLOCKS) if also is None else self._weight_in_blocks(also & ~self.among(paths))
+        more = np.zeros(BLOCKS)
+        if also is not None:
+            lost_ns = also * self.weight_ns * ~self.among(paths)
+            more = np.bincount(self.block, weights=lost_ns, minlength=BLOCKS)
         counts = block_counts(BLOCKS)
         whole = np.maximum(counts @ self._by_block.sum(axis=1), 1.0)
         drawn, drawn_more = (counts @ chosen) / whole, (counts @ more) / whole
@@ -100,7 +104,7 @@ class LineSamples:
             fraction, at_most = rest_faster[which]
             at_most = np.minimum(own if which == 2 else own / 3, at_most)
             rest = np.minimum(fraction * (1 - own - waited), at_most)
-            gone = own * saved[which] + waited * (0.5 if which == 0 else 1.0) + rest
+            gone = own * saved[which] + waited * (0.5, 1.0, 1.5)[which] + rest
             result: Floats = 1.0 / (1.0 - np.clip(gone, 0.0, MOST_SHARE))
             return result
 
@@ -112,10 +116,6 @@ class LineSamples:
     def among(self, paths: Iterable[int]) -> NDArray[np.bool_]:
         """Which samples have one of these paths."""
         return np.isin(self.path, np.fromiter(set(paths), dtype=np.int64))
-
-    def _weight_in_blocks(self, mask: NDArray[np.bool_]) -> Floats:
-        found: Floats = np.bincount(self.block[mask], weights=self.weight_ns[mask], minlength=BLOCKS)
-        return found
 
     def asleep(self, paths: Iterable[int]) -> float:
         """Part of the time of these paths in which the thread slept."""
@@ -140,8 +140,8 @@ class LineSamples:
             found[frame.site] = found.get(frame.site, np.zeros(len(mask), dtype=np.bool_)) | mask
         return found
 
-    def held_up_by(self, libraries: Sequence[str]) -> NDArray[np.bool_]:
-        """Samples in which the thread did not run while another thread worked inside these libraries.
+    def held_up_by(self, libraries: Sequence[str]) -> Floats:
+        """Part of every sample, [samples], that another thread took which worked inside these libraries.
 
         Python code of one thread keeps the others from running: they need the GIL. A thread that leaves it
         at every operation, as torch does, waits for it again each time.
@@ -153,7 +153,9 @@ class LineSamples:
         ]
         active = np.isin(self.others["path"], busy) & np.isin(self.others["state"], (RUNNING, RUNNABLE))
         at_once = np.isin(self.time_ns, self.others["time_ns"][active].astype(np.int64))
-        found: NDArray[np.bool_] = at_once & (self.state != RUNNING)
+        # A thread that was ready to run, but without a core, may not have got the GIL, either.
+        lost = np.where(self.state == SLEEPING, 1.0, np.where(self.state == RUNNABLE, 0.5, 0.0))
+        found: Floats = at_once * lost
         return found
 
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:

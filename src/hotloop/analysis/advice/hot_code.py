@@ -142,7 +142,7 @@ def _idiom_advice(
         evidence.append(f"{short(first.site)}: {first.text}")
     evidence.append(found.match.why)
     held_up = lines.held_up_by(found.match.library_calls)
-    waited = float(lines.weight_ns[held_up & ~lines.among(paths)].sum()) / lines.total_ns
+    waited = float((held_up * lines.weight_ns)[~lines.among(paths)].sum()) / lines.total_ns
     if waited >= LEAST_WAITED:
         evidence.append(
             f"Another {percent(waited)} of training went by while a thread of that library kept this one "
@@ -396,7 +396,7 @@ def busy_threads(run: RunView) -> list[Recommendation]:
         ],
         "If that thread only waits for something, let it block (Event.wait, Queue.get) instead of looking "
         "again and again. If it computes, move it to a process, or into calls that release the GIL.",
-        lines.gain((), (0.0, 0.0, 0.0), together),
+        lines.gain((), (0.0, 0.0, 0.0), together.astype(np.float64)),
         Change("let the thread block, or move it to a process", "hours", "safe"),
     )
     return [replace(made, site=site)]
