@@ -91,10 +91,9 @@ class LineSamples:
         paths took, and never more than that.
         """
         chosen = self._by_block[:, sorted(set(paths))].sum(axis=1)
-        more = np.zeros(BLOCKS)
-        if also is not None:
-            lost_ns = also * self.weight_ns * ~self.among(paths)
-            more = np.bincount(self.block, weights=lost_ns, minlength=BLOCKS)
+        lost: Floats = np.zeros(len(self.path)) if also is None else also * ~self.among(paths)
+        more: Floats = np.zeros(BLOCKS)
+        np.add.at(more, self.block, lost * self.weight_ns)
         counts = block_counts(BLOCKS)
         whole = np.maximum(counts @ self._by_block.sum(axis=1), 1.0)
         drawn, drawn_more = (counts @ chosen) / whole, (counts @ more) / whole
@@ -102,8 +101,8 @@ class LineSamples:
 
         def factor(own: Floats, waited: Floats, which: int) -> Floats:
             fraction, at_most = rest_faster[which]
-            at_most = np.minimum(own if which == 2 else own / 3, at_most)
-            rest = np.minimum(fraction * (1 - own - waited), at_most)
+            limit = np.minimum(own if which == 2 else own / 3, at_most)
+            rest = np.minimum(fraction * (1 - own - waited), limit)
             gone = own * saved[which] + waited * (0.5, 1.0, 1.5)[which] + rest
             result: Floats = 1.0 / (1.0 - np.clip(gone, 0.0, MOST_SHARE))
             return result
@@ -155,8 +154,7 @@ class LineSamples:
         at_once = np.isin(self.time_ns, self.others["time_ns"][active].astype(np.int64))
         # A thread that was ready to run, but without a core, may not have got the GIL, either.
         lost = np.where(self.state == SLEEPING, 1.0, np.where(self.state == RUNNABLE, 0.5, 0.0))
-        found: Floats = at_once * lost
-        return found
+        return np.where(at_once, lost, 0.0)
 
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:
         return [number for number, path in enumerate(self.paths) if wanted(path)]
