@@ -24,6 +24,7 @@ from hotloop.analysis.hot_lines import hot_lines, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, gain_of_all, recommend
 from hotloop.analysis.roofline import roofline
+from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.tree import (
     FlatTree,
     breakdown,
@@ -70,6 +71,7 @@ def explain(
     `goal_env_steps` asks for a forecast of the time left until then. `advice` are the functions that make
     recommendations (None: the built-in ones).
     """
+    capture, stood_still_ns = without_standstills(capture)
     phases = find_phases(capture)
     found = explain_without_advice(
         capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
@@ -78,6 +80,8 @@ def explain(
     recommendations = recommend(training, found, advice)
     return replace(
         found,
+        wall_ns=found.wall_ns + stood_still_ns,
+        stood_still_ns=found.stood_still_ns + stood_still_ns,
         recommendations=recommendations,
         headline=first_advice(recommendations) or found.headline,
         gain_of_all=gain_of_all(training, found, recommendations),
@@ -93,6 +97,7 @@ def explain_without_advice(
 ) -> Findings:
     """`explain` without recommendations; `phases` if they are known already."""
     resolver = Resolver(tuple(category_patterns))
+    recorded, stood_still_ns = without_standstills(recorded)
     phases = phases or find_phases(recorded)
     if phases is None:
         return _nothing(recorded)
@@ -119,7 +124,7 @@ def explain_without_advice(
     return Findings(
         headline=headline(own, driver.flat, ranked, waiting, grown),
         command=tuple(recorded.command),
-        wall_ns=recorded.wall_ns,
+        wall_ns=recorded.wall_ns + stood_still_ns,
         env_steps=recorded.progress.env_steps,
         updates=recorded.progress.updates,
         episodes=recorded.progress.episodes,
@@ -146,6 +151,7 @@ def explain_without_advice(
         lines=_lines(recorded),
         phases=phases,
         hot_lines=_hot_lines(capture, driver),
+        stood_still_ns=stood_still_ns,
     )
 
 

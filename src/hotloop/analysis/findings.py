@@ -306,3 +306,4 @@ class Findings:
     phases: Phases | None = None  # None: nothing was recorded
     hot_lines: tuple[HotLine, ...] = ()  # most time first; empty if lines were not sampled
     gain_of_all: Estimate | None = None  # of all advice that keeps results; None: fewer than two known gains
+    stood_still_ns: int = 0  # nothing ran at all (a paused machine); left out of every figure but wall_ns

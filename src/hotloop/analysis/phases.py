@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.findings import Phases
+from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.whatif import LEAST_WINDOWS
-from hotloop.analysis.windows import Spans, clock_shift_ns, spans_by_name, work_done
+from hotloop.analysis.windows import Spans, clock_shift_ns, nodes_by_path, spans_by_name, work_done
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
 
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
@@ -187,7 +188,8 @@ def preparing_windows(spans: Spans, until: int) -> int:
 
 
 def training_of(capture: Capture) -> Capture:
-    """The capture cut to its training; as it is if training was too short to be told apart."""
+    """The capture cut to its training; uncut if training was too short to be told apart."""
+    capture, _ = without_standstills(capture)
     phases = find_phases(capture)
     return capture if phases is None or not phases.steady else cut_to_training(capture, phases)
 
@@ -294,21 +296,6 @@ def _cut_thread(thread: Thread, begin_ns: int, end_ns: int) -> Thread | None:
         windows=_cut_windows(windows, begin_ns, end_ns, before),
         open=thread.open if end_ns == thread.end_ns else (),
     )
-
-
-def nodes_by_path(thread: Thread) -> list[Node | None]:
-    """The node of every entry of `Thread.paths`; None where the tree has none.
-
-    Two nodes may share a path (same names, different explicit categories). They are matched in tree order,
-    which is the order in which the thread first entered them.
-    """
-    known: dict[tuple[str, ...], list[Node]] = {}
-    todo: list[tuple[tuple[str, ...], Node]] = [((), thread.root)]
-    while todo:
-        path, node = todo.pop()
-        known.setdefault(path, []).append(node)
-        todo += [((*path, child.name), child) for child in reversed(node.children)]
-    return [known[path].pop(0) if known.get(path) else None for path in thread.paths]
 
 
 @dataclass(frozen=True, slots=True)

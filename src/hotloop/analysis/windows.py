@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
-from hotloop.capture.model import Capture, Process, Thread
+from hotloop.capture.model import Capture, Node, Process, Thread
 
 UNATTRIBUTED = ""  # name of the time in no region: the root's name
 
@@ -45,6 +45,21 @@ def spans_by_name(thread: Thread) -> Spans:
 def spans_by_category(thread: Thread, resolver: Resolver) -> Spans:
     """Differences of the thread's windows, by category."""
     return _spans(thread, node_categories(thread, resolver))
+
+
+def nodes_by_path(thread: Thread) -> list[Node | None]:
+    """The node of every entry of `Thread.paths`; None where the tree has none.
+
+    Two nodes may share a path (same names, different explicit categories). They are matched in tree order,
+    which is the order in which the thread first entered them.
+    """
+    known: dict[tuple[str, ...], list[Node]] = {}
+    todo: list[tuple[tuple[str, ...], Node]] = [((), thread.root)]
+    while todo:
+        path, node = todo.pop()
+        known.setdefault(path, []).append(node)
+        todo += [((*path, child.name), child) for child in reversed(node.children)]
+    return [known[path].pop(0) if known.get(path) else None for path in thread.paths]
 
 
 def node_categories(thread: Thread, resolver: Resolver) -> list[str]:

@@ -22,6 +22,7 @@ from hotloop.report.text import (
     seconds,
     sentence,
     split_command,
+    standstill_text,
 )
 
 MOST_ROWS = 300
@@ -43,7 +44,8 @@ CONTENTS = {
 
 def hero(findings: Findings, present: list[str]) -> str:
     """The headline, the run's key figures, and the table of contents."""
-    phases = phases_text(findings)
+    said = [text for text in (phases_text(findings), standstill_text(findings)) if text]
+    phases = "<br>".join(said)
     figures = [("Wall time", duration(findings.wall_ns), f"<small>{phases}</small>" if phases else "")]
     for label, number, rate in (
         ("Env steps", findings.env_steps, findings.env_steps_per_s),

@@ -77,8 +77,9 @@ def headline(findings: Findings, pen: Pen) -> str:
     if findings.mean_return is not None:
         figures.append(f"mean return {findings.mean_return:.4g}")
     lines.append(pen.wrap(", ".join(figures), "  "))
-    if said := phases_text(findings):
-        lines.append(pen.wrap(said, "  "))
+    for said in (phases_text(findings), standstill_text(findings)):
+        if said:
+            lines.append(pen.wrap(said, "  "))
     return "\n".join(lines)
 
 
@@ -94,6 +95,16 @@ def phases_text(findings: Findings) -> str:
         (found.shutdown_ns, "shutdown"),
     ]
     return ", ".join(f"{duration(ns)} {name}" for ns, name in parts if ns)
+
+
+def standstill_text(findings: Findings) -> str:
+    """`The machine stood still for 27.1 s ...`; "" if it did not."""
+    if not findings.stood_still_ns:
+        return ""
+    return (
+        f"The machine stood still for {duration(findings.stood_still_ns)} (paused, suspended or stopped: not "
+        "even the sampler of hotloop ran). That time is left out below."
+    )
 
 
 def breakdown(found: Breakdown, basis: str, pen: Pen) -> str:
