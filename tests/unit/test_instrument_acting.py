@@ -35,6 +35,7 @@ def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> di
     """Run a script; returns its calls by region, with its own number of acting calls as `expected`."""
     acting_or_learning.reset()
     step_counting.drop_observations()
+    step_counting.trains = False
     begin_training()
     torch.manual_seed(0)
     global random
@@ -43,7 +44,8 @@ def count(instrumented: Instrumentation, script: Callable[[], int | None]) -> di
     try:
         expected = script()
         found = {name: stats.calls for name, stats in default.stats().items()}
-        found["updates"] = default.capture().progress.updates
+        progress = default.capture().progress
+        found["updates"], found["env_steps"] = progress.updates, progress.env_steps
     finally:
         default.stop()
     if expected is not None:
@@ -466,6 +468,45 @@ def test_a_function_that_evaluates_is_no_acting(instrumented: Instrumentation) -
     found = count(instrumented, script)
     assert found["policy_forward"] == 2 * N_STEPS * ROLLOUTS
     assert found["evaluate_forward"] == 50
+
+
+@pytest.mark.parametrize("same_env", [False, True])
+def test_what_is_played_to_see_how_good_it_is_counts_as_no_training(
+    instrumented: Instrumentation, same_env: bool
+) -> None:
+    """One written by hand, in an env of its own or in that of training."""
+
+    def script() -> None:
+        policy, env = network(4, 2), gymnasium.make("CartPole-v1")
+
+        def play(env: Any, steps: int) -> None:
+            observation, _ = env.reset(seed=1)
+            for _ in range(steps):
+                with torch.no_grad():
+                    action = int(policy(torch.as_tensor(observation)).argmax())
+                observation, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    observation, _ = env.reset()
+
+        def run_evaluation() -> None:
+            play(env if same_env else gymnasium.make("CartPole-v1"), 25)
+
+        for _ in range(2):
+            play(env, 30)
+            run_evaluation()
+
+    found = count(instrumented, script)
+    assert (found["env_steps"], found["policy_forward"], found["evaluate_forward"]) == (60, 60, 50)
+    assert found["env_step"] == 110
+
+
+def test_evolution_trains_by_what_others_call_evaluating(instrumented: Instrumentation) -> None:
+    def script() -> None:
+        for _ in range(3):
+            evaluate_agent(network(4, 2), 25)
+
+    found = count(instrumented, script)
+    assert (found["env_steps"], found["env_step"]) == (75, 75)
 
 
 class Board:

@@ -96,6 +96,23 @@ def test_a_row_that_is_only_a_reset_is_no_step(profiler: Profiler) -> None:
     assert asked == [env]
 
 
+def test_an_env_may_be_left_out_until_its_next_reset(profiler: Profiler) -> None:
+    answers: list[bool | None] = [False, None, False]
+    count = profiler.step_counter(1, (2, 3), resets_cost_a_step=lambda env: answers.pop(0))
+    step = profiler.profile("step").wrap(lambda env, result: result, after=count)
+    env = Env()
+    for _ in range(3):
+        step(env, gym(1.0, False, False))
+    count.forget(env, ("reset", {}))
+    for _ in range(4):
+        step(env, gym(1.0, False, False))
+    step(env, gym(1.0, True, False))
+    assert counted(profiler)[:2] == (3, 0) and count.calls == 8
+    count.forget(env, ("reset", {}))
+    step(env, gym(2.0, True, False))
+    assert counted(profiler) == (4, 1, 2.0, 1.0)
+
+
 def test_somebody_may_know_better(profiler: Profiler) -> None:
     answers: list[Any] = [(50.0, 7.0), None]
     seen = []
@@ -292,7 +309,7 @@ def result_of(data: st.DataObject, width: int) -> Any:
 def test_both_cores_count_alike(data: st.DataObject) -> None:
     """After a wrapped call, where the compiled core has a short cut for steps at which nothing ends."""
     width = data.draw(st.sampled_from([0, 1, 1, 2, 4]))
-    costs, knows = data.draw(st.booleans()), data.draw(st.booleans())
+    costs, knows = data.draw(st.sampled_from([False, True, None])), data.draw(st.booleans())
     results = [
         (data.draw(st.integers(0, 4)), result_of(data, width)) for _ in range(data.draw(st.integers(1, 20)))
     ]

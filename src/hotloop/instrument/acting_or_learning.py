@@ -19,11 +19,9 @@ the core stops asking and only checks now and then; a path that is both is judge
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 from hotloop.instrument import process_facts, step_counting
@@ -43,7 +41,6 @@ MAX_PATHS = 4096  # remembered; recursion can make any number
 MAX_ARRAYS = 8  # of the arguments of a call that are looked at
 MAX_BATCHES = 64  # sizes of batches that are remembered
 SAMPLE = 64  # values that are compared
-EVALUATES = re.compile(r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation)(?:_|$)")
 
 
 @dataclass(slots=True)
@@ -84,7 +81,8 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
         return None
     site = _sites.get(path)
     if site is None:
-        site = Site(_in_evaluation(sys._getframe(1)))
+        plays = step_counting.trains or not step_counting.total_steps()
+        site = Site(plays and step_counting.in_evaluation(sys._getframe(1)))
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
     answer = _judge(site, path, previous, list(_arrays((args, kwargs))))
@@ -116,6 +114,8 @@ def _judge(site: Site, path: int, previous: int, given: list[Any]) -> Any:
     fits = rows > 0
     if evaluate.is_open():
         return policy_forward
+    if site.evaluates and not grad:
+        return evaluate_forward
     led = _led_to_step(site, path, counter)
     site.env = env
     before = _sites.get(previous)
@@ -278,16 +278,3 @@ def _as_numbers(array: Any) -> Any:
         except (TypeError, RuntimeError, ValueError, NotImplementedError):
             return None
     return array if getattr(getattr(array, "dtype", None), "kind", "") in ("b", "i", "u", "f") else None
-
-
-def _in_evaluation(frame: FrameType | None) -> bool:
-    """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
-    torch = sys.modules["torch"]
-    while frame is not None:
-        code = frame.f_code
-        if EVALUATES.search(code.co_name):
-            has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
-            if not (has_self and isinstance(frame.f_locals.get("self"), torch.nn.Module)):
-                return True
-        frame = frame.f_back
-    return False

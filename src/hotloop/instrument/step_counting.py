@@ -1,5 +1,6 @@
 """Counts env steps and episodes from what environments return.
 
+Steps inside an evaluation, a region or a function with such a name, are no training and do not count.
 Only the outermost call counts: a vector env counts its rows, while the envs inside it and the worker
 processes that step them count nothing. A row that is only reset does not count as a step. The core does the
 counting (`measure/twin/step_counter.py`); this module knows the libraries and handles unusual results.
@@ -7,7 +8,10 @@ counting (`measure/twin/step_counter.py`); this module knows the libraries and h
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from hotloop.instrument import process_facts
@@ -19,7 +23,13 @@ _counters: list[tuple[Any, bool]] = []  # and whether it counts vector envs
 _observers: list[tuple[Any, bool]] = []
 _report: Callable[..., object] | None = None
 enabled = True
+trains = False  # an env was stepped outside of evaluations
 MAX_ENVS = 32  # kinds of envs that are noted
+# Names of functions that play to see how good a policy is. Plain `test` would be any test function.
+EVALUATES = re.compile(
+    r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation)(?:_|$)"
+    r"|(?:^|_)test_(?:agent|policy|actor|model|episodes?)(?:_|$)"
+)
 
 
 def stop_counting() -> None:
@@ -122,6 +132,19 @@ def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
     return forget
 
 
+def in_evaluation(frame: FrameType | None) -> bool:
+    """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
+    module = getattr(sys.modules.get("torch"), "nn", None)
+    while frame is not None:
+        code = frame.f_code
+        if EVALUATES.search(code.co_name):
+            has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
+            if not (has_self and module and isinstance(frame.f_locals.get("self"), module.Module)):
+                return True
+        frame = frame.f_back
+    return False
+
+
 def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list[float], list[bool]] | None:
     """Rewards and ends of each row of a result in an unusual form; None when it cannot be read.
 
@@ -156,14 +179,29 @@ def _flat(item: Any) -> list[Any]:
     return [value for part in item for value in (_flat(part) if isinstance(part, (list, tuple)) else [part])]
 
 
-def _new_env(env: Any) -> bool:
-    """Called once for each env, and after resets; a reset costs no step."""
+def _is_evaluation(frame: FrameType) -> bool:
+    """Whether an env that begins to be stepped is played to see how good the policy is.
+
+    Evolution strategies train by what others call evaluating: an evaluation comes after steps that are none.
+    """
+    global trains
+    found = in_evaluation(frame)
+    trains = trains or not found
+    return found and trains
+
+
+def _new_env(env: Any) -> bool | None:
+    """Called once for each env, and after resets; a reset costs no step. None: an evaluation, not counted."""
+    if _is_evaluation(sys._getframe(1)):
+        return None
     note_env(env)
     return False
 
 
-def _new_vector_env(env: Any) -> bool:
+def _new_vector_env(env: Any) -> bool | None:
     """As above; whether each row of a Gymnasium vector env spends a step on its reset."""
+    if _is_evaluation(sys._getframe(1)):
+        return None
     note_env(env)
     mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
     return getattr(mode, "value", mode) in (None, "NextStep", "NEXT_STEP")

@@ -12,6 +12,7 @@
 typedef struct {
     Py_ssize_t width;
     bool resets_cost_a_step;
+    bool ignored; /* steps until the next reset do not count: an evaluation */
     bool sums_given; /* `episode_sums` has given a return, so rewards need not be added up */
     Py_ssize_t waiting_count; /* of the rows below */
     double *returns;
@@ -93,10 +94,12 @@ static void free_rows(PyObject *capsule)
 static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_t width)
 {
     int costs = 0;
+    bool ignored = false;
     if (self->resets_cost_a_step != NULL) {
         self->called_out = true;
         PyObject *answer = PyObject_CallOneArg(self->resets_cost_a_step, env);
         costs = answer ? PyObject_IsTrue(answer) : -1;
+        ignored = answer == Py_None;
         Py_XDECREF(answer);
         if (costs < 0) {
             swallow_error((PyObject *)self);
@@ -113,6 +116,7 @@ static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_
     rows->capsule = capsule;
     rows->width = width;
     rows->resets_cost_a_step = costs;
+    rows->ignored = ignored;
     rows->returns = (double *)(rows + 1);
     rows->lengths = (int64_t *)(rows->returns + count);
     rows->waiting = (bool *)(rows->lengths + count);
@@ -200,8 +204,8 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
 {
     Py_ssize_t width = columns[0].width < 0 ? 1 : columns[0].width;
     Rows *rows = rows_of(self, env, width);
-    if (rows == NULL) {
-        return false;
+    if (rows == NULL || rows->ignored) {
+        return rows != NULL;
     }
     Work work = {0};
     double sums[2] = {0, 0};
@@ -361,7 +365,7 @@ static __attribute__((noinline, hot)) bool count_quickly(PyObject *counter, Aren
     PyObject **items = ((PyTupleObject *)result)->ob_item;
     PyObject *gained = items[self->places[0]], *first = items[self->places[1]];
     bool one = is_plain_false(first);
-    if (rows->waiting_count != 0 || (one && width != 1)) {
+    if (rows->waiting_count != 0 || rows->ignored || (one && width != 1)) {
         return false;
     }
     for (Py_ssize_t c = 1; c < self->place_count; c++) {

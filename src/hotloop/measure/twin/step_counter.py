@@ -25,13 +25,14 @@ Column = tuple[bool, list[float]]  # whether it is a number, not an array; its v
 class Rows:
     """The current episodes in the rows of one env."""
 
-    __slots__ = ("lengths", "resets_cost_a_step", "returns", "sums_given", "waiting")
+    __slots__ = ("ignored", "lengths", "resets_cost_a_step", "returns", "sums_given", "waiting")
 
-    def __init__(self, width: int, resets_cost_a_step: bool):
+    def __init__(self, width: int, resets_cost_a_step: bool | None):
         self.returns = [0.0] * width
         self.lengths = [0] * width
         self.waiting = [False] * width  # rows whose next step is only a reset
-        self.resets_cost_a_step = resets_cost_a_step
+        self.resets_cost_a_step = bool(resets_cost_a_step)
+        self.ignored = resets_cost_a_step is None  # steps until the next reset do not count: an evaluation
         self.sums_given = False  # `episode_sums` has given a return, so rewards need not be added up
 
 
@@ -44,8 +45,9 @@ class StepCounter:
 
     `episode_sums(env, result, rows)` returns the sums of the returns and lengths of the episodes that ended
     in `rows`, or None if it does not know them. Once it has done so for an env, the rewards of that env are
-    no longer read. `resets_cost_a_step(env)` is asked once per env: if true, the step of a row after the end
-    of an episode is only a reset and does not count.
+    no longer read. `resets_cost_a_step(env)` is asked once per env and after each reset: if true, the step of
+    a row after the end of an episode is only a reset and does not count; if None, no step counts until
+    the next reset.
 
     With `report` set, counts are passed to it, as keyword arguments of `Recorder.progress`, and not counted
     here. `called_out` tells whether the last step called any other code; if not, it was too short to be
@@ -152,6 +154,8 @@ class StepCounter:
         rows = self._rows.get(id(env))
         if rows is None or len(rows.returns) != len(rewards):
             rows = self._rows[id(env)] = Rows(len(rewards), self._ask_resets(env))
+        if rows.ignored:
+            return
         steps, finished, sum_of_returns, sum_of_lengths = 0, [], 0.0, 0.0
         returns_known = not rows.sums_given
         for row, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
@@ -182,10 +186,11 @@ class StepCounter:
         self.called_out |= self.report is not None or self._recorder.steps_due > 0
         (self.report or self._recorder.progress)(**words)
 
-    def _ask_resets(self, env: Any) -> bool:
+    def _ask_resets(self, env: Any) -> bool | None:
         self.called_out |= self._resets_cost_a_step is not None
         try:
-            return self._resets_cost_a_step is not None and bool(self._resets_cost_a_step(env))
+            answer = False if self._resets_cost_a_step is None else self._resets_cost_a_step(env)
+            return None if answer is None else bool(answer)
         except Exception:  # reported; training must go on
             sys.excepthook(*sys.exc_info())
             return False
