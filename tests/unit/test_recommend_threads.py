@@ -11,8 +11,9 @@ import pytest
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.utilisation import core_time, working_processes
-from hotloop.capture.model import Capture, Process
+from hotloop.capture.model import Capture, Node, Process
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
+from hotloop.report.text import terminal
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 from hotloop.testing.planted import collect, learn
 
@@ -66,9 +67,10 @@ def advice_on(capture: Capture) -> dict[str, Recommendation]:
 @pytest.mark.parametrize("scale", [0.01, 1.0, 10.0])
 def test_contention_is_found_however_long_calls_are(scale: float) -> None:
     capture = with_scheduling(ppo(scale), 2, on=0.2, queue=0.7, pool=0.15, pool_queue=0.6)
-    first = explain(capture).recommendations[0]
+    found = explain(capture)
+    first = found.recommendations[0]
     assert first.name == "try_one_thread" and first.tier == "high" and first.gain is None
-    assert "had no core 70.0 % of the time" in first.title
+    assert "had no core 80.0 % of the time they wanted one" in first.title and first.title in found.headline
     assert any("on a core 20.0 % of the time" in sentence for sentence in first.evidence)
     assert any("15.0 %" in sentence and "60.0 %" in sentence for sentence in first.evidence)
     assert first.prove_command == "hotloop try --only threads -- python train.py"
@@ -87,11 +89,37 @@ def test_a_pool_that_does_nothing_is_not_to_blame() -> None:
     assert "try_one_thread" not in advice_on(with_scheduling(ppo(), 2, on=0.2, queue=0.7))
 
 
+@pytest.mark.parametrize(
+    ("typical", "shares", "tier"),
+    [
+        (8.0, {"on": 0.9, "queue": 0.05, "pool": 0.9, "pool_queue": 0.02}, "undecided"),  # a quiet machine
+        (8.0, {"on": 0.5, "queue": 0.4, "pool": 0.9, "pool_queue": 0.05}, "undecided"),  # others hold up both
+        (8.0, {"on": 0.6, "queue": 0.2, "pool": 0.3, "pool_queue": 0.3}, "high"),
+        (1.2, {"on": 0.6, "queue": 0.2, "pool": 0.3, "pool_queue": 0.3}, "undecided"),  # no call waits for it
+    ],
+)
+def test_evidence_is_that_calls_wait_for_the_pool(
+    typical: float, shares: dict[str, float], tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that other programs are busy: that slows down everything, with one thread as well."""
+    monkeypatch.setattr(
+        Node, "percentile_ns", lambda node, f: (node.mean_ns or 0) * (1.0 if f > 0.1 else 1 / typical)
+    )
+    capture = with_scheduling(ppo(), 2, **shares)
+    found = explain(capture)
+    advice = {one.name: one for one in found.recommendations}["try_one_thread"]
+    assert advice.tier == tier
+    text = terminal(found)
+    test = "hotloop try --only threads -- python train.py"
+    assert test in text.partition("\nNext\n")[2]  # the test is offered either way
+    assert ("Use one compute thread" in text) == (tier == "high")
+
+
 def test_blocked_is_not_without_a_core() -> None:
     """A driver that waits for others is off its core, but not in the run queue."""
     capture = with_scheduling(ppo(), 2, on=0.1, queue=0.01, pool=0.3)
     found = advice_on(capture)["try_one_thread"]
-    assert found.tier == "low" and "no core" not in found.title
+    assert found.tier == "undecided" and "no core" not in found.title
     summary = explain(capture).oversubscription
     assert summary is not None and "without a core, 1.0 %" in summary.summary
 
@@ -99,7 +127,7 @@ def test_blocked_is_not_without_a_core() -> None:
 def test_without_scheduling_figures_it_is_said_that_contention_is_unknown() -> None:
     found = explain(ppo())
     one = next(one for one in found.recommendations if one.name == "try_one_thread")
-    assert one.tier == "low" and any("is unknown" in sentence for sentence in one.evidence)
+    assert one.tier == "undecided" and any("is unknown" in sentence for sentence in one.evidence)
     assert any(reason.startswith("whether your training thread had a core") for reason in found.not_measured)
     known = explain(with_scheduling(ppo(), 1, on=0.9, queue=0.05))
     assert not any(reason.startswith("whether your training") for reason in known.not_measured)
@@ -114,7 +142,7 @@ def workers(threads: int | None, queue: float) -> Capture:
     server = ThreadSpec({"import": Spec(40, MS)})
     processes = [ProcessSpec([worker]) for _ in range(3)] + [ProcessSpec([server], label="forkserver")]
     capture = make_capture(learn(700), updates=700, processes=processes, facts=TORCH)
-    return with_scheduling(capture, threads, on=0.5, queue=queue, pool=0.1)
+    return with_scheduling(capture, threads, on=0.5, queue=queue, pool=0.1, pool_queue=queue)
 
 
 def test_several_processes_with_threads_of_their_own() -> None:

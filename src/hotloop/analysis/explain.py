@@ -10,16 +10,17 @@ from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.findings import (
+    ADVICE_TIERS,
     Bottleneck,
     Breakdown,
     Findings,
     Growth,
-    HotLine,
     LineShare,
     Phases,
     Recommendation,
     Waits,
 )
+from hotloop.analysis.gap_contents import with_contents_of_gaps
 from hotloop.analysis.hot_lines import hot_lines, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, gain_of_all, recommend
@@ -45,6 +46,8 @@ from hotloop.analysis.utilisation import (
 from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
+
+GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,15 @@ def explain_without_advice(
         forecast, no_forecast = growing.forecast(driver.work, goal_env_steps, recorded.progress.env_steps)
     rows, no_limits = roofline(everything, capture.facts.get("limits"))
     own = breakdown(driver.flat, thread_label(driver.process, driver.thread))
+    gaps_ns = sum(
+        own_ns
+        for node, own_ns, parent in zip(
+            driver.flat.nodes, driver.flat.own_ns, driver.flat.parents, strict=True
+        )
+        if parent < 0 and node.name.startswith(GAPS)
+    )
+    lines = line_samples(driver.process, driver.thread)
+    own = with_contents_of_gaps(own, gaps_ns, lines, tuple(category_patterns))
     training_s = phases.training_ns / 1e9
     unknown = _unknown(recorded, driver, everything, waiting, held_up)
     reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
@@ -150,15 +162,9 @@ def explain_without_advice(
         oversubscription=oversubscription(capture, uses, (driver.process, driver.thread)),
         lines=_lines(recorded),
         phases=phases,
-        hot_lines=_hot_lines(capture, driver),
+        hot_lines=() if lines is None else hot_lines(lines, done.env_steps, done.updates),
         stood_still_ns=stood_still_ns,
     )
-
-
-def _hot_lines(training: Capture, driver: DrivingThread) -> tuple[HotLine, ...]:
-    lines = line_samples(driver.process, driver.thread)
-    done = training.progress
-    return () if lines is None else hot_lines(lines, done.env_steps, done.updates)
 
 
 def _lines(capture: Capture) -> tuple[LineShare, ...]:
@@ -206,7 +212,7 @@ def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
 def first_advice(recommendations: Sequence[Recommendation]) -> str:
     """The first piece of advice as a headline; "" if there is none."""
     for advice in recommendations:
-        if advice.tier not in ("high", "medium", "low"):
+        if advice.tier not in ADVICE_TIERS:
             continue
         if advice.gain is None:
             return f"{advice.title}: the gain is unknown until tested."

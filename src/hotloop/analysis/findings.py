@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 # An option changes training itself (more envs, fewer updates): faster, but not the same work.
-Tier = Literal["high", "medium", "low", "option", "not_worth_optimising"]
+# Undecided: the evidence is too weak for advice, but a test that takes a minute would tell.
+Tier = Literal["high", "medium", "low", "undecided", "option", "not_worth_optimising"]
+ADVICE_TIERS: tuple[Tier, ...] = ("high", "medium", "low")
 # safe: equal to the bit; rounding: equal up to rounding; semantic: may change learning
 Safety = Literal["safe", "rounding", "semantic"]
 Effort = Literal["minutes", "hours", "days"]

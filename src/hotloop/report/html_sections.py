@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 
 from hotloop._util.units import count, duration, percent
-from hotloop.analysis.findings import Bottleneck, Breakdown, Findings, Recommendation
+from hotloop.analysis.findings import ADVICE_TIERS, Bottleneck, Breakdown, Findings, Recommendation
 from hotloop.report import markup as m
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import words
@@ -15,6 +15,7 @@ from hotloop.report.text import (
     NOT_WORTH,
     OPTION,
     SAFETY,
+    UNDECIDED,
     gain,
     phases_text,
     rate_text,
@@ -70,7 +71,7 @@ def hero(findings: Findings, present: list[str]) -> str:
 
 def advice(findings: Findings) -> str:
     """One card for each recommendation; below them, options, and what is not worth optimising."""
-    worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier not in (NOT_WORTH, OPTION)]
+    worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier in ADVICE_TIERS]
     options = [r for r in findings.recommendations if r.tier == OPTION]
     idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
     most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
@@ -283,8 +284,8 @@ def reproduce(findings: Findings, capture: str) -> str:
     pairs = [("The run", shlex.join(findings.command))] if findings.command else []
     pairs.append(("This page", f"hotloop report {name} -o report.html"))
     pairs.append(("All figures", f"hotloop report {name} -o report.json"))
-    best = next((r for r in findings.recommendations if r.tier != NOT_WORTH and r.prove_command), None)
-    if best is not None:
-        pairs.append(("Next", best.prove_command))
+    tested_first = [r for r in findings.recommendations if r.tier in ADVICE_TIERS and r.prove_command][:1]
+    undecided = [r for r in findings.recommendations if r.tier == UNDECIDED and r.prove_command]
+    pairs += [("Next", r.prove_command) for r in (*tested_first, *undecided)]
     listed = "".join(f"<dt>{label}</dt><dd>{tested(command)}</dd>" for label, command in pairs)
     return m.section("reproduce", CONTENTS["reproduce"], "", m.panel(f'<dl class="pairs">{listed}</dl>'))

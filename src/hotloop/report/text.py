@@ -7,6 +7,7 @@ import shlex
 
 from hotloop._util.units import count, duration, percent, size
 from hotloop.analysis.findings import (
+    ADVICE_TIERS,
     Breakdown,
     Estimate,
     Findings,
@@ -28,6 +29,7 @@ MOST_GROWTH = 6
 MOST_LINES = 6
 NOT_WORTH = "not_worth_optimising"
 OPTION = "option"
+UNDECIDED = "undecided"
 SAFETY = {
     "safe": "same results",
     "rounding": "same results up to rounding",
@@ -189,7 +191,7 @@ def score_terms(findings: Findings) -> list[str]:
 def recommendations(findings: Findings, pen: Pen) -> str:
     """Ranked advice, each with its evidence, the change to make and the command that tests it."""
     found = findings.recommendations
-    worth = [(n, r) for n, r in enumerate(found, 1) if r.tier not in (NOT_WORTH, OPTION)]
+    worth = [(n, r) for n, r in enumerate(found, 1) if r.tier in ADVICE_TIERS]
     lines = [pen.heading("What to do", "best first" if worth else "")]
     if not worth:
         lines.append(pen.wrap(no_advice(findings), "  "))
@@ -397,12 +399,16 @@ def next_command(findings: Findings, pen: Pen, capture: str) -> str:
     """What to run next: test the best advice, or open the HTML report."""
     page = f"hotloop report {shlex.quote(capture) + ' ' if capture else ''}-o report.html"
     lines = [pen.heading("Next")]
-    worth = [r for r in findings.recommendations if r.tier not in (NOT_WORTH, OPTION)]
+    worth = [r for r in findings.recommendations if r.tier in ADVICE_TIERS]
     best = next((r for r in worth if r.prove_command), None)
     if best is not None:
         first, command = split_command(best.prove_command)
         said = f"# test the first advice{': ' + first if first else ''}"
         lines += [pen.dim(pen.wrap(said, "  ", "  # ")), pen.command(command, "  ")]
+    for undecided in (r for r in findings.recommendations if r.tier == UNDECIDED and r.prove_command):
+        lines.append(pen.dim(pen.wrap(f"# {undecided.title}", "  ", "  # ")))
+        lines.append(pen.command(undecided.prove_command, "  "))
+    if len(lines) > 1:
         lines.append(pen.dim("  # see the details"))
     lines.append(pen.command(page, "  "))
     return "\n".join(lines)

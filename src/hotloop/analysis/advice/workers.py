@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.advice.recommendation import PARALLEL, SERIAL, Change, about, advise, library, took
+from hotloop.analysis.advice.recommendation import (
+    HIGH,
+    PARALLEL,
+    SERIAL,
+    Change,
+    about,
+    advise,
+    library,
+    took,
+)
 from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near, tail
-from hotloop.analysis.findings import CoreTime, Recommendation
-from hotloop.analysis.utilisation import compute_threads
+from hotloop.analysis.findings import Recommendation, Tier
+from hotloop.analysis.utilisation import compute_threads, core_time
+from hotloop.capture.model import Process
 
 HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
 NETWORK = frozenset({"policy", "model", "backward", "loss", "optimizer"})
 LEAST_NETWORK = 0.2  # share of training in network code, for advice about compute threads
-CONTENTION = 0.1  # share of the time in the run queue that is strong evidence
-NO_CONTENTION = 0.02  # less than this rules contention out
-POOL_IN_USE = 0.02  # pools that are active for less do no work that matters
+POOL_IN_USE = 0.02  # share of training; pools that are active for less do no work that matters
+POOL_WAITS = 0.1  # share of training in which threads of the pool wait for a core, and
+POOL_WAITS_OF_WANTED = 0.25  # its share of the time they want one, for strong evidence
+POOL_ALWAYS_WAITS = 0.5  # share of training in which they wait that is enough on its own
+FASTEST = 0.05  # quantile of durations that stands for an undisturbed call
+LEAST_CALLS = 20  # for that quantile
+LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
+WORTH_ADVICE = 1.1  # expected speed-up; a weaker case is a test, no advice
 ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
 
 
@@ -177,7 +192,7 @@ def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
 
 
 def thread_oversubscription(run: RunView) -> Recommendation | None:
-    """Several processes compute at once, with more compute threads in all than cores granted."""
+    """Several processes compute at once, and the threads of their pools wait for a core."""
     processes = run.computing_processes
     cores = run.capture.machine.get("cores_granted")
     if len(processes) < 2 or not cores:
@@ -185,13 +200,16 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
     found = [compute_threads(process, run.capture.machine) for process in processes]
     each = [threads or 1 for threads, _ in found]
     wanted = sum(each)
-    time = run.core_time
-    if max(each) < 2 or wanted < 1.5 * cores or (time is not None and time.run_queue < NO_CONTENTION):
+    pools = [pool for process in processes if (pool := _pools_of(run, process)) is not None]
+    ran, waited = sum(pool[0] for pool in pools), sum(pool[1] for pool in pools)
+    if max(each) < 2 or wanted < 1.5 * cores or not _pools_wait(ran, waited):
         return None
     source = next(source for threads, source in found if threads == max(each))
     evidence = [
         f"{len(processes)} processes compute at the same time, each with up to {max(each)} compute threads "
         f"({source}): {wanted} threads on {cores:g} cores.",
+        f"Their pools were on a core {percent(ran)} of the time and waited for one {percent(waited)} (added "
+        "up over threads). A process waits for the slowest thread of each operation.",
         *_core_evidence(run),
     ]
     return advise(
@@ -203,40 +221,51 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
         "Set OMP_NUM_THREADS=1 before the workers start, or call torch.set_num_threads(1) in each process.",
         None,
         _one_thread(run),
-        tier="high" if time is not None and time.run_queue >= CONTENTION else "medium",
+        tier="high",
     )
 
 
 def try_one_thread(run: RunView) -> Recommendation | None:
-    """One process computes with several threads, which may hold up each other."""
+    """One process computes with several threads, which may hold up each other.
+
+    At the end of every operation, the training thread waits for the slowest thread of its pool. With a core
+    for each thread that costs a few percent or gains something; a thread of the pool that has to wait for a
+    core stops the training thread for milliseconds, thousands of times. So its waiting is the evidence.
+    """
     threads, source = run.compute_threads
     cores = run.capture.machine.get("cores_granted")
     if not cores or threads is None or threads < 2 or len(run.computing_processes) > 1:
         return None
     if run.capture.facts.get("device") is not None:
         return None  # the arithmetic runs on the device
-    time = run.core_time
-    pool = _pool_activity(time)
-    rows = [row for row in run.rows if row.category in NETWORK]
-    share = sum(row.own_share for row in rows)
     change = _one_thread(run)
-    if share < LEAST_NETWORK or (pool < POOL_IN_USE if pool is not None else not change.patch):
+    share = sum(row.own_share for row in run.rows if row.category in NETWORK)
+    pool = _pools_of(run, run.process)
+    if share < LEAST_NETWORK or (sum(pool) < POOL_IN_USE if pool is not None else not change.patch):
         return None
-    contended = time is not None and time.run_queue >= CONTENTION and pool is not None
     evidence = [
         f"Network code took {percent(share)} of training, with {threads} compute threads ({source}) on "
         f"{cores:g} cores.",
         *_core_evidence(run),
     ]
-    if time is not None and contended:
+    held_up = pool is not None and _pools_wait(*pool)
+    expected = _expected_with_one_thread(run) if held_up else 1.0
+    if pool is not None and expected >= WORTH_ADVICE:
+        if _stretch(run) >= LEAST_STRETCH:
+            evidence.append(
+                f"A typical call of the network takes {_stretch(run):.0f}x as long as the fastest ones: it "
+                "waits for the pool."
+            )
         title = (
-            f"Test one compute thread: your training thread was ready but had no core "
-            f"{percent(time.run_queue)} of the time"
+            f"Use one compute thread: the pool's threads had no core {percent(pool[1] / sum(pool))} of the "
+            "time they wanted one"
         )
-        why = "The threads of each operation compete with each other, and with other programs, for the cores."
+        why = "Your training thread waits for the slowest thread of every operation."
+        tier: Tier = "high" if expected >= HIGH else "medium"
     else:
-        title = f"Test one compute thread (now {threads})"
+        title = f"one compute thread instead of {threads} may be faster; this decides within a minute"
         why = "For small networks, sharing each operation between threads often costs more than it gains."
+        tier = "undecided"
     return advise(
         run,
         "try_one_thread",
@@ -247,8 +276,66 @@ def try_one_thread(run: RunView) -> Recommendation | None:
         "within a minute.",
         None,
         change,
-        tier="high" if contended else "low",
+        tier=tier,
+        claimed=(),
     )
+
+
+def _pools_of(run: RunView, process: Process) -> tuple[float, float] | None:
+    """Time that threads of a process's pools ran, and that they waited for a core, as shares of training.
+
+    Added up over threads; None if unknown.
+    """
+    if process is run.process:
+        time = run.core_time
+    else:
+        threads = [w.thread for w in run.workers if w.process is process]
+        time = core_time(process, max(threads, key=lambda thread: thread.wall_ns)) if threads else None
+    if time is None or time.pool_on_core is None:
+        return None
+    return time.pool_on_core, time.pool_run_queue or 0.0
+
+
+def _pools_wait(ran: float, waited: float) -> bool:
+    """Whether threads of pools waited for a core for a large part of the time they wanted one."""
+    return waited >= POOL_WAITS and waited >= POOL_WAITS_OF_WANTED * (ran + waited)
+
+
+def _network_calls(run: RunView) -> list[tuple[RegionRow, float]]:
+    """Regions of network code without others inside, and how long their fastest calls take."""
+    found = []
+    for row in run.rows:
+        fast = row.node.percentile_ns(FASTEST)
+        if row.category in NETWORK and row.end == row.number + 1 and row.calls >= LEAST_CALLS and fast:
+            found.append((row, fast))
+    return found
+
+
+def _stretch(run: RunView) -> float:
+    """Typical over fastest duration of the network's calls, weighted by their time.
+
+    A thread that only lacks a core now and then is rarely interrupted within a call as short as these.
+    """
+    calls = _network_calls(run)
+    whole = sum(row.own_ns for row, _ in calls)
+    return sum(row.own_ns * row.usual_ns / fast for row, fast in calls) / whole if whole else 1.0
+
+
+def _expected_with_one_thread(run: RunView) -> float:
+    """A rough speed-up, to decide whether it is advice: the network's calls as fast as their fastest ones.
+
+    Each would still be interrupted as often as the training thread is now.
+    """
+    time, pool = run.core_time, _pools_of(run, run.process)
+    if pool is not None and pool[1] >= POOL_ALWAYS_WAITS:
+        return HIGH  # the fastest calls may have waited as well
+    if time is None or time.on_core <= 0 or _stretch(run) < LEAST_STRETCH:
+        return 1.0
+    interrupted = (time.on_core + time.run_queue) / time.on_core
+    saved_ns = sum(
+        row.own_ns - min(row.calls * fast * interrupted, row.own_ns) for row, fast in _network_calls(run)
+    )
+    return 1 / max(1 - saved_ns / run.wall_ns, 0.01)
 
 
 def _one_thread(run: RunView) -> Change:
@@ -262,13 +349,6 @@ def _one_thread(run: RunView) -> Change:
     if torch:
         return Change(ONE_THREAD, "minutes", "rounding", "patch", variables, patch="threads")
     return Change("OMP_NUM_THREADS=1", "minutes", "rounding", "environment", variables)
-
-
-def _pool_activity(time: CoreTime | None) -> float | None:
-    """Time that threads of pools ran or wanted to run, as a share of the wall time; None if unknown."""
-    if time is None or time.pool_on_core is None:
-        return None
-    return time.pool_on_core + (time.pool_run_queue or 0.0)
 
 
 def _core_evidence(run: RunView) -> list[str]:
