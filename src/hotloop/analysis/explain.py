@@ -47,6 +47,7 @@ from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
 
+NO_TRAINING = "No training was seen: the run ended while it started up."
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
 
@@ -80,7 +81,8 @@ def explain(
         capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
     )
     training = cut_to_training(capture, phases) if phases is not None else capture
-    recommendations = recommend(training, found, advice)
+    trained = phases is None or phases.training_ns > 0
+    recommendations = recommend(training, found, advice) if trained else ()
     return replace(
         found,
         wall_ns=found.wall_ns + stood_still_ns,
@@ -134,7 +136,7 @@ def explain_without_advice(
     unknown = _unknown(recorded, driver, everything, waiting, held_up)
     reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
     return Findings(
-        headline=headline(own, driver.flat, ranked, waiting, grown),
+        headline=headline(own, driver.flat, ranked, waiting, grown) if phases.training_ns else NO_TRAINING,
         command=tuple(recorded.command),
         wall_ns=recorded.wall_ns + stood_still_ns,
         env_steps=recorded.progress.env_steps,

@@ -113,7 +113,7 @@ def _once_for_each_env(run: RunView, *, storing: bool) -> RegionRow | None:
             and row.mean_ns <= SMALL_NS
             and each >= LEAST_ITEMS
             and (near(each, run.envs, 0.35) or each > run.envs)
-            and not any(near(other.calls, run.updates) and other.calls > 1 for other in run.above(row))
+            and not run.is_learning(row)  # several updates per iteration are no work for each env
         )
 
     return _largest(run, wanted)

@@ -73,7 +73,7 @@ def _why_it_grows(row: RegionRow) -> str:
 def mostly_unnamed(run: RunView) -> Recommendation | None:
     """Much of the time is in no region."""
     share = run.driver.unattributed_ns / run.wall_ns
-    if share < 0.4 or run.lines is not None:  # sampled lines say where that time went
+    if share < 0.4 or run.process.sampling is not None:  # sampled lines say where that time goes
         return None
     return advise(
         run,
@@ -91,7 +91,7 @@ def mostly_unnamed(run: RunView) -> Recommendation | None:
 def costly_regions(run: RunView) -> Recommendation | None:
     """Regions so short that measuring them takes a noticeable share."""
     cost = run.capture.region_cost_ns
-    if not cost or not run.rows or run.lines is not None:
+    if not cost or not run.rows or run.process.sampling is not None:
         return None
     own = [(row.calls * cost / run.wall_ns, row) for row in run.rows]
     total = sum(share for share, _ in own)
@@ -119,20 +119,29 @@ def costly_regions(run: RunView) -> Recommendation | None:
     )
 
 
+def _sampled_regions(run: RunView) -> set[str]:
+    """Names of regions in which lines that other advice is about were sampled."""
+    if run.lines is None:
+        return set()
+    paths = {number for one in run.given if one.claim is not None for number in one.claim.sampled}
+    return {name for region in run.lines.region_paths_of(paths) for name in region} if paths else set()
+
+
 def leave_alone(run: RunView) -> Recommendation | None:
     """Regions not worth optimising: even if they took no time, the run would hardly be faster."""
     by_name: dict[str, list[RegionRow]] = {}
     claimed = {path for one in run.given if one.claim is not None for path in one.claim.regions}
-    named = {one.region for one in run.given}
+    named = {one.region for one in run.given} | _sampled_regions(run)
     named |= {row.name for row in run.rows if any(row.path[: len(path)] == path for path in claimed)}
     for row in run.rows:
-        if row.category != "wait" and row.name not in named and not row.is_gap:
+        if row.category not in ("wait", "hotloop") and row.name not in named and not row.is_gap:
             by_name.setdefault(row.name, []).append(row)
-    shares = {name: sum(row.own_share for row in rows) for name, rows in by_name.items()}
+    # A region that holds others is only left alone if all of it is small.
+    shares = {name: sum(row.share for row in rows) for name, rows in by_name.items()}
     low = sorted((name for name in shares if 1e-4 < shares[name] < 1 - 1 / LOW), key=lambda n: -shares[n])
     small: list[tuple[float, str, Estimate]] = []
     for name in low[:MOST_SMALL_REGIONS]:
-        gain = run.gain(by_name[name], 1.0, own=True)
+        gain = run.gain(by_name[name], 1.0)
         if gain is not None and gain.high < LOW:
             small.append((shares[name], name, gain))
     if not small:
