@@ -150,8 +150,7 @@ def off_policy(profiler: Profiler, defect: str) -> Iterator[None]:
         if defect == "store_each":
             for env in range(parts.n_envs):
                 with parts.region("replay_push"):
-                    store[place + env] = np.asarray(parts.state[env].tolist())
-                    float(parts.state[env].sum()), float(parts.state[env].max())
+                    store[place + env] = json.loads(json.dumps(parts.state[env].tolist()))
         else:
             with parts.region("replay_push"):
                 store[place : place + parts.n_envs] = parts.state
@@ -175,7 +174,7 @@ def on_policy(profiler: Profiler, defect: str) -> Iterator[None]:
             if defect == "store_each":
                 for env in range(parts.n_envs):
                     with parts.region("store_transition", "other"):
-                        rollout.append(np.asarray(parts.state[env].tolist()))
+                        rollout.append(np.array(json.loads(json.dumps(parts.state[env].tolist()))))
             else:
                 with parts.region("store_transition", "other"):
                     rollout.extend(parts.state.copy())

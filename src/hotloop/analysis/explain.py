@@ -81,7 +81,7 @@ def explain(
         capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
     )
     training = cut_to_training(capture, phases) if phases is not None else capture
-    trained = phases is None or phases.training_ns > 0
+    trained = phases is None or phases.training_ns > 0 or not phases.start_up_ns
     recommendations = recommend(training, found, advice) if trained else ()
     return replace(
         found,
@@ -133,10 +133,11 @@ def explain_without_advice(
     lines = line_samples(driver.process, driver.thread)
     own = with_contents_of_gaps(own, gaps_ns, lines, tuple(category_patterns))
     training_s = phases.training_ns / 1e9
+    trained = phases.training_ns > 0 or not phases.start_up_ns
     unknown = _unknown(recorded, driver, everything, waiting, held_up)
     reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
     return Findings(
-        headline=headline(own, driver.flat, ranked, waiting, grown) if phases.training_ns else NO_TRAINING,
+        headline=headline(own, driver.flat, ranked, waiting, grown) if trained else NO_TRAINING,
         command=tuple(recorded.command),
         wall_ns=recorded.wall_ns + stood_still_ns,
         env_steps=recorded.progress.env_steps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop._util.units import duration, percent
-from hotloop.analysis.advice.recommendation import Change, about, advise, rate, times, took
+from hotloop.analysis.advice.recommendation import Change, about, advise, library, rate, times, took
 from hotloop.analysis.advice.run_view import SYNCHRONISING, TRANSFERRING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
 
@@ -43,7 +43,12 @@ def too_many_updates(run: RunView) -> Recommendation | None:
         "This is less learning, not faster learning: compare returns after equal wall time. Fewer updates on "
         "larger batches often learn as much.",
         run.gain(rows, 1 - 1 / CUT),
-        Change("fewer gradient_steps, or a larger train_freq", "minutes", "semantic", "flag"),
+        Change(
+            "fewer gradient_steps, or a larger train_freq"
+            if library(run) == "stable_baselines3"
+            else "fewer updates per env step",
+            *("minutes", "semantic", "flag"),
+        ),
         tier="option",
         claimed=rows,
     )

@@ -15,7 +15,7 @@ from hotloop.analysis.advice.recommendation import (
 )
 from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near, tail
 from hotloop.analysis.findings import Recommendation, Tier
-from hotloop.analysis.utilisation import compute_threads, core_time
+from hotloop.analysis.utilisation import compute_threads, core_time, working_processes
 from hotloop.capture.model import Process
 
 HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
@@ -25,6 +25,8 @@ POOL_IN_USE = 0.02  # share of training; pools that are active for less do no wo
 POOL_WAITS = 0.1  # share of training in which threads of the pool wait for a core, and
 POOL_WAITS_OF_WANTED = 0.25  # its share of the time they want one, for strong evidence
 POOL_ALWAYS_WAITS = 0.5  # share of training in which they wait that is enough on its own
+FAR_TOO_MANY = 4.0  # threads for each core that are advice where the system does not report waiting
+DATA_LOAD = "data_load"  # the region around torch's DataLoader
 FASTEST = 0.05  # quantile of durations that stands for an undisturbed call
 LEAST_CALLS = 20  # for that quantile
 LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
@@ -34,9 +36,10 @@ ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THRE
 
 def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     """Handing steps to env processes costs more than the steps (SubprocVecEnv slower than DummyVecEnv)."""
-    workers = [w for w in run.workers if w.process is not run.process and w.busy_ns > 0]
+    working = {id(process) for process in working_processes(run.capture)}  # no fork server or launcher
+    workers = [w for w in run.workers if w.process is not run.process and id(w.process) in working]
     stepping = [w for w in workers if w.work_ns("environment") > 0]
-    workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns]  # no fork server
+    workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns]
     if len(workers) < 2:
         return None
     work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
@@ -160,10 +163,13 @@ def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
             evidence,
             "Use DataLoader(num_workers=0), or index a tensor that holds all the data. If you need workers, "
             "persistent_workers=True starts them only once, but shuffles in another order. Without workers "
-            "the order stays the same; random augmentations draw other numbers in another process.",
+            "the order stays the same; random augmentations draw other numbers in another process."
+            if row.name == DATA_LOAD
+            else "Load in the training process, or keep all the data in one array and index it. If you need "
+            "workers, start them once and not for every epoch.",
             run.gain([row], saved),
             Change(
-                "num_workers=0",
+                "num_workers=0" if row.name == DATA_LOAD else "no worker processes for loading",
                 effort="minutes",
                 safety="safe",
                 provable_by="flag",
@@ -202,16 +208,20 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
     wanted = sum(each)
     pools = [pool for process in processes if (pool := _pools_of(run, process)) is not None]
     ran, waited = sum(pool[0] for pool in pools), sum(pool[1] for pool in pools)
-    if max(each) < 2 or wanted < 1.5 * cores or not _pools_wait(ran, waited):
+    if max(each) < 2 or wanted < 1.5 * cores or (pools and not _pools_wait(ran, waited)):
         return None
     source = next(source for threads, source in found if threads == max(each))
     evidence = [
         f"{len(processes)} processes compute at the same time, each with up to {max(each)} compute threads "
         f"({source}): {wanted} threads on {cores:g} cores.",
-        f"Their pools were on a core {percent(ran)} of the time and waited for one {percent(waited)} (added "
-        "up over threads). A process waits for the slowest thread of each operation.",
         *_core_evidence(run),
     ]
+    if pools:
+        evidence.append(
+            f"Their pools were on a core {percent(ran)} of the time and waited for one {percent(waited)} "
+            "(added up over threads). A process waits for the slowest thread of each operation."
+        )
+    unknown: Tier = "medium" if wanted >= FAR_TOO_MANY * cores else "undecided"
     return advise(
         run,
         "thread_oversubscription",
@@ -221,7 +231,7 @@ def thread_oversubscription(run: RunView) -> Recommendation | None:
         "Set OMP_NUM_THREADS=1 before the workers start, or call torch.set_num_threads(1) in each process.",
         None,
         _one_thread(run),
-        tier="high",
+        tier="high" if pools else unknown,
     )
 
 
