@@ -248,8 +248,8 @@ def test_a_plan_that_does_not_fit_names_the_setting_that_would() -> None:
     said = plan.refusal(predicted)
     assert "10.0 KiB" in said and "replay" in said and "--capacity 350 would fit" in said
     assert predicted("capacity", 350) <= 0.95 * 4000 < predicted("capacity", 360)
-    assert MemoryPlan(plan.needs, 20_000).refusal(predicted) == ""
-    assert MemoryPlan(plan.needs, None).refusal(predicted) == ""
+    assert MemoryPlan(plan.parts, 20_000).refusal(predicted) == ""
+    assert MemoryPlan(plan.parts, None).refusal(predicted) == ""
     hopeless = MemoryPlan((MemoryEstimate("Python", 5000), MemoryEstimate("replay", 10, "capacity", 1)), 4000)
     assert "reducing capacity alone is not enough" in hopeless.refusal(lambda setting, value: 5000 + value)
     bare = MemoryPlan((MemoryEstimate("Python", 5000),), 4000)
