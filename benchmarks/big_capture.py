@@ -1,4 +1,4 @@
-"""How long does a report of a large capture take? 200 processes and 50,000 nodes by default.
+"""How long does a report on a large capture take? 200 processes and 50,000 nodes by default.
 
 Run: python benchmarks/big_capture.py [--processes 200] [--nodes 250]
 """
@@ -19,7 +19,7 @@ HOTLOOP = str(Path(sys.executable).parent / "hotloop")
 
 
 def make(folder: Path, processes: int, nodes: int) -> None:
-    """One part after another, written by the real recorder as so many processes would."""
+    """Write one part after another with the real recorder, as that many processes would."""
     for number in range(processes):
         profiler = Profiler().start(folder, join=number > 0)
         for _ in range(3):
@@ -55,7 +55,7 @@ def main() -> None:
             )
             print(f"hotloop {words[0]} {' '.join(words[2:3]):<4}{time.perf_counter() - start:>6.1f} s")
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"most memory of any of them: {peak / 1024:.0f} MiB")
+        print(f"peak memory of one command: {peak / 1024:.0f} MiB")
 
 
 if __name__ == "__main__":

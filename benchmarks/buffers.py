@@ -1,13 +1,13 @@
 """Replay buffers side by side: adding vector steps of 8 envs and sampling 256 transitions at a time.
 
-`small` are CartPole-like transitions (4 float32, one action), `frames` stacks of 4 pictures of 84 x 84
-bytes. Every library keeps the same number of transitions, in the way its documentation shows. "Copying the
-bytes" is numpy copying as many bytes as the sample holds, from one place to another, array by array: what
-a sample would cost if nothing had to be found. Rounds are interleaved and the least of many counts.
+`small` are CartPole-like transitions (4 float32, one action), `frames` are stacks of 4 pictures of 84 x 84
+bytes. Every library stores the same number of transitions, set up as its documentation shows. "Copying the
+bytes" is numpy copying as many bytes as a sample holds, array by array: the cost of a sample without looking
+anything up. Rounds are interleaved; the shortest time counts.
 
 Run: python benchmarks/buffers.py [--rounds N] [--peers-python PYTHON] [--json FILE]
-Libraries missing here (tianshou needs older versions of some packages) are measured in the interpreter
-named by --peers-python, in turns with the others.
+Libraries that are not installed here (tianshou needs older versions of some packages) are measured in the
+interpreter given by --peers-python, in turn with the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Action = Callable[[], Any]
 
 
 class Steps:
-    """Vector steps to add, made beforehand: observations, next ones, actions, rewards, flags."""
+    """Vector steps to add, generated in advance: observations, next observations, actions, rewards, flags."""
 
     def __init__(self, kind: str):
         rng = np.random.default_rng(0)
@@ -207,7 +207,7 @@ class Library:
         self.repeats = {"add": KINDS[kind]["adds"], "sample": KINDS[kind]["repeat"]}
 
     def round_s(self, what: str) -> float:
-        """Seconds for one call, the mean over a short burst."""
+        """Seconds per call, the mean over a short burst."""
         action, repeats = self.actions[what], self.repeats[what]
         action()
         began = time.perf_counter()
@@ -217,7 +217,7 @@ class Library:
 
 
 class Process:
-    """A process of its own for each library, so that none finds the heap as another left it."""
+    """A separate process for each library, so that they do not share a heap."""
 
     def __init__(self, python: str, name: str, kind: str):
         command = [python, __file__, "--serve", name, kind]
@@ -238,14 +238,14 @@ class Process:
 
 
 def serve(name: str, kind: str) -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries have things to say, too
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print to it, too
     library = Library(name, kind)
     for line in sys.stdin:
         print(library.round_s(line.strip()), file=answers, flush=True)
 
 
 def measure(kind: str, rounds: int, python: str | None) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Least seconds for one call, by library and action; and which libraries are missing."""
+    """Shortest seconds per call, by library and action; and which libraries are missing."""
     runners: dict[str, Process] = {}
     missing = []
     for name in PEERS:
@@ -298,7 +298,7 @@ def main() -> None:
         return
     from hotloop.machine.facts import cpu_name
 
-    print(f"{cpu_name()}; least of {arguments.rounds} interleaved rounds, one thread")
+    print(f"{cpu_name()}; best of {arguments.rounds} interleaved rounds, one thread")
     found = {}
     for kind in arguments.kinds:
         best, missing = measure(kind, arguments.rounds, arguments.peers_python)

@@ -1,8 +1,9 @@
-"""How far is DQN's update from its matrix products alone? One thread, least of many interleaved rounds.
+"""How far is DQN's update from its matrix products alone? One thread, best of many interleaved rounds.
 
-For each network: an update of the fused and of the torch learner on the same replay (sampling included),
-and the products it cannot do without, each by itself through torch: three passes forward (the observations,
-the next ones by network and target), and backward by weights and by inputs. Acting on 256 envs likewise.
+For each network: an update of the fused and of the torch learner on the same replay buffer (sampling
+included), and the matrix products that it needs, computed with torch: three forward passes (observations;
+next observations by network and target), and backward with respect to weights and inputs. The same for acting
+on 256 envs.
 
 Run: python benchmarks/dqn_update.py [--rounds N]
 """
@@ -56,7 +57,7 @@ def product(rows: int, depth: int, columns: int) -> Callable[[], object]:
 
 
 def products(sizes: tuple[int, ...], batch: int) -> list[tuple[int, Callable[[], object]]]:
-    """How often, and what: the products of an update."""
+    """The products of an update, each with the number of times it is computed."""
     found = []
     for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         found.append((3, product(batch, inputs, outputs)))
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{cpu_name()}; us, least of {arguments.rounds} interleaved rounds; x products\n")
+    print(f"{cpu_name()}; us, best of {arguments.rounds} interleaved rounds; x products\n")
     print(f"{'':<32}{'products':>9}{'fused':>9}{'x':>7}{'torch':>9}{'x':>7}")
     for name in NETWORKS:
         measure(name, arguments.rounds)

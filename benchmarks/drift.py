@@ -1,9 +1,9 @@
-"""How much do runs that do the same work differ, by how far apart in time they were made?
+"""How much do runs of the same work differ, depending on how far apart in time they were made?
 
-    python benchmarks/nearness.py SERIES "as it is" "control: flood off"
+    python benchmarks/drift.py SERIES "as it is" "control: flood off"
 
-SERIES is the folder of `hotloop lab run`; the variants named must do the same work. What a block is compared
-with lies in it, so this says how long a block may take, and what `neighbours` in a plan is worth.
+SERIES is the folder of `hotloop lab run`; the named variants must do the same work. Runs are compared within
+a block, so the result shows how long a block may take, and what `neighbours` in a plan gains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("series", type=Path)
-    parser.add_argument("variants", nargs="+", help="which do the same work")
+    parser.add_argument("variants", nargs="+", help="variants that do the same work")
     given = parser.parse_args()
     try:
         series = read(given.series)

@@ -1,13 +1,13 @@
-"""How fast are the environments, next to their twins, to other libraries and to what memory allows?
+"""How fast are the environments, compared with their twins, other libraries and memory bandwidth?
 
-Each contestant is a process of its own (benchmarks/programs/env_rounds.py). Rounds are short and interleaved
-in a random order, so that a busy moment of the machine hits everybody; the best round counts for steps/s,
-the median over rounds of the ratio within a round for "times as fast". Beside them stands what copying the
-bytes of a step (observation, reward, flags) takes at this machine's measured copy bandwidth: the limit
-for who writes them all anew, which an environment that touches only what changed can beat.
+Each contestant runs in a separate process (benchmarks/programs/env_rounds.py). Rounds are short and
+interleaved in random order, so that a busy moment of the machine affects all contestants. Steps/s are those
+of the best round; "times as fast" is the median of the ratios within a round. The memory limit is the time to
+copy the bytes of a step (observation, reward, flags) at this machine's measured copy bandwidth; an
+environment that writes only what changed can beat it.
 
 Run: python benchmarks/envs.py [--only cartpole,snake] [--peers-python .venv-peers/bin/python] [--json FILE]
-Peers (jumanji, envpool, PufferLib) live in a Python of their own, made by `make bench-peers`.
+Peers (jumanji, envpool, PufferLib) are in a separate Python environment, created by `make bench-peers`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from hotloop.machine.limits import limits
 
 PROGRAM = Path(__file__).parent / "programs" / "env_rounds.py"
 SIZES = (1, 64, 256, 4096)
-SMALL = (1, 64, 256)  # for what takes seconds for one step of 4096 rows
-CACHED_BYTES = 2 << 20  # what a batch may write and still stay in a cache
+SMALL = (1, 64, 256)  # for contestants that need seconds for one step of 4096 rows
+CACHED_BYTES = 2 << 20  # largest output of a batch that stays in a cache
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: `ours` at least `times` as fast as `other` at this size."""
+    """Goal: `ours` is at least `times` as fast as `other` at this size."""
 
     ours: str
     other: str
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Group:
-    """A table: the first entry is what the others are compared with."""
+    """A table; all entries are compared with the first one."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ def groups() -> list[Group]:
             (
                 Entry("cartpole", "hotloop"),
                 Entry("cartpole-same-step", "hotloop, SAME_STEP"),
-                Entry("cartpole-copies", "hotloop, copies handed out"),
+                Entry("cartpole-copies", "hotloop, returning copies"),
                 Entry("cartpole-rules", "rules.py, the twin", SMALL),
                 Entry("cartpole-sync", "Gymnasium SyncVectorEnv", SMALL),
                 Entry("cartpole-numpy", "Gymnasium CartPoleVectorEnv"),
@@ -92,14 +92,14 @@ def groups() -> list[Group]:
             "Catch, the environment to copy, env steps/s",
             (
                 Entry("catch", "hotloop"),
-                Entry("catch-copies", "hotloop, copies handed out"),
+                Entry("catch-copies", "hotloop, returning copies"),
                 Entry("catch-rules", "rules, the twin", SMALL),
                 Entry("catch-sync", "Gymnasium SyncVectorEnv over the twin", SMALL),
             ),
         ),
         Group(
             "snake",
-            "Snake, env steps/s (12 x 12 and five float planes unless said otherwise)",
+            "Snake, env steps/s (12 x 12 and five float planes unless noted otherwise)",
             (
                 Entry("snake-planes", "hotloop, five planes"),
                 Entry("snake-grid", "hotloop, 10 x 10 bytes"),
@@ -150,7 +150,7 @@ def groups() -> list[Group]:
             "Platformer and Mario, game frames/s (preprocessing: 4 frames a step, 84 x 84 gray, stack of 4)",
             (
                 Entry("platformer", "hotloop, game and preprocessing in one kernel", SMALL),
-                Entry("platformer-copies", "hotloop, the same, copies handed out", SMALL),
+                Entry("platformer-copies", "hotloop, the same, returning copies", SMALL),
                 Entry("platformer-raw", "hotloop, RGB frames 240 x 256, no preprocessing", SMALL),
                 Entry("platformer-wrappers", "Gymnasium's wrappers around our RGB frames", (1,)),
                 Entry("platformer-rules", "rules.py with plain preprocessing, the twin", (1,)),
@@ -219,13 +219,13 @@ def measure(group: Group, peers_python: str | None, rounds: int, seconds: float)
         for entry in group.entries:
             python = peers_python if entry.peer else sys.executable
             if python is None:
-                entry.missing = "no --peers-python given; `make bench-peers` makes one"
+                entry.missing = "no --peers-python given; create one with `make bench-peers`"
             else:
                 contestants.append(Contestant(entry, python, folder))
         for num_envs in SIZES:
             taking_part = [one for one in contestants if num_envs in one.entry.sizes]
             for one in taking_part:
-                one.round(num_envs, 0.01, keep=False)  # made and compiled before the rounds
+                one.round(num_envs, 0.01, keep=False)  # created and compiled before the rounds
             for _ in range(rounds):
                 order.shuffle(taking_part)
                 for one in taking_part:
@@ -235,7 +235,7 @@ def measure(group: Group, peers_python: str | None, rounds: int, seconds: float)
 
 
 def ratio(ours: Entry, other: Entry, num_envs: int) -> float | None:
-    """How many times as fast ours was: the median over rounds; None if one of them was not measured."""
+    """How many times as fast ours is: the median over rounds; None if one of the two was not measured."""
     pairs = list(zip(ours.rates.get(num_envs, []), other.rates.get(num_envs, []), strict=False))
     return statistics.median(a / b for a, b in pairs) if pairs else None
 
@@ -276,7 +276,7 @@ def print_group(group: Group) -> None:
 
 
 def print_limit(entry: Entry) -> None:
-    """A line below an entry: the limit by memory, and how far the entry is from it."""
+    """Print a line below an entry: the memory limit, and how far the entry is from it."""
     assert entry.row_bytes
     known = limits()
     rates, times = [], []
@@ -320,10 +320,10 @@ def print_targets(chosen: list[Group]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", help="groups, by name, with commas between them")
+    parser.add_argument("--only", help="names of groups, separated by commas")
     parser.add_argument("--peers-python", help="a Python that has jumanji, envpool and PufferLib")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.15, help="of each round")
+    parser.add_argument("--seconds", type=float, default=0.15, help="length of a round")
     parser.add_argument("--json", type=Path, help="write all rates to this file")
     options = parser.parse_args()
     known = groups()

@@ -1,10 +1,10 @@
-"""How fast are demonstrations, cloning and SAC, with more workers and next to other libraries?
+"""How fast are demonstrations, cloning and SAC, with more workers and compared with other libraries?
 
-Four questions, each answered by variants that run in turn, medians over the rounds:
+Four questions, each answered with variants that run in turn; results are medians over the rounds:
 
-- demos: the expert with 1 and 2 workers, the same episodes; start-up of the processes excluded.
-- loading: cloning the same samples in the same order, by index batches (fused and torch), by torch's
-  DataLoader with 0, 1 and 2 workers, and by d3rlpy and imitation where a Python with them is given.
+- demos: the expert with 1 and 2 workers, the same episodes; without start-up of the processes.
+- loading: cloning the same samples in the same order, with index batches (fused and torch), with torch's
+  DataLoader and 0, 1 and 2 workers, and with d3rlpy and imitation (if --peers-python has them).
 - envs: our SAC with 1 to 8 envs at one update per env step.
 - sb3: our SAC, fused and torch, and Stable-Baselines3's with SubprocVecEnv: same networks, same updates
   per env step.

@@ -4,9 +4,8 @@ Accuracy: programs that time themselves (programs/known_lines.py) run under `hot
 installed, under py-spy. The error is the largest difference between the sampled and the true share of a
 function in the time of its thread, in points. Chance alone gives about 50 / sqrt(samples) points.
 
-Cost: CPU time of the sampler over wall time, with one thread and with eight; and a loop with sampling
-switched on and off in turns, in random order, inside one process: CPU time of the whole process for the
-same work.
+Cost: CPU time of the sampler over wall time, with one thread and with eight; and CPU time of the whole
+process for the same work with sampling turned on and off in random order, inside one process.
 
 Run: python benchmarks/line_sampler.py [--seconds 30] [--pairs 200] [--only CASE ...] [--py-spy PROGRAM]
 """
@@ -70,7 +69,7 @@ def true_shares(file: Path) -> Shares:
 
 
 def largest_error(truth: Shares, found: Shares) -> float:
-    """In points."""
+    """Largest difference between two shares, in percentage points."""
     return 100 * max(
         abs(share - found.get(thread, {}).get(name, 0.0))
         for thread, shares in truth.items()
@@ -170,8 +169,8 @@ def work(rounds: int) -> float:
     return total
 
 
-def switched(pairs: int, sleepers: int) -> None:
-    """The same work with sampling on and off, in random order."""
+def on_and_off(pairs: int, sleepers: int) -> None:
+    """Time the same work with sampling on and off, in random order."""
     profiler = Profiler().start()
     profiler.sample_lines()
     release = threading.Event()
@@ -211,12 +210,12 @@ def main() -> None:
     parser.add_argument("--py-spy", default=shutil.which("py-spy"))
     arguments = parser.parse_args()
     if arguments.py_spy is None:
-        print("py-spy is not installed; left out (pip install 'hotloop[bench]')")
+        print("py-spy is not installed and is skipped (pip install 'hotloop[bench]')")
     accuracy(arguments.only, arguments.seconds, arguments.py_spy)
     if arguments.pairs:
         print()
         for sleepers in (0, 7):
-            switched(arguments.pairs, sleepers)
+            on_and_off(arguments.pairs, sleepers)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What does one region cost, next to its floor and to other profilers?
+"""How much does one region cost, compared with its lower limit and with other profilers?
 
-Every row is a loop around one empty region. Rounds are interleaved and short, and the least of many
-rounds counts: on a shared machine the minimum is what the code costs, the rest is other people.
-The empty loop is subtracted. Run: make bench, or python benchmarks/region_cost.py [--json FILE]
+Every row is a loop around one empty region. Rounds are interleaved and short, and the shortest counts: on a
+shared machine the minimum is the cost of the code, the rest is due to other programs. The time of an empty
+loop is subtracted. Run: make bench, or python benchmarks/region_cost.py [--json FILE]
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def loop_over(statement: str, **names: Any) -> Callable[[int], float]:
 
 
 def build_floor() -> Any:
-    """The extension that measures the floor, compiled with the compiler and flags of the core."""
+    """The extension that measures the lower limit, built with the compiler and flags of the core."""
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / f"region_floor{sysconfig.get_config_var('EXT_SUFFIX')}"
         compiler = shlex.split(sysconfig.get_config_var("CC"))
@@ -171,7 +171,7 @@ def peer_rows() -> tuple[list[Row], list[str]]:
 
 
 def measure(rows: list[Row]) -> None:
-    for row in rows:  # warm up: compile, fill caches, make nodes
+    for row in rows:  # warm-up: compile, fill caches, create nodes
         row.chunk(row.calls)
         row.best_ns = float("inf")
     for _ in range(ROUNDS):
@@ -201,7 +201,7 @@ def main() -> None:
     cost["call under cProfile"] -= cost.pop("plain call")
     limit = cost["two clock reads in C"] + cost["bare `with` on a C type"]
 
-    print(f"{cpu_name()}; least of {ROUNDS} interleaved rounds; nanoseconds for one region\n")
+    print(f"{cpu_name()}; best of {ROUNDS} interleaved rounds; nanoseconds per region\n")
     print(f"{'':<32}{'ns':>8}  {'x limit':>8}")
     for name, ns in cost.items():
         print(f"{name:<32}{ns:>8.1f}  {ns / limit:>8.2f}")

@@ -1,13 +1,15 @@
-"""What does `hotloop run` cost a training script, next to other profilers?
+"""How much does `hotloop run` slow down a training script, compared with other profilers?
 
-Three answers: what the report calls our own cost (callbacks as measured, calls x calibrated cost of one
-region); recording switched, or everything put in and taken out, inside one process, in many short segments
-in random pairs; and the script under each tool in turn, its own training time against the plain run.
+Measured in three ways: our own cost as the report gives it (measured callbacks, and calls x calibrated cost
+of a region); recording turned on and off, or everything installed and removed, inside one process, in random
+pairs of short segments; and the script's own training time under each tool in turn, relative to the plain
+run.
 Run on a quiet machine: python benchmarks/run_cost.py [--pairs 200] [--rounds 3]
 
-A segment has hundreds of stretches, from one env step or update to the next. What recording adds to each of
-them is taken as the median of all pairs: what the machine does to one segment in ten does not count, nor does
-what recording does seldom (windows: at most a thousandth by design; a look at the script's line).
+A segment consists of hundreds of stretches, each from one env step or update to the next. The cost of a
+stretch is the median over all pairs. This leaves out disturbances by other programs, and also what recording
+does only now and then (taking a window, at most a thousandth of the time by design; reading the line of the
+script).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ PROGRAMS = {
 
 
 def tools(folder: Path) -> dict[str, list[str]]:
-    """Command prefixes; those not installed are left out and named."""
+    """Command prefix of each tool."""
     return {
         "plain": [PYTHON],
         "hotloop run": [str(BIN / "hotloop"), "run", "--capture", str(folder / "capture"), "--", PYTHON],
@@ -124,12 +126,12 @@ def by_calibration() -> None:
 
 
 def by_switching(pairs: int) -> None:
-    """The change of an iteration's time: stretch by stretch, and plainly."""
-    questions = {"record": "recording switched on and off", "all": "everything put in and taken out"}
+    """How much longer an iteration takes: summed over its stretches, and as a whole."""
+    questions = {"record": "recording turned on and off", "all": "everything installed and removed"}
     for what, title in questions.items():
         print(f"{title} inside one process, {pairs} random pairs of iterations, change of time [95 %]:")
         for program, name in (("sb3", "SB3 PPO CartPole"), ("file", "PPO in one file")):
-            words = [PYTHON, str(HERE / "programs/toggle.py"), program, what, str(pairs)]
+            words = [PYTHON, str(HERE / "programs/recording_on_off.py"), program, what, str(pairs)]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
             off, on = (np.array(found[key], dtype=float) for key in ("off", "on"))  # [pair, stretch], ns
@@ -141,17 +143,17 @@ def by_switching(pairs: int) -> None:
 
 
 def change_text(change: float, low: float, high: float) -> str:
-    """In percent, with its interval."""
+    """`+1.26 % [0.18, 2.42]`."""
     return f"{100 * change:+.2f} % [{100 * low:+.2f}, {100 * high:+.2f}]"
 
 
 def robust_change(off: Times, on: Times) -> float:
-    """What recording adds to each stretch, the median of all pairs, summed; arrays [pair, stretch], ns."""
+    """Cost of recording: the median over all pairs for each stretch, summed; arrays [pair, stretch], ns."""
     return float(np.median(on - off, 0).sum() / np.median(off, 0).sum())
 
 
 def robust_interval(off: Times, on: Times, draws: int = 1000) -> tuple[float, float]:
-    """95 % interval of the robust change: pairs drawn again and again."""
+    """95 % interval of the robust change, by bootstrap over the pairs."""
     chance = np.random.default_rng(0)
     rows = chance.integers(len(off), size=(draws, len(off)))
     low, high = np.percentile([robust_change(off[r], on[r]) for r in rows], (2.5, 97.5))
@@ -160,8 +162,8 @@ def robust_interval(off: Times, on: Times, draws: int = 1000) -> tuple[float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="of each tool side by side; 0: leave that out")
-    parser.add_argument("--pairs", type=int, default=60, help="of segments; 0: leave that out")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all tools; 0 skips them")
+    parser.add_argument("--pairs", type=int, default=60, help="pairs of segments; 0 skips them")
     arguments = parser.parse_args()
     print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     by_calibration()

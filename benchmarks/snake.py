@@ -1,12 +1,12 @@
-"""Snake: how far `fast` is from its matrix products, what `fewer` gains over `original`, whether time grows.
+"""Snake: how far `fast` is from its matrix products, how variants compare, whether time per step grows.
 
-Three questions, each answered with rounds that are run in turn, medians over the rounds:
+Three questions, each answered with variants that run in turn; results are medians over the rounds:
 
-- products: time of a `fast` training over the time that the matrix products of its updates and of its acting
-  take alone, same shapes, preallocated, one thread: by the fastest of torch, numpy and our kernels. Wall time
-  is what counts; CPU time stands beside it, which other programs disturb less.
+- products: time of `fast` training over the time of its matrix products alone, of updates and acting: same
+  shapes, preallocated, one thread, with the fastest of torch, numpy and our kernels. Wall time counts; CPU
+  time, which other programs disturb less, is printed as well.
 - variants: time per env step of `original`, `fast` (the same updates) and `fewer` (a quarter of them: a
-  different amount of work), and how long the snakes get that `fast` and `fewer` train.
+  different amount of work), and the final length of snakes trained by `fast` and `fewer`.
 - growth: time per env step of `fast` after 1024 and after 5000 episodes, as an exponent of the episodes.
 
 Run: python benchmarks/snake.py [--rounds N] [--only products variants growth] [--json FILE]
@@ -47,7 +47,7 @@ Seconds = tuple[float, float]  # wall, CPU
 
 
 def trained(config: Snake, report: Callable[..., None] = lambda **work: None) -> Any:
-    """A training, kernels compiled before."""
+    """A training run with kernels compiled in advance."""
     settings, envs = dqn_config(config), make_envs(config)
     compile_kernels(settings, envs)
     done = train(settings, envs=envs, report=report)
@@ -121,7 +121,7 @@ def update_passes(state: Any, inputs: Any, times: int) -> None:
 
 
 def our_products() -> tuple[Action, Action]:
-    """Our passes forward and backward: products with bias and activation, nothing else of an update."""
+    """Our forward and backward passes: products with bias and activation, and nothing else of an update."""
     network = QNetwork(FEATURES, ACTIONS, NET_ARCH, "relu")
     settings = dqn_config(Snake(n_envs=ENVS, batch_size=BATCH))
     learner = make_learner("fused", network, settings)

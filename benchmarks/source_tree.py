@@ -1,15 +1,15 @@
-"""How easy the source tree is to find one's way in: sizes, importers, files behind an update or a verb.
+"""How easy it is to find one's way in the source tree: sizes, importers, files behind an update or a verb.
 
-    python benchmarks/house.py [FOLDER]
+    python benchmarks/source_tree.py [FOLDER]
 
-FOLDER is a checkout (default: this one). Everything is read from the imports in the source code; nothing of
-the checkout is run, so any old commit can be counted:
+FOLDER is a checkout (default: this one). Only source code is read; nothing of the checkout is run, so any old
+commit can be counted:
 
-    git worktree add --detach /tmp/before COMMIT && python benchmarks/house.py /tmp/before
+    git worktree add --detach /tmp/before COMMIT && python benchmarks/source_tree.py /tmp/before
 
 Imports count at the top of a module and in functions, but not under `if TYPE_CHECKING`. The files that a verb
-imports include modules it loads by a name such as "hotloop.cli.train_petri", but not those of programs it
-starts (`-m`) and of packages' names that load on first use.
+imports include modules it loads by name, such as "hotloop.cli.train_petri", but not those of processes that
+it starts (`-m`), nor names that a package loads on first use.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 
 UPDATES = {"PPO": "ppo", "DQN": "dqn", "SAC": "sac"}
 VERBS = ("run", "compare", "train")
-# An update goes through these parts; networks and compiled learners can be exchanged.
+# An update goes through these parts; networks and compiled learners are optional replacements.
 UPDATE_PARTS = ("hotloop.rl.train.", "hotloop.rl.buffers.")
-EXCHANGEABLE = ("hotloop.rl.train.fused", "hotloop.rl.train.networks")
+REPLACEABLE = ("hotloop.rl.train.fused", "hotloop.rl.train.networks")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def reachable(modules: dict[str, Module], start: str) -> set[str]:
 def update_files(modules: dict[str, Module], algorithm: str) -> int:
     """Files of trainers and buffers that an algorithm's file imports, directly or not, itself included."""
     found = reachable(modules, f"hotloop.rl.train.{algorithm}")
-    return sum(name.startswith(UPDATE_PARTS) and not name.startswith(EXCHANGEABLE) for name in found)
+    return sum(name.startswith(UPDATE_PARTS) and not name.startswith(REPLACEABLE) for name in found)
 
 
 def duplicate_pairs(source: Path) -> str:
@@ -140,7 +140,7 @@ def duplicate_pairs(source: Path) -> str:
     return count[1] if count else "0"
 
 
-def house(folder: Path) -> dict[str, str]:
+def count_all(folder: Path) -> dict[str, str]:
     """All figures of a checkout."""
     source = folder / "src"
     modules = read_modules(source)
@@ -166,7 +166,7 @@ def house(folder: Path) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parents[1])
-    for what, value in house(parser.parse_args().folder).items():
+    for what, value in count_all(parser.parse_args().folder).items():
         print(f"{what:<55} {value:>8}")
 
 

@@ -1,8 +1,8 @@
 """Whole training runs side by side: env steps per second at equal hyper-parameters and equal updates.
 
-Every trainer is a small program in benchmarks/programs, run in a fresh process, in turns; each says how
-many env steps and updates it did in which time and what its episodes returned. Warm-up and compilation
-are off the clock. One thread each. To add a trainer: a program, and a line in ENTRIES.
+Every trainer is a small program in benchmarks/programs, run in a fresh process; trainers take turns. Each
+prints its env steps, updates, time and mean return. Warm-up and compilation are not timed. One thread each.
+To add a trainer, write a program and add a line to ENTRIES.
 
 Run: python benchmarks/trainers.py ppo|dqn [--rounds 3] [--peers-python /path/with/jax/bin/python]
 """
@@ -34,11 +34,11 @@ class Entry:
     program: str
     arguments: tuple[str, ...] = ()
     steps: int = 102_400
-    """Env steps of a timed run; the same for all of one benchmark, so that returns can be compared."""
+    """Env steps of a timed run; the same for all trainers of a benchmark, so that returns are comparable."""
     needs: str | None = None
-    """A package that the peers' Python has; None for programs that run in this one."""
+    """Package that the program needs in --peers-python; None for programs that run in this Python."""
     baseline: bool = False
-    """The one that others are a multiple of."""
+    """Whether other trainers are given as multiples of this one."""
 
 
 ENTRIES = (
@@ -60,7 +60,7 @@ ENTRIES = (
 
 
 def run(entry: Entry, python: str, seed: int, scale: float) -> dict[str, Any] | None:
-    """What one run of the program said; None, with its last words on stderr, when it failed."""
+    """The JSON that one run of the program printed; None if it failed, with the end of its stderr shown."""
     steps = max(int(entry.steps * scale) // 1024, 2) * 1024
     command = [
         python,
@@ -94,10 +94,12 @@ def main() -> None:
     )
     parser.add_argument("benchmark", choices=sorted({entry.benchmark for entry in ENTRIES}))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of steps")
-    parser.add_argument("--only", help="entries whose name contains this")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply the number of env steps by this")
+    parser.add_argument("--only", help="only trainers whose name contains this")
     parser.add_argument(
-        "--peers-python", default=sys.executable, help="a Python with jax and PufferLib: make bench-peers"
+        "--peers-python",
+        default=sys.executable,
+        help="a Python with jax and PufferLib, from make bench-peers",
     )
     given = parser.parse_args()
 
@@ -116,12 +118,12 @@ def main() -> None:
                 runs[entry.name].append(found)
                 rate = found["env_steps"] / found["seconds"]
                 print(f"round {number + 1} {entry.name}: {rate:,.0f} steps/s", file=sys.stderr)
-    print(f"\n{given.benchmark}, {cpu_name()}, {given.rounds} rounds in turns\n")
+    print(f"\n{given.benchmark}, {cpu_name()}, {given.rounds} interleaved rounds\n")
     table(wanted, runs)
 
 
 def table(entries: list[Entry], runs: dict[str, list[dict[str, Any]]]) -> None:
-    """Median and best of the rounds; CPU time tells apart a slow trainer and a busy machine."""
+    """Print median and best of the rounds; CPU time tells a slow trainer from a busy machine."""
 
     def rates(entry: Entry, time: str) -> list[float]:
         return [one["env_steps"] / one[time] for one in runs[entry.name]]

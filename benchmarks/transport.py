@@ -1,14 +1,13 @@
-"""Experience from one process to another, side by side: hotloop's ring, what Python has, what others made.
+"""How fast does experience get from one process to another? hotloop's ring compared with Python's and others.
 
-`frames` are batches of 64 pictures of 84 x 84 bytes, `small` batches of 64 records of 64 bytes, `single` such
-records handed over one at a time. A forked producer sends as fast as it can from memory it has filled; the
-consumer, this process, ends with every byte in memory of its own and checks the number of each message, so
-a ring is charged with two copies, one on each side (`read in place`: without the second). `memcpy` is one
-process copying the same messages, one after the other, into as much memory as the ring has. Rounds are
-interleaved and the best of each counts.
+`frames` are batches of 64 pictures of 84 x 84 bytes, `small` are batches of 64 records of 64 bytes, `single`
+are such records one at a time. A forked producer sends messages from its memory as fast as it can. The
+consumer, this process, copies every message to its own memory and checks its number, so a ring is measured
+with two copies, one on each side (`read in place`: without the second). `memcpy` is one process that copies
+the same messages into as much memory as the ring has. Rounds are interleaved; the best counts.
 
 Run: python benchmarks/transport.py [--rounds N] [--peers-python PYTHON] [--json FILE]
-faster-fifo, where it is missing here, is measured in the interpreter named by --peers-python, in turns with
+If faster-fifo is not installed here, it is measured in the interpreter given by --peers-python, in turn with
 the others.
 """
 
@@ -33,25 +32,25 @@ KINDS = {
     "small": ((64, 64), 2000),
     "single": ((1, 64), 8000),
 }
-ROOM = {"frames": 8, "small": 128, "single": 4096}  # messages that can wait, for every transport
+ROOM = {"frames": 8, "small": 128, "single": 4096}  # messages that can queue, in every transport
 GOALS = {"frames": (30.0, 0.8), "small": (10.0, None), "single": (10.0, None)}
 
 
 class Transport(Protocol):
-    """One way from a producer to a consumer; made before the fork."""
+    """One way to send messages from a producer to a consumer; created before the fork."""
 
     def send(self, message: np.ndarray[Any, Any]) -> None:
         """In the producer."""
 
     def receive(self, into: np.ndarray[Any, Any]) -> int:
-        """In the consumer: the next messages, copied into its own memory; how many, at least one.
+        """In the consumer: copy the next messages to its own memory; returns their number, at least one.
 
-        As many as lie ready and fit, where the transport can do that.
+        Takes all that are ready and fit, if the transport can do that.
         """
 
 
 class HotloopRing:
-    """A ring of our own: filled in place, read in place."""
+    """Our ring: the producer writes to its memory, the consumer copies from it."""
 
     def __init__(self, kind: str):
         from hotloop.rl.collect.ring import RecordRing
@@ -70,7 +69,7 @@ class HotloopRing:
 
 
 class HotloopInPlace(HotloopRing):
-    """The same for a consumer that works on the ring's memory: it looks at every message and copies none."""
+    """The same for a consumer that works on the ring's memory: it reads every message and copies none."""
 
     def receive(self, into: np.ndarray[Any, Any]) -> int:
         rows = self.ring.peek(len(into), 10.0)
@@ -121,7 +120,7 @@ class Queue:
 
 
 class Pipe:
-    """multiprocessing.Pipe at its best: bytes without pickling, received into place."""
+    """multiprocessing.Pipe at its best: bytes without pickling, received into the final memory."""
 
     def __init__(self, kind: str):
         self.end, self.begin = FORK.Pipe(duplex=False)
@@ -137,7 +136,7 @@ class Pipe:
 class TorchQueue:
     """torch.multiprocessing.Queue: tensors in shared memory, their handles through a queue.
 
-    At most 64 wait: each is an open file, and a process may have 1024.
+    At most 64 messages queue: each is an open file, and a process may have 1024.
     """
 
     def __init__(self, kind: str):
@@ -189,7 +188,7 @@ NEEDS = {"torch.multiprocessing": "torch", "faster-fifo": "faster_fifo"}
 
 
 def made_messages(kind: str) -> np.ndarray[Any, Any]:
-    """More than can wait, because a queue pickles a message some time after it was handed over."""
+    """More messages than can queue, because a queue pickles a message some time after `put`."""
     shape = (2 * ROOM[kind], *KINDS[kind][0])
     return np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
 
@@ -200,11 +199,11 @@ def produce(way: Transport, kind: str, messages: int, received: Any) -> None:
     for number in range(messages):
         numbers[number % len(sources)][0] = number
         way.send(sources[number % len(sources)])
-    received.wait()  # torch's tensors go when their sender does
+    received.wait()  # torch's tensors are freed when their sender ends
 
 
 def seconds_of(name: str, kind: str) -> float:
-    """Seconds for a message: from the first received to the last."""
+    """Seconds per message, from the first received to the last."""
     shape, messages = KINDS[kind]
     if name == "memcpy":
         return memcpy_s(kind)
@@ -248,7 +247,7 @@ def seconds_elsewhere(python: str, name: str, kind: str) -> float:
 
 
 def measure(kind: str, rounds: int, python: str | None) -> tuple[dict[str, float], list[str]]:
-    """Least seconds a message by name, and what is missing."""
+    """Shortest seconds per message by transport, and which transports are missing."""
     best: dict[str, float] = {}
     missing = []
     for turn in range(rounds):
@@ -266,7 +265,7 @@ def show(kind: str, best: dict[str, float], missing: list[str]) -> dict[str, Any
     size = int(np.prod(KINDS[kind][0]))
     records = KINDS[kind][0][0]
     print(f"\n{kind}: messages of {records} records, {size:,} bytes")
-    print(f"{'':<24}{'MB/s':>10}{'records/s':>14}{'us a message':>14}{'hotloop is':>12}")
+    print(f"{'':<24}{'MB/s':>10}{'records/s':>14}{'us/message':>14}{'hotloop is':>12}")
     for name, seconds in best.items():
         ratio = f"{seconds / best['hotloop']:.2f} x" if name != "hotloop" else ""
         rate = f"{size / seconds / 1e6:>10,.0f}{records / seconds:>14,.0f}{seconds * 1e6:>14.1f}"

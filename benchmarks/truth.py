@@ -1,13 +1,13 @@
-"""Does the first advice of `hotloop run` name what is slow? On training scripts whose defect is known.
+"""Does the first advice of `hotloop run` name what is slow? Checked on training scripts with a known defect.
 
     python benchmarks/truth.py --set development [--cases a,b] [--rounds 5] [--quick] [--peers all]
 
 Each case in tests/truth has a slow script and a fixed twin, or a clean script. slow.py and fixed.py are run
-in random pairs, which gives the ratio that the fix is worth; hotloop records slow.py, and its report is
-judged by tests/truth/judge.py: is the defect the first recommendation, among the first three, or absent; is
-the predicted gain right; does a clean script get advice it does not need. Other profilers are judged by the
-line or function that they put first. Run on a quiet machine. Ratios are kept in ratios.json in the folder
-of --keep, and later runs add pairs until the interval is within 3 %.
+in random pairs, which gives the speed-up of the fix. hotloop records slow.py, and tests/truth/judge.py judges
+the report: is the defect the first recommendation, among the first three, or absent; is the predicted gain
+right; does a clean script get advice that it does not need. Other profilers are judged by the line or
+function that they list first. Run on a quiet machine. Ratios are kept in ratios.json in the folder given by
+--keep, and later runs add pairs until the interval is within 3 %.
 
 For the held-out cases only a summary is printed: rules must not be tuned by them.
 """
@@ -76,7 +76,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """All that is known about one case."""
+    """Everything found out about one case."""
 
     case: Case
     ratio: judging.Ratio | None
@@ -148,7 +148,7 @@ def run_script(case: Case, script: str, arguments: list[str]) -> dict[str, Any]:
 
 
 class Ratios:
-    """Pairs of speeds, in a file; those of earlier runs count as long as the scripts are the same."""
+    """Pairs of speeds in a file; those of earlier runs count as long as the scripts have not changed."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -177,7 +177,7 @@ class Ratios:
 def measure(
     case: Case, arguments: list[str], rounds: int, ratios: Ratios, problems: list[str]
 ) -> judging.Ratio | None:
-    """slow.py and fixed.py in random pairs, until the interval is narrow or the rounds are used up."""
+    """Run slow.py and fixed.py in random pairs until the interval is narrow or the rounds are used up."""
     for _ in range(rounds):
         so_far = judging.measured_ratio(ratios.pairs(case, arguments))
         if so_far is not None and so_far.narrow:
@@ -373,7 +373,7 @@ PEERS: dict[str, Callable[[Case, list[str]], tuple[str, bool]]] = {
 
 
 def peers_of(words: str) -> list[str]:
-    """The tools named on the command line; `cprofile` stands for both ways to read it, `all` for all."""
+    """The tools named on the command line; `cprofile` means both ways to read its profile."""
     names: list[str] = []
     for word in filter(None, words.split(",")):
         found = [name for name in PEERS if word == "all" or name == word or name.startswith(f"{word}-")]
@@ -428,7 +428,7 @@ def print_case(row: Row) -> None:
 
 
 def print_notes(rows: list[Row], secret: bool) -> None:
-    """What is wrong with cases and, unless they are secret, with what hotloop said about them."""
+    """Print problems with cases and, unless they are secret, what hotloop got wrong about them."""
     print()
     for row in rows:
         for problem in row.problems:

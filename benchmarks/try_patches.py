@@ -1,14 +1,14 @@
-"""What `hotloop try` says of unmodified Stable-Baselines3 scripts, and how often it errs.
+"""Verdicts of `hotloop try` on unmodified Stable-Baselines3 scripts, and how often they are wrong.
 
-For each script (default PPO and default DQN on CartPole): trials of all patches, one table of verdicts;
-then trials of eight patches that do nothing, where each `faster` or `slower` is false. The second figure
-of a table is the share of trials with at least one such word, which is to stay below 6 %: one trial has
-eight chances to err. A row of segments of patches that do nothing is also dealt out again many times, with
-a difference planted into one of the eight: how often is it found, with short segments as they are and with
-segments put together to longer ones, and how often is anything else called faster or slower?
+For each script (PPO and DQN on CartPole, default settings): trials of all patches, as a table of verdicts,
+and trials of eight patches without effect, where every `faster` or `slower` is false. The share of trials
+with at least one false verdict should stay below 6 %, although a trial can be wrong about each of eight
+patches. The segments of patches without effect are also reassigned to patches at random many times, with a
+difference planted in one of them: how often is it found, with short segments and with several joined to a
+longer one, and how often is any other patch called faster or slower?
 
 Run: python benchmarks/try_patches.py [--budget 60] [--trials 3] [--selftests 5] [--save FILE | --load FILE]
-The same on made-up machines: python benchmarks/try_patches.py --simulate 400
+On simulated machines: python benchmarks/try_patches.py --simulate 400
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ SCRIPTS = {
 HOTLOOP = Path(sys.executable).parent / "hotloop"
 PATCHES = 8
 Row = dict[str, Any]
-LENGTHS = (1, 3, 8)  # segments put together: 0.02, 0.06 and 0.16 s
+LENGTHS = (1, 3, 8)  # segments joined to one: 0.02, 0.06 and 0.16 s
 DIFFERENCES = (0.0, -0.05, -0.10, -0.20)
-TIMES = 100  # deals of each row of segments
+TIMES = 100  # random assignments of the segments
 HEAD = (
-    "| segments | any false word | 5 % found | 10 % found | 20 % found |\n| --- | ---: | ---: | ---: | ---: |"
+    "| segments | false verdict | 5 % found | 10 % found | 20 % found |\n| --- | ---: | ---: | ---: | ---: |"
 )
-# Drift from segment to segment, scatter, share of segments that are struck
+# Drift from segment to segment, scatter, share of segments with a delay
 MACHINES = {"quiet": (0.003, 0.02, 0.0), "noisy": (0.02, 0.05, 0.02), "very noisy": (0.05, 0.08, 0.05)}
 
 
-def tried(script: Path, budget_s: float, *words: str, seed: int) -> tuple[dict[str, Any], list[Row]]:
+def run_trial(script: Path, budget_s: float, *words: str, seed: int) -> tuple[dict[str, Any], list[Row]]:
     """One trial: its report, and its segments."""
     with tempfile.TemporaryDirectory() as place:
         capture = Path(place) / "capture"
@@ -63,7 +63,7 @@ def tried(script: Path, budget_s: float, *words: str, seed: int) -> tuple[dict[s
 
 
 def verdict_table(reports: Sequence[Row]) -> Iterator[str]:
-    """One line for each patch: what each trial said."""
+    """One line for each patch: the verdicts of all trials."""
     names = sorted({patch["name"] for report in reports for patch in report["patches"]})
     for name in names:
         found = [patch["verdict"] for r in reports for patch in r["patches"] if patch["name"] == name]
@@ -73,16 +73,16 @@ def verdict_table(reports: Sequence[Row]) -> Iterator[str]:
         yield f"| {name} | {says} | {', '.join(changes)} |"
     for report in reports:
         if report["together"]:
-            yield f"| together: {report['together']['name']} | {report['together']['verdict']['says']} | |"
+            yield f"| together: {report['together']['name']} | {report['together']['verdict']['summary']} | |"
 
 
 def false_share(reports: Sequence[Row]) -> tuple[int, int, int]:
-    """Trials with a false word, trials, false words, of patches that do nothing."""
+    """Trials with a false verdict, trials, and false verdicts, for patches without effect."""
     words = [[patch["verdict"]["word"] in ("faster", "slower") for patch in r["patches"]] for r in reports]
     return sum(any(row) for row in words), len(words), sum(map(sum, words))
 
 
-def dealt(rows: Sequence[Row], length: int, change: float, chance: random.Random) -> Rounds:
+def reassigned(rows: Sequence[Row], length: int, change: float, chance: random.Random) -> Rounds:
     """Segments without effect, assigned to patches at random; the first patch takes `change` longer."""
     kinds = {"cycles": "env_steps", "steps": "env_steps", "updates": "updates"}
     last, parts = rows[-1], []
@@ -107,7 +107,7 @@ def dealt(rows: Sequence[Row], length: int, change: float, chance: random.Random
 
 
 def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str]:
-    """How often a planted difference is found, and how often a word is false, by length of the segments."""
+    """How often a planted difference is found, and how often a verdict is false, by segment length."""
     for length in LENGTHS:
         cells = []
         for change in DIFFERENCES:
@@ -115,7 +115,7 @@ def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str
             for number in range(times):
                 chance = random.Random(f"{length}/{change}/{number}")
                 trial = SequentialTrial([f"nothing_{number}" for number in range(1, PATCHES + 1)])
-                trial.update(dealt(segments[number % len(segments)], length, change, chance), final=True)
+                trial.update(reassigned(segments[number % len(segments)], length, change, chance), final=True)
                 words = {row.name: row.verdict.word for row in trial.verdicts}
                 found += words["nothing_1"] == "faster" and change < 0
                 rest = [word for name, word in words.items() if name != "nothing_1" or not change]
@@ -124,8 +124,8 @@ def power(segments: Sequence[Sequence[Row]], times: int = TIMES) -> Iterator[str
         yield f"| {0.02 * length:.2f} s | {' | '.join(cells)} |"
 
 
-def made_up(noise: Sequence[float], chance: random.Random, segments: int = 2000) -> list[Row]:
-    """Segments of 0.02 s whose times drift slowly, scatter and are struck now and then."""
+def simulated_segments(noise: Sequence[float], chance: random.Random, segments: int = 2000) -> list[Row]:
+    """Segments of 0.02 s whose times drift slowly and scatter, with occasional delays."""
     slow, fast, struck = noise
     level, rows = 0.0, []
     for _ in range(segments):
@@ -137,21 +137,25 @@ def made_up(noise: Sequence[float], chance: random.Random, segments: int = 2000)
 
 
 def simulate(times: int) -> None:
-    """The table of `power` for made-up machines; every deal has a machine of its own."""
+    """The table of `power` for simulated machines, a new one for each trial."""
     for name, noise in MACHINES.items():
         print(f"\n{name}\n\n{HEAD}")
-        rows = [made_up(noise, random.Random(f"{name}/{number}")) for number in range(times)]
+        rows = [simulated_segments(noise, random.Random(f"{name}/{number}")) for number in range(times)]
         print("\n".join(power(rows, times)), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for one trial")
-    parser.add_argument("--trials", type=int, default=3, help="of all patches, for each script")
-    parser.add_argument("--selftests", type=int, default=5, help="of patches that do nothing")
-    parser.add_argument("--save", type=Path, help="keep what was measured")
-    parser.add_argument("--load", type=Path, help="print the tables of what was kept")
-    parser.add_argument("--simulate", type=int, metavar="TIMES", help="made-up machines, so many of each")
+    parser.add_argument("--trials", type=int, default=3, help="trials of all patches, per script")
+    parser.add_argument(
+        "--selftests", type=int, default=5, help="trials of patches without effect, per script"
+    )
+    parser.add_argument("--save", type=Path, help="save the measurements to this file")
+    parser.add_argument("--load", type=Path, help="print the tables of saved measurements")
+    parser.add_argument(
+        "--simulate", type=int, metavar="TIMES", help="simulate this many trials on each machine"
+    )
     args = parser.parse_args()
     if args.simulate:
         simulate(args.simulate)
@@ -173,15 +177,15 @@ def main() -> None:
         print("| patch | verdicts | change of the time per env step |\n| --- | --- | --- |")
         print("\n".join(verdict_table(data["trials"])))
         wrong, trials, words = false_share(data["selftests"])
-        false = f"{words} false words of {PATCHES * trials}, in {wrong} of {trials} trials"
-        print(f"\nPatches that do nothing: {false}.")
+        false = f"{words} false verdicts of {PATCHES * trials}, in {wrong} of {trials} trials"
+        print(f"\nPatches without effect: {false}.")
         if data["segments"]:
             print(f"\n{HEAD}")
             print("\n".join(power(data["segments"])))
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Trials and selftests in turn, so that both see the same machine."""
+    """Run trials and self-tests in turn, so that drift of the machine affects both."""
     found: dict[str, Any] = {name: {"trials": [], "selftests": [], "segments": []} for name in SCRIPTS}
     with tempfile.TemporaryDirectory() as place:
         for number in range(max(args.trials, args.selftests)):
@@ -189,9 +193,9 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
                 script = Path(place) / f"{name.lower()}.py"
                 script.write_text(text)
                 if number < args.trials:
-                    found[name]["trials"].append(tried(script, args.budget, seed=number)[0])
+                    found[name]["trials"].append(run_trial(script, args.budget, seed=number)[0])
                 if number < args.selftests:
-                    report, segments = tried(script, args.budget, "--selftest", seed=number)
+                    report, segments = run_trial(script, args.budget, "--selftest", seed=number)
                     found[name]["selftests"].append(report)
                     found[name]["segments"].append(segments)
                 print(f"{name} {number + 1} done", file=sys.stderr)

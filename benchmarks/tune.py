@@ -3,9 +3,9 @@
     python benchmarks/tune.py                # petri and snake, about 25 minutes
     python benchmarks/tune.py --workloads petri --rounds 4 --turns 16
 
-The tuner searches first. Then every setting is run, `--rounds` times in random order; the fastest is chosen.
-Luck may have helped it, so it, the settings that were found, those that were kept after their comparison, and
-the defaults are timed again, in `--turns` turns of all of them; the ratios are of the runs of one turn.
+The tuner searches first. Then every combination of settings is run `--rounds` times in random order to find
+the fastest, which may have been lucky. So it, the settings found by the tuner, those that it kept after the
+comparison, and the defaults are timed again in `--turns` turns; ratios compare runs of the same turn.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workloads", nargs="+", default=["petri", "snake"])
-    parser.add_argument("--rounds", type=int, default=8, help="of the sweep")
-    parser.add_argument("--turns", type=int, default=32, help="of the settings that matter")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of work in a run of the sweep")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds of the sweep")
+    parser.add_argument("--turns", type=int, default=32, help="turns of the final timing")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of work in a run of the sweep")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def compared(name: str, rounds: int, turns: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Tune, sweep, and say how near the one came to the other."""
+    """Tune, sweep, and compare the results."""
     progress = Progress(stream=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="hotloop-tune-") as temporary:
         place = Path(temporary)
@@ -99,7 +99,7 @@ def compared(name: str, rounds: int, turns: int, seconds: float, seed: int) -> d
 
 
 class Timing:
-    """Seconds per env step of settings, run in turns."""
+    """Times runs of different settings in turn, in seconds per env step."""
 
     def __init__(self, target: WorkloadTarget, place: Path, seconds: float, seed: int, progress: Progress):
         (place / "probes").mkdir(parents=True)
@@ -110,7 +110,7 @@ class Timing:
         self._prober.warm_up()
 
     def in_turns(self, settings: list[Settings], turns: int) -> dict[Settings, list[float]]:
-        """Of each setting, `turns` times, every turn in an order of its own."""
+        """Time every setting `turns` times; each turn has a new random order."""
         times: dict[Settings, list[float]] = {one: [] for one in settings}
         for turn in range(turns):
             order = list(settings)

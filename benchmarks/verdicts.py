@@ -1,10 +1,10 @@
-"""How often do verdicts hold on this machine, next to the usual ways of comparing two programs?
+"""How often are verdicts right on this machine, compared with the usual ways to compare two programs?
 
-Real processes: a child that counts for about 0.1 s, against itself and against one that counts 5, 10
-or 30 % further. First live comparisons, as the lab makes them. Then every run made, in the order of
-time, is used once more: a window of runs is dealt to A and B in the way each method would have run
-them, the time of a run of B being its time per count times B's counts. So all methods see the same
-machine. Run: python benchmarks/verdicts.py [--minutes 5] [--save FILE | --load FILE]
+Real processes: a child that counts for about 0.1 s, compared with itself and with one that counts 5, 10 or
+30 % further. First live comparisons, as the lab makes them. Then all runs are used once more, in order of
+time: a window of runs is assigned to A and B in the order in which each method would have run them, and the
+times of B are scaled by its extra work. So all methods see the same machine.
+Run: python benchmarks/verdicts.py [--minutes 5] [--save FILE | --load FILE]
 The simulated table of docs/verdicts.md: python benchmarks/verdicts.py --simulate 4000
 """
 
@@ -31,7 +31,7 @@ from hotloop.machine.facts import cpu_name
 from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, paired_times
 
 DIFFERENCES = (0.0, 0.05, 0.10, 0.30)  # of B's work
-LIVE_ORDER = (0.0, 0.05, 0.0, 0.10, 0.05, 0.30)  # the hard questions more often
+LIVE_ORDER = (0.0, 0.05, 0.0, 0.10, 0.05, 0.30)  # small differences more often
 SEGMENT_S = 0.1
 RUNS_PER_SIDE = 20  # of the other methods; pyperf's default number of processes
 STEP = 8  # runs from one window to the next
@@ -50,8 +50,8 @@ print(time.perf_counter() - start)
 
 
 @dataclass
-class Said:
-    """What one comparison came to: the sign it claims for B's time (0: none), and its interval."""
+class Claim:
+    """Result of one comparison: the sign of the change in time that it claims (0: none), and its interval."""
 
     sign: int
     low: float | None = None  # of B / A
@@ -64,7 +64,7 @@ class Tally:
     """Many comparisons of one kind."""
 
     truth: float  # B / A
-    said: list[Said] = field(default_factory=list)
+    said: list[Claim] = field(default_factory=list)
 
     def share(self, sign: int) -> float:
         return sum(s.sign == sign for s in self.said) / len(self.said) if self.said else math.nan
@@ -77,7 +77,7 @@ class Tally:
 
 
 def child_s(counts: int) -> float:
-    """Seconds a fresh process needs to count that far."""
+    """Seconds that a fresh process needs to count that far."""
     words = [sys.executable, "-I", "-S", "-c", CHILD, str(counts)]
     return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
@@ -88,15 +88,15 @@ def calibrate() -> int:
     return round(1_000_000 * SEGMENT_S / tries[2])
 
 
-def from_verdict(verdict: Verdict) -> Said:
+def from_verdict(verdict: Verdict) -> Claim:
     sign = {"faster": -1, "slower": 1}.get(verdict.word, 0)
     if verdict.change is None:
-        return Said(sign, runs=2 * verdict.pairs)
-    return Said(sign, 1 + verdict.change.low, 1 + verdict.change.high, 2 * verdict.pairs)
+        return Claim(sign, runs=2 * verdict.pairs)
+    return Claim(sign, 1 + verdict.change.low, 1 + verdict.change.high, 2 * verdict.pairs)
 
 
 def live(minutes: float, coins: random.Random) -> tuple[dict[float, Tally], list[float]]:
-    """Comparisons until the time is up; also the time per count of every run, in order."""
+    """Make comparisons until the time is up; also returns the time per count of every run, in order."""
     counts = calibrate()
     tallies = {d: Tally(round(counts * (1 + d)) / counts) for d in DIFFERENCES}
     rates: list[float] = []
@@ -123,12 +123,12 @@ def live(minutes: float, coins: random.Random) -> tuple[dict[float, Tally], list
     return tallies, rates
 
 
-# Each way: the runs of a window (time per count, in order), B's work against A's, coins -> what it says.
-Way = Callable[[np.ndarray, float, np.random.Generator], Said]
+# Each method: the runs of a window (time per count, in order), B's work relative to A's, coins -> its claim.
+Way = Callable[[np.ndarray, float, np.random.Generator], Claim]
 
 
-def hotloop_way(rates: np.ndarray, truth: float, coins: np.random.Generator) -> Said:
-    """Pairs side by side, coin flips, exact interval, early looks."""
+def hotloop_way(rates: np.ndarray, truth: float, coins: np.random.Generator) -> Claim:
+    """Interleaved pairs in random order, exact interval, early looks."""
     pairs = coins.permuted(rates.reshape(-1, 2), axis=1) * [1.0, truth]
     for look in RUNS.looks:
         decision = decide(pairs[:look].tolist())
@@ -142,29 +142,29 @@ def blocks(rates: np.ndarray, truth: float) -> tuple[np.ndarray, np.ndarray]:
     return rates[:RUNS_PER_SIDE], rates[RUNS_PER_SIDE : 2 * RUNS_PER_SIDE] * truth
 
 
-def means_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Said:
-    """All A, all B; a difference of the means of 3 % or more is believed."""
+def means_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Claim:
+    """All A, then all B; claims a difference if the means differ by 3 % or more."""
     a, b = blocks(rates, truth)
     ratio = b.mean() / a.mean()
-    return Said(int(np.sign(ratio - 1)) if abs(ratio - 1) >= 0.03 else 0)
+    return Claim(int(np.sign(ratio - 1)) if abs(ratio - 1) >= 0.03 else 0)
 
 
-def hyperfine_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Said:
-    """All A, all B; the ratio of the means plus or minus its propagated standard deviation."""
+def hyperfine_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Claim:
+    """All A, then all B; the ratio of the means plus or minus its propagated standard deviation."""
     a, b = blocks(rates, truth)
     ratio = b.mean() / a.mean()
     spread = ratio * math.hypot(a.std(ddof=1) / a.mean(), b.std(ddof=1) / b.mean())
     low, high = ratio - spread, ratio + spread
-    return Said(1 if low > 1 else -1 if high < 1 else 0, low, high)
+    return Claim(1 if low > 1 else -1 if high < 1 else 0, low, high)
 
 
-def pyperf_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Said:
-    """All A, all B; Student's two-sample t test at 95 %."""
+def pyperf_way(rates: np.ndarray, truth: float, _: np.random.Generator) -> Claim:
+    """All A, then all B; Student's two-sample t test at 95 %."""
     a, b = blocks(rates, truth)
     test = stats.ttest_ind(b, a)
     ends = test.confidence_interval(0.95)
     sign = int(np.sign(b.mean() - a.mean())) if test.pvalue < 0.05 else 0
-    return Said(sign, 1 + ends.low / a.mean(), 1 + ends.high / a.mean())
+    return Claim(sign, 1 + ends.low / a.mean(), 1 + ends.high / a.mean())
 
 
 WAYS: dict[str, Way] = {
@@ -176,7 +176,7 @@ WAYS: dict[str, Way] = {
 
 
 def replay(rates: list[float], seed: int) -> dict[str, dict[float, Tally]]:
-    """Every way on every window of the runs that were made."""
+    """Apply every method to every window of the runs."""
     window = 2 * RUNS.most
     series = np.array(rates)
     starts = range(0, len(series) - window + 1, STEP)
@@ -250,9 +250,9 @@ def print_simulated(repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=None, help="of the coins; random by default")
-    parser.add_argument("--save", type=Path, help="write the time per count of every run here (JSON)")
-    parser.add_argument("--load", type=Path, help="replay runs saved before instead of making new ones")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the coin flips; random by default")
+    parser.add_argument("--save", type=Path, help="write the time per count of every run to this file (JSON)")
+    parser.add_argument("--load", type=Path, help="use saved runs instead of making new ones")
     parser.add_argument("--simulate", type=int, metavar="N", help="N simulated comparisons of each kind")
     args = parser.parse_args()
     if args.simulate:

@@ -1,7 +1,7 @@
 """Behaviour cloning by another library, for benchmarks/imitate.py: `python bc_peer.py LIBRARY SAMPLES.npz`.
 
-Runs in a Python of its own that has the library; prints {"samples_per_s": ...} as its last line. Network and
-batch size are ours (64-64, 256); one thread; the first pass warms up, the second counts.
+Runs in a separate Python that has the library; prints {"samples_per_s": ...} as its last line. Network and
+batch size are ours (64-64, 256); one thread; the first pass is warm-up, the second is timed.
 """
 
 from __future__ import annotations

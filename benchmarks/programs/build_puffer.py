@@ -1,7 +1,7 @@
-"""Puts PufferLib's trainer and its CartPole and Snake, in C, into a virtual environment that has torch.
+"""Installs PufferLib's trainer and its CartPole and Snake, in C, into a virtual environment that has torch.
 
-PufferLib's own build compiles some thirty environments and fetches libraries for its pictures and physics;
-here pip only unpacks its source, and the two environments are compiled with the flags its setup.py uses.
+PufferLib's own build compiles some thirty environments and downloads libraries for rendering and physics.
+Here pip only unpacks its source, and the two environments are compiled with the flags of its setup.py.
 
 Run: python build_puffer.py VENV
 """
@@ -20,7 +20,7 @@ FLAGS = ["-shared", "-fPIC", "-O2", "-flto", "-fwrapv", "-w", "-DPLATFORM_DESKTO
 
 
 def unpacked(folder: Path) -> Path:
-    """The source as pip unpacks it; that its build then stops for want of torch or a download is expected."""
+    """The source as pip unpacks it; its build is expected to fail without torch or a download."""
     words = ["download", "--quiet", "--no-clean", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
     subprocess.run(
         [sys.executable, "-m", "pip", *words, "--dest", str(folder / "dest"), f"pufferlib=={VERSION}"],

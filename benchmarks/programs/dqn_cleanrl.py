@@ -1,4 +1,4 @@
-"""A DQN in one file in CleanRL's manner: Gymnasium's env, Stable-Baselines3's replay, one Python loop."""
+"""A DQN in one file in the style of CleanRL: Gymnasium's env, Stable-Baselines3's replay, one Python loop."""
 
 import random
 from collections import deque

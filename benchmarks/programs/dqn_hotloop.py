@@ -28,5 +28,5 @@ def config(steps: int) -> DQNConfig:
 
 train(config(s.WARM_UP))
 clock = s.Clock()
-result = train(config(given.steps))  # making env, replay and network is on the clock
+result = train(config(given.steps))  # making env, replay and network is timed, too
 clock.say(result.env_steps, result.updates, [result.mean_return or 0.0])

@@ -1,4 +1,4 @@
-"""DQN in the manner of rejax: environment, replay and learning in one jitted function, on the CPU."""
+"""DQN in the style of rejax: environment, replay and learning in one jitted function, on the CPU."""
 
 import os
 

@@ -1,9 +1,8 @@
-"""One contestant of benchmarks/envs.py in a process of its own: `python env_rounds.py NAME`.
+"""One contestant of benchmarks/envs.py in a separate process: `python env_rounds.py NAME`.
 
-Reads lines "num_envs seconds" and answers each with one line of JSON: {"steps", "seconds", "row_bytes"} for
-a round of about so many seconds, or {"missing": why}. Everything is imported when it is needed, so a Python
-without hotloop can run the peers and one without jax can run ours. Steps that only reset a row are not
-counted as steps.
+Reads lines "num_envs seconds" and answers each with one line of JSON: {"steps", "seconds", "row_bytes"} for a
+round of about that many seconds, or {"missing": reason}. Packages are imported only when needed, so a Python
+without hotloop can run the peers and one without jax can run ours. Steps that only reset a row do not count.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ Contestant = tuple[Round, int | None]  # and the bytes that a step of one row wr
 
 
 def rounds_of(step: Callable[[Any], Any], actions: Iterable[Any], steps_per_call: float) -> Round:
-    """Rounds that call `step` with one action after the other; a call counts as so many env steps."""
+    """Rounds that call `step` with one action after the other; a call counts as several env steps."""
     endless = cycle(actions)
-    step(next(endless))  # compiled before the clock runs
+    step(next(endless))  # compile before timing
     started = time.perf_counter()
     step(next(endless))
     chunk = max(1, min(2000, int(0.002 / (time.perf_counter() - started))))
@@ -45,7 +44,7 @@ def rounds_of(step: Callable[[Any], Any], actions: Iterable[Any], steps_per_call
 
 
 def gymnasium_like(env: Any, choices: int, num_envs: int, kind: Any = np.int64) -> Contestant:
-    """Random actions for a vector env; the share of steps that only reset is looked at beforehand."""
+    """Random actions for a vector env; the share of steps that only reset is measured in advance."""
     rng = np.random.default_rng(0)
     actions = [rng.integers(0, choices, num_envs).astype(kind) for _ in range(256)]
     env.reset(seed=0)
@@ -55,7 +54,7 @@ def gymnasium_like(env: Any, choices: int, num_envs: int, kind: Any = np.int64) 
 
 
 def reset_share(env: Any, actions: list[Any], num_envs: int) -> float:
-    """Of the rows stepped, those that were only reset; 0 unless the environment resets in the next step."""
+    """Share of stepped rows that were only reset; 0 unless the environment resets in the next step."""
     if "NEXT" not in str(getattr(env, "metadata", {}).get("autoreset_mode", "")):
         return 0.0
     ended, calls = 0, max(20, min(600, 20_000 // num_envs))
@@ -241,7 +240,7 @@ def ricochet(num_envs: int, **settings: Any) -> Contestant:
 
 
 def petri(num_envs: int, **settings: Any) -> Contestant:
-    """Random enabled actions, chosen beforehand by playing once, then replayed from the start again."""
+    """Random enabled actions, chosen in advance by playing once, then replayed from the start."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
     env = PetriVectorEnv(num_envs, copy=False, autoreset_mode="SameStep", **settings)
@@ -283,7 +282,7 @@ def expert_drives(num_envs: int) -> list[Any]:
 
 
 def track(num_envs: int, **settings: Any) -> Contestant:
-    """The same 256 steps again and again, each time from the reset that they belong to."""
+    """The same 256 steps over and over, each time after the reset that they belong to."""
     from hotloop.rl.envs.track.env import TrackVectorEnv
 
     env = TrackVectorEnv(num_envs, copy=False, autoreset_mode="SameStep", **settings)
@@ -361,7 +360,7 @@ def platformer_wrappers(_: int) -> Contestant:
     from hotloop.rl.envs.platformer.env import PlatformerEnv
 
     class Skip(PlatformerEnv):
-        """Four frames a step, the last one seen: Gymnasium has no wrapper for it."""
+        """Four frames per step, of which the last is observed: Gymnasium has no wrapper for it."""
 
         def step(self, action: Any) -> Any:
             total = 0.0
@@ -488,7 +487,7 @@ CONTESTANTS: dict[str, Callable[[int], Contestant]] = {
 def main() -> None:
     make = CONTESTANTS[sys.argv[1]]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries that greet on stdout greet on stderr
+    os.dup2(2, 1)  # for libraries that print to stdout
     made: dict[int, Contestant] = {}
     for line in sys.stdin:
         num_envs, seconds = int(line.split()[0]), float(line.split()[1])
@@ -498,7 +497,7 @@ def main() -> None:
             run, row_bytes = made[num_envs]
             steps, taken = run(seconds)
             answer: dict[str, Any] = {"steps": steps, "seconds": taken, "row_bytes": row_bytes}
-        except Exception as problem:  # whatever a peer raises is why it is missing
+        except Exception as problem:  # any error of a peer is the reason why it is missing
             answer = {"missing": f"{type(problem).__name__}: {problem}".splitlines()[0][:200]}
         print(json.dumps(answer), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""A PPO in one file in CleanRL's manner: Gymnasium's vector env, torch tensors, one Python loop."""
+"""A PPO in one file in the style of CleanRL: Gymnasium's vector env, torch tensors, one Python loop."""
 
 from collections import deque
 

@@ -1,7 +1,7 @@
 """PufferLib's own trainer and its own CartPole in C, at the settings all trainers have.
 
-Minibatches are whole segments of 128 steps, chosen by the size of their advantages; that is PufferLib's
-algorithm and cannot be switched off, only made even (`prio_alpha` 0).
+Batches are whole segments of 128 steps, chosen by the size of their advantages; this is part of PufferLib's
+algorithm and can only be made uniform (`prio_alpha` 0).
 """
 
 import contextlib
@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 elsewhere = tempfile.TemporaryDirectory()
-os.chdir(elsewhere.name)  # importing PufferLib leaves a link where one stands
-sys.modules["pufferlib.sweep"] = types.ModuleType("pufferlib.sweep")  # wants packages that training does not
+os.chdir(elsewhere.name)  # importing PufferLib leaves a link in the current folder
+sys.modules["pufferlib.sweep"] = types.ModuleType(
+    "pufferlib.sweep"
+)  # imports packages that training does not need
 import pufferlib.vector  # noqa: E402
 from pufferlib.ocean.cartpole.cartpole import Cartpole  # noqa: E402
 from pufferlib.pufferl import PuffeRL  # noqa: E402

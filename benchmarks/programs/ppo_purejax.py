@@ -1,4 +1,4 @@
-"""PPO in the manner of PureJaxRL: environment, rollout and learning in one jitted function, on the CPU."""
+"""PPO in the style of PureJaxRL: environment, rollout and learning in one jitted function, on the CPU."""
 
 import os
 
@@ -117,7 +117,7 @@ compiled = jax.jit(run).lower(jax.random.key(0)).compile()
 key = jax.random.key(given.seed)
 clock = s.Clock()
 lengths = jax.block_until_ready(compiled(key))
-ended = np.asarray(lengths).reshape(-1)  # by numpy: JAX would compile the selection on the clock
+ended = np.asarray(lengths).reshape(-1)  # with numpy: JAX would compile the selection while timed
 recent = ended[ended > 0][-100:]
 clock.say(
     ITERATIONS * s.ROLLOUT, ITERATIONS * s.N_EPOCHS * s.ROLLOUT // s.BATCH_SIZE, [float(x) for x in recent]

@@ -1,11 +1,12 @@
-"""One program, recorded and not recorded in turns inside one process, in random order.
+"""Runs a training loop with recording on and off in turn, in random order, inside one process.
 
-toggle.py sb3|file record|all PAIRS prints, without and with recording, the stretches of every segment in
-nanoseconds. `record` switches the recording only, and the sampling of lines with it; `all` takes everything
-out in between: also the wrappers and their callbacks. A segment is one iteration of PPO; after `all`, one
-that is not timed comes first. A stretch ends where an env begins a step or an optimizer ends one, so the
-stretches of all segments correspond to each other, and a pause of the machine spoils one of them and not the
-segment.
+    recording_on_off.py sb3|file record|all PAIRS
+
+A segment is one iteration of PPO. Prints the times of all stretches of every segment, in nanoseconds, without
+and with recording. `record` pauses and resumes the recording, including the sampling of lines; `all` also
+removes and reinstalls the wrappers with their callbacks, followed by one segment that is not timed. A stretch
+ends when an env begins a step or an optimizer has made one, so stretches of different segments can be
+compared one by one, and a pause of the machine affects one stretch instead of the whole segment.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ moments: list[int] = []
 
 
 def note_moments():
-    """Note when an env begins a step and when an optimizer has made one; before anything is wrapped."""
+    """Note when an env begins a step and when an optimizer has made one; call it before wrapping anything."""
     plain = CartPoleEnv.step
 
     def step(self, action):
@@ -42,7 +43,7 @@ def note_moments():
 
 
 class Switch:
-    """Puts recording in and takes it out."""
+    """Turns recording on and off; with `everything`, also installs and removes the wrappers."""
 
     def __init__(self, everything):
         self.everything = everything
@@ -77,7 +78,7 @@ def file_segment():
 
 
 def stretches(segment):
-    """Run it; the times between its moments. What comes before its first env step is not training."""
+    """Run the segment; returns the times between its moments, from the first env step on."""
     moments.clear()
     segment()
     return [b - a for a, b in itertools.pairwise(moments)]

@@ -1,4 +1,4 @@
-/* The least a region can cost: two reads of the clock and a bare `with` statement. Built by region_cost.py. */
+/* The lower limit of a region's cost: two clock reads and a bare `with` statement. Built by region_cost.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

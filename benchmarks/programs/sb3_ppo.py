@@ -1,4 +1,4 @@
-"""Stable-Baselines3 PPO on CartPole, as its documentation would have it; prints its training time."""
+"""Stable-Baselines3 PPO on CartPole; prints its training time."""
 
 import sys
 import time
