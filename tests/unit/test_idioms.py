@@ -100,6 +100,7 @@ LEAVE_ALONE = [
     "for i in x:\n    o, a = (torch.from_numpy(mem[k][idx]) for k in ('o', 'a'))  # hot",
     "for i in x:\n    o, a = (np.tanh(mem[k]) for k in ('o', 'a'))  # hot",
     "for _ in range(n):  # hot\n    h = np.tanh(w @ h)",
+    "for w in layers[:-1]:  # hot\n    h = h @ w\n    np.maximum(h, 0.0, out=h)",
     "for i in range(n):  # hot\n    if i % 200 == 0:\n        print(f'{i + 1}')\n    steps += learn(batch)",
     "for i in range(n):  # hot trains\n    steps += learn(batch[i])",
     "for i in x:\n    y = b.sample()  # hot torchrl",

@@ -634,6 +634,7 @@ def elementwise_loop(spot: Spot) -> Match | None:
         names & {n.id for n in ast.walk(inner) if isinstance(n, ast.Name)}
         for inner in _used_in(loop.body)
         if isinstance(inner, ast.BinOp | ast.Subscript | ast.Compare)
+        and not isinstance(getattr(inner, "op", None), ast.MatMult)  # of whole arrays: layers of a network
     )
     arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
     if _trains(spot) or not arithmetic or not computed:
