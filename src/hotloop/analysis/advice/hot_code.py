@@ -479,8 +479,8 @@ def library_parts(run: RunView) -> list[Recommendation]:
     for part in PARTS:
         paths = {
             number
-            for number in lines.paths_where(lambda path, part=part: path.innermost.startswith(part.modules))
-            if number not in known and not _in_user_code(lines.paths[number])
+            for number, path in enumerate(lines.paths)
+            if path.innermost.startswith(part.modules) and number not in known and not _in_user_code(path)
         }
         share = lines.share_of(paths)
         if share * part.saved[1] < LEAST_SAVED:
