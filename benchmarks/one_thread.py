@@ -31,7 +31,7 @@ def updates_us(width: int, batch_size: int, seconds: float) -> list[float]:
     hidden = [nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
     net = nn.Sequential(*hidden, nn.Linear(width, 4))
     optimizer, batch = torch.optim.Adam(net.parameters()), torch.randn(batch_size, 8)
-    took = []
+    took: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(took) < 5:
         begin = time.perf_counter()
