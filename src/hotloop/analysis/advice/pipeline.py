@@ -82,7 +82,9 @@ def learner_under_used(run: RunView) -> Recommendation | None:
     if busy_ns >= LEAST_BUSY * span_ns or elsewhere_ns < (1 - LEAST_BUSY) / 2 * span_ns:
         return None
     other = [row for row in _epoch_rows(run) if row.category not in {*LEARNER, "wait", "transfer"}]
-    other = sorted((row for row in other if row.name != SAMPLED), key=lambda row: -row.own_ns)
+    other = sorted((r for r in other if r.name != SAMPLED and not r.is_gap), key=lambda row: -row.own_ns)
+    if sum(row.own_ns for row in other) < elsewhere_ns / 2:
+        return None  # time in no region may be a wait, as for the workers of a library
     names = ", ".join(f"`{row.name}` {percent(row.own_ns / span_ns)}" for row in other[:3])
     return advise(
         run,
@@ -91,7 +93,7 @@ def learner_under_used(run: RunView) -> Recommendation | None:
         "The learner spends its time on other things than learning",
         [
             f"It learned for {percent(busy_ns / span_ns)} of the time (80 % is healthy) and waited for "
-            f"{percent(waiting_ns / span_ns)}; the rest went to {names or 'time in no region'}.",
+            f"{percent(waiting_ns / span_ns)}; the rest went to {names}.",
         ],
         f"Take experience in larger batches{_flag(run, '--experience-batch-size')}, save and log less often, "
         "store frames once and copy them straight into the replay buffer.",

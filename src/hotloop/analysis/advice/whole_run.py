@@ -24,8 +24,8 @@ def growing_cost(run: RunView) -> Recommendation | None:
     exponent = worst.exponent
     # Extrapolate to the first window: a list costs nothing while it is empty.
     first_ns = min(worst.late_ns * len(run.driver.windows) ** -max(exponent.low, 0.0), worst.early_ns)
-    own_ns, calls = sum(r.own_ns for r in rows), sum(r.calls for r in rows)
-    most = min(1 - calls * first_ns / own_ns, 0.98)
+    own_ns = sum(r.own_ns for r in rows)
+    most = min(1 - first_ns / _mean_ns(worst), 0.98)
     return advise(
         run,
         "growing_cost",
@@ -54,9 +54,16 @@ def _called(run: RunView, name: str) -> list[RegionRow]:
 
 
 def _extra_ns(run: RunView, found: RegionGrowth) -> float:
-    """Time beyond what the calls would have taken at their early cost."""
-    rows = _called(run, found.name)
-    return sum(row.own_ns for row in rows) - sum(row.calls for row in rows) * found.early_ns
+    """Time beyond what the calls would have taken at their early cost.
+
+    Both costs are at the usual pace of the other regions, so only their ratio can be applied to the time.
+    """
+    own_ns = sum(row.own_ns for row in _called(run, found.name))
+    return own_ns * (1 - found.early_ns / _mean_ns(found))
+
+
+def _mean_ns(found: RegionGrowth) -> float:
+    return (found.early_ns + found.late_ns) / 2
 
 
 def _why_it_grows(row: RegionRow) -> str:
