@@ -42,10 +42,10 @@ class Agent(nn.Module):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--total-timesteps", type=int, default=32768)
-    parser.add_argument("--envs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=128)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--minibatches", type=int, default=4)
+    parser.add_argument("--num-envs", type=int, default=4)
+    parser.add_argument("--num-steps", type=int, default=128)
+    parser.add_argument("--update-epochs", type=int, default=4)
+    parser.add_argument("--num-minibatches", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
@@ -53,22 +53,22 @@ if __name__ == "__main__":
     np.random.seed(args.seed)
     torch.set_num_threads(1)
     envs = gym.vector.SyncVectorEnv(
-        [lambda: gym.make("CartPole-v1") for _ in range(args.envs)],
+        [lambda: gym.make("CartPole-v1") for _ in range(args.num_envs)],
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
     )
     agent = Agent(4, 2)
     optimizer = torch.optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5)
 
-    batch = args.envs * args.steps
-    obs = torch.zeros((args.steps, args.envs, 4))
-    actions = torch.zeros((args.steps, args.envs), dtype=torch.long)
-    logprobs, rewards, dones, values = (torch.zeros((args.steps, args.envs)) for _ in range(4))
+    batch = args.num_envs * args.num_steps
+    obs = torch.zeros((args.num_steps, args.num_envs, 4))
+    actions = torch.zeros((args.num_steps, args.num_envs), dtype=torch.long)
+    logprobs, rewards, dones, values = (torch.zeros((args.num_steps, args.num_envs)) for _ in range(4))
     next_obs = torch.tensor(envs.reset(seed=args.seed)[0])
-    next_done = torch.zeros(args.envs)
+    next_done = torch.zeros(args.num_envs)
 
     began, cpu = time.perf_counter(), time.process_time()
     for _update in range(args.total_timesteps // batch):
-        for step in range(args.steps):
+        for step in range(args.num_steps):
             obs[step], dones[step] = next_obs, next_done
             with torch.no_grad():
                 action, logprob, _, value = agent(next_obs)
@@ -80,10 +80,10 @@ if __name__ == "__main__":
 
         with torch.no_grad():
             next_value = agent.critic(next_obs).flatten()
-            advantages, last = torch.zeros_like(rewards), torch.zeros(args.envs)
-            for t in reversed(range(args.steps)):
-                alive = 1.0 - (next_done if t == args.steps - 1 else dones[t + 1])
-                following = next_value if t == args.steps - 1 else values[t + 1]
+            advantages, last = torch.zeros_like(rewards), torch.zeros(args.num_envs)
+            for t in reversed(range(args.num_steps)):
+                alive = 1.0 - (next_done if t == args.num_steps - 1 else dones[t + 1])
+                following = next_value if t == args.num_steps - 1 else values[t + 1]
                 delta = rewards[t] + 0.99 * following * alive - values[t]
                 advantages[t] = last = delta + 0.99 * 0.95 * alive * last
             returns = advantages + values
@@ -96,9 +96,9 @@ if __name__ == "__main__":
             returns.reshape(-1),
         )
         order = np.arange(batch)
-        for _epoch in range(args.epochs):
+        for _epoch in range(args.update_epochs):
             np.random.shuffle(order)
-            for rows in np.split(order, args.minibatches):
+            for rows in np.split(order, args.num_minibatches):
                 b_obs, b_actions, b_logprobs, b_advantages, b_returns = (x[rows] for x in flat)
                 _, logprob, entropy, value = agent(b_obs, b_actions)
                 ratio = (logprob - b_logprobs).exp()

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--total-timesteps", type=int, default=20000)
     parser.add_argument("--learning-starts", type=int, default=500)
-    parser.add_argument("--train-every", type=int, default=4)
+    parser.add_argument("--train-frequency", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         replay.append((observation, action, float(reward), following, terminated))
         observation = env.reset()[0] if terminated or truncated else following
 
-        if step >= args.learning_starts and step % args.train_every == 0:
+        if step >= args.learning_starts and step % args.train_frequency == 0:
             rows = random.sample(replay, 64)
             obs, act, rew, nxt, end = (np.asarray(column) for column in zip(*rows, strict=True))
             with torch.no_grad():

@@ -143,7 +143,7 @@ def test_the_best_of_135_settings_is_found_in_60_s_of_probes(noise: float, least
     assert sorted(reached)[1] >= least  # all but one of ten
 
 
-def test_where_there_are_only_switches_all_are_tried_while_there_is_time() -> None:
+def test_only_choices_are_all_tried_while_there_is_time() -> None:
     ways = Space((Knob("way", ("a", "b", "c", "d", "e"), "a"),))
 
     def probe(settings: Settings) -> Probe:
@@ -170,7 +170,7 @@ def test_the_best_safe_settings_leave_semantic_ones_alone() -> None:
     assert space.is_safe(found.best_safe) and dict(found.best_safe)["threads"] in (1, 2)
 
 
-def test_switches_are_tried_one_by_one_and_the_best_is_kept() -> None:
+def test_choices_are_tried_one_by_one_and_the_best_is_kept() -> None:
     space = Space((Knob("learner", ("fused", "torch"), "auto"), Knob("loop", ("kernel",), "python"), ENVS))
     speed = {"auto": 1.0, "fused": 0.5, "torch": 3.0, "kernel": 0.5, "python": 1.0}
     clock = FakeClock()

@@ -19,7 +19,7 @@ from hotloop.tuning.time_model import Model, Probe, fit
 PROBES = 12
 FINALISTS = 6
 EXPLORE_SHARE = 0.55  # of the budget: probes before the finalists are chosen
-SWITCH_SHARE = 0.3  # of the budget: those of them that try switches
+CHOICE_SHARE = 0.3  # of the budget: those of them that try choices
 MOST_ROUNDS = 12  # before the slower half of the finalists is dropped
 HOPELESS = 1.5  # times the best time: settings this slow do not become or stay finalists
 
@@ -148,14 +148,14 @@ class Search:
     def _explore(self) -> None:
         space = self._space
         self._measure(space.current)
-        switches = self._switch_settings()
-        for at, settings in enumerate(switches):
-            if self._may_explore(SWITCH_SHARE if at else EXPLORE_SHARE):
+        choices = self._choice_settings()
+        for at, settings in enumerate(choices):
+            if self._may_explore(CHOICE_SHARE if at else EXPLORE_SHARE):
                 self._measure(settings)
-        base = dict(space.switches(self._best(lambda settings: True)))
+        base = dict(space.choices(self._best(lambda settings: True)))
         while self._may_explore():
             known = {p.settings for p in self._probes}
-            left = (settings for settings in switches if settings not in known)
+            left = (settings for settings in choices if settings not in known)
             found = self._farthest(space.with_values(space.current, **base)) or next(left, None)
             if found is None:
                 return
@@ -166,16 +166,16 @@ class Search:
         most = share * self._terms.budget_s
         return len(self._probes) < self._terms.probes and spent_s + self._cost_s() <= most
 
-    def _switch_settings(self) -> list[Settings]:
-        """All switches at their most promising value, then each other value alone, in random order."""
+    def _choice_settings(self) -> list[Settings]:
+        """All choices at their most promising value, then each other value alone, in random order."""
         space = self._space
         promising = space.with_values(
-            space.current, **{k.name: k.values[0] for k in space.knobs if k.is_switch}
+            space.current, **{k.name: k.values[0] for k in space.knobs if k.is_choice}
         )
         others = [
             space.with_values(promising, **{knob.name: value})
             for knob in space.knobs
-            if knob.is_switch
+            if knob.is_choice
             for value in knob.all_values[1:]
         ]
         self._random.shuffle(others)
@@ -183,13 +183,13 @@ class Search:
         return [s for s in found if space.allowed(dict(s)) and self._fits(s, self._probes)]
 
     def _farthest(self, base: Settings) -> Settings | None:
-        """Settings with the switches of `base` that are farthest from all probes so far.
+        """Settings with the choices of `base` that are farthest from all probes so far.
 
         The extremes of every knob come first, then the middles. None if all were probed.
         """
         legal, _ = self._legal()
         known = {p.settings for p in self._probes}
-        mine = [s for s in legal if self._space.switches(s) == self._space.switches(base) and s not in known]
+        mine = [s for s in legal if self._space.choices(s) == self._space.choices(base) and s not in known]
         if not mine:
             return None
         self._random.shuffle(mine)
@@ -201,7 +201,7 @@ class Search:
         found = []
         for name, value in settings:
             knob = self._space.knob(name)
-            if knob.is_switch:
+            if knob.is_choice:
                 continue
             low, high = (math.log(1 + int(end)) for end in (knob.all_values[0], knob.all_values[-1]))
             found.append((math.log(1 + int(value)) - low) / (high - low) if high > low else 0.0)
@@ -212,13 +212,13 @@ class Search:
     def _finalists(self) -> list[Settings]:
         """Settings with the best measured (else predicted) times, the current settings always included."""
         space, model = self._space, self._model()
-        base = space.switches(
+        base = space.choices(
             self._best(lambda settings: True)
-        )  # the model is fitted to probes with these switches
+        )  # the model is fitted to probes with these choices
         known = {p.settings for p in self._probes}
         scores: dict[Settings, float] = {}
         for settings in self._legal()[0]:
-            modelled = model is not None and space.switches(settings) == base
+            modelled = model is not None and space.choices(settings) == base
             if model is not None and modelled:
                 self._predicted[settings] = model.predict_s(settings)
             found = self._median(settings) if settings in known else self._predicted.get(settings)
@@ -303,8 +303,8 @@ class Search:
         return found, len(self._everything) - len(found)
 
     def _model(self) -> Model | None:
-        base = self._space.switches(self._best(lambda settings: True))
-        mine = [p for p in self._probes if self._space.switches(p.settings) == base]
+        base = self._space.choices(self._best(lambda settings: True))
+        mine = [p for p in self._probes if self._space.choices(p.settings) == base]
         return fit(self._space, mine, self._terms.cores)
 
 

@@ -13,8 +13,8 @@ from hotloop.capture.plan import Safety
 
 Value = int | str | bool
 # What a knob controls: number of environments, of worker processes, of torch threads, samples of a gradient
-# step; or a switch, whose effect the time model does not cover.
-Role = Literal["envs", "workers", "threads", "batch", "switch"]
+# step; or a choice, whose effect the time model does not cover.
+Role = Literal["envs", "workers", "threads", "batch", "choice"]
 Settings = tuple[tuple[str, Value], ...]  # (name, value) of each knob, in the order of the space
 
 MOST_SETTINGS = 20_000
@@ -26,10 +26,10 @@ class Knob:
 
     name: str
     values: tuple[Value, ...]
-    """Values to try: numbers in ascending order; for a switch, the most promising first."""
+    """Values to try: numbers in ascending order; for a choice, the most promising first."""
     current: Value
     """Value in use."""
-    role: Role = "switch"
+    role: Role = "choice"
     safety: Safety = "safe"
     """safe: same results; semantic: may change learning."""
     invariant: str = ""
@@ -39,16 +39,16 @@ class Knob:
         """Raise HotloopError for invalid values."""
         if not self.values:
             raise HotloopError(f"{self.name} has no values to try; list at least one.")
-        if self.role != "switch" and not all(type(v) is int and v >= 0 for v in (*self.values, self.current)):
+        if self.role != "choice" and not all(type(v) is int and v >= 0 for v in (*self.values, self.current)):
             raise HotloopError(
                 f"{self.name} is a number of {self.role}, but its values are "
                 f"{', '.join(map(str, (self.current, *self.values)))}; use whole numbers, 0 or more."
             )
 
     @property
-    def is_switch(self) -> bool:
+    def is_choice(self) -> bool:
         """Whether its values are choices instead of numbers."""
-        return self.role == "switch"
+        return self.role == "choice"
 
     @property
     def all_values(self) -> tuple[Value, ...]:
@@ -56,7 +56,7 @@ class Knob:
         if self.current in self.values:
             return self.values
         both = (self.current, *self.values)
-        return both if self.is_switch else tuple(sorted(both, key=int))
+        return both if self.is_choice else tuple(sorted(both, key=int))
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class Space:
         now = dict(self.current)
         return all(value == now[name] or self.knob(name).safety == "safe" for name, value in settings)
 
-    def switches(self, settings: Settings) -> Settings:
-        """The switches among the settings."""
-        return tuple((name, value) for name, value in settings if self.knob(name).is_switch)
+    def choices(self, settings: Settings) -> Settings:
+        """The choices among the settings."""
+        return tuple((name, value) for name, value in settings if self.knob(name).is_choice)
 
     def amount(self, settings: Settings, role: Role) -> int | None:
         """Value of the knob with that role; None if there is none."""

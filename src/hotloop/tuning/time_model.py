@@ -66,7 +66,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Model:
-    """Predicts seconds per env step; valid for settings whose switches are those of the fitted probes."""
+    """Predicts seconds per env step; valid for settings whose choices are those of the fitted probes."""
 
     space: Space
     cores: float
@@ -150,7 +150,7 @@ def split_phases(components_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def fit(space: Space, probes: Sequence[Probe], cores: float) -> Model | None:
-    """Fit a model to the probes that succeeded, all with the same switches; None if there are too few."""
+    """Fit a model to the probes that succeeded, all with the same choices; None if there are too few."""
     good = [p for p in probes if p.s_per_unit]
     if len({p.settings for p in good}) < LEAST_PROBES:
         return None

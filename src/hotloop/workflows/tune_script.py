@@ -106,9 +106,9 @@ class ScriptTarget:
         return found
 
     def _knob(self, name: str, now: str | None, listed: tuple[str, ...] | None, options: TriedValues) -> Knob:
-        role = ROLES.get(name, "switch")
+        role = ROLES.get(name, "choice")
         safety: Safety = "safe" if role in SAFE_ROLES or name in options.safe else "semantic"
-        if role == "switch":
+        if role == "choice":
             if listed is None:
                 raise HotloopError(f"{name} has no values to try; list them with --values {name}=a,b,c")
             return Knob(name, listed, now or listed[0], role, safety)
