@@ -88,7 +88,7 @@ def step_rows(
         return wrong
     push(state, actions, start, stop)
     # Rows that are over are stepped too, then reset below: cheaper than skipping them in the loops.
-    any_over = judge(
+    any_over = set_flags_and_rewards(
         state, rewards, terminated, truncated, over, elapsed, most_steps, sutton_barto, start, stop
     )
     observe(state, observations, start, stop)
@@ -167,7 +167,7 @@ def push(state: Floats, actions: NDArray[np.int64], start: int, stop: int) -> No
 
 
 @kernel
-def judge(
+def set_flags_and_rewards(
     state: Floats,
     rewards: Floats,
     terminated: Bools,

@@ -280,12 +280,12 @@ def frame_row(rows: Rows, row: int, action: int) -> int:
     falling = game[DOWN] > 0
     for number in range(game[ENEMY_COUNT]):
         meet(game, rows.enemies[row, number], falling)
-    return judge(game, x_before, time_before)
+    return end_frame(game, x_before, time_before)
 
 
 @kernel_part
-def judge(game: Any, x_before: int, time_before: int) -> int:
-    """Update clock, deaths, the flag and the infos; return the reward."""
+def end_frame(game: Any, x_before: int, time_before: int) -> int:
+    """Update the clock, deaths, the flag and the infos at the end of a frame; return its reward."""
     if game[FRAMES] % c.FRAMES_PER_TICK == 0:
         game[TIME] -= 1
     if game[TIME] == 0 or game[PY] > HEIGHT << c.UNIT_BITS:

@@ -137,7 +137,9 @@ def drive(row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: 
 
 
 @kernel
-def judge(row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: Any, settings: Any) -> float:
+def step_reward(
+    row: int, pedal: float, wheel: float, cars: Any, segments: Any, line: Any, settings: Any
+) -> float:
     """Return the reward of the last step."""
     lateral = cars[row, LATERAL] / settings[HALF_WIDTH]
     turn = heading_error(row, cars, segments, line)
@@ -190,7 +192,7 @@ def step_rows(
         elapsed[row] += 1
         crashed = abs(cars[row, LATERAL]) > settings[CRASH]
         finished = cars[row, TRAVELLED] >= settings[LAP] or elapsed[row] >= settings[MOST_STEPS]
-        rewards[row] = judge(row, pedal, wheel, cars, segments, line, settings)
+        rewards[row] = step_reward(row, pedal, wheel, cars, segments, line, settings)
         terminated[row], truncated[row] = crashed, finished and not crashed
         observe(row, cars, segments, line, observations)
         if crashed or finished:
