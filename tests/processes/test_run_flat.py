@@ -9,25 +9,21 @@ from pathlib import Path
 import hotloop
 from hotloop.capture.model import Capture
 from hotloop.capture.stats import by_name
+from tests import cli
 from tests.processes.scripts import environment
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-HOTLOOP = Path(sys.executable).parent / "hotloop"
 
 
 def both_ways(tmp_path: Path, script: str, *words: str) -> Capture:
     """Run with and without recording; the weights must be the same to the bit."""
     command = [str(EXAMPLES / script), *words]
+    env = environment("auto")
     weights = []
-    for prefix in ([sys.executable], [str(HOTLOOP), "run", "--capture", "capture"]):
-        done = subprocess.run(
-            [*prefix, *command],
-            cwd=tmp_path,
-            env=environment("auto"),
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+    for done in (
+        subprocess.run([sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True),
+        cli.hotloop("run", "--capture", "capture", *command, cwd=tmp_path, env=env),
+    ):
         assert done.returncode == 0, done.stderr
         weights.append(next(line for line in done.stdout.splitlines() if line.startswith("weights")))
     assert weights[0] == weights[1]

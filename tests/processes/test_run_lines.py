@@ -13,6 +13,7 @@ import pytest
 
 import hotloop
 from hotloop.capture.model import Process
+from tests import cli
 from tests.processes.scripts import environment
 
 HOTLOOP = Path(sys.executable).parent / "hotloop"
@@ -60,18 +61,14 @@ thread.join()
 }
 
 
-def record(tmp_path: Path, script: str, *options: str) -> tuple[Process, ...]:
+def record(
+    tmp_path: Path, script: str, *options: str, core: str = "auto", code: int = 0
+) -> tuple[Process, ...]:
     file = tmp_path / "script.py"
     file.write_text(script)
-    done = subprocess.run(
-        [str(HOTLOOP), "run", "--capture", "capture", *options, str(file)],
-        cwd=tmp_path,
-        env=environment("auto"),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["run", "--capture", "capture", *options, str(file)]
+    done = cli.hotloop(*words, cwd=tmp_path, env=environment(core))
+    assert done.returncode == code, done.stderr
     return hotloop.load(tmp_path / "capture").processes
 
 
@@ -106,35 +103,15 @@ def test_the_source_is_kept_unless_it_is_not_wanted(tmp_path: Path) -> None:
 
 
 def test_samples_survive_sigkill(tmp_path: Path) -> None:
-    file = tmp_path / "script.py"
-    file.write_text(BUSY + "import os, signal\nbusy(0.3)\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    done = subprocess.run(
-        [str(HOTLOOP), "run", "--capture", "capture", str(file)],
-        cwd=tmp_path,
-        env=environment("auto"),
-        capture_output=True,
-        timeout=200,
-    )
-    assert done.returncode == 5
-    (process,) = hotloop.load(tmp_path / "capture").processes
+    script = BUSY + "import os, signal\nbusy(0.3)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    (process,) = record(tmp_path, script, code=5)
     assert not process.closed
     assert ("busy", 7) in lines_of(process)
     assert process.scheduling is not None and len(process.scheduling)
 
 
 def test_without_the_compiled_core_a_python_thread_samples(tmp_path: Path) -> None:
-    file = tmp_path / "script.py"
-    file.write_text(SCRIPTS["one process"])
-    done = subprocess.run(
-        [str(HOTLOOP), "run", "--capture", "capture", str(file)],
-        cwd=tmp_path,
-        env=environment("python"),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    (process,) = hotloop.load(tmp_path / "capture").processes
+    (process,) = record(tmp_path, SCRIPTS["one process"], core="python")
     assert process.sampling is not None and process.sampling.biased
     assert "busy" in {function for function, _ in lines_of(process)}
 
