@@ -30,7 +30,7 @@ from hotloop.rl.train.dqn import (
 )
 from hotloop.rl.train.make_envs import make_envs
 from hotloop.rl.train.networks.q import QNetwork
-from hotloop.rl.train.runs import CheckpointError, TrainingDiverged, load_checkpoint
+from hotloop.rl.train.runs import CheckpointError, TrainingDiverged, load_checkpoint, torch_threads
 from tests.old_files import written_by_0_1
 
 QUIET = DQNConfig(quiet=True, learner="fused")
@@ -38,10 +38,8 @@ QUIET = DQNConfig(quiet=True, learner="fused")
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 def config(**words: Any) -> DQNConfig:

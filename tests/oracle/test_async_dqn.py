@@ -35,7 +35,7 @@ from hotloop.rl.train.networks.frame_q import (
     training_values,
 )
 from hotloop.rl.train.networks.space_to_depth import plain_space_to_depth, space_to_depth
-from hotloop.rl.train.runs import CheckpointError, load_checkpoint
+from hotloop.rl.train.runs import CheckpointError, load_checkpoint, torch_threads
 from tests.frame_game import make_corridor
 from tests.old_files import written_by_0_1
 
@@ -45,10 +45,8 @@ SMALL: dict[str, Any] = {"channels": (8, 8, 8), "features_dim": 16}
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 def network(batch_norm: bool = True, seed: int = 0) -> FrameQNetwork:

@@ -16,6 +16,7 @@ from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.flat import bind, lay_out, make_flat, views
 from hotloop.rl.train.fused.tiles import LANES, multiply, padded, transpose
 from hotloop.rl.train.networks.mlp import mlp
+from hotloop.rl.train.runs import torch_threads
 
 FEW = settings(derandomize=True, deadline=None, max_examples=40)
 
@@ -23,10 +24,8 @@ FEW = settings(derandomize=True, deadline=None, max_examples=40)
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Small products on two busy cores are much slower with torch's threads than without."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 @numba.njit

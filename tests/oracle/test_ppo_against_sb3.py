@@ -28,6 +28,7 @@ from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.ppo import PPOConfig, TorchLearner, loss_settings, normalize, ppo_loss
 from hotloop.rl.train.ppo import _flattened as flattened
 from hotloop.rl.train.recurrent_ppo import RecurrentLearner, RecurrentPPOConfig, SequenceBuffer
+from hotloop.rl.train.runs import torch_threads
 from hotloop.rl.workloads.ricochet_sb3 import extractor_settings
 
 N_STEPS, N_ENVS, N_ACTIONS, SEED = 12, 4, 3, 5
@@ -44,10 +45,8 @@ ALL = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 class Nothing(gymnasium.Env[Any, Any]):

@@ -21,6 +21,7 @@ from hotloop.rl.train.fused.ppo import FusedPPO
 from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.mlp import ActorCritic
 from hotloop.rl.train.ppo import Batch, PPOConfig, TorchLearner, collect_rollout, ppo_loss, train
+from hotloop.rl.train.runs import torch_threads
 
 FEW = settings(derandomize=True, deadline=None, max_examples=12)
 
@@ -28,10 +29,8 @@ FEW = settings(derandomize=True, deadline=None, max_examples=12)
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Small products on two busy cores are much slower with torch's threads than without."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield
 
 
 # ---- advantages
