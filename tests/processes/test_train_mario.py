@@ -32,6 +32,7 @@ from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
 from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.workflows.train_mario import command_of, equal_work
+from tests.cli import hotloop
 from tests.frame_game import make_corridor
 
 ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
@@ -313,16 +314,9 @@ def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
         (["--benchmark", "--benchmark-json", "nowhere/a.json"], "there is no folder"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_2(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: Any,
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "mario", *words]) == 2
-    assert sentence in capsys.readouterr().err
+def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = hotloop("train", "mario", *words, cwd=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr
 
 
 @pytest.mark.skipif(

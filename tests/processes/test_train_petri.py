@@ -21,6 +21,7 @@ from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.workloads.petri import Petri, run
 from hotloop.workflows.train_petri import command_of
+from tests.cli import hotloop
 
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--n-epochs", "2", "--batch-size", "32"]
 SCRIPTS = Path(__file__).parents[2] / "examples" / "originals" / "scripts"
@@ -192,16 +193,9 @@ def test_a_command_line_for_the_lab_says_every_setting() -> None:
         (["--compare", "--budget", "soon"], "--budget"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_2(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "petri", *words]) == 2
-    assert sentence in capsys.readouterr().err
+def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = hotloop("train", "petri", *words, cwd=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr
 
 
 def original(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,7 @@ from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
 from hotloop.measure.profiler import default
+from tests.cli import hotloop
 
 SMALL = ["--n-envs", "4", "--channels", "8", "--n-steps", "8", "--n-epochs", "1"]
 DRAWN = {f"env_rgb_draw_{part}" for part in ("grid", "walls", "robots", "target")}
@@ -135,17 +136,12 @@ def test_nothing_is_recorded_when_nothing_is_wanted(
         (["ricochet", "--profiling-report", "mine.json"], "was not written by hotloop"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_2(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], sentence: str) -> None:
     (tmp_path / "mine.json").write_text("{}")
-    assert main(["train", *words, *(["--capture", "c"] if "--no-profiling" not in words else [])]) == 2
-    assert sentence in capsys.readouterr().err and (tmp_path / "mine.json").read_text() == "{}"
+    place = ["--capture", "c"] if "--no-profiling" not in words else []
+    done = hotloop("train", *words, *place, cwd=tmp_path)
+    assert done.returncode == 2 and sentence in done.stderr
+    assert (tmp_path / "mine.json").read_text() == "{}"
 
 
 def test_ctrl_c_keeps_the_agent_and_still_explains(tmp_path: Path) -> None:
