@@ -34,7 +34,7 @@ def open_page(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)  # a busy machine is no failure
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (complaints.append("a dialog opened"), dialog.dismiss()))

@@ -194,5 +194,5 @@ def test_what_the_budget_ended_is_proven_in_real_processes(project: Path) -> Non
     (project / "train.py").write_text(slow)  # as recorded it now takes a minute
     done = hotloop("prove", "one", "1", "--set", "log-every=9", "--budget", "2s", "--json")
     found = json.loads(done.stdout)
-    assert found["at_least"] > 1.5 and found["measured"] is None
+    assert found["at_least"] > 1 and found["measured"] is None
     assert found["conclusion"].startswith("At least ")

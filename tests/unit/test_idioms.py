@@ -81,6 +81,7 @@ LEAVE_ALONE = [
     "table = {}\nfor i in x:\n    if key in table:  # hot\n        n += 1",
     "for i in x:\n    if key in table:  # hot\n        n += 1",
     "table = {}\nfor i in x:\n    table.pop(0)  # hot",
+    "while time.monotonic() < until:  # hot\n    pass",
     "queue = deque()\nfor i in x:\n    del queue[0]  # hot",
     "for i in x:\n    del batch, obs  # hot",
     "for i in x:\n    logp = probs.log()  # hot",

@@ -1130,6 +1130,8 @@ def busy_waiting(spot: Spot) -> Match | None:
     node = spot.node
     if not isinstance(node, ast.While) or not all(_does_nothing(statement) for statement in node.body):
         return None
+    if any(_reads_a_clock(inner) for inner in ast.walk(node.test)):
+        return None  # a pause: nobody can tell when it is over
     return Match(
         "busy_waiting",
         "Block until it is ready instead of asking again and again",
@@ -1140,6 +1142,11 @@ def busy_waiting(spot: Spot) -> Match | None:
         (0.5, 0.9, 1.0),
         takes="all",
     )
+
+
+def _reads_a_clock(node: ast.AST) -> bool:
+    clocks = ("time", "monotonic", "perf_counter", "process_time", "monotonic_ns", "perf_counter_ns", "time_ns")
+    return isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in clocks
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
