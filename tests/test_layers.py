@@ -157,7 +157,7 @@ def test_imports_are_found_wherever_they_hide(source: str, imported: str) -> Non
     assert imported in {found.module for found in imports_in(source)}
 
 
-def test_types_docstrings_and_programs_are_told_apart() -> None:
+def test_types_docstrings_and_programs_are_distinguished() -> None:
     (types,) = imports_in("if TYPE_CHECKING:\n    from hotloop.lab.lanes import Cores")
     assert types.types_only
     assert not imports_in('"hotloop.lab.lanes"')

@@ -175,7 +175,7 @@ def test_torch_compile_is_the_torch_learner_up_to_rounding(monkeypatch: pytest.M
         np.testing.assert_allclose(array, results[1][name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-def test_the_loop_in_a_kernel_does_what_the_loop_in_python_does() -> None:
+def test_the_compiled_loop_equals_the_python_loop() -> None:
     """To the last bit, however long: no kernel's sums depend on what it is compiled into."""
     for envs in (1, 5):
         runs = [
@@ -397,7 +397,7 @@ def test_same_seed_same_weights_other_seed_others() -> None:
 
 
 @pytest.mark.parametrize("words", [{}, {"loop": "python", "prioritized": True, "n_steps": 2}], ids=str)
-def test_a_resumed_run_goes_on_to_the_same_numbers(tmp_path: Path, words: dict[str, Any]) -> None:
+def test_a_resumed_run_ends_with_the_same_numbers(tmp_path: Path, words: dict[str, Any]) -> None:
     settings = config(
         n_envs=2,
         learning_starts=200,
@@ -474,7 +474,7 @@ def test_it_runs_without_any_compiled_kernel(capsys: pytest.CaptureFixture[str])
     assert found.stdout == capsys.readouterr().out and found.stdout.startswith("200 38 ")
 
 
-def test_a_run_that_diverges_stops_and_says_so() -> None:
+def test_a_run_that_diverges_stops_with_an_error() -> None:
     with pytest.raises(TrainingDiverged, match="loss is"):
         train(config(total_timesteps=3000, learning_rate=1e30, max_grad_norm=None, learning_starts=100))
 

@@ -69,7 +69,7 @@ def test_the_agent_comes_clearly_further_than_random_actions() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_with_other_seeds_it_does(seed: int) -> None:  # not with every seed: see docs/mario.md
+def test_it_also_learns_with_other_seeds(seed: int) -> None:  # not with every seed: see docs/mario.md
     assert_clearly_further(learn_and_evaluate(replace(LEARNER, seed=seed)))
 
 

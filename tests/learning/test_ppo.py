@@ -83,7 +83,7 @@ def test_only_allowed_actions_are_taken_and_learnt(mode: AutoresetMode, learner:
 
 
 @BOTH
-def test_a_cut_episode_is_worth_what_would_have_followed(mode: AutoresetMode) -> None:
+def test_a_truncated_episode_bootstraps_from_its_final_value(mode: AutoresetMode) -> None:
     # Reward 1 for ever, cut after 5 steps: a value of 1 / (1 - 0.9) = 10. Without bootstrapping: at most 5.
     config = PPOConfig(**SMALL, total_timesteps=50_000, gamma=0.9)
     result = train(config, envs=Endless(8, mode=mode))

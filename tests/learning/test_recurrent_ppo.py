@@ -96,7 +96,7 @@ def mean_return(network: RecurrentActorCritic, episodes: int) -> float:
 @pytest.mark.parametrize(
     "mode", [AutoresetMode.SAME_STEP, pytest.param(AutoresetMode.NEXT_STEP, marks=pytest.mark.long)]
 )
-def test_memory_solves_what_needs_memory(mode: AutoresetMode) -> None:
+def test_a_task_that_needs_memory_is_solved_with_memory(mode: AutoresetMode) -> None:
     result = run(SMALL, mode)
     assert mean_return(result.network, 200) > 0.9
     assert SMALL.total_timesteps <= result.env_steps < SMALL.total_timesteps + 16 * 16 + 1
@@ -107,7 +107,7 @@ def test_without_memory_the_same_task_stays_a_guess() -> None:
     assert abs(mean_return(result.network, 300)) < 0.3
 
 
-def test_sequences_replay_exactly_what_was_acted() -> None:
+def test_replayed_sequences_equal_the_rollout() -> None:
     policy = make_network(SMALL, (1, 16, 16), 2)
     rng = np.random.default_rng(0)
     seen = torch.from_numpy(rng.integers(0, 255, (6, 3, 1, 16, 16), dtype=np.uint8))

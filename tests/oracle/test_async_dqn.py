@@ -295,7 +295,7 @@ def test_targets_end_with_termination_only_and_use_the_target_network() -> None:
 
 
 @pytest.mark.parametrize("layout", ["plain", "fast"])
-def test_a_learner_goes_on_from_its_state_to_the_same_numbers(layout: Any) -> None:
+def test_a_learner_continues_from_its_state_with_the_same_numbers(layout: Any) -> None:
     config = settings(accumulate_grad_batches=2, layout=layout, target_every_updates=2)
     one, two = FrameLearner(network(), config), FrameLearner(network(seed=5), config)
     for seed in range(3):  # one batch is under way
@@ -355,7 +355,7 @@ def test_an_actor_takes_the_best_action_of_the_weights_it_was_given(fast: bool) 
 # ---- settings
 
 
-def test_auto_precision_is_what_the_device_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_precision_depends_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     cpu = torch.device("cpu")
     with_it, without = tmp_path / "a", tmp_path / "b"
@@ -375,7 +375,7 @@ def test_auto_precision_is_what_the_device_has(tmp_path: Path, monkeypatch: pyte
     assert choose_precision("bfloat16", cpu) == "bfloat16"
 
 
-def test_a_device_that_is_not_there_is_said_in_one_sentence() -> None:
+def test_a_missing_device_is_one_sentence() -> None:
     with pytest.raises(HotloopError, match="device='tpu' is unknown"):
         choose_device("tpu")
     if not torch.cuda.is_available():

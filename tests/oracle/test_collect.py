@@ -304,12 +304,12 @@ def test_hotloop_collect_takes_names_and_functions_with_or_without_a_seed() -> N
         ({"hang_timeout_s": 0.0}, "hang_timeout_s=0.0"),
     ],
 )
-def test_a_setup_that_cannot_be_is_one_sentence(words: dict[str, Any], said: str) -> None:
+def test_an_invalid_setup_is_one_sentence(words: dict[str, Any], said: str) -> None:
     with pytest.raises(HotloopError, match=said):
         Setup(**words)
 
 
-def test_what_an_actor_or_environment_gets_wrong_is_one_sentence() -> None:
+def test_mistakes_of_actors_and_environments_are_one_sentence() -> None:
     class Wrong(Steered):
         def act(self, observations: Any, control: float, rng: Any) -> Any:
             return np.zeros((2, 2))

@@ -12,7 +12,7 @@ from tests.oracle.test_petri_twins import NOISE, noisy_expert
 
 
 @pytest.mark.parametrize("steps", [8_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_steps_of_the_tool_are_those_of_the_compiled_path(steps: int) -> None:
+def test_steps_of_the_tool_agree_with_the_compiled_path(steps: int) -> None:
     net, config = cluster_tool(3), PetriConfig(time_limit_s=890)
     rows = 4 * len(NOISE)
     plain, turbo = (

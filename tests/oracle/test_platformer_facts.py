@@ -88,7 +88,7 @@ def test_a_jump_needs_the_button_to_come_up_first() -> None:
     assert not game.on_ground
 
 
-def test_nobody_walks_through_walls_or_back_out_of_the_picture() -> None:
+def test_the_player_cannot_pass_walls_or_leave_the_screen() -> None:
     game = meadow()
     game.tiles[7, GROUND - 1] = Tile.STONE
     hold(game, RIGHT, 100)
@@ -114,7 +114,7 @@ def jump_under(tile: Tile) -> Platformer:
     return game
 
 
-def test_what_is_hit_from_below() -> None:
+def test_blocks_hit_from_below() -> None:
     column = c.START_COLUMN
     brick = jump_under(Tile.BRICK)
     assert brick.tiles[column, GROUND - 4] == Tile.EMPTY and brick.score == c.BRICK_POINTS

@@ -166,7 +166,7 @@ def made_up_rollout() -> RolloutBuffer:
 
 
 @ALL
-def test_the_loss_is_that_of_stable_baselines3(settings: dict[str, Any]) -> None:
+def test_the_loss_equals_stable_baselines3s(settings: dict[str, Any]) -> None:
     model, network = dense_pair(settings, 1, N_STEPS * N_ENVS)
     buffer, config = made_up_rollout(), PPOConfig(**settings)
     batch = flattened(buffer)
@@ -188,7 +188,7 @@ def test_the_loss_is_that_of_stable_baselines3(settings: dict[str, Any]) -> None
 @ALL
 @pytest.mark.parametrize("kind", [TorchLearner, FusedPPO])
 @pytest.mark.parametrize(("n_epochs", "batch_size"), [(1, N_STEPS * N_ENVS), (2, 12)])
-def test_updates_are_those_of_stable_baselines3(
+def test_updates_equal_those_of_stable_baselines3(
     kind: type[TorchLearner] | type[FusedPPO], settings: dict[str, Any], n_epochs: int, batch_size: int
 ) -> None:
     model, network = dense_pair(settings, n_epochs, batch_size)
@@ -206,7 +206,7 @@ def test_updates_are_those_of_stable_baselines3(
 
 
 @ALL
-def test_recurrent_updates_are_those_of_stable_baselines3(settings: dict[str, Any]) -> None:
+def test_recurrent_updates_equal_those_of_stable_baselines3(settings: dict[str, Any]) -> None:
     # Plain convolutions: without memory a sequence is a batch of samples, as Stable-Baselines3 has them.
     space = Box(0, 255, (1, 16, 16), np.uint8)
     model = sb3_model(

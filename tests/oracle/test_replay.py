@@ -82,7 +82,7 @@ def assert_same(batch: Any, expected: dict[str, np.ndarray]) -> None:
     seed=st.integers(0, 2**31),
     item_by_item=st.booleans(),
 )
-def test_every_sample_is_that_of_the_plain_list(
+def test_every_sample_equals_the_plain_twins(
     kind: str,
     envs: int,
     slots: int,
@@ -228,7 +228,7 @@ def test_priorities_are_drawn_in_proportion() -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(leaves=st.integers(1, 70), seed=st.integers(0, 2**31), count=st.integers(1, 30))
-def test_the_tree_is_that_of_adding_everything_up(leaves: int, seed: int, count: int) -> None:
+def test_the_tree_equals_the_sum_of_everything(leaves: int, seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     fast, plain = sum_tree.make_tree(leaves), sum_tree.make_tree(leaves)
     streams = make_streams(1)
@@ -250,7 +250,7 @@ def test_the_tree_is_that_of_adding_everything_up(leaves: int, seed: int, count:
         assert (fast[fast.size // 2 + drawn] > 0).all()
 
 
-def test_a_saved_buffer_goes_on_to_the_same_samples() -> None:
+def test_a_saved_buffer_continues_with_the_same_samples() -> None:
     for alpha in (None, 0.6):
         one, _ = pair("picture", 60, 3, 2, alpha=alpha, n_steps=2)
         steps = Steps(*SPACES["picture"], 3, 9, 0.2)
@@ -309,7 +309,7 @@ def test_torch_tensors_share_the_batch() -> None:
     assert huge_bytes(5).tolist() == [0] * 5
 
 
-def test_what_does_not_fit_is_said_and_changes_nothing() -> None:
+def test_invalid_settings_and_steps_are_refused_and_change_nothing() -> None:
     space, action = SPACES["vector"]
     for words, part in (
         ({"buffer_size": 1, "n_envs": 2}, "buffer_size=1"),

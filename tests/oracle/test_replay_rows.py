@@ -68,7 +68,7 @@ def assert_same(batch: Any, expected: dict[str, np.ndarray[Any, Any]]) -> None:
     ends=st.sampled_from([0.0, 0.1, 0.5]),
     seed=st.integers(0, 2**31),
 )
-def test_every_sample_is_that_of_the_plain_list(
+def test_every_sample_equals_the_plain_twins(
     kind: str, streams: int, slots: int, stack: int, n_steps: int, padding: Any, ends: float, seed: int
 ) -> None:
     space, action = SPACES[kind]
@@ -101,7 +101,7 @@ def filled(seed: int = 0) -> tuple[ReplayBuffer, Source]:
     return buffer, source
 
 
-def test_a_saved_buffer_goes_on_with_the_same_samples() -> None:
+def test_a_saved_buffer_continues_with_the_same_samples() -> None:
     buffer, source = filled()
     state = buffer.save_state()
     other = ReplayBuffer(60, 3, *(stacked(SPACES["picture"][0], 3), SPACES["picture"][1]), frame_stack=3)
@@ -116,7 +116,7 @@ def test_a_saved_buffer_goes_on_with_the_same_samples() -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
+def test_invalid_rows_are_one_sentence_and_change_nothing() -> None:
     buffer, source = filled()
     before = buffer.save_state()
     wrong = source.rows(3)
@@ -141,7 +141,7 @@ def test_what_cannot_be_stored_is_one_sentence_and_changes_nothing() -> None:
         ReplayBuffer(60, 3, *SPACES["vector"], prioritized=Prioritized()).push_rows(headless)
 
 
-def test_rows_go_from_a_collectors_ring_to_replay_and_come_out_as_the_twin_says() -> None:
+def test_rows_from_a_collectors_ring_give_the_same_samples_as_the_twin() -> None:
     task = Task(Stacked, Steered, frame_stack=3, n_envs=2, seed=4)
     with ProcessCollector(task, Setup(collectors=2, ring_rows=32, method="fork")) as collector:
         spaces = collector.spaces

@@ -44,7 +44,7 @@ def test_a_thousand_steps_in_both_autoreset_modes(mode: AutoresetMode) -> None:
 
 @given(st.integers(7, 16), st.integers(1, 5), st.integers(0, 10**6))
 @settings(max_examples=15, deadline=None, derandomize=True)
-def test_any_size_and_seed(size: int, robots: int, seed: int) -> None:
+def test_any_size_and_seed_agree(size: int, robots: int, seed: int) -> None:
     setup = {"board_size": size, "robots": robots, "max_solution_moves": 4, "max_episode_steps": 9}
     same_for(2, 12, seed, **setup)
 
@@ -88,7 +88,7 @@ def test_resizing_is_pils_on_random_pixels(size: int) -> None:
     assert np.array_equal(picture, expected)
 
 
-def test_what_is_drawn_is_where_it_should_be() -> None:
+def test_everything_is_drawn_at_its_place() -> None:
     walls = empty_walls(8)
     picture = np.asarray(render.draw(Position(8, tuple(walls), (9, 0), 63, 1), render.OBSERVED))
     assert picture.shape == (161, 161, 3)

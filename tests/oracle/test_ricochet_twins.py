@@ -98,7 +98,7 @@ def test_steps_are_the_same_in_both_autoreset_modes(mode: AutoresetMode, steps: 
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=8, deadline=None, derandomize=True)
-def test_any_size_and_seed(size: int, robots: int, moves: int, limit: int, seed: int) -> None:
+def test_any_size_and_seed_agree(size: int, robots: int, moves: int, limit: int, seed: int) -> None:
     setup: dict[str, Any] = {
         "board_size": size,
         "robots": robots,

@@ -47,9 +47,7 @@ def check(rows: np.ndarray[Any, Any], first: int) -> None:
     capacity=st.integers(1, 9),
     moves=st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 12)), max_size=80),
 )
-def test_the_ring_does_what_a_queue_does(
-    kind: Any, capacity: int, moves: list[tuple[bool, int, int]]
-) -> None:
+def test_the_ring_behaves_like_a_queue(kind: Any, capacity: int, moves: list[tuple[bool, int, int]]) -> None:
     memory = mmap.mmap(-1, 512 + 8 * capacity)
     ring = kind.Ring(memory, 8, create=True)
     other = kind.Ring(memory, 8)
@@ -217,7 +215,7 @@ def test_waiting_ends_by_time_by_room_and_by_closing_and_is_counted(kind: Any) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bell_wakes_who_waits(kind: Any) -> None:
+def test_a_bell_wakes_all_waiters(kind: Any) -> None:
     bell = kind.Bell(mmap.mmap(-1, 64))
     seen = bell.count()
     assert not bell.wait(seen, 0.02)
@@ -247,7 +245,7 @@ def test_memory_that_does_not_fit_is_refused(kind: Any) -> None:
         RecordRing(RECORD, 0)
 
 
-def test_memory_that_cannot_be_had_is_one_sentence() -> None:
+def test_too_much_memory_is_one_sentence() -> None:
     with pytest.raises(HotloopError, match="fewer collectors"):
         RecordRing(np.dtype((np.void, 1 << 30)), 1 << 30)
 
@@ -280,7 +278,7 @@ def test_weights_are_never_torn_even_when_the_writer_is_killed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_board_hands_out_the_newest_and_says_when_there_is_none(kind: Any) -> None:
+def test_a_board_returns_the_newest_block_or_none(kind: Any) -> None:
     board = kind.Board(mmap.mmap(-1, 4096), 64, create=True)
     into = bytearray(64)
     assert board.version() == 0 and board.read(into) == 0

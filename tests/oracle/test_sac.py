@@ -56,7 +56,7 @@ def silent(**_: Any) -> None:
 # ---- losses
 
 
-def test_the_log_probability_is_that_of_a_squashed_normal() -> None:
+def test_the_log_probability_is_that_of_a_squashed_normal_distribution() -> None:
     actor = SquashedActor(3, 2, (8,), log_std_init=-0.7)
     observations, noise = torch.randn(50, 3), torch.randn(50, 2)
     actions, found = actor.sample(observations, noise)
@@ -244,7 +244,7 @@ def first_action(policy: Any) -> float:
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_a_resumed_run_goes_on_to_the_same_numbers(learner: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_numbers(learner: Any, tmp_path: Path) -> None:
     whole = replace(SMALL, learner=learner, eval_every_steps=100)
     straight = train(whole, evaluate=first_action)
     file = tmp_path / "agent"
@@ -338,7 +338,7 @@ def test_the_torch_learners_need_no_compiled_kernel() -> None:
     ("n_envs", "train_freq", "gradient_steps", "updates"),
     [(1, 1, -1, 80), (2, 1, -1, 80), (8, 1, -1, 80), (8, 5, -1, 80), (4, 1, 1, 20), (4, 2, 3, 30)],
 )
-def test_train_freq_and_gradient_steps_mean_what_they_mean_in_stable_baselines3(
+def test_train_freq_and_gradient_steps_mean_the_same_as_in_stable_baselines3(
     n_envs: int, train_freq: int, gradient_steps: int, updates: int
 ) -> None:
     config = replace(SMALL, n_envs=n_envs, train_freq=train_freq, gradient_steps=gradient_steps)
@@ -347,7 +347,7 @@ def test_train_freq_and_gradient_steps_mean_what_they_mean_in_stable_baselines3(
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_resets_are_no_steps_and_any_bounded_box_will_do(mode: AutoresetMode) -> None:
+def test_resets_do_not_count_as_steps_and_any_bounded_box_is_accepted(mode: AutoresetMode) -> None:
     """Pendulum: actions in -2 .. 2, episodes of 200 steps."""
     seen: list[np.ndarray] = []
 

@@ -162,7 +162,7 @@ def test_growth_shows_at_once_and_the_tail_stays() -> None:
     assert rules.food not in rules.body
 
 
-def test_five_planes_are_those_of_jumanji() -> None:
+def test_five_planes_equal_jumanjis() -> None:
     """Values that jumanji 1.1.2's Snake gave for this snake of six, quotients rounded twice."""
     body = [(0, 4), (0, 3), (1, 3), (2, 3), (3, 3), (4, 3)]
     env, _ = put_both({"observation": "planes5", "size": 6}, body, RIGHT, (3, 0))

@@ -152,12 +152,12 @@ def test_pictures_show_the_car_where_it_is() -> None:
         ({"target_speed": 0.0}, "above 0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_with_what_can(wrong: dict[str, Any], word: str) -> None:
+def test_invalid_settings_are_refused_with_the_allowed_values(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(HotloopError, match=word):
         TrackVectorEnv(1, **wrong)
 
 
-def test_a_control_that_is_no_number_is_refused_and_nothing_is_stepped() -> None:
+def test_an_action_that_is_not_finite_is_refused_and_nothing_is_stepped() -> None:
     env = TrackVectorEnv(3)
     env.reset(seed=0)
     before = env.save_state()

@@ -100,7 +100,7 @@ def wait_for_rows(collector: Any, enough: Any) -> Rows:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_exception_is_reported_with_its_traceback_and_the_run_goes_on(kind: str) -> None:
+def test_an_exception_is_reported_with_its_traceback_and_the_run_continues(kind: str) -> None:
     healthy = Task(Counting, Steered, seed=2)
     (bad,), _ = derive_seeds(healthy, 1, 0)
     (fresh,), _ = derive_seeds(healthy, 1, 1)
@@ -119,7 +119,7 @@ def test_an_exception_is_reported_with_its_traceback_and_the_run_goes_on(kind: s
     assert np.count_nonzero(~first["first"]) == 40, "all that was handed over before the end has arrived"
 
 
-def test_a_hang_is_ended_after_its_time_and_reported_with_the_place() -> None:
+def test_a_hang_is_ended_after_its_timeout_and_reported_with_its_traceback() -> None:
     (bad,), _ = derive_seeds(Task(Counting, Steered, seed=2), 0, 0)
     task = Task(partial(Faulty, bad_seeds=(bad,), after=20, how="hang"), Steered, seed=2)
     setup = Setup(collectors=2, method="fork", hang_timeout_s=3.0, log=lambda text: None)
@@ -131,7 +131,7 @@ def test_a_hang_is_ended_after_its_time_and_reported_with_the_place() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_waiting_for_a_slow_learner_is_no_hang(kind: str) -> None:
+def test_waiting_for_a_slow_learner_does_not_count_as_a_hang(kind: str) -> None:
     with KINDS[kind](Task(Counting, Steered), Setup(collectors=2, ring_rows=4, method="fork")) as collector:
         wait_for_rows(collector, lambda rows: len(set(rows["collector"])) == 2)
         end = time.monotonic() + PATIENCE_S
@@ -164,7 +164,7 @@ def test_a_task_that_cannot_be_sent_says_what_to_do() -> None:
         ProcessCollector(Task(lambda seed: (lock, Counting(seed))[1], Steered))
 
 
-def test_memory_that_cannot_be_had_says_what_to_do() -> None:
+def test_too_much_memory_gets_a_remedy() -> None:
     with pytest.raises(HotloopError, match="fewer collectors, a smaller ring"):
         ProcessCollector(Task(Counting, Steered), Setup(ring_rows=10**11))
 
@@ -182,7 +182,7 @@ def test_a_process_that_cannot_be_started_says_what_to_do(monkeypatch: pytest.Mo
     collector.close()
 
 
-def test_an_env_that_cannot_be_made_fails_where_the_collector_is_made() -> None:
+def test_an_env_that_cannot_be_created_fails_when_the_collector_is_created() -> None:
     with pytest.raises(ZeroDivisionError):
         ProcessCollector(Task(lambda seed: 1 // 0, Steered))
 
@@ -290,7 +290,7 @@ def test_a_program_that_forgets_to_close_ends_all_the_same(where: str) -> None:
     wait_until_gone([int(pid) for pid in out.split()])
 
 
-def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_its_main_guard_gets_one_sentence(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
         textwrap.dedent(

@@ -209,7 +209,7 @@ def test_a_disk_that_has_room_again_at_the_end_loses_nothing(core: CoreName, sma
     assert capture.processes[0].warnings == ()
 
 
-def test_a_folder_that_cannot_be_written_costs_a_warning(core: CoreName, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_warning(core: CoreName, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="in memory only"):
         profiler = hotloop.Profiler(core_name=core).start(tmp_path / "file" / "capture")
@@ -234,7 +234,7 @@ def test_an_existing_capture_is_never_overwritten(core: CoreName, tmp_path: Path
     assert hotloop.load(tmp_path / "capture").tree.children[0].calls == 1
 
 
-def test_on_a_network_file_system_the_live_part_is_elsewhere(core: CoreName, tmp_path: Path) -> None:
+def test_on_a_network_file_system_the_live_part_is_local(core: CoreName, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
     profiler = hotloop.Profiler(core_name=core).start(tmp_path / "capture", live_folder=live)

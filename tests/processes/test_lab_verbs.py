@@ -71,7 +71,7 @@ def test_growth_with_size_is_fitted_and_the_region_that_grows_is_named(project: 
     assert "whole numbers" in hotloop("scale", "--sizes", "few", "--", "true", "{n}", code=2).stderr
 
 
-def test_a_recommendation_is_proven_and_the_proof_lies_in_the_capture(project: Path) -> None:
+def test_a_recommendation_is_proven_and_the_proof_is_saved_in_the_capture(project: Path) -> None:
     env = environment() | {"HOTLOOP_CAPTURE": "one"}
     words = [sys.executable, "train.py"]
     subprocess.run(words, env=env, check=True, timeout=60, cwd=project)
@@ -188,7 +188,7 @@ def test_a_side_that_the_budget_ended_is_a_verdict() -> None:
     assert cut_by_budget(series(run("as recorded", 5.0), run("fix", 4.0))) == (None, "")
 
 
-def test_what_the_budget_ended_is_proven_in_real_processes(project: Path) -> None:
+def test_runs_ended_by_the_budget_are_proven_in_real_processes(project: Path) -> None:
     slow = "import sys, time\ntime.sleep(0.05 if '--log-every' in sys.argv else 60)\n"
     record(project, "train.py")
     (project / "train.py").write_text(slow)  # as recorded it now takes a minute

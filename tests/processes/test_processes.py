@@ -18,7 +18,7 @@ def calls(capture: Capture, name: str) -> int:
     return count(capture.tree)
 
 
-def test_a_forked_child_writes_a_part_of_its_own(core: str, tmp_path: Path) -> None:
+def test_a_forked_child_writes_its_own_part(core: str, tmp_path: Path) -> None:
     run(
         """
         import os, sys, hotloop

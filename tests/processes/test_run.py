@@ -118,7 +118,7 @@ def test_pytest_is_recorded(folder: Path) -> None:
         (["--capture", "full", "tiny.py", "3"], "already has a capture"),
     ],
 )
-def test_what_cannot_work_is_said_in_one_sentence(folder: Path, words: list[str], says: str) -> None:
+def test_requests_that_cannot_work_are_one_sentence(folder: Path, words: list[str], says: str) -> None:
     isolated = folder / "isolated"
     isolated.write_text(f"#!{sys.executable} -E\nprint(1)\n")
     isolated.chmod(0o755)

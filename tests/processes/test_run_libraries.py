@@ -211,7 +211,7 @@ print(libraries.current, default.is_recording)
 
 
 @needs("stable_baselines3")
-def test_helpers_in_a_script_of_its_own(tmp_path: Path) -> None:
+def test_helpers_in_a_separate_script(tmp_path: Path) -> None:
     said = plain(tmp_path, HELPERS).splitlines()
     assert said[0].startswith("True hotloop: ") and said[0].endswith(" % for env")
     assert said[1:] == [
@@ -239,7 +239,7 @@ def test_helpers_in_a_script_of_its_own(tmp_path: Path) -> None:
         ({"other": 1.0}, "nothing was recorded"),
     ],
 )
-def test_the_diagnosis_names_who_waits_for_whom(shares: dict[str, float], says: str) -> None:
+def test_the_diagnosis_names_the_side_that_waits(shares: dict[str, float], says: str) -> None:
     assert diagnose(shares) == says
 
 
@@ -276,7 +276,7 @@ print(torch.equal(torch.compile(work, backend="eager", fullgraph=True)(data), wo
 
 
 @needs("tensordict")
-def test_what_torch_compiles_is_left_alone(tmp_path: Path) -> None:
+def test_code_that_torch_compiles_is_left_alone(tmp_path: Path) -> None:
     run = record(tmp_path, COMPILED)
     assert run.out == "True\n"
     assert run.calls("TensorDict.clone", "learner_forward") == {"TensorDict.clone": 1, "learner_forward": 1}
@@ -300,7 +300,7 @@ print("same gradient" if (net.weight.grad == 9).all() else net.weight.grad)
 """
 
 
-def test_compilation_has_a_region_of_its_own(tmp_path: Path) -> None:
+def test_compilation_has_its_own_region(tmp_path: Path) -> None:
     run = record(tmp_path, JIT)
     assert run.out == "same gradient\n"
     assert run.calls("compile", "learner_forward", "backward") == {

@@ -86,7 +86,7 @@ def test_an_interpreter_without_hotloop_runs_the_script_and_says_so(tmp_path: Pa
     ("package", "name", "extra"),
     [("stable_baselines3", "HotloopCallback", "sb3"), ("gymnasium", "ProfiledEnv", "rl")],
 )
-def test_a_helper_without_its_library_names_what_brings_it(
+def test_a_helper_without_its_library_names_the_extra(
     tmp_path: Path, package: str, name: str, extra: str
 ) -> None:
     script = WITHOUT.format(name=package) + f"from hotloop.instrument.live_metrics import {name}\n"
@@ -158,7 +158,7 @@ print("frames", frames, episodes)
 
 
 @needs("gymnasium")
-def test_frames_that_are_skipped_are_no_steps(tmp_path: Path) -> None:
+def test_skipped_frames_do_not_count_as_steps(tmp_path: Path) -> None:
     done = launch(tmp_path, SKIPS)
     assert done.returncode == 0, done.stderr
     frames, episodes = map(int, done.stdout.split("frames ")[1].split()[:2])

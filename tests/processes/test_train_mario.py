@@ -130,7 +130,7 @@ def test_no_learning_is_a_setting() -> None:
     assert done.batches == 0 and done.env_steps >= 384 and done.learner_busy_fraction == 0
 
 
-def test_it_goes_on_from_its_checkpoint_and_refuses_another_network(tmp_path: Path) -> None:
+def test_it_continues_from_its_checkpoint_and_refuses_another_network(tmp_path: Path) -> None:
     file = tmp_path / "agent.safetensors"
     first = train(tiny(checkpoint=file, stop_at_epochs=2), make_corridor, distance="x_pos")
     saved = load_checkpoint(file)
@@ -144,7 +144,7 @@ def test_it_goes_on_from_its_checkpoint_and_refuses_another_network(tmp_path: Pa
         train(tiny(checkpoint=file, resume=True, features_dim=16), make_corridor)
 
 
-def test_a_request_to_stop_saves_and_says_so(tmp_path: Path) -> None:
+def test_a_request_to_stop_saves_and_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "agent.safetensors"
     asked = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     asked.start()
@@ -231,7 +231,7 @@ def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
 # ---- the workload
 
 
-def test_variants_are_those_of_the_original_and_a_flag_takes_a_variant_s_place(
+def test_variants_match_the_original_and_flags_override_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mario, "cores_granted", lambda: 8.0)

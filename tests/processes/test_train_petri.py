@@ -101,7 +101,7 @@ def test_the_breakdown_as_json_with_the_learner_in_one_kernel(
     assert names[0] == "data_collection" and "fused_update" in names and "backward" not in names
 
 
-def test_resuming_goes_on_to_the_same_agent_and_refuses_another_tool(
+def test_resuming_gives_the_same_agent_and_refuses_another_tool(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     once, twice = tmp_path / "once.safetensors", tmp_path / "twice.safetensors"
@@ -115,7 +115,7 @@ def test_resuming_goes_on_to_the_same_agent_and_refuses_another_tool(
     assert "wafers=7" in capsys.readouterr().err
 
 
-def test_the_comparison_runs_both_modes_in_turn_and_says_what_it_knows(
+def test_the_comparison_runs_both_modes_in_turn_and_explains_the_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -175,7 +175,7 @@ def test_the_functions_of_both_modes_are_written(
     assert (tmp_path / "profile_training_turbo_on.txt").read_text() == "mine"
 
 
-def test_a_command_line_for_the_lab_says_every_setting() -> None:
+def test_a_command_line_for_the_lab_has_every_setting() -> None:
     words = command_of(small(batches=3, wafers=6), turbo=False)
     assert "--no-turbo" in words and words[words.index("--wafers") + 1] == "6"
     assert words[words.index("--seed") + 1] == "{seed}" and "--checkpoint" not in words

@@ -184,7 +184,7 @@ def test_a_given_setting_overrides_the_variants() -> None:
     assert fused.transfers == "batch"  # there is nothing to move
 
 
-def test_sanity_figures_compare_with_what_is_expected() -> None:
+def test_sanity_figures_are_compared_with_the_expected_range() -> None:
     assert sanity_figures(1000, 10).endswith("100 steps per episode, within the expected 50 to 200")
     assert "below" in sanity_figures(100, 10) and "above" in sanity_figures(10_000, 10)
     assert "no episode finished" in sanity_figures(100, 0)
@@ -216,7 +216,7 @@ def test_the_shipped_plan_can_be_run_as_written() -> None:
     assert settings == suspects | {"learner"}
 
 
-def test_a_file_goes_before_a_shipped_plan_and_unknown_names_are_said(
+def test_a_file_takes_precedence_over_a_shipped_plan_and_unknown_names_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

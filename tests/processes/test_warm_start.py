@@ -53,7 +53,7 @@ def work(folder: Path) -> dict[str, object]:
     return {name: calls[name].calls for name in NAMES} | {"progress": capture.progress}
 
 
-def test_a_forked_run_does_and_records_what_a_fresh_process_does(host: Host, tmp_path: Path) -> None:
+def test_a_forked_run_does_and_records_the_same_as_a_fresh_process(host: Host, tmp_path: Path) -> None:
     outcomes = {
         "fresh": run_fresh(job(tmp_path / "fresh")),
         "first": run_forked(host, job(tmp_path / "first")),
@@ -66,7 +66,7 @@ def test_a_forked_run_does_and_records_what_a_fresh_process_does(host: Host, tmp
     assert not (tmp_path / "first" / "stderr.txt").exists()
 
 
-def test_words_that_are_refused_fail_the_run_and_the_next_one_goes_on(host: Host, tmp_path: Path) -> None:
+def test_refused_arguments_fail_the_run_and_the_next_one_continues(host: Host, tmp_path: Path) -> None:
     refused = run_forked(host, job(tmp_path / "refused", "--n-envs", "0"))
     assert refused.exit_code == 2 and refused.failure == "exit code 2"
     assert "must be at least 1" in refused.stderr_tail
@@ -100,7 +100,7 @@ def test_a_host_that_died_is_named(tmp_path: Path) -> None:
         replace(PLAN, variants=(PLAN.baseline, Variant("another Python", ("/usr/bin/python3", *TRAIN[1:])))),
     ],
 )
-def test_what_a_fork_would_change_is_not_forked(plan: Plan) -> None:
+def test_runs_that_a_fork_would_change_are_not_forked(plan: Plan) -> None:
     assert forkable_workload(PLAN) == "snake"
     typed = Variant("typed", (str(Path(sys.executable).with_name("hotloop")), *TRAIN[3:]))
     assert forkable_workload(replace(PLAN, variants=(typed, FAST))) == "snake"

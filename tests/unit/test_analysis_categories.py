@@ -45,7 +45,7 @@ def tree(*children: Node) -> Node:
         ("<script>alert(1)</script>", "other"),
     ],
 )
-def test_a_name_says_its_category(name: str, category: str) -> None:
+def test_a_name_determines_its_category(name: str, category: str) -> None:
     assert Resolver().category("", name, "") == category
 
 

@@ -98,7 +98,7 @@ def test_a_waiting_learner_is_the_headline() -> None:
     assert any("turn into more waiting" in reason for reason in found.not_measured)
 
 
-def test_what_was_not_measured_is_none_and_named() -> None:
+def test_unmeasured_values_are_none_and_named() -> None:
     found = explain_without_advice(make_capture(LOOP, windows=4, facts={"region_cost_ns": None}))
     assert found.env_steps_per_s is None and found.updates_per_s is None and found.mean_return is None
     assert found.growth is None and found.breakdown.hotloop_ns is None

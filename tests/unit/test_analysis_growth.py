@@ -68,7 +68,7 @@ def test_a_region_that_appears_later_counts_as_more_calls() -> None:
     assert found == pytest.approx({"steps_per_episode": 1.0, "calls_per_step": 2.0, "cost_per_call": 1.0})
 
 
-def test_the_limit_for_no_time_is_what_a_very_small_time_tends_to() -> None:
+def test_the_value_for_zero_time_is_the_limit_for_small_times() -> None:
     late = stretch(10, 100, (1000.0, 100.0), (1000.0, 10.0))
     none = decompose(stretch(10, 100, (1000.0, 100.0), (0.0, 0.0)), late)
     little = decompose(stretch(10, 100, (1000.0, 100.0), (1e-250, 1e-251)), late)
@@ -123,7 +123,7 @@ def test_longer_episodes_are_learning_not_a_defect() -> None:
     assert "which is learning" in found.summary and not any(r.flagged for r in found.regions)
 
 
-def test_learning_is_said_before_the_defect() -> None:
+def test_learning_is_reported_before_the_defect() -> None:
     says = grown(
         {"store": Spec(20_000, 20_000, growth=1.0), "updates": Spec(20_000, 1000, calls_growth=1.0)},
         length_growth=1.0,
@@ -185,7 +185,7 @@ def test_an_empty_course_has_no_growth() -> None:
     assert forecast(empty, 10, 5)[0] is None
 
 
-def test_a_factor_common_to_all_regions_comes_out_as_itself() -> None:
+def test_a_factor_common_to_all_regions_is_recovered() -> None:
     """4x the steps in each episode is 4.00x, though one region also got 3x dearer."""
     calls, steps = np.array([1000.0, 500.0, 20.0]), 1000.0
     early = Stretch(units=100.0, env_steps=steps, calls=calls, own_ns=calls * [10.0, 50.0, 900.0])
@@ -197,7 +197,7 @@ def test_a_factor_common_to_all_regions_comes_out_as_itself() -> None:
     assert math.prod(ratios.values()) == pytest.approx(excess, rel=1e-12)
 
 
-def test_regions_that_all_slow_down_alike_tell_of_the_machine() -> None:
+def test_uniform_slow_downs_are_attributed_to_the_machine() -> None:
     names = ["env_step", "act", "loss", "store", "render"]
     together = grown({name: Spec(20_000, 20_000, growth=0.4) for name in names}).growth
     assert together is not None and not any(region.flagged for region in together.regions)
@@ -207,7 +207,7 @@ def test_regions_that_all_slow_down_alike_tell_of_the_machine() -> None:
     assert [region.name for region in alone.regions if region.flagged] == ["store"]
 
 
-def test_a_region_alone_cannot_be_told_from_the_machine() -> None:
+def test_a_single_region_cannot_be_distinguished_from_the_machine() -> None:
     found = grown({"store": Spec(20_000, 20_000, growth=0.8)}).growth
     assert found is not None and not found.regions[0].flagged
     assert found.regions[0].exponent.low > 0.5  # it did get slower
@@ -242,7 +242,7 @@ def test_work_per_episode_that_grows_with_its_length_is_learning() -> None:
     assert returns.late_ns > 2 * returns.early_ns and not returns.flagged
 
 
-def test_a_change_at_one_moment_is_no_growth() -> None:
+def test_a_single_jump_is_not_growth() -> None:
     rng = np.random.default_rng(1)
     windows = 60
     calls = np.ones((windows, 3)) * 100

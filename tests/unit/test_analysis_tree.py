@@ -74,7 +74,7 @@ def test_our_cost_is_taken_half_from_the_region_and_half_from_around_it() -> Non
     assert (flat.unattributed_ns, flat.cost_ns) == (2950, 1100)
 
 
-def test_what_a_region_cannot_pay_its_parent_pays_and_the_rest_is_dropped() -> None:
+def test_cost_that_a_region_cannot_cover_is_taken_from_its_parent() -> None:
     child = Node("c", calls=10, own_ns=100, total_ns=100)
     flat = flatten(Node("", own_ns=700, total_ns=800, children=[child]), Resolver(), 100.0)
     assert (flat.own_ns, flat.unattributed_ns, flat.cost_ns) == ((0,), 0, 800)
@@ -128,7 +128,7 @@ def test_more_inside_than_outside_makes_the_wall_larger_not_negative() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 50_000_000), max_size=30), min_size=1, max_size=6))
-def test_percentiles_of_many_are_those_of_each(durations: list[list[int]]) -> None:
+def test_percentiles_of_many_equal_those_of_each(durations: list[list[int]]) -> None:
     nodes = []
     for calls in durations:
         buckets = np.zeros(layout.BUCKETS, dtype=np.uint64)
@@ -169,7 +169,7 @@ def test_at_a_tie_the_learner_drives_and_without_progress_the_longest_thread() -
     assert driving_thread(Capture(None, {}, ())) is None
 
 
-def test_folded_threads_drive_only_when_there_is_nothing_else() -> None:
+def test_folded_threads_drive_only_without_other_threads() -> None:
     capture = make_capture({"x": Spec(10, 1000)}, extra_threads=[ThreadSpec({"x": Spec(10, 9000)})])
     process = capture.processes[0]
     folded = replace(process.threads[1], folded_threads=7)

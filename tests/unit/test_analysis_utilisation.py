@@ -80,7 +80,7 @@ def test_who_waits_for_whom(learner: float, worker: float, says: str, held_up: b
     assert (loss.gain_if_twice_as_fast.low == 1.0) is held_up
 
 
-def test_without_waits_nothing_is_said() -> None:
+def test_without_waits_nothing_is_reported() -> None:
     assert explain_without_advice(make_capture({"env_step": Spec(10, 100)})).waits is None
 
 
@@ -145,7 +145,7 @@ def test_ratios_by_hand() -> None:
     assert not unsure
 
 
-def test_a_time_that_beats_its_limit_is_said_and_gets_no_ratio() -> None:
+def test_a_time_that_beats_its_limit_is_noted_and_gets_no_ratio() -> None:
     rows, unsure = lit({"push": Spec(10, 500, bytes_moved=1000), "ipc_wait": Spec(10, 100)})
     assert rows == ()
     assert any("push" in u and "does not apply" in u for u in unsure)
@@ -189,7 +189,7 @@ def test_a_broken_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads(file.read_text()) == {limits.machine_key(): fresh}
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "measure", lambda: dict.fromkeys(limits.NAMES, 2.0))
     (tmp_path / "file").write_text("in the way")
     assert limits.limits(file=tmp_path / "file" / "limits.json")["wakeup_ns"] == 2.0
@@ -227,7 +227,7 @@ def test_the_course_has_rates_of_all_threads_and_shares_of_one() -> None:
     assert found["time_s"][-1] == pytest.approx(thread.wall_ns / 1e9)
 
 
-def test_what_was_not_measured_is_absent_from_the_course() -> None:
+def test_unmeasured_values_are_absent_from_the_time_series() -> None:
     capture = make_capture({"loss": Spec(1000, 1000)})
     found = time_series(capture, capture.processes[0], capture.threads[0], Resolver())
     assert set(found) == {"time_s", "share:loss", "share:unattributed"}

@@ -231,7 +231,7 @@ def test_the_interval_is_scipys_without_ties() -> None:
     assert (found.low, found.high) == pytest.approx((theirs.low_slope, theirs.high_slope), rel=0.02)
 
 
-def test_neighbours_that_are_alike_widen_the_interval_and_a_curve_does_not() -> None:
+def test_correlated_neighbours_widen_the_interval_and_a_curve_does_not() -> None:
     rng = np.random.default_rng(4)
     x = np.linspace(0, 1, 96)
     alone = rng.normal(0, 1, 96)

@@ -66,7 +66,7 @@ def test_detailed_output_given_as_input_says_what_it_is(
         (["--output", "a.x", "--detailed", "./a.x"], "the same name"),
     ],
 )
-def test_outputs_that_cannot_be_written_are_refused_before_the_work(
+def test_unwritable_outputs_are_refused_before_the_work(
     words: list[str],
     sentence: str,
     folder: Path,

@@ -67,7 +67,7 @@ TORCHRL = {
 }
 
 
-def test_what_a_library_does_around_the_simulator_is_the_librarys() -> None:
+def test_time_of_a_library_around_the_simulator_is_charged_to_the_library() -> None:
     assert milliseconds(breakdown(TORCHRL)) == {
         "env_step": 40.0,  # the simulator and what is inside it, 40 x (0.75 + 0.25)
         "policy_forward": 20.0,
@@ -113,7 +113,7 @@ def test_a_trainer_without_a_region_for_the_simulator_is_charged_by_env_step() -
     }
 
 
-def test_start_up_and_warm_up_are_no_part_of_it() -> None:
+def test_start_up_and_warm_up_are_left_out() -> None:
     before = {"collect_rollouts": Spec(1, 500 * MS, {"env_step": Spec(10, 9 * MS)}, "framework")}
     with_both = batch_breakdown(capture_of(TORCHRL, warm_up=before))
     assert with_both is not None and milliseconds(with_both) == milliseconds(breakdown(TORCHRL))

@@ -518,7 +518,7 @@ def test_the_error_says_where_what_and_what_to_do() -> None:
     )
 
 
-def test_what_cannot_be_checked_is_said() -> None:
+def test_rules_that_cannot_be_checked_are_reported() -> None:
     report = check(DiceVectorEnv, steps=2, choose=lambda env, infos, rng: np.zeros(env.num_envs, dtype=int))
     assert report.not_checked["autoreset"].startswith("no episode ended in 2 steps; raise `steps`")
     assert report.not_checked["flags"] == "no episode ended in 2 steps"
@@ -527,7 +527,7 @@ def test_what_cannot_be_checked_is_said() -> None:
     assert check(DiceVectorEnv, seeds=(3,)).not_checked["different_seeds"] == "this needs at least two seeds"
 
 
-def test_an_environment_that_owns_up_to_its_buffers_is_not_blamed() -> None:
+def test_an_environment_that_declares_copy_false_is_not_checked_for_aliasing() -> None:
     class Owning(DiceVectorEnv):
         def __init__(self, num_envs: int):
             super().__init__(num_envs, copy=False)

@@ -106,7 +106,7 @@ def test_sides_of_a_comparison_become_variants() -> None:
         (Side("x"), Side(variables=("X",)), False, "NAME=value"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_sentence(a: Side, b: Side, selftest: bool, why: str) -> None:
+def test_sides_that_cannot_be_compared_are_one_sentence(a: Side, b: Side, selftest: bool, why: str) -> None:
     with pytest.raises(HotloopError, match=why):
         compare_plan(a, b, (), ComparisonSettings(), selftest)
 

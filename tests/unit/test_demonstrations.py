@@ -133,7 +133,7 @@ def test_an_episode_that_kills_every_worker_ends_the_collection(tmp_path: Path) 
         collected(store, [0], stop=stop)
 
 
-def test_a_full_disk_keeps_what_was_written_and_the_rest_can_follow(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_written_episodes_and_the_rest_can_be_resumed(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     collected(store, [0, 1])
     before = contents(store)
@@ -165,7 +165,7 @@ def test_resuming_keeps_whole_episodes_only_and_only_of_the_same_task(tmp_path: 
     assert driver.store.begin(track_schema(4, {}), resume=False) == [] and driver.store.numbers() == []
 
 
-def test_what_does_not_fit_the_schema_is_said(tmp_path: Path) -> None:
+def test_files_that_do_not_match_the_schema_are_refused(tmp_path: Path) -> None:
     store = DemonstrationStore(tmp_path)
     with pytest.raises(DemonstrationError, match="There are no demonstrations in"):
         store.load()
@@ -227,7 +227,7 @@ def test_the_bar_of_a_stage() -> None:
     ]
 
 
-def test_the_split_adds_up_and_is_told_largest_first() -> None:
+def test_the_split_adds_up_and_is_listed_largest_first() -> None:
     parts = split({"disk": 1.0, "simulation": 6.0}, 8.0)
     assert parts == {"disk": 1.0, "simulation": 6.0, "other": 1.0}
     report = StageReport("demos", "2 episodes", 4.0, parts, 8.0, "time of 2 workers", ("said",))

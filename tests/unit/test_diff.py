@@ -42,7 +42,7 @@ def test_all_time_is_in_the_rows() -> None:
     assert found.a.thread_ns > found.a.wall_ns
 
 
-def test_twice_the_steps_at_the_same_cost_is_no_change_in_env_step() -> None:
+def test_twice_the_steps_at_the_same_cost_does_not_change_env_step() -> None:
     found = diff(run(), run(env_steps=2000))
     row = next(row for row in found.rows if row.name == "env_step")
     assert row.ratio == 1.0 and row.change == 0.0
@@ -56,7 +56,7 @@ def test_without_env_steps_on_both_sides_shares_of_the_wall_are_shown() -> None:
     assert x.ratio is None and x.a_calls is None
 
 
-def test_different_work_is_said_before_any_time() -> None:
+def test_different_work_is_reported_before_times() -> None:
     found = diff(run(), run(updates=80))
     assert [w.counter for w in found.work] == ["updates", "updates_per_env_step"]
     assert [w.ratio for w in found.work] == pytest.approx([0.8, 0.8])
@@ -65,7 +65,7 @@ def test_different_work_is_said_before_any_time() -> None:
     assert "B did 20.0 % fewer updates (100, 80)" in " ".join(text.split())
 
 
-def test_the_same_work_is_said_too() -> None:
+def test_equal_work_is_reported_too() -> None:
     found = diff(run(), run(step_ns=30_000))
     assert found.work == ()
     assert "Both runs report the same work." in diff_text(found)
@@ -76,7 +76,7 @@ def test_no_counters_at_all_means_the_work_is_unknown() -> None:
     assert "no telling whether they did the same work" in " ".join(diff_text(diff(x, x)).split())
 
 
-def test_it_names_what_decides_and_judges_nothing() -> None:
+def test_it_names_the_deciding_test_and_gives_no_verdict() -> None:
     text = " ".join(diff_text(diff(run(), run(step_ns=90_000))).split())
     assert "One run each proves nothing" in text
     assert "several times in alternation" in text

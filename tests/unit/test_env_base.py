@@ -92,7 +92,7 @@ def assert_same(one: Any, other: Any) -> None:
 # ---- random streams
 
 
-def test_a_stream_is_that_of_numpys_generator() -> None:
+def test_a_stream_equals_numpys_generator() -> None:
     seeds = [0, 1, 12345, 2**31, 2**63, 2**100]
     streams = make_streams(len(seeds))
     seed_streams(streams, seeds)
@@ -132,7 +132,7 @@ def test_one_number_seeds_row_i_with_seed_plus_i() -> None:
     ]
 
 
-def test_a_list_seeds_each_row_and_none_in_it_goes_on() -> None:
+def test_a_list_seeds_each_row_and_none_continues_its_stream() -> None:
     env = WalkVectorEnv(3)
     env.reset(seed=[5, 6, 7])
     observations, _ = env.reset(seed=[5, None, np.int64(7)])  # type: ignore[list-item]
@@ -155,7 +155,7 @@ def test_a_first_reset_without_a_seed_is_seeded_by_the_system() -> None:
     assert len({*first[:, 0].tolist(), *second[:, 0].tolist()}) == 4
 
 
-def test_seeds_that_cannot_be() -> None:
+def test_invalid_seeds_are_refused() -> None:
     env = WalkVectorEnv(3)
     before, _ = env.reset(seed=1)
     wrong: list[Any] = [-1, [1, 2], [1, -2, 3], [1.5, 2, 3], ["a", 1, 2], 1.5]
@@ -180,7 +180,7 @@ def test_a_mask_resets_its_rows_and_no_other() -> None:
     assert_same(one[0][[0, 2]], other[0][[0, 2]])
 
 
-def test_masks_that_cannot_be() -> None:
+def test_invalid_masks_are_refused() -> None:
     env = WalkVectorEnv(3)
     env.reset(seed=0)
     for mask in (np.array([True]), np.array([0, 1, 1]), np.zeros(3, dtype=bool), [True, True], "all"):
@@ -247,7 +247,7 @@ def test_disabled_refuses_to_step_a_row_that_is_over() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_without_copies_the_same_arrays_are_handed_out_each_time(mode: AutoresetMode) -> None:
+def test_without_copies_the_same_arrays_are_returned_each_time(mode: AutoresetMode) -> None:
     env = WalkVectorEnv(3, copy=False, autoreset_mode=mode)
     first = env.reset(seed=0)[0]
     assert all(
@@ -294,7 +294,7 @@ BAD_ACTIONS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_actions_that_cannot_be_change_nothing(threads: int) -> None:
+def test_invalid_actions_change_nothing(threads: int) -> None:
     env, other = WalkVectorEnv(3, num_threads=threads), WalkVectorEnv(3)
     env.reset(seed=2)
     other.reset(seed=2)
@@ -315,7 +315,7 @@ def test_whole_numbers_of_every_kind_are_actions() -> None:
         assert_same(env.step(given), other.step(np.array([1, 0, 1])))
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_refused() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"num_envs": 0}, "num_envs=0"),
         ({"num_threads": 0}, "num_threads=0"),
@@ -331,7 +331,7 @@ def test_settings_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_saved_state_goes_on_with_the_same_numbers(mode: AutoresetMode) -> None:
+def test_a_saved_state_continues_with_the_same_numbers(mode: AutoresetMode) -> None:
     env = WalkVectorEnv(4, autoreset_mode=mode)
     env.reset(seed=0)
     rollout(env, 13)

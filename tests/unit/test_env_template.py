@@ -53,7 +53,7 @@ def test_it_follows_the_rules_for_a_hundred_thousand_steps() -> None:
     assert (ends > 50).all()
 
 
-def test_a_ball_that_is_followed_is_caught_until_time_is_up() -> None:
+def test_following_the_ball_catches_it_until_time_is_up() -> None:
     game = CatchRules(0)
     (paddle, column, _), _ = game.reset()
     rewards = []
@@ -72,7 +72,7 @@ def test_another_batch_size_compiles_nothing() -> None:
     assert len(template.step_rows.signatures) == 1  # type: ignore[attr-defined]
 
 
-def test_a_copy_of_the_file_works_by_itself_and_says_when_it_compiles(tmp_path: Path) -> None:
+def test_a_copy_of_the_template_works_and_reports_compilation(tmp_path: Path) -> None:
     source = Path(template.__file__).read_text()
     assert len(source.splitlines()) < 180
     (tmp_path / "my_env.py").write_text(

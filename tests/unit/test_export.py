@@ -156,7 +156,7 @@ def same(a: Any, b: Any) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(captures())
-def test_what_comes_back_is_what_went_out(capture: Capture) -> None:
+def test_an_exported_capture_comes_back_unchanged(capture: Capture) -> None:
     text = export.text(capture)
     assert same(export.from_json(json.loads(text, parse_constant=pytest.fail)), capture)
 
@@ -264,14 +264,14 @@ def changed(file: Path, **changes: Any) -> None:
         (lambda f: changed(f, processes=7), "damaged"),
     ],
 )
-def test_what_cannot_be_opened_says_why(exported: Path, damage: Any, sentence: str) -> None:
+def test_unreadable_captures_name_the_reason(exported: Path, damage: Any, sentence: str) -> None:
     damage(exported)
     with pytest.raises(CaptureError, match=sentence) as problem:
         open_capture(str(exported))
     assert str(exported) in str(problem.value) and "\n" not in str(problem.value)
 
 
-def test_a_folder_that_is_no_capture_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_capture_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="is not a capture"):
         open_capture(str(tmp_path))
 

@@ -92,7 +92,7 @@ def _report(stage: str, work: float, seconds: float, **parts_s: float) -> StageR
     return StageReport(stage, "", seconds, dict(parts_s), seconds, "time", (), work)
 
 
-def test_what_both_ways_do_the_same_is_in_both_times() -> None:
+def test_time_that_no_variant_changes_is_in_both_times() -> None:
     lines = against_sequential([_report("rl", 1000.0, 50.0, evaluation=20.0)], {"rl": 25.0})
     assert lines[1].split() == ["rl", "60.0", "s", "50.0", "s", "1.20x"]  # 1000 / 25 and 20 to evaluate
     assert "saved 10.0 s" in " ".join(lines)

@@ -45,7 +45,7 @@ def loud(function: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["method", "static", "made"])
-def test_a_patch_puts_back_exactly_what_was_there(name: str) -> None:
+def test_a_patch_restores_exactly_the_original(name: str) -> None:
     before = vars(Base)[name]
     patch = Patch(Base, name, loud)
     patch.apply()
@@ -62,7 +62,7 @@ def test_an_inherited_attribute_is_removed_again() -> None:
     assert "method" not in vars(Derived)
 
 
-def test_what_somebody_else_patched_over_stays() -> None:
+def test_attributes_patched_by_others_stay() -> None:
     patches = Patches()
     patches.apply([Patch(Base, "method", loud)])
     ours = Base.method

@@ -33,7 +33,7 @@ def calls(profiler: Profiler) -> dict[str, int]:
     return {name: stats.calls for name, stats in profiler.stats().items() if stats.calls}
 
 
-def test_the_region_is_what_pick_answers(profiler: Profiler) -> None:
+def test_the_region_is_the_one_that_pick_returns(profiler: Profiler) -> None:
     first, second = profiler.profile("first"), profiler.profile("second")
     pick = Asked(first, second, None, second)
     wrapped = first.wrap(lambda *args, **kwargs: (args, kwargs), pick=pick)

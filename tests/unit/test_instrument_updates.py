@@ -68,7 +68,7 @@ def test_a_second_training_in_the_same_script_counts_too(recording: None) -> Non
     assert updates("qax." * 50 + "bv." * 30) == 80
 
 
-def test_a_library_that_begins_a_training_says_so(recording: None) -> None:
+def test_a_library_that_begins_a_training_is_noticed(recording: None) -> None:
     assert updates("q." * 50) == 50
     update_counting.begin_training()
     assert updates("bb.") == 2

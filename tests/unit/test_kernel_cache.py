@@ -113,7 +113,7 @@ def test_a_change_that_the_compiler_does_not_see_keeps_the_key(
         ("@kernel\ndef add", "@kernel\ndef one(x):\n    return x\ndef add"),
     ],
 )
-def test_a_change_of_what_is_compiled_changes_the_key(
+def test_a_change_of_compiled_code_changes_the_key(
     monkeypatch: pytest.MonkeyPatch, before: str, after: str
 ) -> None:
     changed = MODULE.replace(before, after), OTHER.replace(before, after)
@@ -179,7 +179,7 @@ def test_of_processes_that_start_together_one_compiles(tmp_path: Path) -> None:
     assert sum(err.count("compiling") for _, err in said) == 1
 
 
-def test_a_compilation_that_fails_or_is_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_failed_or_killed_compilation_blocks_no_other_process(tmp_path: Path) -> None:
     (tmp_path / "kernels_a.py").write_text(
         f"{HEAD}@kernel\ndef wrong(x):\n    return x.nothing\n@kernel\ndef outer(x):\n    return x + 2\n"
     )

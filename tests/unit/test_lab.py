@@ -176,7 +176,7 @@ def test_a_group_without_its_baseline_is_left_out(tmp_path: Path) -> None:
     assert len(beside) == 2 and {name for name in told if 0 not in told[name]} == beside
 
 
-def test_no_difference_goes_on_to_the_last_look_and_no_further(tmp_path: Path) -> None:
+def test_no_difference_continues_to_the_last_look_and_no_further(tmp_path: Path) -> None:
     fake = FakeLab(lambda job, number: 1.0 + ((number * 7919) % 101) / 100)
     ended = run(plan(looks=(5, 8)), fake, tmp_path)
     assert len(fake.jobs) == 16
@@ -200,7 +200,7 @@ def test_two_failures_in_a_row_end_a_variant_and_leave_the_others_alone(tmp_path
     assert [r.stderr_tail for r in read(tmp_path / "series").failures] == ["Traceback\nValueError: no"] * 2
 
 
-def test_one_failure_costs_its_pair_and_nothing_more(tmp_path: Path) -> None:
+def test_one_failure_loses_only_its_pair(tmp_path: Path) -> None:
     def times(job: Job, number: int) -> float | Outcome:
         return Outcome(0.1, 0.1, 1, "exit code 1") if number == 2 else twice(job, number)
 

@@ -113,7 +113,7 @@ def test_lanes_never_go_beyond_a_look(tmp_path: Path) -> None:
     assert len(done.series.runs) / 2 in (5, 8, 12, 16, 20, 24, 30, 40)
 
 
-def test_a_failing_run_in_a_lane_costs_its_pair_alone(tmp_path: Path) -> None:
+def test_a_failing_run_in_a_lane_loses_only_its_pair(tmp_path: Path) -> None:
     failed: list[Any] = []
 
     def time_of(job: Job) -> float | Outcome:
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_all_lanes_and_keeps_what_was_complete(tmp_path: Path) -> No
     assert {run.at_once for run in again.series.runs} == {1, 2}
 
 
-def test_a_full_disk_in_a_lane_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_in_a_lane_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(series: Series, run: Run) -> Series:
         if run.number == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -176,7 +176,7 @@ def test_sizes_go_through_lanes_round_by_round(tmp_path: Path) -> None:
         assert len({run.cores for run in done.series.runs if run.block == repeat}) == 1
 
 
-def test_what_cores_do_is_read_from_the_system(tmp_path: Path) -> None:
+def test_core_usage_is_read_from_the_system(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     stat.write_text(
         "cpu  9 9 9 9 9 9 9 9\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 100 0 0 900 0 0 0 0 0 0\nintr 1\n"

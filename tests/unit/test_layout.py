@@ -54,7 +54,7 @@ def test_every_header_of_the_core_compiles_by_itself(header: Path, tmp_path: Pat
 
 
 @given(st.integers(0, 2**50))
-def test_a_duration_lies_in_its_bucket(duration_ns: int) -> None:
+def test_a_duration_falls_into_its_bucket(duration_ns: int) -> None:
     edges, bucket = layout.bucket_edges_ns(), layout.bucket_of(duration_ns)
     assert bucket == 0 or edges[bucket] <= duration_ns
     assert bucket == layout.BUCKETS - 1 or duration_ns < edges[bucket + 1]

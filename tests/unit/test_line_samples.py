@@ -262,7 +262,7 @@ def test_nothing_is_sampled_while_recording_is_paused(clock: FakeClock) -> None:
     sampled.profiler.stop()
 
 
-def test_code_that_was_freed_is_told_apart(sampled: Sampled) -> None:
+def test_freed_code_is_recognised(sampled: Sampled) -> None:
     """The memory of a function is used again for another one, often at the same address."""
     found = []
     for number in range(30):

@@ -48,7 +48,7 @@ def test_the_checker_of_gymnasium_passes_and_nothing_warns() -> None:
 
 
 @installed
-def test_running_right_gains_what_the_rewards_say(raw: MarioEnv) -> None:
+def test_running_right_is_rewarded_by_progress_and_clock(raw: MarioEnv) -> None:
     frame, info = raw.reset(seed=0)
     assert frame.shape == (240, 256, 3) and set(info) == set(INFOS)
     assert info["status"] == "small" and info["life"] == 2 and type(info["x_pos"]) is int
@@ -149,7 +149,7 @@ def test_without_the_extra_one_sentence_says_what_to_install() -> None:
         ({"render_mode": "human"}, "rgb_array"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], word: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(HotloopError, match=word):
         MarioEnv(**wrong)
 

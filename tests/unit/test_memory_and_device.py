@@ -146,7 +146,7 @@ def test_a_device_found_later_is_timed_in_outermost_regions(
     profiler.stop()
 
 
-def test_events_that_never_complete_are_told_at_the_end(core: CoreName, clock: FakeClock) -> None:
+def test_events_that_never_complete_are_reported_at_the_end(core: CoreName, clock: FakeClock) -> None:
     profiler = Profiler(clock=clock, core_name=core).start(device=FakeDevice())
     with profiler.profile("loss"):
         pass

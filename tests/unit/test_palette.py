@@ -58,7 +58,7 @@ def contrast(a: str, b: str) -> float:
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 
-def test_every_category_has_a_colour_of_its_own() -> None:
+def test_every_category_has_its_own_colour() -> None:
     assert set(CATEGORIES) <= set(CATEGORY_COLOURS)
     assert len(set(CATEGORY_COLOURS.values())) == len(CATEGORY_COLOURS)
 

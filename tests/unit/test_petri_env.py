@@ -153,7 +153,7 @@ def test_truncation_by_the_clock_and_by_steps(turbo: bool) -> None:
 
 
 @modes
-def test_a_saved_state_goes_on_exactly(turbo: bool) -> None:
+def test_a_saved_state_continues_exactly(turbo: bool) -> None:
     env = PetriVectorEnv(3, turbo=turbo)
     env.reset(seed=0)
     actions = np.random.default_rng(0).integers(0, 13, (80, 3))

@@ -55,7 +55,7 @@ def test_a_net_is_read_from_a_file(tmp_path: Path) -> None:
     assert count_states(net).markings == 2
 
 
-def test_what_is_for_people_or_tools_is_passed_over() -> None:
+def test_parts_for_people_or_tools_are_ignored() -> None:
     units = '<toolspecific tool="nupn" version="1.1"><structure><place id="a"/></structure></toolspecific>'
     drawn = '<graphics><position x="1" y="2"/></graphics>'
     body = f'<page id="g"><page id="h">{SMALL}{units}</page>{drawn}</page>{units}'

@@ -33,7 +33,7 @@ def a_run(profiler: Profiler, clock: FakeClock) -> Capture:
     return profiler.capture()
 
 
-def test_training_is_what_the_report_speaks_of(profiler: Profiler, clock: FakeClock) -> None:
+def test_the_report_is_about_training(profiler: Profiler, clock: FakeClock) -> None:
     capture = a_run(profiler, clock)
     phases = find_phases(capture)
     assert phases is not None and phases.steady and phases.unit == "env_steps"
@@ -50,7 +50,7 @@ def test_training_is_what_the_report_speaks_of(profiler: Profiler, clock: FakeCl
     assert "env_step" in found.headline and "training" in found.basis
 
 
-def test_a_report_and_a_comparison_speak_of_the_same_stretch(profiler: Profiler, clock: FakeClock) -> None:
+def test_a_report_and_a_comparison_cover_the_same_stretch(profiler: Profiler, clock: FakeClock) -> None:
     capture = a_run(profiler, clock)
     rate = explain_without_advice(capture).env_steps_per_s
     figures = run_figures(capture)

@@ -31,7 +31,7 @@ def test_a_planted_defect_is_the_first_recommendation(defect: Callable[[], Plant
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda d: d.__name__)
-def test_what_changes_training_is_an_option(option: Callable[[], Planted]) -> None:
+def test_advice_that_changes_training_is_an_option(option: Callable[[], Planted]) -> None:
     capture, rule = option()
     found = explain(capture).recommendations
     assert [one.name for one in found if one.tier == "option"] == [rule]

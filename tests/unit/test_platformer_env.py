@@ -62,7 +62,7 @@ def test_the_conformance_kit_passes() -> None:
     assert "twin" in report.checked and not report.not_checked, report
 
 
-def test_default_observations_and_what_collectors_take_of_them() -> None:
+def test_default_observations_and_the_newest_frame_for_collectors() -> None:
     env = PlatformerVectorEnv(3, autoreset_mode="SameStep", copy=False)
     observations, infos = env.reset(seed=0)
     assert observations.shape == (3, 4, 84, 84) and observations.dtype == np.uint8
@@ -95,7 +95,7 @@ def test_frames_are_pictures_of_the_game() -> None:
     assert env.metadata["render_fps"] == 60 and PlatformerEnv().metadata["render_fps"] == 15
 
 
-def test_threads_change_nothing_and_copies_go_on_alone() -> None:
+def test_threads_change_nothing_and_copies_are_independent() -> None:
     one, four = (PlatformerVectorEnv(7, num_threads=threads, autoreset_mode="SameStep") for threads in (1, 4))
     rng = np.random.default_rng(0)
     one.reset(seed=5), four.reset(seed=5)
@@ -119,7 +119,7 @@ def test_threads_change_nothing_and_copies_go_on_alone() -> None:
         ({"render_mode": "human"}, "rgb_array"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_with_what_can(wrong: dict[str, Any], word: str) -> None:
+def test_invalid_settings_are_refused_with_the_allowed_values(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(HotloopError, match=word):
         PlatformerVectorEnv(1, **wrong)
 
@@ -132,7 +132,7 @@ def test_invalid_preprocessing_is_refused(wrong: dict[str, Any]) -> None:
         FramePreprocessing(**wrong)
 
 
-def test_the_old_name_says_what_the_new_one_is() -> None:
+def test_the_old_module_names_the_new_one() -> None:
     with pytest.raises(ImportError, match=r"import FramePreprocessing .* preprocessing="):
         from hotloop.rl.envs.chain import Chain  # noqa: F401
 

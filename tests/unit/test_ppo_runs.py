@@ -71,7 +71,7 @@ def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, an
         assert (own == twin).all()
 
 
-def test_a_run_of_one_learner_goes_on_with_the_other(tmp_path: Path) -> None:
+def test_a_run_of_one_learner_continues_with_the_other(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     train(changed(total_timesteps=320, checkpoint=path))
     resumed = train(changed(checkpoint=path, resume=True, learner="torch"))
@@ -123,7 +123,7 @@ def test_the_plain_learners_run_without_any_compiled_kernel() -> None:
     assert done.stdout.splitlines() == ["torch 192 True", "torch 256 True", "[]"]
 
 
-def test_masked_envs_that_cannot_be_saved_begin_again_and_it_is_said(
+def test_masked_envs_that_cannot_be_saved_restart_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.safetensors"
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     assert train(changed(checkpoint=path, resume=True, total_timesteps=704)).env_steps == 704
 
 
-def test_cut_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_truncated_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
         train(changed(checkpoint=path, resume=True))
@@ -275,7 +275,7 @@ def test_envs_that_do_not_fit_are_refused() -> None:
         train(SMALL, envs=Identity(4, mode=AutoresetMode.DISABLED))
 
 
-def test_the_choice_of_learner_is_measured_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_choice_of_learner_is_measured_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
     result = train(changed(learner="auto", quiet=False))
     said = capsys.readouterr().err
     assert f"hotloop: learner {result.learner} (one gradient step: " in said
@@ -301,7 +301,7 @@ def test_the_config_is_plain_data() -> None:
     assert runs.settings_as_json(changed(checkpoint=Path("a/b")))["checkpoint"] == "a/b"
 
 
-def test_the_progress_line_says_rate_and_time_left() -> None:
+def test_the_progress_line_shows_rate_and_time_left() -> None:
     clock, out = FakeClock(), io.StringIO()
     line = ProgressLine(10_000, 0, stream=out, clock=lambda: clock() / 1e9)
     clock.advance(1_000_000_000)

@@ -24,14 +24,14 @@ def test_counts_add_up_and_values_are_means(profiler: Profiler) -> None:
     assert progress.mean_loss == 1.0
 
 
-def test_what_was_not_reported_is_none(profiler: Profiler) -> None:
+def test_unreported_values_are_none(profiler: Profiler) -> None:
     profiler.progress(env_steps=np.int64(4), episode_return=None)
     progress = profiler.capture().progress
     assert progress.env_steps == 4
     assert progress.mean_return is None and progress.mean_loss is None
 
 
-def test_mistakes_are_told(profiler: Profiler) -> None:
+def test_mistakes_are_reported(profiler: Profiler) -> None:
     with pytest.raises(TypeError):
         profiler.progress(8)
     with pytest.raises(TypeError, match="steps"):

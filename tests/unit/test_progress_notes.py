@@ -48,14 +48,14 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     default.stop()
 
 
-def test_ppo_shows_the_words_it_is_given_or_who_learns(lines: Lines) -> None:
+def test_ppo_shows_the_given_note_or_the_learner(lines: Lines) -> None:
     ppo.train(SMALL_PPO, note=lambda: "learner waits 60 % for env")
     assert lines.notes == ["learner waits 60 % for env"] * 2
     ppo.train(SMALL_PPO)
     assert lines.notes[2:] == ["fused"] * 2
 
 
-def test_dqn_shows_the_words_it_is_given_where_the_loop_has_parts(lines: Lines) -> None:
+def test_dqn_shows_the_given_note_where_the_loop_has_parts(lines: Lines) -> None:
     settings = {"loop": "python", "log_every_steps": 64}
     dqn.train(DQNConfig(**{**vars(SMALL_DQN), **settings}), note=lambda: "env waits 80 % for the learner")
     assert lines.notes == ["env waits 80 % for the learner"] * 4
@@ -81,7 +81,7 @@ def test_dqn_shows_the_words_it_is_given_where_the_loop_has_parts(lines: Lines) 
         ["petri", "--n-envs", "4", "--n-steps", "16", "--batch-size", "32", "--total-timesteps", "256"],
     ],
 )
-def test_a_workload_says_who_waits_for_whom(
+def test_a_workload_reports_which_side_waits(
     lines: Lines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.setattr(workflow, "NOTE_EVERY_S", 0.0)

@@ -125,7 +125,7 @@ def distinct_orders(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("m, n", [(5, 5), (8, 6), (12, 15)])
-def test_the_rank_sum_interval_holds_what_scipy_does_not_reject(m: int, n: int) -> None:
+def test_the_rank_sum_interval_contains_what_scipy_does_not_reject(m: int, n: int) -> None:
     rng = np.random.default_rng(m * n)
     a, b = rng.standard_normal(m), rng.standard_normal(n) + 0.5
     ends = rank_sum_interval(a, b, 0.05)

@@ -47,7 +47,7 @@ def test_a_false_alarm_about_learning_is_rare() -> None:
     assert 0 < sum(word in ("worse", "better") for word in words) / 400 <= 0.06
 
 
-def test_work_that_differs_is_named_and_work_nobody_counted_is_not_called_the_same() -> None:
+def test_different_work_is_named_and_uncounted_work_is_not_called_the_same() -> None:
     same = {"env steps": 1000.0, "updates": 250.0}
     fewer = {"env steps": 1000.0, "updates": 220.0}
     assert work_differences([(same, same)] * 3) == ()

@@ -30,7 +30,7 @@ def part_of(capture: Path) -> Path:
     return part
 
 
-def test_a_good_capture_reads_without_a_word(capture: Path) -> None:
+def test_a_good_capture_reads_without_warnings(capture: Path) -> None:
     loaded = hotloop.load(capture)
     assert loaded.warnings == () and loaded.processes[0].warnings == ()
     (outer,) = loaded.tree.children
@@ -57,7 +57,7 @@ def test_a_good_capture_reads_without_a_word(capture: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_capture_gets_one_sentence(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_other_files_than_captures_get_one_sentence(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path / "thing")
     with pytest.raises(CaptureError, match=says) as raised:
         hotloop.load(tmp_path / "thing")
@@ -152,7 +152,7 @@ def test_merging_keeps_counts_extremes_and_spread() -> None:
     assert op.buckets is not None and op.buckets.sum() == len(everything)
 
 
-def test_facts_are_what_the_run_was(tmp_path: Path) -> None:
+def test_facts_describe_the_run(tmp_path: Path) -> None:
     profiler = hotloop.Profiler().start(tmp_path / "c", config={"lr": 0.1}, seeds={"all": 3})
     profiler.stop()
     facts = json.loads((tmp_path / "c" / "capture.json").read_text())

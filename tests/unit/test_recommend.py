@@ -97,11 +97,11 @@ def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:
         (Estimate(1.01, 1.0, 1.02), "not_worth_optimising"),
     ],
 )
-def test_tiers(gain: Estimate, tier: str) -> None:
+def test_tiers_follow_from_the_gain(gain: Estimate, tier: str) -> None:
     assert tier_of(gain) == tier
 
 
-def test_what_is_not_worth_optimising_is_said_aloud() -> None:
+def test_regions_not_worth_optimising_are_listed() -> None:
     loop = {**collect(1000), "tidy_up": Spec(1000, 2 * US), **learn(100)}
     last = explain(make_capture(loop, env_steps=8000, updates=100)).recommendations[-1]
     assert last.tier == "not_worth_optimising" and "`tidy_up`" in last.title
@@ -131,7 +131,7 @@ def broken(run: RunView) -> Recommendation | None:
         (lambda run: advice(gain=Estimate(2.0, 1.1, 1.2)), "outside its own interval"),
     ],
 )
-def test_a_broken_advice_function_costs_a_warning_and_the_others_are_asked(function: Any, says: str) -> None:
+def test_a_broken_advice_function_is_a_warning_and_the_others_still_run(function: Any, says: str) -> None:
     capture = some_capture()
     with pytest.warns(AdviceWarning, match=says):
         found = recommend(capture, explain_without_advice(capture), [function, lambda run: advice()])
@@ -152,7 +152,7 @@ MORE_RULES = [near]
 
 
 @pytest.mark.parametrize("value", ["no_such_module:rules", f"{__name__}:US", f"{__name__}:NOT_RULES"])
-def test_rules_that_cannot_be_loaded_cost_a_warning(value: str) -> None:
+def test_rules_that_cannot_be_loaded_are_a_warning(value: str) -> None:
     with pytest.warns(AdviceWarning, match="cannot be loaded"):
         assert load_advice([offered(value)]) == BUILT_IN
 
@@ -186,7 +186,7 @@ def test_gain_is_amdahls_law_on_the_share() -> None:
     assert wider is not None and wider.low < gain.low and wider.high > gain.high
 
 
-def test_our_own_cost_is_no_gain() -> None:
+def test_our_own_cost_does_not_count_as_a_gain() -> None:
     loop = {"act": Spec(1000, 500 * US), "env_step": Spec(1000, 500 * US), "push": Spec(64_000, 2 * US)}
     cheap, dear = (
         look(make_capture(loop, env_steps=64_000, facts={"region_cost_ns": cost})) for cost in (0.0, 1500.0)
@@ -245,7 +245,7 @@ def test_a_list_of_envs_is_seen_in_the_gaps_between_regions() -> None:
     assert look(make_capture(alternating, env_steps=8000)).envs == 1.0
 
 
-def test_env_steps_are_counted_when_nobody_reports_them() -> None:
+def test_env_steps_are_counted_without_progress_calls() -> None:
     run = look(make_capture({"act": Spec(100, MS), "env_step": Spec(100, MS)}))
     assert run.env_steps == 100 and run.envs == 1.0
 
@@ -256,7 +256,7 @@ def test_tail_of_a_histogram() -> None:
     assert count == 5 and total_ns == pytest.approx(5 * 6e7, rel=0.2)
 
 
-def test_a_capture_with_nothing_in_it_gets_no_advice() -> None:
+def test_an_empty_capture_gets_no_advice() -> None:
     empty = Capture(None, {}, ())
     assert explain(empty).recommendations == ()
 
@@ -274,17 +274,17 @@ def test_ten_thousand_regions_take_seconds_not_minutes() -> None:
 # -- near misses: what looks like a defect and is none -------------------------------------------
 
 
-def test_one_push_for_one_env_is_no_defect() -> None:
+def test_one_push_for_one_env_is_not_a_defect() -> None:
     loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
     assert "replay_item_by_item" not in rules_of(make_capture(loop, env_steps=1000, updates=200))
 
 
-def test_one_push_for_all_envs_is_no_defect() -> None:
+def test_one_push_for_all_envs_is_not_a_defect() -> None:
     loop = {**collect(1000), "replay_push": Spec(1000, 200 * US), **learn(200)}
     assert "replay_item_by_item" not in rules_of(make_capture(loop, env_steps=64_000, updates=200))
 
 
-def test_many_minibatches_after_a_rollout_are_no_defect() -> None:
+def test_many_batches_after_a_rollout_are_not_a_defect() -> None:
     loop = {**collect(300), "advantage": Spec(3, MS), **learn(960)}
     assert "too_many_updates" not in rules_of(make_capture(loop, env_steps=64 * 300, updates=960))
 
@@ -302,7 +302,7 @@ def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
     assert "env_workers_cost_more_than_work" not in found
 
 
-def test_pauses_that_nobody_measured_are_not_the_collectors() -> None:
+def test_pauses_that_were_not_measured_are_not_blamed_on_the_garbage_collector() -> None:
     loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
     assert "garbage_collection_pauses" not in rules_of(make_capture(loop, env_steps=3000))
     few = {"choose": Spec(3000, 100 * US, {"gc_pause": Spec(3, 3 * MS, category="framework")})}
@@ -333,7 +333,7 @@ def test_memory_that_levels_off_fits() -> None:
     assert "memory_will_not_fit" in rules_of(grows)
 
 
-def test_one_thread_each_is_no_oversubscription() -> None:
+def test_one_thread_each_is_not_oversubscription() -> None:
     worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)}, cpu=0.6)
     processes = [ProcessSpec([worker]) for _ in range(8)]
     for limit, expected in (({"OMP_NUM_THREADS": "1"}, False), ({}, True)):
@@ -350,13 +350,13 @@ def test_learning_makes_episodes_longer_and_nothing_grows() -> None:
 # -- what is said without a gain -----------------------------------------------------------------
 
 
-def test_mostly_unnamed_time_is_said() -> None:
+def test_mostly_unnamed_time_is_reported() -> None:
     found = {one.name: one for one in explain(some_capture(unattributed=0.6)).recommendations}
     assert found["mostly_unnamed"].tier == "low" and "60.0 %" in found["mostly_unnamed"].title
     assert "mostly_unnamed" not in rules_of(some_capture())
 
 
-def test_regions_that_cost_more_than_they_show_are_said() -> None:
+def test_costly_regions_are_reported() -> None:
     loop = {**collect(1000), "tick": Spec(400_000, 1.5 * US, site="env.py:3")}
     found = {
         one.name: one for one in explain(make_capture(loop, facts={"region_cost_ns": 300.0})).recommendations

@@ -77,7 +77,7 @@ def test_contention_is_found_however_long_calls_are(scale: float) -> None:
     assert first.safety == "rounding"
 
 
-def test_one_thread_in_force_gets_no_such_advice() -> None:
+def test_a_process_with_one_compute_thread_gets_no_thread_advice() -> None:
     by_call = with_scheduling(ppo(), 1, on=0.2, queue=0.7, pool=0.15, pool_queue=0.6)
     assert "try_one_thread" not in advice_on(by_call)
     limited = TORCH["machine"] | {"threads_env": {"OMP_NUM_THREADS": "1"}}
@@ -124,7 +124,7 @@ def test_blocked_is_not_without_a_core() -> None:
     assert summary is not None and "without a core, 1.0 %" in summary.summary
 
 
-def test_without_scheduling_figures_it_is_said_that_contention_is_unknown() -> None:
+def test_without_scheduling_figures_contention_is_reported_as_unknown() -> None:
     found = explain(ppo())
     one = next(one for one in found.recommendations if one.name == "try_one_thread")
     assert one.tier == "undecided" and any("is unknown" in sentence for sentence in one.evidence)
@@ -152,7 +152,7 @@ def test_several_processes_with_threads_of_their_own() -> None:
     assert "thread_oversubscription" not in advice_on(workers(2, queue=0.001))
 
 
-def test_a_fork_server_is_no_worker() -> None:
+def test_a_fork_server_does_not_count_as_a_worker() -> None:
     assert len(working_processes(workers(1, 0.1))) == 4
     found = explain(workers(1, 0.1)).oversubscription
     assert found is not None and found.processes == 4

@@ -224,7 +224,7 @@ def test_long_names_are_cut_but_stay_apart(profiler: Profiler, clock: FakeClock)
     assert all(len(n.encode()) <= layout.NAME_BYTES and n.startswith("ü" * 100) for n in names)
 
 
-def test_a_name_that_is_no_string_is_refused_with_a_sentence(profiler: Profiler) -> None:
+def test_a_name_that_is_not_a_string_is_refused_with_a_sentence(profiler: Profiler) -> None:
     with pytest.raises(TypeError, match="name is a string, not int"):
         profiler.profile(3)
     with pytest.raises(TypeError, match="category is a string"):
@@ -554,7 +554,7 @@ def test_more_profilers_than_slots_can_come_and_go(core: CoreName) -> None:
         profiler.stop()
 
 
-def test_paused_recording_costs_nothing_and_goes_on(profiler: Profiler, clock: FakeClock) -> None:
+def test_paused_recording_costs_nothing_and_continues(profiler: Profiler, clock: FakeClock) -> None:
     with profiler.profile("before"):
         clock.advance(10)
     profiler.pause()

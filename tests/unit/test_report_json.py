@@ -35,6 +35,6 @@ def test_unknown_is_null_and_never_zero() -> None:
     assert findings_json(golden.rich())["regions"][0]["device_ns"] is None
 
 
-def test_what_json_cannot_hold_becomes_plain() -> None:
+def test_values_that_json_cannot_hold_become_plain() -> None:
     assert plain((float("nan"), float("inf"), 1.5)) == [None, None, 1.5]
     assert plain({"n": np.float64(2.5), 3: np.int64(4)}) == {"n": 2.5, "3": 4}

@@ -116,7 +116,7 @@ def test_mistakes_are_found_before_the_work(capture: str, tmp_path: Path) -> Non
         report_on(capture, goal_env_steps=0)
 
 
-def test_trace_is_not_taken_for_a_report() -> None:
+def test_a_trace_is_not_mistaken_for_a_report() -> None:
     assert format_of(Path("trace.json")) is FORMATS["trace.json"]
     assert format_of(Path("a.speedscope.json")) is FORMATS[".speedscope.json"]
     assert format_of(Path("report.json")) is FORMATS[".json"]

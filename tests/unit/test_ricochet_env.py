@@ -99,7 +99,7 @@ def test_threads_change_nothing(rendering: str) -> None:
     two.close()
 
 
-def test_a_saved_state_goes_on_the_same() -> None:
+def test_a_saved_state_continues_identically() -> None:
     env = RicochetVectorEnv(3, max_episode_steps=9)
     env.reset(seed=2)
     actions = np.random.default_rng(1).integers(16, size=(40, 3))

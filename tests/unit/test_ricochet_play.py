@@ -73,9 +73,7 @@ def test_a_policy_with_memory_plays_pictures() -> None:
     assert sum(seen.boards.values()) == 6 and seen == play(recurrent_policy(policy), config, 6)
 
 
-def test_train_ricochet_tells_what_the_agent_solves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_ricochet_reports_the_solved_boards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words: list[Any] = ["train", "ricochet", "--obs-mode", "symbolic", "--n-envs", "4", "--n-steps", "8"]
     words += ["--total-timesteps", "64", "--n-eval-episodes", "20", "--max-episode-steps", "10", "--json"]
     assert main([*words, "--capture", str(tmp_path / "cap")]) == 0
@@ -83,6 +81,6 @@ def test_train_ricochet_tells_what_the_agent_solves(
     assert "of 20 unseen boards within 10 steps" in remarks[0] and remarks[1].startswith("random actions: ")
 
 
-def test_boards_that_cannot_be_played_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_boards_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "ricochet", "--no-profiling", "--trainer", "sb3", "--n-eval-episodes", "5"]
     assert main(words) == 2 and "leave it out" in capsys.readouterr().err

@@ -199,7 +199,7 @@ def test_solving_gives_up_with_a_word_when_there_is_too_little_room() -> None:
         (small((0,), 9, whose=1), "target_robot=1 does not exist"),
     ],
 )
-def test_a_board_that_cannot_be_is_one_clear_error(position: Position, word: str) -> None:
+def test_an_invalid_board_is_one_clear_error(position: Position, word: str) -> None:
     with pytest.raises(HotloopError, match=word):
         solve(position)
 

@@ -70,7 +70,7 @@ def test_the_shape_is_named_when_the_runs_can_tell(shape: str) -> None:
     assert found.shapes == (shape,)
 
 
-def test_shapes_that_cannot_be_told_apart_are_all_named() -> None:
+def test_shapes_that_cannot_be_distinguished_are_all_named() -> None:
     assert shapes(np.log(SIZES), Estimate(1.07, 0.9, 1.25)) == ("n", "n log n")
     assert shapes(np.log(SIZES), None) == ()
 
@@ -116,7 +116,7 @@ def test_expected_against_actual() -> None:
     assert found.last_exponent.value > found.exponent.value + 0.1  # the curve bends upwards
 
 
-def test_linear_growth_blames_nobody() -> None:
+def test_linear_growth_blames_no_region() -> None:
     found = scaling(region_runs(push=0.0))
     assert found.bender is None and found.within_twice is True
     assert found.exponent is not None and found.exponent.low <= 1 <= found.exponent.high
@@ -124,7 +124,7 @@ def test_linear_growth_blames_nobody() -> None:
     assert not any(factor.is_defect for factor in found.factors)
 
 
-def test_a_machine_that_is_slower_for_large_runs_is_no_defect() -> None:
+def test_a_machine_that_is_slower_for_large_runs_is_not_a_defect() -> None:
     runs = []
     for run in region_runs(push=0.0):
         slower = 3.5 if run.size == SIZES[-1] else 1.0
@@ -167,7 +167,7 @@ def test_the_factors_multiply_to_the_excess_and_tell_learning_from_a_defect() ->
     assert same_length["steps_per_episode"] == pytest.approx(1.0, rel=1e-9)
 
 
-def test_without_env_steps_there_are_no_factors_and_it_is_said() -> None:
+def test_without_env_steps_there_are_no_factors_and_the_report_says_so() -> None:
     found = timed(COSTS["n"], np.random.default_rng(5), 0.02, 2)
     assert found.factors == () and any(reason.startswith("factors:") for reason in found.not_measured)
     assert any(reason.startswith("start-up:") for reason in found.not_measured)

@@ -70,7 +70,7 @@ def test_rows_are_thinned_when_they_are_full(profiler: Profiler, clock: FakeCloc
         assert clock() - int(found.time_ns[-1]) <= 4 * layout.FIRST_SCHEDULING_NS
 
 
-def test_native_threads_are_told_apart_from_python_ones(profiler: Profiler, clock: FakeClock) -> None:
+def test_native_threads_are_distinguished_from_python_ones(profiler: Profiler, clock: FakeClock) -> None:
     release = threading.Event()
     threads = [threading.Thread(target=release.wait) for _ in range(2)]
     for thread in threads:
@@ -125,7 +125,7 @@ def test_settings_are_written_when_they_change(
     assert second.time_ns - first.time_ns == 8_000_000_000
 
 
-def test_a_failing_setting_is_a_warning_and_nothing_else(core: CoreName, clock: FakeClock) -> None:
+def test_a_failing_setting_is_only_a_warning(core: CoreName, clock: FakeClock) -> None:
     def fail() -> dict[str, object]:
         raise OSError("no such setting")
 

@@ -148,7 +148,7 @@ def test_notes_of_all_processes_are_added_up(capture: Path) -> None:
         ("owner", 99, "nodes of thread 'MainThread' are missing"),
     ],
 )
-def test_a_damaged_section_costs_no_more_than_what_depends_on_it(
+def test_a_damaged_section_loses_only_what_depends_on_it(
     capture: Path, field: str, value: int, says: str
 ) -> None:
     part = part_of(capture)

@@ -128,7 +128,7 @@ def test_gymnasium_makes_it() -> None:
         ({"speed": 2}, "no setting speed"),
     ],
 )
-def test_a_wrong_setting_is_told_in_a_sentence(settings: dict[str, Any], words: str) -> None:
+def test_an_invalid_setting_is_one_sentence(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(HotloopError, match=words):
         SnakeVectorEnv(2, **settings)
 
@@ -159,7 +159,7 @@ def test_rows_do_not_depend_on_the_batch_or_the_threads(settings: dict[str, Any]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_saved_or_copied_batch_goes_on_alike(settings: dict[str, Any]) -> None:
+def test_a_saved_or_copied_batch_continues_identically(settings: dict[str, Any]) -> None:
     env = SnakeVectorEnv(6, size=6, **settings)
     play(env, 15)
     fresh = SnakeVectorEnv(6, size=6, **settings)
@@ -179,7 +179,7 @@ def test_another_batch_size_compiles_nothing() -> None:
     assert len(step_batch.signatures) == 2  # type: ignore[attr-defined]  # float32 and uint8 observations
 
 
-def test_without_copies_the_arrays_themselves_are_handed_out() -> None:
+def test_without_copies_the_arrays_themselves_are_returned() -> None:
     env = SnakeVectorEnv(3, copy=False, observation="grid")
     first, infos = env.reset(seed=0)
     second, *_, later = env.step(np.zeros(3, dtype=np.int64))

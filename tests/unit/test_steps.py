@@ -80,7 +80,7 @@ def test_arrays_with_strides_are_read_where_they_are(profiler: Profiler) -> None
     assert counted(profiler) == (3, 1, 2.0, 1.0)
 
 
-def test_a_row_that_is_only_a_reset_is_no_step(profiler: Profiler) -> None:
+def test_a_row_that_is_only_reset_does_not_count_as_a_step(profiler: Profiler) -> None:
     asked = []
 
     def costs(env: Any) -> bool:
@@ -113,7 +113,7 @@ def test_an_env_may_be_left_out_until_its_next_reset(profiler: Profiler) -> None
     assert counted(profiler) == (4, 1, 2.0, 1.0)
 
 
-def test_somebody_may_know_better(profiler: Profiler) -> None:
+def test_episode_sums_can_come_from_a_callback(profiler: Profiler) -> None:
     answers: list[Any] = [(50.0, 7.0), None]
     seen = []
 
@@ -132,7 +132,7 @@ def test_somebody_may_know_better(profiler: Profiler) -> None:
     assert seen == [("infos", [0, 2])] * 2
 
 
-def test_an_error_of_somebody_else_is_reported_and_the_step_is_counted(
+def test_an_error_of_other_code_is_reported_and_the_step_is_counted(
     profiler: Profiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised: list[Any] = []
@@ -169,7 +169,7 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("result", ODD, ids=range(len(ODD)))
-def test_what_is_not_understood_goes_to_who_may(profiler: Profiler, result: Any) -> None:
+def test_unknown_results_are_passed_to_on_unknown(profiler: Profiler, result: Any) -> None:
     seen = []
     count = profiler.step_counter(1, (2, 3), on_unknown=lambda env, result: seen.append((env, result)))
     env = Env()
@@ -195,7 +195,7 @@ def test_added_by_hand_it_is_the_same_episode(profiler: Profiler) -> None:
     assert counted(profiler)[1] == 2
 
 
-def test_another_width_or_a_reset_begins_anew(profiler: Profiler) -> None:
+def test_another_width_or_a_reset_starts_over(profiler: Profiler) -> None:
     count = profiler.step_counter(1, (2,))
     env, other = Env(), Env()
     count(env, (None, 5.0, False, {}))
@@ -241,12 +241,12 @@ def test_nothing_is_counted_when_it_is_off_inside_a_region_or_while_nothing_reco
 
 
 @pytest.mark.parametrize("ends", [(), (1, 2, 3, 4, 5), (-1,)])
-def test_places_that_cannot_be(profiler: Profiler, ends: tuple[int, ...]) -> None:
+def test_invalid_positions_are_refused(profiler: Profiler, ends: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="one to four places"):
         profiler.step_counter(1, ends)
 
 
-def test_what_runs_after_a_call_is_our_own_time(profiler: Profiler, clock: FakeClock) -> None:
+def test_callbacks_after_a_call_count_as_our_own_time(profiler: Profiler, clock: FakeClock) -> None:
     env_step, outer = profiler.profile("env_step"), profiler.profile("collect")
 
     def step(env: Any) -> Any:
@@ -306,7 +306,7 @@ def result_of(data: st.DataObject, width: int) -> Any:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_both_cores_count_alike(data: st.DataObject) -> None:
+def test_both_cores_count_the_same(data: st.DataObject) -> None:
     """After a wrapped call, where the compiled core has a short cut for steps at which nothing ends."""
     width = data.draw(st.sampled_from([0, 1, 1, 2, 4]))
     costs, knows = data.draw(st.sampled_from([False, True, None])), data.draw(st.booleans())
@@ -373,7 +373,7 @@ def gained(core: CoreName, array: Any) -> Any:
     return found, len(odd)
 
 
-def test_arrays_of_every_kind_are_read_alike() -> None:
+def test_arrays_of_every_kind_are_read_the_same() -> None:
     """The compiled core reads the fields of NumPy's arrays; Python asks for their buffer."""
     found = {core: [gained(core, array) for array in arrays()] for core in ("compiled", "python")}
     assert found["compiled"] == found["python"]
@@ -421,7 +421,7 @@ def test_wrapped_calls_choose_their_region_in_the_order_never_always_choose(prof
     assert calls() == (2, 2, 2, 1) and len(asked) == 3
 
 
-def test_regions_with_the_same_bit_are_told_apart(profiler: Profiler) -> None:
+def test_regions_with_the_same_bit_are_distinguished(profiler: Profiler) -> None:
     regions = [profiler.profile(f"r{i}") for i in range(130)]
     by_bit: dict[int, list[Any]] = {}
     for region in regions:
@@ -467,7 +467,7 @@ def test_regions_that_begin_and_end_together_add_up(profiler: Profiler, clock: F
 
 
 @pytest.mark.parametrize("word", ["outer", "otherwise", "skip_inside", "no_outer_inside", "always", "never"])
-def test_the_compiled_wrapper_refuses_what_is_no_region(word: str) -> None:
+def test_the_compiled_wrapper_refuses_other_objects_than_regions(word: str) -> None:
     profiler = Profiler(core_name="compiled")
     value: Any = "env_step" if word in ("outer", "otherwise") else ("env_step",)
     with pytest.raises(TypeError, match=f"{word}.*region"):

@@ -68,7 +68,7 @@ def test_markup_in_names_is_shown_not_run() -> None:
     assert not re.search(r"<script|<img", svg_card(golden.hostile()))
 
 
-def test_everything_lies_inside_the_picture() -> None:
+def test_everything_is_inside_the_picture() -> None:
     shares = {f"a category with a long name {n}": 0.05 for n in range(20)}
     card = ET.fromstring(svg_card(replace(with_categories(shares), headline="word " * 200)))
     height = float(card.get("height", "nan"))

@@ -71,7 +71,7 @@ def test_the_first_look_covers_the_run_so_far() -> None:
     assert sum(r.share for r in found.regions) == pytest.approx(1.0)
 
 
-def test_what_was_never_reported_has_no_rate() -> None:
+def test_counters_that_were_never_reported_have_no_rate() -> None:
     found = look(make_capture({"a": Spec(5, 1e6)}, alive=True))
     assert found.env_steps_per_s is None and found.mean_return is None
 
@@ -173,7 +173,7 @@ def shown_at(width: int, capture: Capture, height: int = 30) -> str:
     return written.getvalue()
 
 
-def test_the_view_names_regions_processes_and_who_is_stuck() -> None:
+def test_the_view_names_regions_processes_and_stuck_threads() -> None:
     text = shown_at(100, running(5000, step_ns=2e7, processes=[worker(41)]))
     for words in (
         "runs/a",

@@ -198,7 +198,7 @@ def test_orders_are_followed_at_once_and_none_left_stops() -> None:
     assert not script.trial.running and not any(patch.is_on for patch in script.patches.values())
 
 
-def test_a_patch_that_cannot_be_applied_is_left_out_and_the_others_go_on() -> None:
+def test_a_patch_that_cannot_be_applied_is_left_out_and_the_others_continue() -> None:
     script = Script([FakePatch("x"), FakePatch("bad", breaks=True)])
     script.run(1, 4000, 0, lambda: 0.004)
     assert [row["broken"] for row in script.rows if "broken" in row] == ["bad"]
@@ -259,7 +259,7 @@ def test_equal_patches_are_hardly_ever_called_faster_or_slower() -> None:
     assert wrong <= 7  # at most 5 % are expected: 3
 
 
-def test_what_is_settled_keeps_its_verdict() -> None:
+def test_settled_variants_keep_their_verdict() -> None:
     chance = random.Random(1)
     times = [
         {BASELINE: 1.0 * chance.lognormvariate(0, 0.02), "x": 0.5 * chance.lognormvariate(0, 0.02)}
@@ -301,7 +301,7 @@ def test_many_rounds_are_added_up_to_few_pairs_and_all_of_a_longer_part_is_used(
     assert len(rounds.pairs("x", 64)) == 64 and len(rounds.pairs("x", 5)) == 5
 
 
-def test_what_comes_in_bursts_counts_in_full() -> None:
+def test_work_in_bursts_counts_in_full() -> None:
     """A pause in one of eight segments, as of a garbage collector, would be lost among single ratios."""
     times = [{BASELINE: 2.0 if at % 8 == 3 else 1.0, "x": 1.0 + 0.001 * (at % 5)} for at in range(512)]
     pairs = made_up(times).pairs("x")
@@ -368,7 +368,7 @@ def test_segments_hold_several_bursts_of_work() -> None:
     assert sorted(row["seconds"] for row in held_up.segments)[len(held_up.segments) // 2] < 0.03
 
 
-def test_what_switching_takes_and_a_single_hold_up_make_no_segment_longer() -> None:
+def test_switching_time_and_a_single_delay_make_no_segment_longer() -> None:
     class Slow(FakePatch):
         def apply(self) -> None:
             super().apply()
@@ -405,7 +405,7 @@ def test_conflicting_patches_are_not_combined() -> None:
     assert combination(trial.verdicts, {}) == ("x", "y", "z")
 
 
-def test_what_is_kept_is_on_in_all_arms_and_workers_are_shown_it() -> None:
+def test_kept_patches_are_on_in_all_segments_and_workers_follow() -> None:
     script = Script([FakePatch(name) for name in "xyz"])
     script.run(1, 1500, 0, lambda: 0.004)
     assert all(row["kept"] == [] for row in script.segments)
@@ -419,7 +419,7 @@ def test_what_is_kept_is_on_in_all_arms_and_workers_are_shown_it() -> None:
     assert script.shown[-1] is None and not any(patch.is_on for patch in script.patches.values())
 
 
-def test_what_is_faster_is_kept_for_the_rest(tmp_path: Path) -> None:
+def test_faster_patches_are_kept_for_the_rest(tmp_path: Path) -> None:
     script = Script([FakePatch("x"), FakePatch("y")])
     chance = random.Random(0)
     cost = noisy(chance, 0.004)

@@ -100,7 +100,7 @@ def state(net: Any, optimizer: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_off_puts_back_exactly_what_was_there(kind: type[TrialPatch], model: Any) -> None:
+def test_off_restores_exactly_the_original(kind: type[TrialPatch], model: Any) -> None:
     env = gymnasium.make("CartPole-v1")
     anomaly = kind is ours.NoAnomalyDetection
     torch.autograd.set_detect_anomaly(anomaly)
@@ -146,7 +146,7 @@ def test_training_gives_the_same_weights_up_to_rounding(kind: type[TrialPatch]) 
     assert weights[0].std() > 0
 
 
-def test_fused_is_refused_where_moments_lie_in_another_order_than_weights(model: Any) -> None:
+def test_fused_is_refused_if_moments_have_other_strides_than_weights(model: Any) -> None:
     _, optimizer = model
     last, fused = ours.ChannelsLast(), ours.FusedOptimizer()
     assert last.skip_reason() is None and fused.skip_reason() is None
@@ -163,7 +163,7 @@ def test_fused_is_refused_where_moments_lie_in_another_order_than_weights(model:
     assert fused.name in last.conflicts and last.name in fused.conflicts
 
 
-def test_env_checks_are_passed_by_and_the_steps_are_the_same() -> None:
+def test_env_checks_are_bypassed_and_the_steps_are_the_same() -> None:
     results = []
     for with_patch in (False, True):
         env = gymnasium.make("CartPole-v1")

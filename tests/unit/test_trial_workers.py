@@ -38,7 +38,7 @@ class FakePatch(TrialPatch):
         self.is_on = False
 
 
-def test_what_one_process_shows_another_reads(tmp_path: Path) -> None:
+def test_one_process_reads_what_another_publishes(tmp_path: Path) -> None:
     board, other = Board(tmp_path), Board(tmp_path)
     assert read_word(other.word) == ("waiting", frozenset())
     board.ask()
@@ -53,7 +53,7 @@ def test_what_one_process_shows_another_reads(tmp_path: Path) -> None:
     assert read_word(other.word) == ("over", frozenset())
 
 
-def test_a_follower_answers_once_and_does_as_the_board_says(tmp_path: Path) -> None:
+def test_a_follower_answers_once_and_follows_the_board(tmp_path: Path) -> None:
     board = Board(tmp_path)
     made = [
         FakePatch("gc"),

@@ -138,7 +138,7 @@ def test_other_advice_in_the_same_function_does_not_count() -> None:
     assert judge(TRUTH, SOURCE, report(advice(site="slow.py:5"))).hit is None
 
 
-def test_what_is_not_worth_optimising_takes_no_position() -> None:
+def test_regions_not_worth_optimising_take_no_position() -> None:
     judged = judge(
         TRUTH, SOURCE, report(advice(tier="not_worth_optimising"), advice(site="slow.py:7", tier="low"))
     )

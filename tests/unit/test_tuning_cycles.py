@@ -63,7 +63,7 @@ def test_a_run_without_updates_has_no_cycles(profiler: Profiler, clock: FakeCloc
     assert progress_so_far(profiler.capture()).cycles == 0
 
 
-def test_a_probe_waits_for_whole_cycles_but_not_for_ever() -> None:
+def test_a_probe_waits_for_whole_cycles_up_to_a_limit() -> None:
     length = ProbeLength(2.0, 30.0, cycles=2)
     assert not length.is_enough(RunProgress(100, 0, 0), 1.9)
     assert not length.is_enough(RunProgress(100, 0, 0), 9.0)  # there may be updates yet

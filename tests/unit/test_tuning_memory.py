@@ -30,7 +30,7 @@ from hotloop.workflows.train_predictions import (
 HOLDS = "import sys; held = bytearray(b'x' * (40 << 20)); print('ready', flush=True); sys.stdin.read()"
 
 
-def test_what_children_hold_for_themselves_is_seen() -> None:
+def test_private_memory_of_children_is_measured() -> None:
     watch = ChildrenMemory()
     watch.sample()
     before = watch.peak_bytes or 0
@@ -46,7 +46,7 @@ def test_what_children_hold_for_themselves_is_seen() -> None:
     assert (watch.peak_bytes or 0) - before == held  # the most, not the last
 
 
-def test_the_table_sets_what_children_held_beside_what_was_predicted() -> None:
+def test_the_table_shows_predicted_and_measured_memory_of_children() -> None:
     parts = (MemoryEstimate("2 workers", 100, "workers", 2, in_children=True), MemoryEstimate("replay", 10))
     expected = Predictions(MemoryPlan(parts, 1 << 40))
     assert [line.measured for line in prediction_table(expected)] == [None, None, None]
@@ -78,7 +78,7 @@ def test_children_that_were_there_to_the_end_are_added_to_the_peak() -> None:
     assert watch.total_peak_bytes == 8300
 
 
-def test_the_parts_of_mario_are_those_it_makes() -> None:
+def test_the_memory_parts_of_mario_equal_what_it_allocates() -> None:
     import numpy as np
     from gymnasium.spaces import Box, Discrete
 
@@ -158,7 +158,7 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children), children.pea
         pytest.param({"transport": "serial", "buffer_size": 3000, "n_collectors": 1}, marks=pytest.mark.long),
     ],
 )
-def test_the_plan_of_mario_comes_within_15_percent_of_what_its_processes_hold(given: dict[str, Any]) -> None:
+def test_the_memory_plan_of_mario_is_within_15_percent_of_its_processes(given: dict[str, Any]) -> None:
     steps = max(int(given["buffer_size"]), 2400)  # the replay and the rings are full
     given = {"replay_ratio": 0.25, "exploration_steps": 1000, "learning_starts": 500} | given
     config = given | {"stop_at_epochs": 2, "epoch_steps": steps * 5 // 8, "weights_every_epochs": 1}
@@ -173,7 +173,7 @@ def test_the_plan_of_mario_comes_within_15_percent_of_what_its_processes_hold(gi
     assert predicted == pytest.approx(measured, rel=0.15), (children, parts)
 
 
-def test_workers_of_imitate_are_told_as_processes() -> None:
+def test_workers_of_imitate_are_shown_as_processes() -> None:
     parts = estimate_memory("imitate", Imitate(stage="demos", workers=3)) or ()
     assert [(part.what, part.value) for part in parts if part.in_children] == [("3 x worker", 3)]
     few, more = (

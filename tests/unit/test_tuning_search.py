@@ -186,7 +186,7 @@ def test_choices_are_tried_one_by_one_and_the_best_is_kept() -> None:
     assert dict(found.best_safe) == {"learner": "fused", "loop": "kernel", "envs": 8}
 
 
-def test_probes_that_fail_are_left_out_and_the_rest_goes_on() -> None:
+def test_failed_probes_are_left_out_and_the_search_continues() -> None:
     space, clock = Space((ENVS,)), FakeClock()
 
     def probe(settings: Settings) -> Probe:

@@ -54,7 +54,7 @@ def test_a_space_that_cannot_be_searched_says_why(make: object, says: str) -> No
         make()
 
 
-def test_doubling() -> None:
+def test_doubling_goes_up_to_the_limit() -> None:
     assert doubling(1, 9) == (1, 2, 4, 8) and doubling(3, 12) == (3, 6, 12) and doubling(8, 4) == ()
 
 
@@ -74,7 +74,7 @@ def test_places_in_a_command_are_filled_and_rollouts_follow_the_envs() -> None:
     assert knob.safety == "semantic" and "n_envs * n_steps stays" in knob.invariant
 
 
-def test_what_does_not_come_out_whole_is_not_allowed() -> None:
+def test_settings_that_do_not_divide_are_not_allowed() -> None:
     words = ("{n_envs=3}", "{n_steps=100}", "{gradient_steps=3}")
     target = script(*words, values=("n_envs=1,2,3,5,6,7",), threads=False)
     allowed = {dict(settings)["n_envs"] for settings in target.space.all_settings()}
@@ -117,12 +117,14 @@ def test_without_a_value_the_starting_rules_are_taken() -> None:
         (("{n_envs=2}", "{n_steps=8}"), {"values": ("n_steps=1,2",)}, "leave it out"),
     ],
 )
-def test_a_command_that_cannot_be_tuned_says_why(words: tuple[str, ...], wish: object, says: str) -> None:
+def test_a_command_that_cannot_be_tuned_gets_a_reason(
+    words: tuple[str, ...], wish: object, says: str
+) -> None:
     with pytest.raises(HotloopError, match=says):
         script(*words, **wish)  # type: ignore[arg-type]
 
 
-def test_names_of_ones_own_are_semantic_unless_called_safe() -> None:
+def test_user_defined_names_are_semantic_unless_declared_safe() -> None:
     target = script("{backend=dummy}", values=("backend=dummy,subproc",), safe=("backend",), threads=False)
     knob = target.space.knob("backend")
     assert (knob.values, knob.current, knob.safety) == (("dummy", "subproc"), "dummy", "safe")

@@ -30,7 +30,7 @@ def text_of(target: WorkloadTarget, met: list[Settings], **more: Any) -> str:
     return tuning_text(Tuning(target, searched, Path("t"), (), Tuned(target.name, {}), **more), PLAIN)
 
 
-def test_settings_that_all_share_are_told_once() -> None:
+def test_shared_settings_are_shown_once() -> None:
     target = WorkloadTarget("snake", Snake(variant="original"), cores=2)
     fast = {"learner": "fused", "loop": "kernel", "push": "batch", "transfers": "batch", "split": "off"}
     best = target.space.with_values(target.space.current, **fast)
@@ -47,7 +47,7 @@ def test_settings_that_all_share_are_told_once() -> None:
     assert "env steps per second of the best settings" in text and "2 combinations were left out" in text
 
 
-def test_a_stage_without_env_steps_is_told_in_updates() -> None:
+def test_a_stage_without_env_steps_is_measured_in_updates() -> None:
     target = WorkloadTarget("imitate", Imitate(stage="bc"), cores=2)
     others = [
         target.space.with_values(target.space.current, learner="torch", loading=way)
@@ -69,7 +69,7 @@ def test_the_next_command_names_the_stage(safe: dict[str, Any], next_words: str)
     assert (f"next: hotloop train imitate {next_words}" in text) == bool(safe)
 
 
-def test_too_little_time_says_how_much_would_do() -> None:
+def test_too_little_time_names_a_sufficient_budget() -> None:
     target = WorkloadTarget("imitate", Imitate(stage="rl"), cores=2)
     now = target.space.current
     searched = SearchResult(target.space, (Probe(now, 1e-3, spent_s=5.0),), None, now, now, 14, 0, 5.0)

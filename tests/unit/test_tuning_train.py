@@ -47,13 +47,13 @@ def arguments(*words: str) -> Arguments:
         (("snake", "--preset", "quick"), {"n_envs": 4, "stop_at_episodes": 50}),
     ],
 )
-def test_a_preset_stands_in_for_the_defaults(words: tuple[str, ...], expected: dict[str, int]) -> None:
+def test_a_preset_replaces_the_defaults(words: tuple[str, ...], expected: dict[str, int]) -> None:
     given = arguments(*words)
     assert {name: getattr(given.config, name) for name in expected} == expected
     assert given.chosen.messages[0].startswith("preset ")
 
 
-def test_a_preset_says_what_it_could_not_set() -> None:
+def test_a_preset_names_the_settings_it_could_not_apply() -> None:
     said = " ".join(arguments("petri", "--preset", "many-cores").chosen.messages)
     assert "n_envs=8 instead of 12" in said and "demonstration_workers=12" in said
     with pytest.raises(HotloopError, match="there is no preset 'big'"):
@@ -104,9 +104,7 @@ def test_tuned_settings_are_applied_safe_ones_first(cache: Path) -> None:
     assert "tuned with" not in " ".join(messages_before_training("petri", safe.chosen, safe.config))
 
 
-def test_what_was_found_is_kept_by_hardware_and_versions(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_cached_by_hardware_and_versions(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert recall("petri") is None and not tuned_elsewhere("petri")
     remember(FOUND)
     again = recall("petri")
@@ -118,7 +116,7 @@ def test_what_was_found_is_kept_by_hardware_and_versions(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}'])
-def test_a_broken_cache_is_as_good_as_none(cache: Path, text: str) -> None:
+def test_a_broken_cache_counts_as_empty(cache: Path, text: str) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(text)
     assert recall("petri") is None
@@ -136,7 +134,7 @@ def test_entries_of_another_version_are_tuned_again(cache: Path) -> None:
 # ---- the memory plan
 
 
-def test_bytes_of_buffers_are_those_of_the_buffers() -> None:
+def test_estimated_bytes_are_those_of_the_buffers() -> None:
     from hotloop.rl.buffers.replay import ReplayBuffer
     from hotloop.rl.buffers.rollout import RolloutBuffer
 
@@ -177,7 +175,7 @@ def test_the_plan_grows_with_the_settings_it_names() -> None:
         assert any(part.setting == setting for part in large)
 
 
-def test_settings_that_cannot_be_are_left_to_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_left_to_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
     assert memory_plan("petri", Petri(wafers=0)) is None
     assert main(["train", "petri", "--n-envs", "0", "--no-profiling"]) == 2
     assert "n_envs=0 must be at least 1" in capsys.readouterr().err
@@ -236,7 +234,7 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children)]))
         ),
     ],
 )
-def test_the_plan_comes_within_15_percent_of_what_a_run_holds(
+def test_the_memory_plan_is_within_15_percent_of_a_run(
     name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch compiles anew

@@ -79,7 +79,7 @@ def _probe(config: Any, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "config"), EVERY, ids=IDS)
-def test_what_is_remembered_makes_the_settings_that_were_measured(name: str, config: Any) -> None:
+def test_cached_settings_are_those_that_were_measured(name: str, config: Any) -> None:
     target = WorkloadTarget(name, config, cores=CORES)
     for settings in target.space.all_settings():
         kept = json.loads(json.dumps(target.changes(settings)))  # as the cache keeps it
@@ -93,7 +93,7 @@ def one(target: WorkloadTarget, **changes: Any) -> Settings:
     return target.space.with_values(target.space.current, **changes)
 
 
-def test_only_what_changes_is_told_for_settings_of_a_variant() -> None:
+def test_only_changed_settings_of_a_variant_are_shown() -> None:
     target = WorkloadTarget("snake", Snake(variant="original"), cores=CORES)
     assert target.changes(one(target, learner="fused", transfers="batch")) == {
         "learner": "fused",
@@ -169,7 +169,7 @@ def test_reinforcement_learning_keeps_its_updates_for_each_env_step() -> None:
         (Mario(), "--budget 4s is too short"),
     ],
 )
-def test_what_cannot_be_tuned_is_said_before_anything_runs(tmp_path: Path, config: Any, says: str) -> None:
+def test_what_cannot_be_tuned_is_refused_before_anything_runs(tmp_path: Path, config: Any, says: str) -> None:
     name = type(config).__name__.lower()
     budget_s = 4.0 if config == Mario() else 60.0
     with pytest.raises(HotloopError, match=says):

@@ -54,13 +54,13 @@ def test_a_clear_difference_is_named_with_its_interval() -> None:
     assert judge(around(1.3, 12)).summary.startswith("slower by 30.0 % [29.")
 
 
-def test_an_interval_inside_the_tolerance_is_no_difference() -> None:
+def test_an_interval_inside_the_tolerance_means_no_difference() -> None:
     found = judge(around(1.001, 12), tolerance=0.03)
     assert (found.word, found.summary) == ("no_difference", "no difference >= 3 %")
     assert judge(around(1.001, 12), tolerance=0.005).word == "undecided"
 
 
-def test_anything_else_is_undecided_with_the_pairs_it_would_take() -> None:
+def test_everything_else_is_undecided_with_the_pairs_still_needed() -> None:
     found = judge(around(1.01, 12, spread=0.05))
     assert found.word == "undecided" and found.change is not None and found.more_pairs is not None
     assert found.summary == f"undecided, about {found.more_pairs} more pairs"
@@ -121,7 +121,7 @@ def test_six_and_seven_pairs_judge_like_five_when_no_more_come(n: int) -> None:
     )
 
 
-def test_between_looks_there_is_an_interval_but_no_word() -> None:
+def test_between_looks_there_is_an_interval_but_no_verdict() -> None:
     found = decide(around(0.9, 10))
     assert found.go_on and found.next_look == 12 and found.reason == "judged next at 12 pairs"
     assert found.verdict.word == "undecided" and found.verdict.change is not None
@@ -129,7 +129,7 @@ def test_between_looks_there_is_an_interval_but_no_word() -> None:
     assert decide(around(0.9, 10), final=True).verdict.word == "faster"
 
 
-def test_the_last_look_stops_whatever_it_says() -> None:
+def test_the_last_look_always_stops() -> None:
     found = decide(around(1.0, 40, spread=0.6))
     assert not found.go_on and found.verdict.word == "undecided" and found.verdict.more_pairs
     assert decide(around(1.0, 50, spread=0.6)).go_on is False
@@ -174,12 +174,12 @@ def _touches(change: Estimate | None) -> bool:
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_cannot_be_are_refused(wrong: float) -> None:
+def test_invalid_times_are_refused(wrong: float) -> None:
     with pytest.raises(HotloopError, match="times must be positive"):
         judge([(1.0, wrong)])
 
 
-def test_a_tolerance_that_cannot_be_is_refused() -> None:
+def test_an_invalid_tolerance_is_refused() -> None:
     with pytest.raises(HotloopError, match="tolerance=3 is not between"):
         judge(made([1.0] * 8), tolerance=3)
 
@@ -212,7 +212,9 @@ def test_unpaired_runs_are_judged_by_all_ratios() -> None:
         (1.00, 0.300, 0.03, "undecided"),
     ],
 )
-def test_the_gate(ratio: float, spread: float, limit: float, expected: str) -> None:
+def test_the_gate_passes_or_fails_by_the_limit(
+    ratio: float, spread: float, limit: float, expected: str
+) -> None:
     assert gate(judge(around(ratio, 12, spread), tolerance=limit), limit) == expected
 
 
@@ -237,7 +239,7 @@ def blocks_of(columns: dict[str, Sequence[float]]) -> list[dict[str, float]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def test_blocks_go_on_until_every_variant_is_settled() -> None:
+def test_blocks_continue_until_every_variant_is_settled() -> None:
     rng = np.random.default_rng(1)
     base = np.exp(0.01 * rng.standard_normal(40))
     columns = {
@@ -291,7 +293,7 @@ def test_holm_is_stricter_than_each_alone_and_steps_down() -> None:
     assert list(stepped) == ["x", "clear0", "clear1", "clear2", "clear3"]
 
 
-def test_where_holm_allows_no_word_the_plain_interval_is_still_given() -> None:
+def test_where_holm_allows_no_verdict_the_plain_interval_is_still_given() -> None:
     five = [(1.0, 0.5 + 0.01 * i) for i in range(5)]
     found = holm({"one": five, "two": five})
     assert found["one"].word == "undecided" and found["one"].change is not None

@@ -172,7 +172,7 @@ def test_the_ranked_table_at_80_columns() -> None:
     )
 
 
-def test_the_combination_stands_last() -> None:
+def test_the_combination_is_listed_last() -> None:
     combined = replace(TABLE, combination=RankedRow("both", "", "safe", FASTER, (), None))
     assert [line.split()[0] for line in ranked_text(combined).split("\n")[5:9]][-1] == "both"
 

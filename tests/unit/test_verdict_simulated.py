@@ -78,7 +78,7 @@ def test_a_difference_at_the_tolerance_is_rarely_called_none(machine: str) -> No
     assert compare_often(MACHINES[machine], 0.03, repeats=600).share("no_difference") <= 0.06
 
 
-def test_on_a_quiet_machine_no_difference_is_said_soon() -> None:
+def test_on_a_quiet_machine_no_difference_is_decided_soon() -> None:
     found = compare_often(QUIET, 0.0, repeats=400)
     assert found.share("no_difference") >= 0.94
     assert np.mean([v.pairs for v in found.verdicts]) <= 20
@@ -119,7 +119,7 @@ def test_looking_as_often_at_five_percent_would_not_hold() -> None:
     assert compare_often(NOISY, 0.0, repeats=500, schedule=careless).share("faster", "slower") > 0.09
 
 
-def test_all_a_and_then_all_b_lies_on_a_drifting_machine() -> None:
+def test_all_a_then_all_b_is_wrong_on_a_drifting_machine() -> None:
     logs = log_times(np.random.default_rng(2), 2000, 30, Noise(0.36, neighbours=0.8))
     p = stats.ttest_ind(logs[:, :15], logs[:, 15:], axis=1).pvalue
     assert 0.35 < (p < 0.05).mean() < 0.65
@@ -152,7 +152,7 @@ def test_many_more_comparisons_hold(machine: str, change: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("change", [0.0, -0.1])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_of_eight_patches_that_do_nothing_hardly_one_is_given_a_word(machine: str, change: float) -> None:
+def test_eight_patches_without_effect_rarely_get_a_verdict(machine: str, change: float) -> None:
     """The machine drifts from one segment to the next; `change`: of a ninth patch that does help."""
     drift, scatter, struck = {"quiet": (0.003, 0.02, 0.0), "noisy": (0.02, 0.05, 0.02)}.get(
         machine, (0.05, 0.08, 0.05)
