@@ -1,6 +1,6 @@
-"""Runs `hotloop VERB ...` inside the test's process: a process of its own would mostly import.
+"""Runs `hotloop VERB ...` inside the test's process, because a new process would spend most time on imports.
 
-What the verb starts (scripts, probes, pairs of runs) still runs in processes of their own. Tests about the
+What the verb starts (scripts, probes, pairs of runs) still runs in separate processes. Tests about the
 process itself (signals, exit, imports, the console script) start a real one.
 """
 

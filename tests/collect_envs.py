@@ -1,4 +1,4 @@
-"""Environments and actors for the tests of collection: rows that show any loss, mix-up or repetition."""
+"""Environments and actors for the tests of collection: rows in which any loss, mix-up or repetition shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A game of frames small enough for tests: walk along a corridor, one bright column says where you are."""
+"""A small game with frames for tests: walk along a corridor; one bright column shows the position."""
 
 from __future__ import annotations
 

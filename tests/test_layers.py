@@ -1,4 +1,4 @@
-"""Who may import whom: the table, and the checks that the code keeps to it and has no import cycles.
+"""Which part may import which: the table, and checks that the code follows it and has no import cycles.
 
 Imports are found wherever they hide: in functions, behind `from hotloop import name` (which may load a
 module lazily), and as strings for importlib, alone or in tables such as `hotloop._LAZY` and

@@ -1,4 +1,4 @@
-"""Findings made by hand for the report tests: a rich run, a run that measured next to nothing, a hostile one.
+"""Findings made by hand for the report tests: a rich run, a run with almost no measurements, a hostile one.
 
 The rich one tells a DQN run on a grid game that pushes transitions into replay one by one. Its figures
 agree with each other: own times add up to the wall time of each thread, shares to 1.

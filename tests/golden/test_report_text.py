@@ -1,4 +1,4 @@
-"""The text report, whole, against stored files; HOTLOOP_UPDATE_GOLDEN=1 writes them anew to be looked at."""
+"""The text report, whole, against stored files; HOTLOOP_UPDATE_GOLDEN=1 rewrites them for review."""
 
 from __future__ import annotations
 

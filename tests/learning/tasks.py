@@ -1,4 +1,4 @@
-"""Tasks whose best return is known, as Gymnasium vector environments with either way of autoreset."""
+"""Tasks whose best return is known, as Gymnasium vector environments with either autoreset mode."""
 
 from __future__ import annotations
 

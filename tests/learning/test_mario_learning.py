@@ -1,4 +1,4 @@
-"""The platformer is learned: how far the agent comes after training, compared with random actions."""
+"""Learning the platformer: how far the agent gets after training, compared with random actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO learns what is known to be learnable, with fixed seeds, and bootstraps where episodes are cut."""
+"""PPO learns tasks with known solutions, with fixed seeds, and bootstraps where episodes are truncated."""
 
 from __future__ import annotations
 

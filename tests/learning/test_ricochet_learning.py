@@ -1,4 +1,4 @@
-"""Ricochet is learned with fixed seeds: how many unseen boards the agent solves afterwards."""
+"""Learning Ricochet with fixed seeds: how many unseen boards the agent solves afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snake is learned with fixed seeds: length of the snakes after a number of env steps, without exploring."""
+"""Learning Snake with fixed seeds: length of the snakes after a number of env steps, without exploring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam of the fused learners leaves no denormal numbers behind, and weights as plain Adam would."""
+"""Adam of the fused learners leaves no denormal numbers, and the same weights as plain Adam."""
 
 from __future__ import annotations
 

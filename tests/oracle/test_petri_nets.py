@@ -1,4 +1,4 @@
-"""Nets of all shapes, made up, do the same on the compiled path, on the plain one and in the rules."""
+"""Random nets of all shapes behave the same on the compiled path, on the plain path and in the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a player of the platformer can rely on: speeds, heights, blocks, enemies, clock, flag, rewards."""
+"""Facts about the platformer: speeds, heights, blocks, enemies, clock, flag, rewards."""
 
 from __future__ import annotations
 

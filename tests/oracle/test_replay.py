@@ -1,4 +1,4 @@
-"""The replay ring against whole transitions kept in a list, and the sum tree against adding everything up."""
+"""The replay ring against whole transitions kept in a list, and the sum tree against a full sum."""
 
 from __future__ import annotations
 

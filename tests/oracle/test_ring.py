@@ -1,4 +1,4 @@
-"""The hand-over between processes: held to a model, to its twin, to a checker of races, and to kill -9."""
+"""The ring between processes, checked against a model, its twin, ThreadSanitizer and kill -9."""
 
 from __future__ import annotations
 

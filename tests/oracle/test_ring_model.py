@@ -1,4 +1,4 @@
-"""The hand-over of ring.h as a machine of small steps, run through every order in which they can happen.
+"""A model of ring.h, explored in every order in which its atomic steps can happen.
 
 Each step is one atomic operation of the C code. Explored are all interleavings of a producer, a consumer and,
 where wanted, a kill of the producer at any point, with a successor that goes on. Shown: nobody sleeps for

@@ -1,4 +1,4 @@
-"""Snake against facts from elsewhere: flood-fill counts and rule cases of public snakes, known outcomes.
+"""Snake against independent facts: flood-fill counts and rule cases of public snakes, known outcomes.
 
 Cells here are (row, column) with row 0 at the top; the sources' (x, y) is written as (y, x), and where their
 y grows upwards "up" is the direction in which their y grows.

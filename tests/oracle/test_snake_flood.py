@@ -1,4 +1,4 @@
-"""Every way to flood gives what the obvious rules give: Python, remembered, every k-th step, compiled."""
+"""Every flood fill agrees with the plain rules: Python, cached, every k-th step, compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled track against its rules, step by step, and what a driver can rely on."""
+"""The compiled track against its rules, step by step, and facts about driving."""
 
 from __future__ import annotations
 

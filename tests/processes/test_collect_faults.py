@@ -1,4 +1,4 @@
-"""Collectors that die in every way, learners that die, Ctrl-C, and starts that cannot be."""
+"""Collectors that die in every way, learners that die, Ctrl-C, and failing starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs, at a small size: every step happens, and a failure is not hidden."""
+"""`make demo` at a small size: every step runs, and a failure is not hidden."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every extra alone, in a fresh virtual environment, installed from the wheel: what a user gets.
 
-The test suite runs where everything is installed, so it cannot see a package that an extra forgot to name.
+The test suite runs where everything is installed, so it cannot notice that an extra lacks a package.
 `dev` and `bench` are left out: they serve a checkout, not a user.
 """
 

@@ -1,4 +1,4 @@
-"""`hotloop scale`, `lab new` and `prove` with real processes, each from the words typed to the files left."""
+"""`hotloop scale`, `lab new` and `prove` with real processes, from the command line to the files written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flags of the original scripts are translated to; the test of each workload runs its scripts."""
+"""The flags of the original scripts and ours; the test of each workload runs its scripts."""
 
 from __future__ import annotations
 

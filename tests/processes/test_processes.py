@@ -1,4 +1,4 @@
-"""Fork, spawn and exec: every process writes a part of its own into the same capture."""
+"""Fork, spawn and exec: every process writes its own part into the same capture."""
 
 from __future__ import annotations
 

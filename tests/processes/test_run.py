@@ -1,4 +1,4 @@
-"""`hotloop run`: a script nobody edited, its workers, its end, and whatever else scripts do."""
+"""`hotloop run` on unmodified scripts: worker processes, how scripts end, unusual ones."""
 
 from __future__ import annotations
 

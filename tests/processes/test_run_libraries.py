@@ -1,4 +1,4 @@
-"""Vector envs, data loaders, loggers; the helpers for scripts; and that all of it can be taken out."""
+"""Vector envs, data loaders, loggers; helpers for scripts; and that everything can be removed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that are not what `hotloop run` expects: unharmed, and told in plain words what is missing."""
+"""Scripts that `hotloop run` does not expect: they run unharmed, and a sentence says what is missing."""
 
 from __future__ import annotations
 

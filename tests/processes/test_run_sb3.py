@@ -1,4 +1,4 @@
-"""Stable-Baselines3 and sb3-contrib scripts nobody edited: exact counts, unchanged weights."""
+"""Stable-Baselines3 and sb3-contrib scripts, unmodified: exact counts, unchanged weights."""
 
 from __future__ import annotations
 

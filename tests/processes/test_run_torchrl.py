@@ -1,4 +1,4 @@
-"""TorchRL scripts nobody edited: exact counts, unchanged weights."""
+"""TorchRL scripts, unmodified: exact counts, unchanged weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts with a known defect, run for real at their shortest: their truth holds, and hotloop reads them."""
+"""Scripts with a known defect, run for real at their shortest: truth files hold, and hotloop records them."""
 
 from __future__ import annotations
 

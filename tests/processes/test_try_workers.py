@@ -1,4 +1,4 @@
-"""`hotloop try` on scripts with worker processes: they follow its switches, and nothing stays behind."""
+"""`hotloop try` on scripts with worker processes: they apply the same patches, and nothing stays behind."""
 
 from __future__ import annotations
 

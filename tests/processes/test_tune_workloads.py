@@ -1,4 +1,4 @@
-"""`hotloop tune` on every workload: probes in processes of their own, Ctrl-C, and whole tunings."""
+"""`hotloop tune` on every workload: probes in separate processes, Ctrl-C, and whole tunings."""
 
 from __future__ import annotations
 

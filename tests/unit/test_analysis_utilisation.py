@@ -1,4 +1,4 @@
-"""Who works and who waits, the speed of light and its limits, the course over time."""
+"""Busy and waiting threads, the roofline and its limits, the time series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gains with intervals, the bottleneck score, and the statistics under them held against scipy."""
+"""Gains with intervals, the bottleneck score, and their statistics compared with scipy."""
 
 from __future__ import annotations
 

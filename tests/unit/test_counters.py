@@ -1,4 +1,4 @@
-"""Exact work counters, functions side by side, the machine badge, and what commands become."""
+"""Exact work counters, functions side by side, the machine load, and the commands of variants."""
 
 from __future__ import annotations
 

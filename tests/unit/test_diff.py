@@ -1,4 +1,4 @@
-"""Two captures side by side: different work is said first, nothing is called faster."""
+"""Two captures side by side: different work is reported first, nothing is called faster."""
 
 from __future__ import annotations
 

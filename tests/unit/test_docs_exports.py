@@ -1,4 +1,4 @@
-"""What docs/exports.md and docs/troubleshooting.md say is so: snippets run, rules and symptoms exist."""
+"""docs/exports.md and docs/troubleshooting.md are right: snippets run, rules and symptoms exist."""
 
 from __future__ import annotations
 

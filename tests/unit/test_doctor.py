@@ -1,4 +1,4 @@
-"""What doctor says about a machine: from faked files, from real affinity, and its self-check."""
+"""`hotloop doctor`: with faked files, with real affinity, and its self-check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment to copy conforms, is its rules' equal, and stays small."""
+"""The environment to copy conforms, agrees with its rules, and stays small."""
 
 from __future__ import annotations
 

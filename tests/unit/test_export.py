@@ -1,4 +1,4 @@
-"""The one-file JSON export comes back as it went out, and says what is wrong when it cannot."""
+"""The one-file JSON export comes back unchanged, or names what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches remember what they replaced; taking everything out leaves no trace."""
+"""Patches remember what they replaced; removing everything leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting and learning are told apart: acting calls equal env steps in scripts of every common kind.
+"""Acting is distinguished from learning: acting calls equal env steps in scripts of every common kind.
 
 Each script counts its own acting calls; steps with random actions make none.
 """

@@ -1,4 +1,4 @@
-"""Compiled kernels are cached on disk, and compiled again when what they are made from changes."""
+"""Compiled kernels are cached on disk, and compiled again when their code changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several runs at once, with a fake runner: which cores, which pairs, what an end in the middle leaves."""
+"""Several runs at once, with a fake runner: which cores, which pairs, interrupts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up captures hold together as recorded ones do."""
+"""Made-up captures are as consistent as recorded ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Super Mario Bros in its emulator as a Gymnasium environment on the numpy of today."""
+"""Super Mario Bros in its emulator as a Gymnasium environment on current numpy."""
 
 from __future__ import annotations
 

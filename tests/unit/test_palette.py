@@ -1,4 +1,4 @@
-"""Categories stay apart for every kind of eye, and stand out on both backgrounds."""
+"""Category colours stay distinct with any colour vision, and stand out on both backgrounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Petri environment from outside: Gymnasium's contract, masks, bad actions, pictures, the expert."""
+"""The Petri environment: Gymnasium's contract, masks, bad actions, pictures, the expert."""
 
 from __future__ import annotations
 

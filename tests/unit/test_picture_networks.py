@@ -1,4 +1,4 @@
-"""The picture networks before any learning: what of a picture reaches the heads, and the ConvLSTM by hand."""
+"""The picture networks before any learning: what reaches the heads, and the ConvLSTM by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture is a PNG of the stated size, drawn without touching anybody's matplotlib settings."""
+"""The picture is a PNG of the stated size, drawn without changing the user's matplotlib settings."""
 
 from __future__ import annotations
 

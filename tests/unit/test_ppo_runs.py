@@ -1,4 +1,4 @@
-"""Runs that are cut, resumed, stopped, fed with nonsense: clear words, nothing lost."""
+"""PPO runs that are interrupted, resumed, stopped or given invalid settings: clear errors, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters, and the course of everything over time."""
+"""Counters, and windows over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress lines of trainers name what takes longest, and say so when nobody can know."""
+"""The progress lines of trainers name the current bottleneck, or say that it is unknown."""
 
 from __future__ import annotations
 

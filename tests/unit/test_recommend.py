@@ -1,4 +1,4 @@
-"""The engine: order, tiers, rules of other people, intervals; and the view that rules have of a run."""
+"""The engine: order, tiers, advice of other packages, intervals; and the view of a run that advice gets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Advice that says "same results" is followed in a small DQN: its weights must be equal to the bit.
 
-Each switch is what one piece of safe advice asks for; one that is equal up to rounding is followed as well.
+Each setting is what one piece of safe advice asks for; one that is equal up to rounding is followed as well.
 """
 
 from __future__ import annotations

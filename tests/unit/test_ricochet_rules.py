@@ -1,4 +1,4 @@
-"""Ricochet's rules one by one, what boards look like, the expert, boards that cannot be."""
+"""Ricochet's rules one by one, generated boards, the expert, invalid boards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What advice sees of a run: the number of envs is what the envs say, not a ratio of counts."""
+"""What advice sees of a run: the number of envs is what the envs report, not a ratio of counts."""
 
 from __future__ import annotations
 

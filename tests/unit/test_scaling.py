@@ -1,4 +1,4 @@
-"""Planted growth over sizes: the exponent, the region that bends the curve, what is expected."""
+"""Planted growth over sizes: the exponent, the region that bends the curve, the expected time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A series as text, page and data; plans written for a capture; promises against measurements."""
+"""A series as text, page and data; plans written for a capture; predicted and measured gains."""
 
 from __future__ import annotations
 

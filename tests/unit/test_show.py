@@ -1,4 +1,4 @@
-"""`hotloop show`: the whole text at 80 columns, the data, and what it says to mistakes."""
+"""`hotloop show`: the whole text at 80 columns, the data, and errors."""
 
 from __future__ import annotations
 

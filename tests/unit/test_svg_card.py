@@ -1,4 +1,4 @@
-"""The card is valid XML whatever the names are, and shows the shares as wide as they are."""
+"""The card is valid XML whatever the names are, and its bars are as wide as the shares."""
 
 from __future__ import annotations
 

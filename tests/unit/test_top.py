@@ -1,4 +1,4 @@
-"""`hotloop top`: rates over the last seconds, stuck threads, an end of its own."""
+"""`hotloop top`: rates over the last seconds, stuck threads, how it ends."""
 
 from __future__ import annotations
 

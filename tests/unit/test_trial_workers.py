@@ -1,4 +1,4 @@
-"""Workers that follow the switches of `hotloop try`, in one process: the board, the follower, the answers."""
+"""Workers that follow the patches of `hotloop try`, in one process: the board, the follower, the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run with processes of its own holds: counted once, predicted before, refused where it cannot fit."""
+"""Memory of a run with worker processes: counted once, predicted, refused if it does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knobs and settings: which are allowed, which are safe, and what a command in braces becomes."""
+"""Knobs and settings: which are allowed, which are safe, and commands with names in braces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hotloop train` takes from presets and tuning, and its memory plan against what runs hold."""
+"""What `hotloop train` takes from presets and tuning, and its memory plan against the memory of runs."""
 
 from __future__ import annotations
 

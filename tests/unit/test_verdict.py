@@ -1,4 +1,4 @@
-"""The rules of a verdict: words, looks, tolerance, planning, Holm."""
+"""How verdicts are decided: words, looks, tolerance, planning, Holm."""
 
 from __future__ import annotations
 
