@@ -30,6 +30,7 @@ from hotloop.capture.model import (
 from hotloop.capture.open_capture import open_capture
 from hotloop.measure.core_choice import CoreName
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
+from tests.edited import edit_json
 
 whole = st.integers(0, 2**63 - 1)
 words = st.text(max_size=12)
@@ -242,7 +243,7 @@ def test_without_a_path_the_latest_is_opened(tmp_path: Path, monkeypatch: pytest
 
 
 def changed(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    edit_json(file, changes)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 import hotloop
 from hotloop._util.errors import CaptureError
 from hotloop.capture import layout
+from hotloop.capture.reader import DAMAGED
+from hotloop.cli.main import main
 from hotloop.measure.core_choice import CoreName
+from tests.edited import edit_json, resealed
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def test_a_good_capture_reads_without_warnings(capture: Path) -> None:
         (lambda f: None, "no such file or folder"),
         (lambda f: f.mkdir(), "no capture.json"),
         (lambda f: f.write_text("hello"), "a capture is a folder"),
-        (lambda f: (f.mkdir(), (f / "capture.json").write_text("{")), "cannot be read"),
+        (lambda f: (f.mkdir(), (f / "capture.json").write_text("{")), "not valid JSON"),
         (lambda f: (f.mkdir(), (f / "capture.json").write_text("[1]")), "cannot be read"),
         (lambda f: (f.mkdir(), (f / "capture.json").write_text("{}")), "cannot be read"),
         (
@@ -160,3 +164,99 @@ def test_facts_describe_the_run(tmp_path: Path) -> None:
     assert facts["ended_at_ns"] > facts["started_at_ns"]
     assert facts["versions"]["python"]
     assert facts["clock"] == "monotonic"
+
+
+# -- what is no file, or says what cannot be -------------------------------------------------------
+
+
+def special(make: str, file: Path) -> None:
+    file.unlink()
+    {
+        "fifo": os.mkfifo,
+        "loop": lambda f: f.symlink_to(f.name),
+        "device": lambda f: f.symlink_to("/dev/zero"),
+    }[make](file)
+
+
+@pytest.mark.parametrize("make", ["fifo", "loop", "device"])
+def test_what_is_no_regular_file_is_left_out_and_named(
+    capture: Path, make: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, name in (("problems", "a.txt"), ("libraries", "a.json"), ("lines", "a.json")):
+        (capture / folder).mkdir()
+        (capture / folder / name).touch()
+        special(make, capture / folder / name)
+    part = part_of(capture)
+    (capture / "parts" / "second.part").write_bytes(part.read_bytes())
+    special(make, capture / "parts" / "second.part")
+    (capture / "parts" / "third.part.live").write_text("/dev/zero")  # what it points to is not ours
+    loaded = hotloop.load(capture)
+    assert len(loaded.processes) == 1
+    assert sum("left out" in warning for warning in loaded.warnings) == 4, loaded.warnings
+    special(make, part)
+    assert main(["show", str(capture)]) == 2
+    assert "no process that can be read" in capsys.readouterr().err
+    special(make, capture / "capture.json")
+    assert main(["show", str(capture)]) == 2
+    assert "not a regular file" in capsys.readouterr().err
+
+
+def test_names_and_sentences_from_a_capture_cannot_control_the_terminal(
+    capture: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (capture / "problems").mkdir()
+    (capture / "problems" / "a.txt").write_text("\x1b]0;owned\x07 is \u202edenrut\n")
+    (capture / "parts" / "\x1b[2J.part").write_bytes(b"x" * 5000)
+    loaded = hotloop.load(capture)
+    assert r"\x1b]0;owned\x07 is \u202edenrut" in loaded.warnings
+    for words in (["show", str(capture)], ["report", str(capture)]):
+        assert main(words) == 0
+        out, err = capsys.readouterr()
+        assert r"\x1b[2J" in out + err and "\x1b" not in out + err
+
+
+def test_a_flipped_bit_in_a_closed_part_is_noticed(capture: Path) -> None:
+    part, random_ = part_of(capture), random.Random(0)
+    whole = part.read_bytes()
+    for _ in range(100):
+        data = bytearray(whole)
+        at = random_.randrange(layout.PAGE, len(data))
+        data[at] ^= 1 << random_.randrange(8)
+        part.write_bytes(data)
+        loaded = hotloop.load(capture)
+        assert DAMAGED in loaded.processes[0].warnings, at
+    part.write_bytes(whole)
+    assert hotloop.load(capture).processes[0].warnings == ()
+
+
+def test_a_part_that_was_not_closed_needs_no_checksum(tmp_path: Path, core: CoreName) -> None:
+    profiler = hotloop.Profiler(core_name=core).start(tmp_path / "capture")
+    with profiler.profile("a"):
+        pass
+    assert hotloop.load(tmp_path / "capture").processes[0].warnings == ()
+    profiler.stop()
+
+
+def test_figures_that_cannot_be_true_are_left_out(capture: Path) -> None:
+    part = part_of(capture)
+    data = bytearray(part.read_bytes())
+    at = data.index(b"thread".ljust(layout.SECTION_NAME_BYTES, b"\0")) + layout.item_bytes("SECTION")
+    struct.pack_into("<Q", data, at + layout.offsets("ARENA")["start_ns"], 2**63)
+    part.write_bytes(resealed(data))
+    loaded = hotloop.load(capture)
+    assert loaded.threads == () and "its times make no sense" in loaded.processes[0].warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"command": "python train.py"}, "capture.json.command is 'python train.py', not a list"),
+        ({"machine": {"cores_granted": "two"}}, "capture.json.machine.cores_granted is 'two', not a number"),
+        ({"versions": []}, "capture.json.versions is [], not an object"),
+    ],
+)
+def test_facts_of_a_wrong_type_are_one_sentence(capture: Path, change: dict[str, object], says: str) -> None:
+    edit_json(capture / "capture.json", change)
+    with pytest.raises(CaptureError) as raised:
+        hotloop.load(capture)
+    assert says in str(raised.value)

@@ -16,6 +16,7 @@ from hotloop.capture.sections import find_sections
 from hotloop.cli.main import main
 from hotloop.measure.core_choice import CoreName
 from hotloop.measure.part import Part
+from tests.edited import resealed
 from tests.unit.test_import import run
 
 WRITTEN_BY_0_1 = Path(__file__).parent.parent / "golden" / "written_by_0_1.tar.gz"
@@ -61,7 +62,7 @@ def append_section(part: Path, name: str, version: int, payload: bytes) -> None:
     )
     section[layout.item_bytes("SECTION") :][: len(payload)] = payload
     struct.pack_into("<Q", data, layout.offsets("HEADER")["used_bytes"], len(data) + total)
-    part.write_bytes(data + section)
+    part.write_bytes(resealed(data + section))
 
 
 def warnings_of(loaded: hotloop.Capture) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from hotloop._util.errors import CaptureError
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, append, begin_run, create, is_series, read
+from tests.edited import edit_json
 
 PLAN = Plan((Variant("A", ("a",)), Variant("B", ("b",))))
 
@@ -57,7 +57,7 @@ def test_a_broken_run_is_left_out_with_a_warning_and_never_written_over(tmp_path
 def test_an_unknown_version_is_one_sentence_that_says_what_reads_it(tmp_path: Path) -> None:
     create(tmp_path / "s", PLAN, {"hotloop_version": "9.9"})
     file = tmp_path / "s" / "series.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 7}))
+    edit_json(file, {"format_version": 7})
     with pytest.raises(
         CaptureError, match=r"series format 7 and this hotloop reads 1; .*hotloop 9\.9"
     ) as problem:
@@ -87,7 +87,5 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
 def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     add(create(tmp_path / "s", PLAN, {}), "A")
     file = tmp_path / "s" / "runs" / "0000" / "run.json"
-    data = json.loads(file.read_text())
-    data |= {"new": 1, "figures": data["figures"] | {"newer": 2}}
-    file.write_text(json.dumps(data))
+    edit_json(file, lambda data: data.update(new=1, figures=data["figures"] | {"newer": 2}))
     assert read(tmp_path / "s").runs[0].variant == "A"

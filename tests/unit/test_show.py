@@ -11,6 +11,7 @@ import pytest
 
 from hotloop import Profiler
 from hotloop.analysis.region_tree import region_trees
+from hotloop.capture.folder import update_facts
 from hotloop.cli.main import main
 from hotloop.report.region_tree import region_tree_text
 from hotloop.testing.fakes import FakeClock
@@ -38,8 +39,7 @@ def capture(tmp_path: Path) -> Path:
             profiler.progress(env_steps=8)
         clock.advance(20_000_000)
     profiler.stop()
-    facts = json.loads((tmp_path / "capture/capture.json").read_text())
-    (tmp_path / "capture/capture.json").write_text(json.dumps(facts | {"region_cost_ns": 100.0}))
+    update_facts(tmp_path / "capture", {"region_cost_ns": 100.0})
     return tmp_path / "capture"
 
 

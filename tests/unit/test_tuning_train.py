@@ -22,6 +22,7 @@ from hotloop.tuning.cache import Tuned, cache_file, recall, remember, tuned_else
 from hotloop.workflows import train_predictions
 from hotloop.workflows.train_predictions import memory_plan, predict
 from hotloop.workflows.train_settings import largest_divisor
+from tests.edited import edit_json
 
 
 def arguments(*words: str) -> Arguments:
@@ -115,19 +116,25 @@ def test_results_are_cached_by_hardware_and_versions(cache: Path, monkeypatch: p
         read(["petri", "--tuned"])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}'])
-def test_a_broken_cache_counts_as_empty(cache: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1, "checksum": "crc32:00000000"}'])
+def test_a_broken_cache_says_so_and_is_replaced_by_the_next_result(cache: Path, text: str) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(text)
-    assert recall("petri") is None
+    with pytest.raises(HotloopError, match="delete it, and tune again"):
+        read(["petri", "--tuned"])
     assert remember(FOUND) and recall("petri") is not None
+
+
+def test_a_flipped_digit_in_the_cache_is_noticed(cache: Path) -> None:
+    remember(FOUND)
+    cache.write_text(cache.read_text().replace("2.0, 6.0", "2.0, 7.0"))
+    with pytest.raises(HotloopError, match="does not match its checksum"):
+        recall("petri")
 
 
 def test_entries_of_another_version_are_tuned_again(cache: Path) -> None:
     remember(FOUND)
-    data: dict[str, Any] = json.loads(cache.read_text())
-    next(iter(data.values()))["petri"]["version"] = 99
-    cache.write_text(json.dumps(data))
+    edit_json(cache, lambda data: next(iter(data.values()))["petri"].update(version=99))
     assert recall("petri") is None
 
 

@@ -7,5 +7,9 @@ class HotloopError(Exception):
     """Base of every error raised on purpose; the command line prints it as one sentence and exits with 2."""
 
 
-class CaptureError(HotloopError):
+class FileError(HotloopError):
+    """A file that is missing, damaged, too large or not a regular file."""
+
+
+class CaptureError(FileError):
     """A capture that cannot be read or written."""

@@ -1,32 +1,74 @@
-"""Files that are written whole or not at all, and the computer's name as file names spell it."""
+"""Files that are written whole or not at all, and the computer's name as file names spell it.
+
+A file is written under another name in the same folder and then renamed. Its permissions follow the umask; a
+file that replaces another one keeps the permissions of that one. The writer holds a lock on the unfinished
+file, so that what a killed writer left behind can be told from what is being written, and removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+UNFINISHED = ".unfinished"  # ends the name of a file that is being written
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace `path` with `content` in one step; a failure leaves the old file and no temporary one."""
-    temporary = _write_beside(path, content)
-    try:
-        os.replace(temporary, path)
-    except BaseException:
-        _remove(temporary)
-        raise
+    remove_unfinished(path)
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def create_exclusively(path: Path, content: str | bytes) -> bool:
     """Write a new file in one step; False when it exists already."""
-    temporary = _write_beside(path, content)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        _remove(temporary)
+    remove_unfinished(path)
+    with _unfinished(path) as (file, temporary):
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
     return True
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A new file that replaces `path` at the end of the block; an exception leaves `path` as it was.
+
+    With `durable`, its content is on the disk before the old file is gone.
+    """
+    with _unfinished(path) as (file, temporary):
+        with contextlib.suppress(OSError):
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
+        yield file
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what writers of `path` left behind when they were killed; those still writing are left alone."""
+    _sweep(path.parent, _prefix(path))
+
+
+def remove_all_unfinished(folder: Path) -> None:
+    """The same for all files in a folder."""
+    _sweep(folder, ".")
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        left = [one.path for one in entries if one.name.startswith(prefix) and one.name.endswith(UNFINISHED)]
+        for file in left:
+            _remove_unless_locked(file)
 
 
 def host_name() -> str:
@@ -34,21 +76,31 @@ def host_name() -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in os.uname().nodename) or "host"
 
 
-def _write_beside(path: Path, content: str | bytes) -> str:
-    import tempfile  # loads twenty modules that `import hotloop` does not need
-
-    data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+    """A new, locked file beside `path` and its name; removed at the end unless it was renamed."""
+    temporary = str(path.parent / f"{_prefix(path)}{os.urandom(6).hex()}{UNFINISHED}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-    except BaseException:
-        _remove(temporary)
-        raise
-    return temporary
+        with os.fdopen(descriptor, "wb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield file, temporary
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
 
 
-def _remove(temporary: str) -> None:
+def _prefix(path: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(path.name)[:200])}."  # names have at most 255 bytes
+
+
+def _remove_unless_locked(file: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(temporary)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(file)
+        finally:
+            os.close(descriptor)

@@ -65,7 +65,7 @@ def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
 def parse_seconds(typed: str | float, what: str = "The time") -> float:
     """Seconds in `90`, `90s`, `2m` or `1h30m`; `what` names the value in the error message."""
     if isinstance(typed, (int, float)) and not isinstance(typed, bool):
-        total = float(typed)
+        total = float(min(typed, 1e300))  # a larger int is no float
     else:
         total, end = 0.0, 0
         for amount in _AMOUNT.finditer(str(typed)):
@@ -88,7 +88,7 @@ def parse_fraction(typed: str | float, what: str = "The share") -> float:
             if isinstance(typed, str) and typed.strip().endswith("%")
             else float(typed)
         )
-    except ValueError:
+    except (TypeError, ValueError, OverflowError):
         raise HotloopError(f"{what} is {typed!r}; write it as 3% or 0.03.") from None
     if not 0 < value < 1:
         raise HotloopError(f"{what} is {typed!r}; it must lie between 0 and 100 %.")

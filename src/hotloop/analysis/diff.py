@@ -173,6 +173,7 @@ def _setup(a: Capture, b: Capture) -> tuple[str, ...]:
     for label, capture in (("A", a), ("B", b)):
         if any(process.alive for process in capture.processes):
             sentences.append(f"{label} is still running; its figures cover the run so far.")
+        sentences += [f"About {label}: {warning}" for warning in capture.all_warnings]
     return tuple(sentences)
 
 

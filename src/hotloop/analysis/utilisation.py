@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -177,7 +178,7 @@ def threads_each(machine: dict[str, Any]) -> tuple[int | None, str]:
 def _from_variables(values: dict[str, Any]) -> tuple[int, str] | None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         text = str(values.get(name) or "").split(",")[0]
-        if text.isdigit() and int(text) > 0:
+        if re.fullmatch("[0-9]{1,6}", text) and int(text) > 0:
             return int(text), name
     return None
 

@@ -3,7 +3,8 @@
 docs/exports.md describes the file. A tree is a flat list of nodes, root first, each with the index of its
 parent; fields at their default are left out. Columns that never decrease (window times, calls, nanoseconds)
 are written as differences from one window to the next. A float that JSON cannot hold is written as
-{"$float": "nan"}. Fields that a newer hotloop has added are skipped with a warning.
+{"$float": "nan"}. Fields that a newer hotloop has added are skipped with a warning. A checksum of the content
+finds damage, and numbers that another program has rounded.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop._util.conform import Check, Misfit, check_of, conform
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
+from hotloop._util.read_files import CHECKSUM, checksum_of
 from hotloop.capture import layout
+from hotloop.capture.facts import Facts
 from hotloop.capture.model import Capture, Event, Node, OpenRegion, Process, Progress, Thread, Windows
 from hotloop.capture.samples import SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
@@ -54,7 +58,7 @@ _ROW_KEYS = {
     },
     Progress: set[str](),
 }
-_TOP_KEYS = {"kind", "format", "schema_version", "path", "facts", "warnings", "processes"}
+_TOP_KEYS = {"kind", "format", "schema_version", "path", "facts", "warnings", "processes", CHECKSUM}
 _MATRICES = ("calls", "total_ns", "own_ns")
 _COLUMNS = ("time_ns", "real_ns", "cpu_ns", "rss_bytes")
 _FLOATS = {name for name, kind, *_ in layout.PROGRESS if kind == "f8"}
@@ -66,8 +70,9 @@ def save_json(capture: Capture, path: Path) -> None:
 
 
 def text(capture: Capture) -> str:
-    """The export as text: strict JSON, one node or column per line."""
-    return "".join(_laid_out(to_json(capture), 6, "\n")) + "\n"
+    """The export as text: strict JSON, one node or column per line, with a checksum."""
+    data = to_json(capture)
+    return "".join(_laid_out(data | {CHECKSUM: checksum_of(data)}, 6, "\n")) + "\n"
 
 
 def to_json(capture: Capture) -> dict[str, Any]:
@@ -87,27 +92,39 @@ def to_json(capture: Capture) -> dict[str, Any]:
     }
 
 
-def from_json(data: Any) -> Capture:
-    """The capture that `to_json` wrote; raises CaptureError for anything else."""
+def check_kind(data: Any) -> None:
+    """Raise CaptureError for JSON that is no export, or one of a newer version."""
     if not isinstance(data, dict) or (data.get("kind") != KIND and data.get("format") != _FORMAT_1):
         raise CaptureError(_not_an_export(data))
     version = data.get("schema_version")
-    if version not in range(1, SCHEMA_VERSION + 1):
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise CaptureError(
-            f"This export has schema version {version}; this hotloop reads up to version {SCHEMA_VERSION}: "
+            f"This export has schema version {version!r}; this hotloop reads up to version {SCHEMA_VERSION}: "
             "use the hotloop that wrote it, or update."
         )
+
+
+def from_json(data: Any) -> Capture:
+    """The capture that `to_json` wrote; raises CaptureError for anything else."""
+    check_kind(data)
     try:
+        document: dict[str, Any] = conform(data, _Export, "the export")
+        processes = tuple(_process_in(row, f"process {at}") for at, row in enumerate(document["processes"]))
         return Capture(
-            path=None if data["path"] is None else Path(data["path"]),
-            facts=_from_plain(data["facts"]),
-            processes=tuple(_process_in(item) for item in data["processes"]),
-            warnings=(*data["warnings"], *_describe_unknown(data)),
+            path=document["path"],
+            facts=conform(_from_plain(document["facts"]), Facts, "facts"),
+            processes=processes,
+            warnings=(*document["warnings"], *_describe_unknown(data)),
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        raise CaptureError(
-            f"This export is damaged ({type(error).__name__}: {error}); export the capture again."
-        ) from error
+    except Misfit as misfit:
+        raise CaptureError(f"This export is damaged ({misfit}); export the capture again.") from None
+
+
+class _Export(TypedDict):
+    path: Path | None
+    facts: dict[str, Any]
+    warnings: list[str]
+    processes: list[dict[str, Any]]
 
 
 def _not_an_export(data: Any) -> str:
@@ -260,6 +277,8 @@ def _laid_out(value: Any, depth: int, newline: str) -> Iterator[str]:
 def _from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"$float"}:
+            if value["$float"] not in ("nan", "inf", "-inf"):
+                raise Misfit(f"$float is {value['$float']!r}, not nan, inf or -inf")
             return float(value["$float"])
         return {key: _from_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -267,93 +286,152 @@ def _from_plain(value: Any) -> Any:
     return value
 
 
-def _fields_in(kind: Any, row: dict[str, Any]) -> dict[str, Any]:
+def _fields_in(kind: Any, row: dict[str, Any], where: str) -> dict[str, Any]:
     """The plain fields of a dataclass that are in `row`."""
-    found = {name: _from_plain(row[name]) for name, _ in _plain_fields(kind) if name in row}
-    if "warnings" in found:
-        found["warnings"] = tuple(found["warnings"])
-    return found
+    checks, required = _field_checks(kind)
+    for name in required:
+        if name not in row:
+            raise Misfit(f"{where} has no {name!r}")
+    return {
+        name: check(_from_plain(row[name]), f"{where}.{name}")
+        for name, check in checks.items()
+        if name in row
+    }
 
 
-def _process_in(row: dict[str, Any]) -> Process:
-    return Process(
-        threads=tuple(_thread_in(item) for item in row["threads"]),
-        **_sampled_in(row),
-        **_fields_in(Process, row),
+@cache
+def _field_checks(kind: Any) -> tuple[dict[str, Check], tuple[str, ...]]:
+    """How each plain field is checked, and which fields must be there."""
+    hints = get_type_hints(kind)
+    plain = dict(_plain_fields(kind))
+    return (
+        {name: check_of(hints[name]) for name in plain},
+        tuple(name for name, default in plain.items() if default is MISSING and name != "warnings"),
     )
 
 
-def _sampled_in(row: dict[str, Any]) -> dict[str, Any]:
+def _take(row: dict[str, Any], name: str, kind: Any, where: str) -> Any:
+    if name not in row:
+        raise Misfit(f"{where} has no {name!r}")
+    return conform(row[name], kind, f"{where}.{name}")
+
+
+def _process_in(row: dict[str, Any], where: str) -> Process:
+    rows = _take(row, "threads", list[dict[str, Any]], where)
+    threads = tuple(_thread_in(item, f"{where}, thread {at}") for at, item in enumerate(rows))
+    return Process(threads=threads, **_sampled_in(row, where), **_fields_in(Process, row, where))
+
+
+def _sampled_in(row: dict[str, Any], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "scheduling" in row:
-        found["scheduling"] = ProcessScheduling(**_scheduling_in(row["scheduling"]))
+        found["scheduling"] = _scheduling_in(ProcessScheduling, row, where)
     if "thread_settings" in row:
+        settings = _take(row, "thread_settings", list[tuple[int, dict[str, Any]]], where)
         found["thread_settings"] = tuple(
-            ThreadSettings(time_ns, _from_plain(values)) for time_ns, values in row["thread_settings"]
+            ThreadSettings(time_ns, _from_plain(values)) for time_ns, values in settings
         )
     if "sampling" in row:
-        names = {int(number): name for number, name in row["sampling"]["thread_names"].items()}
-        found["sampling"] = Sampling(**row["sampling"] | {"thread_names": names})
-        frames = [SampledFrame(*frame) for frame in row["frames"]]
-        found["paths"] = tuple(
-            SampledPath(tuple(frames[number] for number in numbers), *rest) for numbers, *rest in row["paths"]
-        )
-        samples = np.zeros(len(row["samples"]["time_ns"]), dtype=SAMPLE_DTYPE)
+        found["sampling"] = _take(row, "sampling", Sampling, where)
+        frames = [
+            SampledFrame(*frame) for frame in _take(row, "frames", list[tuple[str, str, int, int]], where)
+        ]
+        paths = _take(row, "paths", list[tuple[list[int], str, str, int | None, bool]], where)
+        found["paths"] = tuple(_path_in(numbers, rest, frames, where) for numbers, *rest in paths)
+        columns = _take(row, "samples", dict[str, list[int]], where)
+        samples = np.zeros(len(columns.get("time_ns", ())), dtype=SAMPLE_DTYPE)
         for name in SAMPLE_DTYPE.names or ():
-            samples[name] = _sums(row["samples"][name]).astype(samples.dtype[name])
+            column = _sums(columns.get(name, []), f"{where}.samples.{name}")
+            if column.shape != samples.shape:
+                raise Misfit(f"{where}.samples.{name} has {len(column)} values, not {len(samples)}")
+            samples[name] = column.astype(samples.dtype[name])
         found["samples"] = samples
     if "sources" in row:
-        found["sources"] = tuple(FunctionSource(*source) for source in row["sources"])
+        sources = _take(row, "sources", list[tuple[str, str, int, str, bool]], where)
+        found["sources"] = tuple(FunctionSource(*source) for source in sources)
     return found
 
 
-def _scheduling_in(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if steps is None else _sums(steps) for name, steps in row.items()}
+def _path_in(numbers: list[int], rest: list[Any], frames: list[SampledFrame], where: str) -> SampledPath:
+    if not all(0 <= number < len(frames) for number in numbers):
+        raise Misfit(f"{where}.paths refers to frames that are not there")
+    return SampledPath(tuple(frames[number] for number in numbers), *rest)
 
 
-def _thread_in(row: dict[str, Any]) -> Thread:
-    start_ns = row["start_ns"]
-    return Thread(
-        progress=Progress(**_fields_in(Progress, row["progress"])),
-        open=tuple(OpenRegion(name, since_ns) for name, since_ns in row["open"]),
-        paths=tuple(tuple(path) for path in row["paths"]),
-        root=_tree_in(row["nodes"]),
-        windows=_windows_in(row["windows"]),
-        events=tuple(Event(path, after_ns + start_ns, ns) for path, after_ns, ns in row["events"]),
-        scheduling=Scheduling(**_scheduling_in(row["scheduling"])) if "scheduling" in row else None,
-        **_fields_in(Thread, row),
+def _scheduling_in(kind: Any, row: dict[str, Any], where: str) -> Any:
+    columns = _take(row, "scheduling", dict[str, list[int] | None], where)
+    if columns.keys() != set(kind.__slots__) or columns["time_ns"] is None:
+        raise Misfit(f"{where}.scheduling has {', '.join(columns)}, not {', '.join(kind.__slots__)}")
+    return kind(
+        **{
+            name: None if steps is None else _sums(steps, f"{where}.scheduling.{name}")
+            for name, steps in columns.items()
+        }
     )
 
 
-def _tree_in(rows: list[dict[str, Any]]) -> Node:
+def _thread_in(row: dict[str, Any], where: str) -> Thread:
+    fields = _fields_in(Thread, row, where)
+    paths = tuple(map(tuple, _take(row, "paths", list[list[str]], where)))
+    events = _take(row, "events", list[tuple[int, int, int]], where)
+    return Thread(
+        progress=Progress(
+            **_fields_in(Progress, _take(row, "progress", dict[str, Any], where), f"{where}.progress")
+        ),
+        open=tuple(OpenRegion(*region) for region in _take(row, "open", list[tuple[str, int]], where)),
+        paths=paths,
+        root=_tree_in(_take(row, "nodes", list[dict[str, Any]], where), where),
+        windows=_windows_in(_take(row, "windows", dict[str, Any], where), f"{where}.windows"),
+        events=tuple(Event(path, after_ns + fields["start_ns"], ns) for path, after_ns, ns in events),
+        scheduling=_scheduling_in(Scheduling, row, where) if "scheduling" in row else None,
+        **fields,
+    )
+
+
+def _tree_in(rows: list[dict[str, Any]], where: str) -> Node:
     nodes: list[Node] = []
     for row in rows:
-        node = Node(**_fields_in(Node, row))
+        here = f"{where}, node {len(nodes)}"
+        node = Node(**_fields_in(Node, row, here))
         if "buckets" in row:
             node.buckets = np.zeros(layout.BUCKETS, dtype=np.uint64)
-            for bucket, count in row["buckets"].items():
-                node.buckets[int(bucket)] = count
+            for bucket, count in _take(row, "buckets", dict[int, int], here).items():
+                if not (bucket < layout.BUCKETS and count >= 0):
+                    raise Misfit(f"{here}.buckets.{bucket} is {count}")
+                node.buckets[bucket] = count
         if nodes:
-            if not 0 <= row["parent"] < len(nodes):
-                raise ValueError(f"node {len(nodes)} precedes its parent {row['parent']}")
-            nodes[row["parent"]].children.append(node)
+            parent = _take(row, "parent", int, here)
+            if not 0 <= parent < len(nodes):
+                raise Misfit(f"{here} precedes its parent {parent}")
+            nodes[parent].children.append(node)
         nodes.append(node)
+    if not nodes:
+        raise Misfit(f"{where} has no nodes")
     return nodes[0]
 
 
-def _windows_in(row: dict[str, Any]) -> Windows:
-    columns = {name: _sums(row[name]) for name in _COLUMNS}
+def _windows_in(row: dict[str, Any], where: str) -> Windows:
+    columns = {name: _sums(_take(row, name, list[int], where), f"{where}.{name}") for name in _COLUMNS}
     count = len(columns["time_ns"])
     matrices = {}
     for name in _MATRICES:
-        matrices[name] = np.zeros((count, len(row[name])), dtype=np.uint64)
-        for node, steps in enumerate(row[name]):
+        given = _take(row, name, list[list[int]], where)
+        matrices[name] = np.zeros((count, len(given)), dtype=np.uint64)
+        for node, steps in enumerate(given):
+            if steps and len(steps) != count:
+                raise Misfit(f"{where}.{name}[{node}] has {len(steps)} values, not {count}")
             if steps:
-                matrices[name][:, node] = _sums(steps)
-    progress: dict[str, NDArray[Any]] = {
-        name: np.array(_from_plain(column), dtype=np.float64) if name in _FLOATS else _sums(column)
-        for name, column in row["progress"].items()
-    }
+                matrices[name][:, node] = _sums(steps, f"{where}.{name}[{node}]")
+    progress: dict[str, NDArray[Any]] = {}
+    for name, column in _take(row, "progress", dict[str, list[Any]], where).items():
+        here = f"{where}.progress.{name}"
+        progress[name] = (
+            np.array(conform(_from_plain(column), list[float], here), dtype=np.float64)
+            if name in _FLOATS
+            else _sums(conform(column, list[int], here), here)
+        )
+    if progress.keys() != {field[0] for field in layout.PROGRESS}:
+        raise Misfit(f"{where}.progress has {', '.join(progress)}")
     return Windows(**columns, progress=progress, **matrices)
 
 
@@ -384,5 +462,8 @@ def _known_keys(kind: Any) -> frozenset[str]:
     return frozenset(name for name, _ in _plain_fields(kind)) | _ROW_KEYS[kind]
 
 
-def _sums(steps: list[int]) -> NDArray[np.uint64]:
-    return np.cumsum(np.array(steps, dtype=np.int64)).view(np.uint64)
+def _sums(steps: list[int], where: str) -> NDArray[np.uint64]:
+    try:
+        return np.cumsum(np.array(steps, dtype=np.int64)).view(np.uint64)
+    except OverflowError:
+        raise Misfit(f"{where} has a number of more than 64 bits") from None

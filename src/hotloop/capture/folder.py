@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
+from hotloop._util.read_files import Reader, json_text
 
 # Version of the folder as a whole, in capture.json; each part has layout.VERSION.
 #   1  hotloop 0.1
 #   2  parts of version 2
 FORMAT_VERSION = 2
+FACTS = Reader(64 << 20, CaptureError, "restore it or record again", follow=False)  # reads capture.json
 RUNS = Path("hotloop-runs")
 CAPTURE_VARIABLE = "HOTLOOP_CAPTURE"  # environment variable: the capture that processes record into
 
@@ -30,10 +31,9 @@ def new_folder(name: str) -> Path:
 
 
 def update_facts(folder: Path, changes: dict[str, Any]) -> None:
-    """Update entries of capture.json in one step."""
+    """Update entries of capture.json in one step; raises OSError or CaptureError."""
     file = folder / "capture.json"
-    facts = json.loads(file.read_text(encoding="utf-8"))
-    write_atomically(file, json.dumps(facts | changes, indent=2))
+    write_atomically(file, json_text(FACTS.read_object(file) | changes, indent=2, default=str))
 
 
 def latest_capture() -> Path:

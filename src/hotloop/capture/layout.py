@@ -98,6 +98,7 @@ HEADER: tuple[Field, ...] = (
     ("unsaved_segments", "u8"),  # stretches of the part kept in memory because the disk was full
     ("host", "u1", 64),
     ("label", "u1", 256),  # name of the process: its multiprocessing name or its script
+    ("checksum", "u8"),  # 2^32 + CRC-32 of the used bytes with zeros here; 0 until the recording is closed
 )
 
 SECTION: tuple[Field, ...] = (
@@ -402,6 +403,11 @@ def fields_dtype(fields: tuple[Field, ...]) -> np.dtype[np.void]:
     return np.dtype(
         [(f[0], kind_of(f[1])) if len(f) == 2 else (f[0], kind_of(f[1]), (f[2],)) for f in fields]
     )
+
+
+def checksum_of(used: bytes | bytearray | memoryview) -> int:
+    """The checksum of a part, from its used bytes with zeros in its place; never 0."""
+    return 2**32 + zlib.crc32(used)
 
 
 def bucket_of(duration_ns: int) -> int:

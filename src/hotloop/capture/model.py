@@ -271,6 +271,11 @@ class Capture:
         return sum((t.progress for t in self.threads), Progress())
 
     @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """Warnings about the capture and about each of its processes."""
+        return (*self.warnings, *(warning for process in self.processes for warning in process.warnings))
+
+    @property
     def wall_ns(self) -> int:
         """From the start of the first process to the last sign of life."""
         if not self.processes:
@@ -282,7 +287,7 @@ class Capture:
     def region_cost_ns(self) -> float | None:
         """Cost of one region on the machine that made the capture, measured when recording began."""
         cost = self.facts.get("region_cost_ns")
-        return float(cost) if cost is not None else None
+        return float(cost) if cost is not None and 0 <= cost < 1e12 else None
 
     @property
     def command(self) -> list[str]:

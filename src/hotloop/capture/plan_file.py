@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.read_files import Reader
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.capture.plan import (
     BUDGET_S,
@@ -23,14 +24,16 @@ from hotloop.capture.plan import (
     split_command,
 )
 
+_FILE = Reader(16 << 20, remedy="name a plan file")
+_MOST = 10**15  # of anything that is counted
+
 
 def read_plan(file: Path) -> Plan:
     """Read a plan from a TOML file; raises HotloopError with the name of the invalid key."""
+    text = _FILE.read_text(file)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HotloopError(f"The plan {file} cannot be read ({error.strerror}); check its name.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise HotloopError(f"The plan {file} is not valid TOML ({error}); fix it.") from None
     try:
         return plan_from_data(data) if "variants" in data else plan_from_table(data)
@@ -232,13 +235,13 @@ class _Table:
 
     def count(self, key: str, default: int | None, least: int = 1) -> Any:
         value = self.take(key, default)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        if value is not None and not (type(value) is int and least <= value <= _MOST):
             raise HotloopError(f"{key} of {self.what} is {value!r}; it must be a whole number from {least}.")
         return value
 
     def counts(self, key: str, default: tuple[int, ...], least: int = 1) -> tuple[int, ...]:
         value = self.take(key, list(default))
-        whole = isinstance(value, list) and all(type(v) is int and v >= least for v in value)
+        whole = isinstance(value, list) and all(type(v) is int and least <= v <= _MOST for v in value)
         if not whole:
             raise HotloopError(f"{key} of {self.what} is {value!r}; it must be a list of whole numbers.")
         return tuple(value)

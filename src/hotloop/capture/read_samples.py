@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop._util.conform import conform
 from hotloop.capture import layout
+from hotloop.capture.model import Thread
+from hotloop.capture.plausible import plausible_samples
 from hotloop.capture.samples import (
     SAMPLE_DTYPE,
     FunctionSource,
@@ -89,29 +93,29 @@ def read_process_scheduling(sections: list[Section], warnings: list[str]) -> Pro
 
 def read_settings(sections: list[Section]) -> tuple[ThreadSettings, ...]:
     """How many threads libraries were allowed to use, over time."""
-    found = []
-    for data in _json_sections(sections, "thread_settings"):
-        if isinstance(data, dict) and isinstance(data.get("values"), dict):
-            found.append(ThreadSettings(int(data.get("time_ns", 0)), data["values"]))
-    return tuple(found)
+    return tuple(_json_sections(sections, "thread_settings", ThreadSettings))
 
 
-def _json_sections(sections: list[Section], name: str) -> list[Any]:
+def _json_sections(sections: list[Section], name: str, kind: Any) -> list[Any]:
+    """The content of all JSON sections of a name, as `kind`; damaged ones are left out."""
     found = []
     for section in sections:
         if section.name == name:
-            try:
-                found.append(json.loads(section.payload.tobytes()))
-            except ValueError:
-                continue  # damaged; the section walk has warned if the file is cut short
+            with contextlib.suppress(ValueError, RecursionError):
+                found.append(conform(json.loads(section.payload.tobytes()), kind, name))
     return found
 
 
 # -- samples -------------------------------------------------------------------------------------
 
 
-def read_samples(sections: list[Section], place_of_thread: dict[int, int]) -> dict[str, Any]:
-    """`sampling`, `samples`, `paths` and `sources` of a process; `place_of_thread` maps thread numbers."""
+def read_samples(
+    sections: list[Section], place_of_thread: dict[int, int], threads: list[Thread]
+) -> dict[str, Any]:
+    """`sampling`, `samples`, `paths` and `sources` of a process.
+
+    `place_of_thread` maps numbers of threads in the part to their index in `threads`.
+    """
     section = next((s for s in sections if s.name == "samples"), None)
     if section is None:
         return {}
@@ -120,8 +124,8 @@ def read_samples(sections: list[Section], place_of_thread: dict[int, int]) -> di
         return {}
     paths = _paths(data)
     names: dict[int, str] = {}
-    for written in _json_sections(sections, "sampled_threads"):
-        names |= {int(number): str(name) for number, name in written.items()}
+    for written in _json_sections(sections, "sampled_threads", dict[int, str]):
+        names |= written
     return {
         "sampling": Sampling(
             method="native" if data["method"] == layout.SAMPLED_NATIVELY else "python-thread",
@@ -131,25 +135,26 @@ def read_samples(sections: list[Section], place_of_thread: dict[int, int]) -> di
             unread=int(data["unread"]),
             thread_names=names,
         ),
-        "samples": _rows(data, len(paths), place_of_thread),
+        "samples": plausible_samples(_rows(data, place_of_thread), len(paths), threads),
         "paths": paths,
         "sources": tuple(
-            FunctionSource(**row) for rows in _json_sections(sections, "sources") for row in rows
+            row for rows in _json_sections(sections, "sources", list[FunctionSource]) for row in rows
         ),
     }
 
 
-def _rows(data: Struct, path_count: int, place_of_thread: dict[int, int]) -> NDArray[np.void]:
+def _rows(data: Struct, place_of_thread: dict[int, int]) -> NDArray[np.void]:
     rows = data["rows"][: min(int(data["count"]), layout.MAX_SAMPLES)]
     places = np.full(layout.NO_THREAD + 1, -1, dtype=np.int32)
     for number, place in place_of_thread.items():
-        places[number] = place
+        places[min(number, layout.NO_THREAD)] = place
+    places[layout.NO_THREAD] = -1
     found = np.zeros(len(rows), dtype=SAMPLE_DTYPE)
     for name in ("time_ns", "native_id", "node", "state"):
         found[name] = rows[name]
     found["weight_ns"] = rows["weight_us"].astype(np.uint64) * 1000
     found["thread"] = places[rows["thread"]]
-    found["path"] = np.where(rows["path"] < path_count, rows["path"], 0)
+    found["path"] = rows["path"]
     return found
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,10 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import CaptureError
 from hotloop._util.files import host_name
+from hotloop._util.read_files import Reader, files_in
+from hotloop._util.visible import visible
 from hotloop.capture import layout
-from hotloop.capture.folder import FORMAT_VERSION
+from hotloop.capture.facts import read_facts, read_libraries, read_lines, read_problems
 from hotloop.capture.model import (
     Capture,
     Event,
@@ -26,8 +26,18 @@ from hotloop.capture.model import (
     Thread,
     Windows,
 )
+from hotloop.capture.plausible import (
+    MOST,
+    implausible_process,
+    implausible_thread,
+    no_windows,
+    plausible_scheduling,
+    plausible_windows,
+    with_finite_work,
+)
 from hotloop.capture.read_samples import read_process_scheduling, read_samples, read_scheduling, read_settings
 from hotloop.capture.samples import lines_outside_regions
+from hotloop.capture.secrets import REDACTED, describe
 from hotloop.capture.sections import (
     DTYPES,
     Bytes,
@@ -39,8 +49,14 @@ from hotloop.capture.sections import (
     find_sections,
 )
 
+LEFT_OUT = "left out"  # begins a warning about a part
+NOT_YET = "it has only just been created"
+DAMAGED = "damaged: the recording does not match its checksum, so its figures may be wrong"
 RETRIES = 20  # copies of a busy thread's figures before its latest events are called uncertain
 _HEADER = layout.dtype("HEADER")
+_CHECKSUM_AT = layout.offsets("HEADER")["checksum"]
+_PART = Reader(1 << 30, CaptureError, follow=False)  # three times what the limits in layout.py allow
+_POINTER = Reader(4096, CaptureError, follow=False)
 
 
 def load(path: str | os.PathLike[str]) -> Capture:
@@ -54,101 +70,64 @@ def load(path: str | os.PathLike[str]) -> Capture:
     processes: list[Process] = []
     warnings: list[str] = []
     skipped: SkippedSections = SkippedSections()
-    for file in _part_files(folder / "parts"):
+    for file in _part_files(folder / "parts", warnings):
         try:
             processes.append(read_part(file, skipped))
         except CaptureError as problem:
-            warnings.append(f"left out {file.name}: {problem}")
+            warnings.append(visible(f"{LEFT_OUT} {file.name}: {problem}"))
     warnings += describe_skipped(skipped)
     if not processes:
         warnings.append("no process has recorded anything yet")
     if (folder / "lines").is_dir():
-        facts["lines"] = read_lines(folder / "lines")
+        facts["lines"] = read_lines(folder / "lines", warnings)
     elif (lines := lines_outside_regions(processes)) is not None:
         facts["lines"] = lines
     if (folder / "libraries").is_dir():
-        facts["libraries"] = read_libraries(folder / "libraries")
-    warnings += read_problems(folder / "problems")
+        facts["libraries"] = read_libraries(folder / "libraries", warnings)
+    warnings += read_problems(folder / "problems", warnings)
+    if facts.get(REDACTED):
+        warnings.append(visible(describe(facts[REDACTED])))
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
     return Capture(folder, facts, tuple(processes), tuple(warnings))
 
 
-def _part_files(parts: Path) -> list[Path]:
+def _part_files(parts: Path, warnings: list[str]) -> list[Path]:
     """The parts in a folder, and those still in shared memory because the folder is on a network."""
-    found = sorted(parts.glob("*.part"))
-    for pointer in sorted(parts.glob("*.part.live")):
-        live = Path(pointer.read_text(encoding="utf-8"))
-        if not pointer.with_suffix("").exists() and live.exists():
+    found = files_in(parts, ".part", CaptureError)
+    for pointer in files_in(parts, ".part.live", CaptureError):
+        try:
+            live = Path(_POINTER.read_text(pointer).replace("\0", ""))
+        except CaptureError as problem:
+            warnings.append(visible(f"{LEFT_OUT}: {problem}"))
+            continue
+        ours = live.is_absolute() and live.name == f"hotloop-{pointer.stem}"
+        if ours and not pointer.with_suffix("").exists() and live.exists():
             found.append(live)
     return found
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """The contents of capture.json; raises CaptureError when the folder is not a readable capture."""
-    file = folder / "capture.json"
-    if not folder.exists():
-        raise CaptureError(f"There is no capture at {folder}: no such file or folder.")
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        version = facts["format_version"]
-    except FileNotFoundError:
-        raise CaptureError(
-            f"{folder} is not a capture: it has no capture.json; name the folder that a recording wrote."
-        ) from None
-    except NotADirectoryError:
-        raise CaptureError(f"{folder} is not a capture: a capture is a folder.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CaptureError(f"{file} cannot be read ({error}); restore it or record again.") from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise CaptureError(
-            f"{folder} was written by hotloop {facts.get('hotloop_version', 'unknown')} in capture format "
-            f"{version}; this hotloop reads up to {FORMAT_VERSION}. Update hotloop to read it."
-        )
-    return dict(facts)
-
-
-def read_lines(folder: Path) -> dict[str, Any]:
-    """Lines of the user's code sampled outside all regions, added up over all processes."""
-    total: dict[str, Any] = {"samples": 0, "lines": {}}
-    for file in sorted(folder.glob("*.json")):
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-            total["samples"] += int(data["samples"])
-            for line, count in data["lines"].items():
-                total["lines"][line] = total["lines"].get(line, 0) + int(count)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # being written just now
-    return total
-
-
-def read_libraries(folder: Path) -> list[dict[str, Any]]:
-    """What each process knew about its libraries: `pid`, `envs`, `optimizers`."""
-    found = []
-    for file in sorted(folder.glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):  # written by a process that was killed
-            found.append(dict(json.loads(file.read_text(encoding="utf-8"))))
-    return found
-
-
-def read_problems(folder: Path) -> list[str]:
-    """What processes could not record, one sentence each, without repetitions."""
-    sentences: dict[str, None] = {}
-    for file in sorted(folder.glob("*.txt")):
-        with contextlib.suppress(OSError):
-            sentences |= dict.fromkeys(file.read_text(encoding="utf-8", errors="replace").splitlines())
-    return list(sentences)
-
-
 def read_part(file: Path, skipped: SkippedSections | None = None) -> Process:
     """Read the part of one process; `skipped` counts the sections that were skipped."""
-    try:
-        size = file.stat().st_size
+    with open(_PART.open_file(file), "rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
         if size < _HEADER.itemsize:
             raise CaptureError(f"it is cut short ({size} bytes, the header alone has {_HEADER.itemsize})")
-        data = np.memmap(file, mode="r", dtype=np.uint8)
-    except OSError as error:
-        raise CaptureError(f"it cannot be opened ({error.strerror})") from error
-    return parse_part([data], skipped=skipped)
+        try:
+            data = np.memmap(opened, mode="r", dtype=np.uint8)
+        except (OSError, ValueError) as error:
+            raise CaptureError(f"it cannot be mapped ({error})") from error
+    process = parse_part([data], skipped=skipped)
+    return process if _is_intact(data) else replace(process, warnings=(DAMAGED, *process.warnings))
+
+
+def _is_intact(data: Bytes) -> bool:
+    """Whether the bytes of a part match its checksum; True for a part that was not closed and has none."""
+    header = _header([data])
+    if not header["checksum"]:
+        return True
+    used = bytearray(data[: int(header["used_bytes"])])
+    used[_CHECKSUM_AT : _CHECKSUM_AT + 8] = bytes(8)
+    return layout.checksum_of(used) == int(header["checksum"])
 
 
 def parse_part(
@@ -163,7 +142,8 @@ def parse_part(
     header = _header(pieces)
     version = int(header["version"])
     if header["magic"].tobytes() != layout.MAGIC:
-        raise CaptureError("it is not a hotloop part (wrong first bytes)")
+        begun = header["magic"].any()
+        raise CaptureError("it is not a hotloop part (wrong first bytes)" if begun else NOT_YET)
     if not 1 <= version <= layout.VERSION:
         raise CaptureError(
             f"it has part version {version}; this hotloop reads up to version {layout.VERSION}: "
@@ -184,11 +164,20 @@ def parse_part(
     closed = bool(header["end_ns"])
     alive = not closed and host == host_name() and _is_running(pid)
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
-    copies = [copy for copy in copies if copy.arena["state"]]
-    threads = [_thread(c, sections, regions, end_ns, warnings) for c in copies]
-    scheduling = read_process_scheduling(sections, warnings)
+    threads: list[Thread] = []
+    place_of_thread: dict[int, int] = {}
+    for copy in copies:
+        if copy.arena["state"]:
+            thread = _thread(copy, sections, regions, end_ns, warnings)
+            problem = implausible_thread(thread)
+            if problem is not None:
+                warnings.append(f"left out thread {thread.name!r}: {problem}")
+                continue
+            place_of_thread[copy.number] = len(threads)
+            threads.append(_plausible(thread, warnings))
+    scheduling = plausible_scheduling(read_process_scheduling(sections, warnings))
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_segments"]))
-    return Process(
+    process = Process(
         host=host,
         pid=pid,
         parent_pid=int(header["parent_pid"]),
@@ -205,8 +194,21 @@ def parse_part(
         warnings=tuple(warnings),
         scheduling=scheduling,
         thread_settings=read_settings(sections),
-        **read_samples(sections, {copy.number: at for at, copy in enumerate(copies)}),
+        **read_samples(sections, place_of_thread, threads),
     )
+    problem = implausible_process(process)
+    if problem is not None:
+        raise CaptureError(problem)
+    return process
+
+
+def _plausible(thread: Thread, warnings: list[str]) -> Thread:
+    """The thread without figures that cannot be true; `warnings` says which."""
+    warnings += with_finite_work(thread.root)
+    if plausible_windows(thread) is not None:
+        return thread
+    warnings.append(f"left out the windows of thread {thread.name!r}: they make no sense")
+    return replace(thread, windows=no_windows(len(thread.paths)))
 
 
 # -- the header and names ------------------------------------------------------------------------
@@ -343,8 +345,8 @@ def _thread(
         paths=tuple(paths),
         root=root,
         windows=_windows(arena, copy.windows),
-        events=_events(arena, sections, copy.number),
-        scheduling=read_scheduling(sections, copy.number, int(arena["native_id"])),
+        events=_events(arena, sections, copy.number, len(paths)),
+        scheduling=plausible_scheduling(read_scheduling(sections, copy.number, int(arena["native_id"]))),
         uncertain=copy.uncertain,
     )
 
@@ -455,11 +457,12 @@ def _windows(arena: Struct, columns: Struct) -> Windows:
     )
 
 
-def _events(arena: Struct, sections: list[Section], number: int) -> tuple[Event, ...]:
+def _events(arena: Struct, sections: list[Section], number: int, nodes: int) -> tuple[Event, ...]:
     count = int(arena["event_count"])
     for section in sections:
         if section.name == "events" and section.owner == number and count:
             ring = section.struct()["events"].copy()
             ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
-            return tuple(Event(int(e["node"]), int(e["start_ns"]), int(e["duration_ns"])) for e in ring)
+            known = ring[(ring["node"] < nodes) & (ring["start_ns"] < MOST) & (ring["duration_ns"] < MOST)]
+            return tuple(Event(int(e["node"]), int(e["start_ns"]), int(e["duration_ns"])) for e in known)
     return ()

@@ -11,15 +11,19 @@ read at any time and after any crash.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-from hotloop._util.errors import CaptureError
+from hotloop._util.conform import Misfit, conform
+from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.files import write_atomically
-from hotloop.capture.plan import Plan
+from hotloop._util.read_files import Reader, files_in, json_text
+from hotloop._util.redact import hide, redact, redact_variables
+from hotloop._util.visible import visible
+from hotloop.capture.facts import Machine
+from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import plan_from_data, plan_to_data
 
 # Version history (bump on any change a reader of the old files would misread):
@@ -27,6 +31,25 @@ from hotloop.capture.plan_file import plan_from_data, plan_to_data
 VERSION = 1
 FORMAT = "hotloop-series"
 FILE, RUNS, RUN_FILE, CAPTURE = "series.json", "runs", "run.json", "capture"
+
+_HEAD = Reader(64 << 20, CaptureError, "restore it, or run the series again", follow=False)
+_RUN = Reader(16 << 20, CaptureError, follow=False)
+_MOST = 1e18  # of any figure of a run
+
+
+class _Facts(TypedDict, total=False):
+    hotloop_version: str
+    started_s: float
+    working_folder: str
+    machine: Machine
+    versions: dict[str, str]
+
+
+class _Head(TypedDict):
+    """series.json; the plan has checks of its own."""
+
+    plan: dict[str, Any]
+    facts: NotRequired[_Facts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +152,9 @@ def create(folder: Path, plan: Plan, facts: dict[str, Any]) -> Series:
         raise CaptureError(f"{folder} is not empty; {more}.")
     try:
         (folder / RUNS).mkdir(parents=True)
-        head = {"format": FORMAT, "format_version": VERSION, "plan": plan_to_data(plan), "facts": facts}
-        write_atomically(folder / FILE, json.dumps(head, indent=1) + "\n")
+        stored = plan_to_data(plan_without_secrets(plan))
+        head = {"format": FORMAT, "format_version": VERSION, "plan": stored, "facts": facts}
+        write_atomically(folder / FILE, json_text(head))
     except OSError as error:
         raise CaptureError(
             f"{folder} cannot be written ({error.strerror}); choose another folder."
@@ -141,30 +165,68 @@ def create(folder: Path, plan: Plan, facts: dict[str, Any]) -> Series:
 def read(folder: Path) -> Series:
     """Read a series with all runs finished so far; unreadable runs become warnings."""
     file = folder / FILE
+    if not file.is_symlink() and not file.exists():
+        raise CaptureError(f"{folder} is not a series: it has no {FILE}.")
+    head = _HEAD.read_object(file, lambda data: _check_version(data, folder, file))
     try:
-        head = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CaptureError(f"{folder} is not a series: it has no {FILE}.") from None
-    except OSError as error:
-        raise CaptureError(f"{file} cannot be read ({error.strerror}); check its permissions.") from None
-    except ValueError as error:
-        raise CaptureError(f"{file} is not valid JSON ({error}); the series cannot be read.") from None
+        about = conform(head, _Head, FILE)
+        plan = plan_without_secrets(plan_from_data(about["plan"]))
+    except (Misfit, HotloopError) as problem:
+        raise _HEAD.fail(file, f"is damaged ({str(problem).rstrip('.')})") from None
+    runs, warnings = [], []
+    for place in _run_folders(folder):
+        if not (place / RUN_FILE).is_symlink() and not (place / RUN_FILE).exists():
+            continue  # interrupted
+        try:
+            runs.append(_read_run(place / RUN_FILE, plan))
+        except (FileError, Misfit) as problem:
+            reason = str(problem).removeprefix(f"{place / RUN_FILE} ").rstrip(".")
+            warnings.append(visible(f"{place / RUN_FILE} is left out: {reason}"))
+    runs.sort(key=lambda run: run.number)
+    return Series(folder, plan, about.get("facts", {}), tuple(runs), tuple(warnings))
+
+
+def _check_version(head: Any, folder: Path, file: Path) -> None:
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise CaptureError(f"{file} was not written by hotloop; name the folder of a series.")
-    if head.get("format_version") != VERSION:
-        writer = (head.get("facts") or {}).get("hotloop_version", "of another version")
+    if type(head.get("format_version")) is not int or head["format_version"] != VERSION:
+        facts = head.get("facts")
+        writer = facts.get("hotloop_version", "") if isinstance(facts, dict) else ""
         raise CaptureError(
-            f"{folder} has series format {head.get('format_version')} and this hotloop reads {VERSION}; "
-            f"read it with hotloop {writer}, which wrote it."
+            f"{folder} has series format {head.get('format_version')!r} and this hotloop reads {VERSION}; "
+            f"read it with hotloop {visible(str(writer)) or 'of another version'}, which wrote it."
         )
-    runs, warnings = [], []
-    for place in sorted((folder / RUNS).glob("*/" + RUN_FILE)):
-        try:
-            runs.append(_run(json.loads(place.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            warnings.append(f"{place} cannot be read ({error}) and is left out")
-    runs.sort(key=lambda run: run.number)
-    return Series(folder, plan_from_data(head["plan"]), head.get("facts", {}), tuple(runs), tuple(warnings))
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    return [place for place in files_in(folder / RUNS, "", CaptureError) if place.name.isdecimal()]
+
+
+def _read_run(file: Path, plan: Plan) -> Run:
+    run: Run = conform(_RUN.read_json(file), Run, "the run")
+    if run.number != int(file.parent.name):
+        raise Misfit(f"it is run {run.number}, in the place of another one")
+    if run.variant not in {variant.name for variant in plan.variants}:
+        raise Misfit(f"the plan has no variant {run.variant!r}")
+    problem = implausible_run(run)
+    if problem is not None:
+        raise Misfit(problem)
+    return run
+
+
+def implausible_run(run: Run) -> str | None:
+    """Why the figures of a run cannot be true; None if they can."""
+    figures = run.figures
+    times = {"started_s": run.started_s, "wall_s": run.wall_s, "cpu_s": run.cpu_s}
+    times |= {n: getattr(figures, n) for n in ("s_per_env_step", "s_per_update", "warmup_s", "startup_s")}
+    times |= figures.components_s | figures.regions_s | run.before | run.after
+    counts = {n: getattr(run, n) for n in ("block", "position", "seed", "group")}
+    counts |= {n: getattr(figures, n) for n in ("env_steps", "updates", "episodes", "calls", "bytes_moved")}
+    counts |= figures.region_calls
+    for name, value in (times | counts).items():
+        if value is not None and not 0 <= value < _MOST:
+            return f"its {name} is {value}"
+    return f"its at_once is {run.at_once}" if not 1 <= run.at_once < _MOST else None
 
 
 def begin_run(series: Series, least: int = 0) -> tuple[int, Path]:
@@ -188,22 +250,40 @@ def append(series: Series, run: Run) -> Series:
     """Write a finished run to disk and return the series with it; raises OSError."""
     assert series.path is not None
     file = run_folder(series.path, run.number) / RUN_FILE
-    data = {f.name: getattr(run, f.name) for f in fields(run)}
+    stored = run_without_secrets(run)
+    data = {f.name: getattr(stored, f.name) for f in fields(run)}
     data["figures"] = {f.name: getattr(run.figures, f.name) for f in fields(Figures)}
-    write_atomically(file, json.dumps(data, indent=1) + "\n")
+    write_atomically(file, json_text(data))
     return with_run(series, run)
+
+
+def variant_without_secrets(variant: Variant) -> Variant:
+    """The variant as it is stored and shown."""
+    return replace(
+        variant,
+        command=redact(variant.command).words,
+        overrides=redact(variant.overrides).words,
+        environment=tuple(redact_variables(dict(variant.environment)).items()),
+    )
+
+
+def plan_without_secrets(plan: Plan) -> Plan:
+    """The plan as it is stored and shown."""
+    return replace(plan, variants=tuple(map(variant_without_secrets, plan.variants)))
+
+
+def run_without_secrets(run: Run) -> Run:
+    """The run as it is stored: neither its command nor what it printed holds a secret of the command."""
+    command = redact(run.command)
+    return replace(run, command=command.words, stderr_tail=hide(run.stderr_tail, command.values))
+
+
+def series_without_secrets(series: Series) -> Series:
+    """The series as it is shown."""
+    runs = tuple(map(run_without_secrets, series.runs))
+    return replace(series, plan=plan_without_secrets(series.plan), runs=runs)
 
 
 def with_run(series: Series, run: Run) -> Series:
     """The series with one more run, in memory only; runs stay in the order in which they were started."""
     return replace(series, runs=tuple(sorted((*series.runs, run), key=lambda one: one.number)))
-
-
-def _run(data: dict[str, Any]) -> Run:
-    known = {f.name for f in fields(Run)}
-    kept = {key: value for key, value in data.items() if key in known}
-    kept["command"] = tuple(kept["command"])
-    kept["cores"] = tuple(kept.get("cores", ()))
-    names = {f.name for f in fields(Figures)}
-    kept["figures"] = Figures(**{k: v for k, v in kept.get("figures", {}).items() if k in names})
-    return Run(**kept)

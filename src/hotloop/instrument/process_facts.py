@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-from hotloop._util.files import write_atomically
+from hotloop._util.files import host_name, write_atomically
+from hotloop._util.read_files import json_text
 from hotloop.measure.profiler import default
 
 FOLDER = "libraries"
@@ -49,8 +49,8 @@ def save() -> None:
         return
     with contextlib.suppress(OSError):  # a full or vanished disk must not stop training
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        file = folder / FOLDER / f"{os.uname().nodename}-{os.getpid()}-{_started_ns}.json"
-        write_atomically(file, json.dumps({"pid": os.getpid(), **_facts}))
+        file = folder / FOLDER / f"{host_name()}-{os.getpid()}-{_started_ns}.json"
+        write_atomically(file, json_text({"pid": os.getpid(), **_facts}, indent=None))
 
 
 def at_fork(forget: Callable[[], None]) -> None:

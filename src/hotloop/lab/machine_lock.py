@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hotloop._util.errors import CaptureError
+from hotloop._util.errors import CaptureError, HotloopError
 
 INSIDE_LAB = "HOTLOOP_LAB_RUN"  # set in every run, so that a lab inside a run does not wait for itself
 
@@ -21,7 +23,7 @@ def machine_lock(note: Callable[[str], None], file: Path | None = None) -> Itera
         yield
         return
     file = file or Path(tempfile.gettempdir()) / f"hotloop-lab-{os.getuid()}.lock"
-    handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = _open_lock(file)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,6 +33,23 @@ def machine_lock(note: Callable[[str], None], file: Path | None = None) -> Itera
         yield
     finally:
         os.close(handle)
+
+
+def _open_lock(file: Path) -> int:
+    """A file of ours: others may write to the folder, so it is neither a link nor someone else's."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(file, flags, 0o600)
+    except OSError as error:
+        why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise HotloopError(f"{file} cannot be used as a lock ({why}); remove it, or set TMPDIR.") from None
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+        os.close(handle)
+        raise HotloopError(
+            f"{file} cannot be used as a lock (it is no file of this user alone); remove it, or set TMPDIR."
+        )
+    return handle
 
 
 @contextlib.contextmanager

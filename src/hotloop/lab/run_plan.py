@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hotloop._util.errors import CaptureError
+from hotloop._util.errors import CaptureError, HotloopError
+from hotloop._util.redact import is_redacted
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.capture.plan import Plan, fill_command
 from hotloop.capture.series import CAPTURE, Figures, Run, Series, append, begin_run, with_run
@@ -97,6 +98,9 @@ def run_plan(
     count, and returns the series as it is.
     """
     assert series.path is not None
+    for variant in series.plan.variants:
+        if is_redacted((*variant.command, *(value for _, value in variant.environment))):
+            raise HotloopError(f"The command of {variant.name!r} has a placeholder for a secret; fill it in.")
     lab = _Lab(series, workplaces, callbacks, lanes)
     with series_lock(series.path):
         try:

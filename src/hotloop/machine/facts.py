@@ -7,6 +7,10 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from hotloop._util.errors import FileError
+from hotloop._util.read_files import Reader
+
+_GIT = Reader(64 << 20)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LIBRARIES = (
     "numpy",
@@ -98,10 +102,10 @@ def git_hash(folder: Path) -> str | None:
         git = place / ".git"
         try:
             if git.is_file():
-                git = (place / git.read_text(encoding="utf-8").partition(":")[2].strip()).resolve()
+                git = (place / _GIT.read_text(git).partition(":")[2].strip()).resolve()
             if git.is_dir():
-                return _resolve(git, (git / "HEAD").read_text(encoding="utf-8").strip())
-        except OSError:
+                return _resolve(git, _GIT.read_text(git / "HEAD").strip())
+        except (OSError, ValueError, FileError):  # ValueError: a path with a zero byte
             return None
     return None
 
@@ -111,12 +115,13 @@ def _resolve(git: Path, head: str) -> str | None:
         return head
     name = head.partition(":")[2].strip()
     common = git / "commondir"
-    home = (git / common.read_text(encoding="utf-8").strip()) if common.is_file() else git
+    home = (git / _GIT.read_text(common).strip()) if common.is_file() else git
     if (home / name).is_file():
-        return (home / name).read_text(encoding="utf-8").strip()
-    for line in _lines(home / "packed-refs"):
-        if line.endswith(" " + name):
-            return line.partition(" ")[0]
+        return _GIT.read_text(home / name).strip()
+    if (home / "packed-refs").is_file():
+        for line in _GIT.read_text(home / "packed-refs").splitlines():
+            if line.endswith(" " + name):
+                return line.partition(" ")[0]
     return None
 
 

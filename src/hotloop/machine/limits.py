@@ -7,7 +7,7 @@ limit look worse than it is.
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 import platform
 import threading
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hotloop._util.errors import FileError
 from hotloop._util.files import write_atomically
+from hotloop._util.read_files import Reader, json_text
 from hotloop.machine.facts import cores_granted, cpu_name
 
 VERSION = 1  # of the measurements; limits of an older version are measured again
@@ -27,6 +29,7 @@ NAMES = (
     "wakeup_ns",
     "empty_step_ns",
 )
+_CACHE = Reader(16 << 20)
 BUDGET_S = 0.03  # for each measurement, without its set-up
 _SMALL_BYTES = (16 << 10, 128 << 10, 1 << 20)  # the fastest size differs from CPU to CPU
 _LARGE_BYTES = 48 << 20
@@ -41,20 +44,20 @@ def limits(*, refresh: bool = False, file: Path | None = None) -> dict[str, floa
     They are measured again with `refresh`, and when the cache cannot be read or written.
     """
     file = file or cache_file()
-    remembered = _read(file)
+    remembered = read_cache(file)
     key = machine_key()
     if not refresh and key in remembered:
         return remembered[key]
     remembered[key] = measure()
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(remembered, indent=1, sort_keys=True) + "\n")
+        write_atomically(file, json_text(remembered))
     return remembered[key]
 
 
 def cached_limits() -> dict[str, float] | None:
     """Limits of this computer if they have been measured before; never measures."""
-    return _read(cache_file()).get(machine_key())
+    return read_cache(cache_file()).get(machine_key())
 
 
 def cache_file() -> Path:
@@ -83,20 +86,20 @@ def machine_key() -> str:
     return "; ".join(parts)
 
 
-def _read(file: Path) -> dict[str, dict[str, float]]:
+def read_cache(file: Path) -> dict[str, dict[str, float]]:
     """The valid entries of the cache; {} for a missing or broken file."""
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data = _CACHE.read_object(file)
+    except FileError:
         return {}
-    return {k: v for k, v in data.items() if _is_whole(v)} if isinstance(data, dict) else {}
+    return {k: v for k, v in data.items() if _is_whole(v)}
 
 
 def _is_whole(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and set(entry) == set(NAMES)
-        and all(isinstance(v, (int, float)) and not isinstance(v, bool) and v > 0 for v in entry.values())
+        and all(type(v) in (int, float) and 0 < v < math.inf for v in entry.values())
     )
 
 

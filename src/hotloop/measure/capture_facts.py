@@ -10,6 +10,7 @@ from typing import Any
 
 from hotloop._util import HOTLOOP_VERSION
 from hotloop.capture.folder import FORMAT_VERSION
+from hotloop.capture.secrets import facts_without_secrets
 from hotloop.machine import facts, limits
 from hotloop.measure import core_choice
 
@@ -23,8 +24,8 @@ def new_facts(
     config: dict[str, Any] | None = None,
     seeds: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Facts about the run and the machine; end and exit status are not known yet."""
-    return {
+    """Facts about the run and the machine, without secrets; end and exit status are not known yet."""
+    facts_now = {
         "format_version": FORMAT_VERSION,
         "hotloop_version": HOTLOOP_VERSION,
         "command": command or list(sys.orig_argv),
@@ -44,6 +45,7 @@ def new_facts(
         "region_cost_ns": core_choice.region_cost_ns(core_name),
         **device_facts(device_name),
     }
+    return facts_without_secrets(facts_now)
 
 
 def device_facts(name: str | None) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop._util.files import host_name
+from hotloop._util.files import host_name, replacing
 from hotloop.capture import layout
 
 FIRST_SEGMENT_BYTES = 128 * 1024
 LARGEST_SEGMENT_BYTES = 8 * 1024 * 1024
 COPY_INTERVAL_NS = 10_000_000_000
+SEAL_ATTEMPTS = 5  # a millisecond each, for threads in the middle of an update
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse", "lustre", "beegfs", "gpfs", "afs"}
 _HEADER_SIZES = {field[0]: layout.field_bytes(field) for field in layout.HEADER}
 _HEADER_SLICES = {name: slice(at, at + _HEADER_SIZES[name]) for name, at in layout.offsets("HEADER").items()}
@@ -65,6 +66,7 @@ class Part:
         self._regions: memoryview | None = None  # the section that takes the next names
         self.region_count = 0
         self.samples: memoryview | None = None  # the section of line samples, once there is one
+        self._threads: list[memoryview] = []
         self.at_window: Callable[[int], None] | None = None  # called after each window with its time
         if folder is not None:
             self._open(folder, start_ns, live_folder)
@@ -83,7 +85,7 @@ class Part:
                 self._live_path = live / f"hotloop-{name}"
                 (folder / f"{name}.live").write_text(str(self._live_path), encoding="utf-8")
             target = self._live_path or self.path
-            self._file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self.path = self._live_path = self._file = None
             self.warn(f"cannot write to {folder} ({error.strerror}); this process is recorded in memory only")
@@ -141,6 +143,8 @@ class Part:
             self._publish_used()
         if name == "samples":
             self.samples = payload
+        elif name == "thread":
+            self._threads.append(payload)
         return payload
 
     def add_region(self, name: str, category: str, site: str) -> int:
@@ -250,8 +254,27 @@ class Part:
                 if self.path.exists():
                     self._live_path.unlink(missing_ok=True)
                     self.path.with_name(self.path.name + ".live").unlink(missing_ok=True)
+            self._seal()
             os.close(self._file)
             self._file = None
+
+    def _seal(self) -> None:
+        """Replace the file with a copy that has a checksum; without room for one, the file stays as it is.
+
+        The mapped file itself cannot have one: a thread that was in the middle of an update when the
+        recording ended still writes to it.
+        """
+        if self.path is None or not all(segment.on_disk for segment in self.segments):
+            return
+        for _ in range(SEAL_ATTEMPTS):
+            if not any(thread[0] & 1 for thread in self._threads):  # their sequence numbers
+                break
+            time.sleep(0.001)
+        content = bytearray().join(memoryview(s.memory)[: s.used] for s in self.segments)
+        content[_HEADER_SLICES["checksum"]] = bytes(8)
+        content[_HEADER_SLICES["checksum"]] = struct.pack("<Q", layout.checksum_of(content))
+        with contextlib.suppress(OSError), replacing(self.path) as file:
+            file.write(content)
 
     def _save_unsaved(self) -> None:
         assert self._file is not None

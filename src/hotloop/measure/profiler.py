@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -14,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotloop._util.errors import CaptureError, HotloopError
+from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.files import create_exclusively
-from hotloop.capture.folder import CAPTURE_VARIABLE, update_facts
+from hotloop._util.read_files import json_text
+from hotloop.capture.folder import CAPTURE_VARIABLE, FACTS, update_facts
 from hotloop.measure import core_choice
 from hotloop.measure.capture_facts import device_facts, new_facts
 from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_TIMELINE
@@ -275,8 +275,12 @@ class Profiler:
             seeds=seeds,
         )
         try:
+            text = json_text(facts, indent=2, default=str)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._warn(f"config and seeds cannot be stored as JSON ({error}) and are left out")
+            text = json_text(facts | {"config": {}, "seeds": {}}, indent=2, default=str)
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(facts, indent=2, default=str)
             if not create_exclusively(self.folder / "capture.json", text):
                 self._owner_pid = -1
         except OSError as error:
@@ -287,7 +291,7 @@ class Profiler:
         assert self.folder is not None
         try:
             update_facts(self.folder, changes)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, FileError) as error:
             self._warn(f"cannot update capture.json in {self.folder} ({error})")
 
     # -- reading while recording -----------------------------------------------------------------
@@ -304,8 +308,8 @@ class Profiler:
             return Capture(self.folder, {}, (), ("nothing was recorded",))
         facts: dict[str, Any] = {"region_cost_ns": core_choice.region_cost_ns(self._core_name)}
         if self.folder is not None:
-            with contextlib.suppress(OSError, ValueError):
-                facts = json.loads((self.folder / "capture.json").read_text(encoding="utf-8"))
+            with contextlib.suppress(FileError):
+                facts = FACTS.read_object(self.folder / "capture.json")
         return Capture(self.folder, facts, (parse_part([s.memory for s in part.segments], part.total_bytes),))
 
     def stats(self, name: str | None = None) -> Any:

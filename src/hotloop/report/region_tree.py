@@ -73,7 +73,7 @@ def region_tree_json(capture: Capture, trees: Sequence[RegionTree]) -> dict[str,
             }
             for tree in trees
         ],
-        "warnings": [*capture.warnings, *(w for p in capture.processes for w in p.warnings)],
+        "warnings": list(capture.all_warnings),
     }  # fmt: skip
     return json_object("show", data)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 
+from hotloop._util.visible import visible
+
 
 def shown(name: str, width: int | None = None) -> str:
     """`name` on one line: control characters escaped, cut in the middle to `width` columns."""
-    text = "".join(_visible(c) for c in name) or '""'
+    text = visible(name) or '""'
     if width is None or columns(text) <= width:
         return text
     head, tail = (width - 1) // 2, width - 1 - (width - 1) // 2
@@ -38,10 +40,3 @@ def _take(text: str, width: int) -> str:
             break
         taken += character
     return taken
-
-
-def _visible(character: str) -> str:
-    kind = unicodedata.category(character)
-    if kind in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
-        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
-    return character

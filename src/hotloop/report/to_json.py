@@ -8,6 +8,7 @@ becomes null and means "not measured"; so does a number that JSON cannot hold.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from functools import cache
 from typing import Any
@@ -23,13 +24,21 @@ SCHEMA_VERSION = 2
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
-    """The findings as dicts, lists, strings, numbers and None, ready for json.dumps."""
+    """The findings as dicts, lists, strings, numbers and None, ready for `strict_json`."""
     return json_object("report", findings)
 
 
 def json_object(noun: str, data: Any) -> dict[str, Any]:
     """`data`, a dataclass or a dict, as plain values with `kind` ("hotloop-<noun>") and `schema_version`."""
     return {"kind": f"hotloop-{noun}", "schema_version": SCHEMA_VERSION, **plain(data)}
+
+
+def strict_json(data: Any, indent: int | None = None) -> str:
+    """Plain data as text that every JSON parser reads."""
+    try:
+        return json.dumps(data, allow_nan=False, indent=indent)
+    except ValueError:  # a NaN or an infinity; rare, so not looked for beforehand
+        return json.dumps(plain(data), allow_nan=False, indent=indent)
 
 
 def plain(value: Any) -> Any:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotloop._util import HOTLOOP_VERSION
-from hotloop._util.errors import HotloopError
+from hotloop._util.conform import Misfit, conform
+from hotloop._util.errors import FileError, HotloopError
 from hotloop._util.files import write_atomically
+from hotloop._util.read_files import Reader, json_text
 from hotloop.machine.facts import library_versions, memory_bytes
 from hotloop.machine.limits import cache_file as limits_file
 from hotloop.machine.limits import machine_key
 
+_CACHE = Reader(64 << 20, remedy="delete it, and tune again")
 VERSION = 2  # of an entry; entries of other versions are ignored (1 had other names of settings)
 
 
@@ -60,26 +62,31 @@ def key() -> str:
 def remember(found: Tuned, file: Path | None = None) -> bool:
     """Add a result to the cache; False if the file cannot be written."""
     file = file or cache_file()
-    entries = _read(file)
+    entries: dict[str, dict[str, Any]] = {}
+    with contextlib.suppress(FileError):  # a damaged file is replaced
+        entries = _read(file)
     data = asdict(found) | {"version": VERSION, "at_s": found.at_s or time.time()}
     entries.setdefault(key(), {})[found.target] = data
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(entries, indent=1, sort_keys=True) + "\n")
+        write_atomically(file, json_text(entries))
         return True
     return False
 
 
 def recall(target: str, file: Path | None = None) -> Tuned | None:
-    """Cached result for this target on this hardware with these versions; None if there is none."""
+    """Cached result for this target on this hardware with these versions; None if there is none.
+
+    Raises FileError for a damaged cache.
+    """
     entry = _read(file or cache_file()).get(key(), {}).get(target)
-    if not isinstance(entry, dict) or entry.pop("version", None) != VERSION:
+    if not isinstance(entry, dict) or entry.get("version") != VERSION:
         return None
     try:
-        found = Tuned(**entry)
-        return Tuned(**(asdict(found) | {"invariants": tuple(found.invariants)}))
-    except TypeError:
-        return None
+        found: Tuned = conform(entry, Tuned, target)
+    except Misfit as misfit:
+        raise _CACHE.fail(file or cache_file(), f"is damaged ({misfit})") from None
+    return found
 
 
 def never_tuned(target: str) -> HotloopError:
@@ -95,9 +102,8 @@ def tuned_elsewhere(target: str, file: Path | None = None) -> bool:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """All entries; {} if the file is missing or broken."""
-    try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    """All entries; {} if there is no file. Raises FileError for a damaged one."""
+    if not file.exists():
         return {}
-    return {k: v for k, v in data.items() if isinstance(v, dict)} if isinstance(data, dict) else {}
+    data = _CACHE.read_object(file)
+    return {k: v for k, v in data.items() if isinstance(v, dict)}

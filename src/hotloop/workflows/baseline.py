@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hotloop._util import HOTLOOP_VERSION
+from hotloop._util.conform import Misfit, conform
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
+from hotloop._util.read_files import Reader, json_text
 from hotloop.analysis.comparison import Metric
 from hotloop.analysis.verdict import Verdict, gate, judge_unpaired
 from hotloop.analysis.work_counters import CounterChange, Counters, counter_changes, steady_counters
+from hotloop.capture.facts import Machine
 from hotloop.machine.facts import machine_facts
 from hotloop.workflows.compare import REGRESSION, UNDECIDED, Limit
 from hotloop.workflows.compare_captures import RecordedRuns, gather_runs
@@ -21,7 +23,17 @@ from hotloop.workflows.compare_captures import RecordedRuns, gather_runs
 #   1  first version; its kind was "hotloop baseline"
 #   2  kind is "hotloop-baseline", and times are those of an "env_step"
 KIND, VERSION = "hotloop-baseline", 2
-_READABLE = {("hotloop baseline", 1), (KIND, VERSION)}
+_READABLE = (("hotloop baseline", 1), (KIND, VERSION))
+_FILE = Reader(64 << 20, remedy="write it again with --update")
+
+
+class _Baseline(TypedDict):
+    """The file as it is read."""
+
+    counters: dict[str, float]
+    unsteady: list[str]
+    times_s: dict[str, list[float]]
+    machine: Machine
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ def write_baseline(place: str, file: Path) -> int:
         "times_s": _times(recorded),
     }
     try:
-        write_atomically(file, json.dumps(data, indent=1) + "\n")
+        write_atomically(file, json_text(data))
     except OSError as error:
         raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
     return len(counters.values)
@@ -65,7 +77,7 @@ def compare_with_baseline(place: str, file: Path, tolerance: float, with_time: b
     after = _counters(recorded, place)
     before = Counters({k: float(v) for k, v in data["counters"].items()}, tuple(data["unsteady"]))
     metric, verdict = _judge_times(data["times_s"], _times(recorded), tolerance)
-    warnings = []
+    warnings = list(recorded.warnings)
     if with_time:
         warnings.append(
             "the baseline was timed earlier, so its times can only be compared on the same quiet machine; "
@@ -122,21 +134,28 @@ def _judge_times(
     return metric, judge_unpaired(before.get(metric, []), after.get(metric, []), tolerance=tolerance)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> _Baseline:
+    if not file.exists():
+        raise HotloopError(f"The baseline {file} does not exist; write it with --update.")
+    data = _FILE.read_object(file, lambda data: _check_version(data, file))
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise HotloopError(f"The baseline {file} does not exist; write it with --update.") from None
-    except (OSError, ValueError) as error:
-        raise HotloopError(f"The baseline {file} cannot be read ({error}); write it again.") from None
-    kinds = {kind for kind, _ in _READABLE}
+        found: _Baseline = conform(data, _Baseline, "the baseline")
+    except Misfit as misfit:
+        raise _FILE.fail(file, f"is damaged ({misfit})") from None
+    # Version 1 wrote "env step".
+    found["times_s"] = {name.replace(" ", "_"): times for name, times in found["times_s"].items()}
+    numbers = [*found["counters"].values(), *(time for times in found["times_s"].values() for time in times)]
+    if not all(0 <= number < 1e18 for number in numbers):
+        raise _FILE.fail(file, "is damaged (a counter or a time makes no sense)")
+    return found
+
+
+def _check_version(data: Any, file: Path) -> None:
+    kinds = [kind for kind, _ in _READABLE]
     if not isinstance(data, dict) or data.get("kind") not in kinds:
         raise HotloopError(f"{file} is not a baseline; write one with --baseline FILE --update.")
     if (data["kind"], data.get("schema_version")) not in _READABLE:
         raise HotloopError(
-            f"{file} has baseline format {data.get('schema_version')}; hotloop reads 1 and {VERSION}, so "
+            f"{file} has baseline format {data.get('schema_version')!r}; hotloop reads 1 and {VERSION}, so "
             "write it again with --update."
         )
-    # Version 1 wrote "env step".
-    data["times_s"] = {name.replace(" ", "_"): times for name, times in data["times_s"].items()}
-    return data

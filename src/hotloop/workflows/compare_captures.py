@@ -37,6 +37,7 @@ class RecordedRuns:
     runs: tuple[Run, ...]
     counters: tuple[dict[str, float], ...]
     command: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # about what could not be read
 
 
 def gather_runs(place: str, name: str) -> RecordedRuns:
@@ -51,16 +52,19 @@ def gather_runs(place: str, name: str) -> RecordedRuns:
         captures = [open_capture(str(f)) for run in kept if (f := series.capture_folder(run)) is not None]
         runs = tuple(replace(run, variant=name) for run in kept)
         command = series.plan.baseline.command
+        warnings = [*series.warnings]
     else:
         captures = [open_capture(str(file)) for file in _captures_in(folder)]
         resolver = Resolver(load_settings().category_patterns)
         runs = tuple(_as_run(capture, name, resolver) for capture in captures)
         command = tuple(captures[0].command) if captures else ()
+        warnings = []
     if not runs:
         raise HotloopError(f"{place} has no finished run; name a capture, a folder of captures or a series.")
     order = sorted(range(len(runs)), key=lambda i: runs[i].started_s)
     counters = tuple(counters_of(capture) for capture in captures)
-    return RecordedRuns(tuple(runs[i] for i in order), counters, command)
+    warnings += [f"{capture.path}: {text}" for capture in captures for text in capture.all_warnings]
+    return RecordedRuns(tuple(runs[i] for i in order), counters, command, tuple(warnings))
 
 
 def compare_captures(a: str, b: str, tolerance: float) -> CaptureComparison:
@@ -90,7 +94,7 @@ def judge_runs(a: RecordedRuns, b: RecordedRuns, tolerance: float) -> CaptureCom
     runs = [replace(run, number=i) for i, run in enumerate(sorted(runs, key=lambda r: r.started_s))]
     series = Series(None, plan, {}, tuple(runs))
     found = compare_series(series)
-    warnings = []
+    warnings = list(dict.fromkeys([*a.warnings, *b.warnings]))
     if not _interleaved(runs):
         warnings.append(
             "A and B were not run in turn, so a change in the load of the machine looks like a difference; "

@@ -36,6 +36,7 @@ from hotloop.report.series_text import progress_text
 from hotloop.workflows.probes import Host, end, signals_deferred
 from hotloop.workflows.project_settings import load_settings
 from hotloop.workflows.run import startup_environment
+from hotloop.workflows.secrets import plan_with_secrets
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
 FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
@@ -46,9 +47,9 @@ POLL_S = 0.5
 class ExperimentResult:
     """A series with the verdicts on it."""
 
-    series: Series
+    series: Series  # as it is shown and stored, without secrets
     comparison: Comparison
-    outcome: PlanOutcome
+    outcome: PlanOutcome  # with the series as it was run
 
     @property
     def interrupted(self) -> bool:
@@ -69,7 +70,8 @@ def run_experiment(
     from its capture folder (default: its steady state). `start` makes a run (default: a fresh process, or a
     fork of a warm process for our own workloads, see `warm_start`).
     """
-    plan = series.plan
+    plan = plan_with_secrets(series.plan)
+    series = replace(series, plan=plan)
     workplaces = workplaces or workplaces_here(plan.variants)
     if plan.record:
         workplaces = {
@@ -88,7 +90,8 @@ def run_experiment(
             outcome = run_plan(series, workplaces, callbacks, lanes)
     finally:
         progress.end()
-    return ExperimentResult(outcome.series, compare_series(outcome.series), outcome)
+    shown = store.series_without_secrets(outcome.series)
+    return ExperimentResult(shown, compare_series(shown), outcome)
 
 
 def _decide_and_show(progress: Progress) -> Callable[[Series], Comparison]:

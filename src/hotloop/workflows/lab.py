@@ -56,7 +56,7 @@ def investigate(
     lanes = lanes_for(jobs)
     if resumed:
         series = resume_series(folder)
-        if replace(series.plan, budget_s=plan.budget_s) != plan:
+        if replace(series.plan, budget_s=plan.budget_s) != store.plan_without_secrets(plan):
             raise HotloopError(f"{file} is not the plan of the series in {folder}; start a new series.")
         series = replace(series, plan=plan)
     else:
@@ -89,13 +89,17 @@ def _run_combination(
     lanes: tuple[Cores, ...],
 ) -> ExperimentResult | None:
     """Compare the baseline with all clearly faster suspects together, in pairs."""
-    series, together = result.series, best_combination(result.comparison)
+    series = result.outcome.series
+    together = best_combination(compare_series(series))
     if together is None or series.path is None:
         return None
     places = {**places, together.name: places[series.plan.baseline.name]}
     folder = series.path / COMBINATION
     if store.is_series(folder):
-        return run_experiment(store.read(folder), progress, places, lanes)
+        known, typed = store.read(folder), _pairs_plan(series, together)
+        if store.plan_without_secrets(typed).variants == known.plan.variants:
+            known = replace(known, plan=replace(known.plan, variants=typed.variants))
+        return run_experiment(known, progress, places, lanes)
     progress.note(f"together: {together.name}")
     pairs = create_series(_pairs_plan(series, together), folder, "")
     return run_experiment(pairs, progress, places, lanes)

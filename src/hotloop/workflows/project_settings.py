@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.read_files import Reader
+from hotloop._util.redact import VARIABLE, compile_patterns
 from hotloop.analysis.categories import CATEGORIES
 
 _CHOICES = tuple(c for c in CATEGORIES if c not in ("unattributed", "hotloop"))
-_KEYS = ("categories",)
+_KEYS = ("categories", "redact")
+_FILE = Reader(16 << 20, remedy="fix it or move it away")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Settings:
     """Settings of a project."""
 
     category_patterns: tuple[tuple[str, str], ...] = ()  # (prefix or glob of region names, category)
+    redact: tuple[str, ...] = ()  # regular expressions: names of arguments, or values, that are secret
     file: Path | None = None  # where they come from; None: defaults
 
 
@@ -44,9 +50,9 @@ def load_settings(folder: Path | None = None) -> Settings:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise HotloopError(f"{file} cannot be read ({error}); fix it or move it away.") from error
+        return tomllib.loads(_FILE.read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _FILE.fail(file, f"cannot be read ({error})") from None
 
 
 def _tools(table: dict[str, Any]) -> dict[str, Any]:
@@ -72,4 +78,21 @@ def _settings(table: Any, file: Path) -> Settings:
             raise HotloopError(
                 f"{file}: the category of {pattern!r} is {category!r}; choose one of {', '.join(_CHOICES)}."
             )
-    return Settings(tuple(rules.items()), file)
+    return Settings(tuple(rules.items()), _patterns(table.get("redact", []), file), file)
+
+
+def _patterns(given: Any, file: Path) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(text, str) and text.strip() for text in given):
+        raise HotloopError(f'{file}: redact is {given!r}; write it as ["--my-flag", "corp-[0-9]+"].')
+    if any(re.search(r"\s", text) for text in given):
+        raise HotloopError(f"{file}: redact has a pattern with a blank in it; write \\s instead.")
+    compile_patterns(given)
+    return tuple(given)
+
+
+def apply_redaction(folder: Path | None = None) -> None:
+    """Use the patterns of the project's settings in this process and in those it starts."""
+    wanted = load_settings(folder).redact
+    known = os.environ.get(VARIABLE, "").split()
+    if any(text not in known for text in wanted):
+        os.environ[VARIABLE] = " ".join(dict.fromkeys([*known, *wanted]))

@@ -8,7 +8,6 @@ against the revision before it).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from hotloop.capture.model import Capture
 from hotloop.capture.plan import Plan, Variant, apply_overrides
 from hotloop.capture.series import Run, Series
 from hotloop.lab.run_plan import Workplace
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import plain, strict_json
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
     ExperimentResult,
@@ -38,6 +37,7 @@ from hotloop.workflows.experiments import (
 )
 from hotloop.workflows.report import CaptureReport, report_on
 from hotloop.workflows.revisions import checked_out, is_in_revision, project_root, revision_before
+from hotloop.workflows.secrets import command_with_secrets
 from hotloop.workflows.trial import TrialResult, TrialSettings, run_trial
 
 # Version history (raised when a field changes its meaning or goes; a new field does not raise it):
@@ -130,7 +130,7 @@ def _command(run: CaptureReport) -> tuple[str, ...]:
     command = tuple(command_again(run.capture))
     if not command:
         raise HotloopError(f"{run.name} does not name the recorded command, so it cannot be run again.")
-    return command
+    return command_with_secrets(command)
 
 
 def _changed(
@@ -321,7 +321,7 @@ def _write(
         "at_s": time.time(),
     }
     try:
-        write_atomically(file, json.dumps(data, indent=1) + "\n")
+        write_atomically(file, strict_json(data, indent=1) + "\n")
     except OSError:
         return None
     return file

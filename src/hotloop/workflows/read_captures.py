@@ -57,8 +57,7 @@ def show_capture(
             "shutdown left out (--whole-run shows them)"
         )
     blocks.append("\n".join([legend, *notes]))
-    warnings = (*capture.warnings, *(w for p in capture.processes for w in p.warnings))
-    return ShownCapture("\n\n".join(blocks), region_tree_json(capture, trees), warnings)
+    return ShownCapture("\n\n".join(blocks), region_tree_json(capture, trees), capture.all_warnings)
 
 
 def diff_captures(a: str, b: str, whole_run: bool = False) -> CaptureDiff:

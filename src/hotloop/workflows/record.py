@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from hotloop._util.errors import HotloopError
 from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
 from hotloop.measure.device import Device, TorchDevice
 from hotloop.measure.part import process_label
 from hotloop.measure.profiler import default
 from hotloop.report.region_tree import summary_table
+from hotloop.workflows.project_settings import apply_redaction
 
 
 def start(
@@ -40,6 +42,10 @@ def start(
             file=sys.stderr,
         )
         return default.folder
+    try:
+        apply_redaction()
+    except (HotloopError, OSError) as error:  # OSError: the current folder is gone
+        print(f"hotloop: the settings of this project are not used: {error}", file=sys.stderr)
     target = Path(folder) if folder is not None else new_folder(process_label())
     accelerator = TorchDevice(device) if isinstance(device, str) else device
     default.start(target, memory=memory, timeline=timeline, device=accelerator, config=config, seeds=seeds)

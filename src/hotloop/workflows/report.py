@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from hotloop.report.png import png_bytes
 from hotloop.report.speedscope import speedscope_profile
 from hotloop.report.svg_card import svg_card
 from hotloop.report.text import terminal
-from hotloop.report.to_json import findings_json
+from hotloop.report.to_json import findings_json, strict_json
 from hotloop.workflows.project_settings import load_settings
 
 ADVICE_GROUP = "hotloop.advice"  # entry points: each an advice function, or a list of them
@@ -69,9 +69,7 @@ def load_advice(points: Iterable[metadata.EntryPoint] | None = None) -> tuple[Ad
     A package whose functions cannot be loaded is skipped with an `AdviceWarning`.
     """
     found: list[AdviceFunction] = list(BUILT_IN)
-    for point in sorted(
-        metadata.entry_points(group=ADVICE_GROUP) if points is None else points, key=lambda p: p.name
-    ):
+    for point in sorted(_installed_advice() if points is None else points, key=lambda p: p.name):
         try:
             found += _functions_of(point.load())
         except Exception as error:
@@ -82,6 +80,11 @@ def load_advice(points: Iterable[metadata.EntryPoint] | None = None) -> tuple[Ad
                 stacklevel=2,
             )
     return tuple(found)
+
+
+@cache  # looking through all installed packages takes longer than a report
+def _installed_advice() -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=ADVICE_GROUP))
 
 
 def _functions_of(offered: Any) -> list[AdviceFunction]:
@@ -159,10 +162,10 @@ def write_output(file: Path, content: str | bytes, force: bool) -> int:
 FORMATS: dict[str, Render] = {
     ".html": lambda report: html(report.findings, report.name),
     ".txt": lambda report: terminal(report.findings, capture=report.name),
-    ".json": lambda report: json.dumps(findings_json(report.findings), indent=1) + "\n",
+    ".json": lambda report: strict_json(findings_json(report.findings), indent=1) + "\n",
     ".png": lambda report: png_bytes(report.findings),
     ".svg": lambda report: svg_card(report.findings),
     "capture.json": lambda report: capture_as_json(report.capture),
-    "trace.json": lambda report: json.dumps(perfetto_trace(report.capture)),
-    ".speedscope.json": lambda report: json.dumps(speedscope_profile(report.capture)),
+    "trace.json": lambda report: strict_json(perfetto_trace(report.capture)),
+    ".speedscope.json": lambda report: strict_json(speedscope_profile(report.capture)),
 }

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
-from hotloop._util.errors import CaptureError, HotloopError
+from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.files import create_exclusively
+from hotloop._util.read_files import json_text
 from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder, update_facts
 from hotloop.capture.model import Capture
+from hotloop.capture.secrets import REDACTED, describe
 from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
+from hotloop.workflows.secrets import command_with_secrets
 
 PACKAGE = Path(hotloop.__file__).parent
 STARTUP = PACKAGE / "instrument" / "startup"
@@ -64,7 +67,7 @@ def run_recorded(
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     interrupted = wait_for(child)
     ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, FileError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})
     return ran
 
@@ -101,9 +104,12 @@ def begin_capture(folder: Path, command: list[str]) -> None:
     """Create the capture folder that the processes of the script will join."""
     if (folder / "capture.json").exists():
         raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
+    facts = new_facts(command=command)
+    if facts.get(REDACTED):
+        print(f"hotloop: {describe(facts[REDACTED])}", file=sys.stderr)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        create_exclusively(folder / "capture.json", json.dumps(new_facts(command=command), indent=2))
+        create_exclusively(folder / "capture.json", json_text(facts, indent=2))
     except OSError as error:
         raise CaptureError(
             f"{folder} cannot be written ({error.strerror}); choose another folder."
@@ -152,6 +158,7 @@ def resolve_command(words: tuple[str, ...]) -> list[str]:
     """The command to start, from `train.py ...`, `-m module ...` or a whole command line."""
     if not words:
         raise HotloopError("No script to run; name one, as in: hotloop run train.py --its arguments")
+    words = command_with_secrets(words)
     first = words[0]
     if first == "-m" or first.endswith(".py"):
         if first.endswith(".py") and not Path(first).is_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from hotloop.capture.series import Series
 from hotloop.report.pen import Pen
 from hotloop.report.series_html import series_html
 from hotloop.report.series_text import investigation_json, investigation_text, series_text
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.lab import read_combination
 from hotloop.workflows.report import write_output
 
@@ -55,7 +55,7 @@ def text(report: SeriesReport, pen: Pen | None = None) -> str:
 
 def as_json(report: SeriesReport) -> str:
     """The report as one JSON object."""
-    return json.dumps(investigation_json(report.series, report.found, report.table, report.scaling)) + "\n"
+    return strict_json(investigation_json(report.series, report.found, report.table, report.scaling)) + "\n"
 
 
 def html(report: SeriesReport) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.capture.export import from_json, save_json
+from hotloop.capture.export import save_json
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
+from hotloop.capture.open_capture import read_export
 from hotloop.instrument import libraries
 from hotloop.instrument.live_metrics import Meter
 from hotloop.measure.profiler import default
@@ -102,8 +103,8 @@ def check_export(file: Path) -> None:
         )
     if file.exists():
         try:
-            from_json(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, HotloopError):
+            read_export(file)
+        except HotloopError:
             raise HotloopError(
                 f"{file} exists and was not written by hotloop; choose another name, or move it."
             ) from None

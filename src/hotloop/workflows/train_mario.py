@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from hotloop.capture.plan import LOOKS, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.report.pipeline import benchmark_json, benchmark_png
+from hotloop.report.to_json import strict_json
 from hotloop.rl.workloads.mario import VARIANTS, Mario, VariantName, check
 from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
 
@@ -204,7 +204,7 @@ def _listed(counts: list[int]) -> str:
 def _save(found: Benchmark, request: Request) -> None:
     data = benchmark_json(found.rows, found.figures, found.same_work, found.done.series)
     try:
-        write_atomically(request.benchmark_json, json.dumps(data, indent=1) + "\n")
+        write_atomically(request.benchmark_json, strict_json(data, indent=1) + "\n")
         request.benchmark_png.write_bytes(benchmark_png(found.rows, found.figures, found.same_work))
     except OSError as error:
         raise HotloopError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from hotloop.lab.machine_lock import machine_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.run_plan import seed_variables
 from hotloop.machine.facts import cores_granted, machine_facts
+from hotloop.report.to_json import strict_json
 from hotloop.tuning.cache import Tuned as Tuned
 from hotloop.tuning.cache import never_tuned, recall, remember
 from hotloop.tuning.search import EXPLORE_SHARE, PROBES, Search, SearchResult, SearchTerms, probe_line
@@ -241,7 +241,7 @@ def write_search(place: Path, target: str, searched: SearchResult) -> None:
         **searched.as_json(),
     }
     try:
-        write_atomically(place / "tuning.json", json.dumps(data, indent=1) + "\n")
+        write_atomically(place / "tuning.json", strict_json(data, indent=1) + "\n")
     except OSError as error:
         raise HotloopError(f"{place} cannot be written ({error.strerror}); choose another folder.") from error
 
@@ -395,7 +395,7 @@ class Prober:
         with machine_lock(self.progress.note):
             outcome = self.run(job)
         made = self._read(settings, capture, outcome)
-        write_atomically(folder / "probe.json", json.dumps(dataclasses.asdict(made), indent=1) + "\n")
+        write_atomically(folder / "probe.json", strict_json(dataclasses.asdict(made), indent=1) + "\n")
         return made
 
     def _read(self, settings: Settings, capture: Path, outcome: Outcome) -> Probe:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.redact import redact
 from hotloop.capture.plan import Safety
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import memory_available_bytes
@@ -62,7 +63,7 @@ class ScriptTarget:
     ):
         options = options or TriedValues()
         self.template = tuple(command)
-        self.name = shlex.join(command)
+        self.name = shlex.join(redact(command).words)  # stored and shown
         self._cores = whole_cores(cores_granted() if cores is None else cores)
         places = self._places()
         listed = _listed(options.values, places)

@@ -12,26 +12,51 @@ renamed, so every file with the name of an episode is complete.
 from __future__ import annotations
 
 import io
-import json
+import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop._util.errors import HotloopError
-from hotloop._util.files import write_atomically
+from hotloop._util.conform import Misfit, conform
+from hotloop._util.errors import FileError
+from hotloop._util.files import remove_all_unfinished, replacing, write_atomically
+from hotloop._util.read_files import Reader, files_in, json_text
 
 FORMAT, VERSION = "hotloop-demonstrations", 1  # 1: the first
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
 _DIGITS = 6
+_MOST_BYTES = 4 << 30  # of one episode
 
 
-class DemonstrationError(HotloopError):
+class DemonstrationError(FileError):
     """Demonstrations are missing, damaged, or of another task."""
+
+
+_SCHEMA = Reader(1 << 20, DemonstrationError, "collect the demonstrations again", follow=False)
+_EPISODE = Reader(_MOST_BYTES, DemonstrationError, "delete it and collect again with --resume", follow=False)
+
+
+class ArraySchema(TypedDict):
+    """Type and shape of an array; the first index is the step."""
+
+    dtype: str
+    shape: list[int | Literal["steps", "steps + 1"]]
+
+
+class Schema(TypedDict):
+    """The content of `schema.json`."""
+
+    format: str
+    version: int
+    env: str
+    env_settings: dict[str, Any]
+    seed: int
+    arrays: dict[str, ArraySchema]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +152,10 @@ class DemonstrationStore:
 
     def numbers(self) -> list[int]:
         """The numbers of the episodes in the folder, in order."""
-        found = []
-        for file in self.folder.glob("episode-*.npz"):
-            digits = file.stem.removeprefix("episode-")
-            if digits.isdigit():
-                found.append(int(digits))
-        return sorted(found)
+        names = [file.stem for file in files_in(self.folder, ".npz", DemonstrationError, most=10**7)]
+        digits = [name.removeprefix("episode-") for name in names if name.startswith("episode-")]
+        known = [int(one) for one in digits if one.isascii() and one.isdecimal() and len(one) < 16]
+        return sorted({number for number in known if self.file(number).stem in names})
 
     # ---- writing
 
@@ -141,8 +164,14 @@ class DemonstrationStore:
 
         Without `resume`, earlier episodes are deleted.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "schema.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove_all_unfinished(self.folder)
+        except OSError as error:
+            raise DemonstrationError(
+                f"{self.folder} cannot be written ({error.strerror}); choose another folder."
+            ) from None
         if resume and file.is_file():
             known = self.schema()
             if known != wanted:
@@ -152,46 +181,55 @@ class DemonstrationStore:
                     "differ); use another folder, or collect without resume."
                 )
             return [number for number in self.numbers() if self._is_complete(number)]
-        for number in self.numbers():
-            self.file(number).unlink()
-        write_atomically(file, json.dumps(wanted, indent=1) + "\n")
+        try:
+            for number in self.numbers():
+                self.file(number).unlink()
+            write_atomically(file, json_text(wanted))
+        except OSError as error:
+            raise DemonstrationError(
+                f"{self.folder} cannot be written ({error.strerror}); choose another folder."
+            ) from None
         return []
 
     def write(self, number: int, episode: Episode) -> None:
         """Write an episode; a failure (such as a full disk) leaves no partial file."""
-        content = io.BytesIO()
-        np.savez(
-            content,
-            observations=episode.observations,
-            actions=episode.actions,
-            rewards=episode.rewards,
-            terminations=episode.terminations,
-            truncations=episode.truncations,
-        )
-        write_atomically(self.file(number), content.getvalue())
+        with replacing(self.file(number)) as file:
+            np.savez(
+                file,
+                observations=episode.observations,
+                actions=episode.actions,
+                rewards=episode.rewards,
+                terminations=episode.terminations,
+                truncations=episode.truncations,
+            )
 
     # ---- reading
 
     def schema(self) -> dict[str, Any]:
         """The content of `schema.json`; raises DemonstrationError when it is missing or not ours."""
         file = self.folder / "schema.json"
-        try:
-            known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except OSError:
+        if not file.is_symlink() and not file.exists():
             raise DemonstrationError(
                 f"There are no demonstrations in {self.folder}; collect some first "
                 "(hotloop train imitate --stage demos)."
-            ) from None
-        except ValueError as error:
+            )
+        known = _SCHEMA.read_object(file, lambda data: self._check_version(data, file))
+        try:
+            conform(known, Schema, "schema.json")
+            missing = [name for name in NAMES if name not in known["arrays"]]
+            if missing or any(not known["arrays"][name]["shape"] for name in NAMES):
+                raise Misfit(f"schema.json has no {missing[0]!r}" if missing else "schema.json has no shapes")
+        except Misfit as misfit:
+            raise _SCHEMA.fail(file, f"is damaged ({misfit})") from None
+        return known
+
+    def _check_version(self, data: Any, file: Path) -> None:
+        found = data if isinstance(data, dict) else {}
+        if found.get("format") != FORMAT or found.get("version") != VERSION:
             raise DemonstrationError(
-                f"{file} is not JSON ({error}); collect the demonstrations again."
-            ) from None
-        if known.get("format") != FORMAT or known.get("version") != VERSION:
-            raise DemonstrationError(
-                f"{file} has format {known.get('format')!r}, version {known.get('version')!r}; "
+                f"{file} has format {found.get('format')!r}, version {found.get('version')!r}; "
                 f"this hotloop reads {FORMAT!r}, version {VERSION}."
             )
-        return known
 
     def read(self, number: int) -> Episode:
         """One episode; raises DemonstrationError when its file is truncated or does not match the schema."""
@@ -210,13 +248,13 @@ class DemonstrationStore:
     def _read(self, number: int, known: dict[str, Any]) -> Episode:
         file = self.file(number)
         try:
-            with np.load(file, allow_pickle=False) as content:
-                arrays = {name: content[name] for name in NAMES}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DemonstrationError(
-                f"{file} is truncated or damaged ({error}); delete it and collect again with --resume."
-            ) from error
-        steps = len(arrays["actions"])
+            with open(_EPISODE.open_file(file), "rb") as opened, zipfile.ZipFile(opened) as content:
+                arrays = {name: _read_array(content, name) for name in NAMES}
+        except FileError:
+            raise
+        except Exception as error:  # a dozen kinds, depending on what is damaged
+            raise _EPISODE.fail(file, f"is truncated or damaged ({error})") from None
+        steps = arrays["actions"].shape[0] if arrays["actions"].ndim else -1
         for name, array in arrays.items():
             expected = known["arrays"][name]
             rows, *rest = expected["shape"]
@@ -234,3 +272,21 @@ class DemonstrationStore:
         except DemonstrationError:
             return False
         return True
+
+
+def _read_array(content: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an npz file, which is never larger than what the file holds of it."""
+    entry = content.getinfo(f"{name}.npy")
+    if entry.file_size > _MOST_BYTES:
+        raise ValueError(f"{name} has {entry.file_size:,} bytes")
+    data = content.read(entry)  # checks its CRC
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, by_columns, dtype = read_header(stream)
+    if dtype.hasobject or by_columns or len(data) - stream.tell() != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name} is said to be {dtype} {list(shape)}")
+    return np.frombuffer(data, dtype=dtype, offset=stream.tell()).reshape(shape).copy()

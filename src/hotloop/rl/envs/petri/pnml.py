@@ -15,8 +15,10 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.read_files import Reader as FileReader
 from hotloop.rl.envs.petri.net import LARGEST, Net, Place, Transition
 
+_FILE = FileReader(64 << 20, remedy="pass a PNML file")
 _LABELS = {"name", "graphics", "toolspecific"}
 _PARTS = {"page", "place", "transition", "arc", "referencePlace", "referenceTransition"}
 _HIGH_LEVEL = ("symmetricnet", "highlevelnet", "pt-hlpng", "hlnet")
@@ -24,11 +26,7 @@ _HIGH_LEVEL = ("symmetricnet", "highlevelnet", "pt-hlpng", "hlnet")
 
 def read_pnml(path: str | os.PathLike[str]) -> Net:
     """Read an untimed net from a PNML file; places and transitions are named by their ids."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise HotloopError(f"cannot read {os.fspath(path)!r}: {error.strerror}; pass a PNML file.") from None
-    return parse_pnml(data, source=os.fspath(path))
+    return parse_pnml(_FILE.read_bytes(Path(path)), source=os.fspath(path))
 
 
 def parse_pnml(data: bytes | str, *, source: str = "this PNML") -> Net:

@@ -1,0 +1,146 @@
+"""capture.json and the small files beside it: what they hold, checked when they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict
+
+from hotloop._util.conform import Misfit, conform
+from hotloop._util.errors import CaptureError, FileError
+from hotloop._util.read_files import Reader, files_in
+from hotloop._util.visible import visible
+from hotloop.capture.folder import FACTS, FORMAT_VERSION
+from hotloop.capture.secrets import facts_without_secrets
+
+_BESIDE = Reader(16 << 20, CaptureError, follow=False)
+_PROBLEMS = Reader(1 << 20, CaptureError, follow=False)
+
+
+class Machine(TypedDict, total=False):
+    """The computer of a run."""
+
+    host: str
+    system: str
+    cpu: str
+    cores_granted: float | None
+    cores_present: int | None
+    memory_bytes: int | None
+    load_1min: float | None
+    threads_env: dict[str, str]
+
+
+class Lines(TypedDict):
+    """Lines of the user's code sampled outside all regions."""
+
+    samples: int
+    lines: dict[str, int]
+
+
+class Env(TypedDict, total=False):
+    """A kind of env that a process has stepped."""
+
+    num_envs: int
+
+
+class Library(TypedDict, total=False):
+    """What one process knew about its libraries."""
+
+    pid: int
+    envs: list[Env]
+    policy_rows: list[int]
+
+
+class Facts(TypedDict, total=False):
+    """capture.json as far as hotloop reads it; all else is kept as it is."""
+
+    hotloop_version: str
+    command: list[str]
+    working_folder: str
+    config: dict[str, Any]
+    seeds: dict[str, Any]
+    started_at_ns: int | None
+    ended_at_ns: int | None
+    exit_status: str | None
+    pid: int
+    machine: Machine
+    limits: dict[str, float] | None
+    versions: dict[str, str]
+    git_hash: str | None
+    clock: str
+    core: str
+    region_cost_ns: float | None
+    device: str | None
+    device_policy: str | None
+    lines: Lines
+    libraries: list[Library]
+    figures: dict[str, Any]
+    redacted: list[str]
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The contents of capture.json; raises CaptureError when the folder is not a readable capture."""
+    file = folder / "capture.json"
+    if not folder.exists():
+        raise CaptureError(f"There is no capture at {folder}: no such file or folder.")
+    if not folder.is_dir():
+        raise CaptureError(f"{folder} is not a capture: a capture is a folder.")
+    if not file.is_symlink() and not file.exists():
+        raise CaptureError(
+            f"{folder} is not a capture: it has no capture.json; name the folder that a recording wrote."
+        )
+    facts = FACTS.read_object(file, lambda data: _check_version(data, folder, file))
+    try:
+        return facts_without_secrets(conform(facts, Facts, "capture.json"))
+    except Misfit as misfit:
+        raise FACTS.fail(file, f"is damaged ({misfit})") from None
+
+
+def _check_version(facts: Any, folder: Path, file: Path) -> None:
+    version = facts.get("format_version") if isinstance(facts, dict) else None
+    if type(version) is not int or version < 1:
+        raise FACTS.fail(file, f"cannot be read (its format_version is {version!r})")
+    if version > FORMAT_VERSION:
+        writer = visible(str(facts.get("hotloop_version", "unknown")))
+        raise CaptureError(
+            f"{folder} was written by hotloop {writer} in capture format {version}; this hotloop reads up to "
+            f"{FORMAT_VERSION}. Update hotloop to read it."
+        )
+
+
+def read_lines(folder: Path, warnings: list[str]) -> dict[str, Any]:
+    """Lines of the user's code sampled outside all regions, added up over all processes."""
+    total: dict[str, Any] = {"samples": 0, "lines": {}}
+    for data in _read_all(folder, Lines, warnings):
+        total["samples"] += data["samples"]
+        for line, count in data["lines"].items():
+            total["lines"][line] = total["lines"].get(line, 0) + count
+    return total
+
+
+def read_libraries(folder: Path, warnings: list[str]) -> list[dict[str, Any]]:
+    """What each process knew about its libraries."""
+    return _read_all(folder, Library, warnings)
+
+
+def read_problems(folder: Path, warnings: list[str]) -> list[str]:
+    """What processes could not record, one sentence each, without repetitions."""
+    sentences: dict[str, None] = {}
+    for file in files_in(folder, ".txt", CaptureError):
+        try:
+            text = _PROBLEMS.read_bytes(file).decode("utf-8", "replace")
+        except FileError as problem:
+            warnings.append(visible(f"left out: {problem}"))
+            continue
+        sentences |= dict.fromkeys(visible(line) for line in text.splitlines())
+    return list(sentences)
+
+
+def _read_all(folder: Path, kind: Any, warnings: list[str]) -> list[dict[str, Any]]:
+    """The JSON files of a folder; those that cannot be read are named in `warnings`."""
+    found = []
+    for file in files_in(folder, ".json", CaptureError):
+        try:
+            found.append(conform(_BESIDE.read_json(file), kind, file.name))
+        except (FileError, Misfit) as problem:
+            warnings.append(visible(f"left out {file.name}: {problem}"))
+    return found
