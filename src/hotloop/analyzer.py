@@ -6,7 +6,6 @@ more.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from pathlib import Path
 
 import tyro
 
+from hotloop._util.console import guarded
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.report.png import png_bytes
 from hotloop.report.text import terminal
-from hotloop.report.to_json import findings_json
+from hotloop.report.to_json import findings_json, strict_json
 from hotloop.workflows.report import report_on
 
 
@@ -44,7 +44,7 @@ def analyze(arguments: Arguments) -> str:
     if arguments.charts is not None:
         arguments.charts.write_bytes(png_bytes(findings))
     if arguments.detailed is not None:
-        write_atomically(arguments.detailed, json.dumps(findings_json(findings), indent=2) + "\n")
+        write_atomically(arguments.detailed, strict_json(findings_json(findings), indent=2) + "\n")
     written = "".join(f"wrote {target}\n" for target in targets)
     if arguments.output is not None:
         write_atomically(arguments.output, terminal(findings, 80, False, capture=arguments.input))
@@ -55,19 +55,18 @@ def analyze(arguments: Arguments) -> str:
 
 def main(words: list[str] | None = None) -> int:
     """Entry point; a mistake of the user gives one sentence and exit code 2."""
+    return guarded(lambda: run(words))
+
+
+def run(words: list[str] | None) -> int:
     arguments = tyro.cli(
         Arguments, args=words, prog="python -m hotloop.analyzer", description=Arguments.__doc__
     )
     try:
-        print(analyze(arguments), end="")
-    except HotloopError as problem:
-        print(f"hotloop: {problem}", file=sys.stderr)
-        return 2
+        text = analyze(arguments)
     except OSError as error:
-        print(f"hotloop: cannot write {error.filename} ({error.strerror}).", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        raise HotloopError(f"{error.filename} cannot be written ({error.strerror}).") from error
+    print(text, end="")
     return 0
 
 

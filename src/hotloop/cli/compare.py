@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
-from hotloop.report.to_json import json_object
+from hotloop.report.to_json import json_object, strict_json
 from hotloop.report.verdict import counters_markdown, counters_text
 from hotloop.workflows import baseline as baselines
 from hotloop.workflows.baseline import BaselineComparison, baseline_exit_code, write_baseline
@@ -129,7 +128,7 @@ def compare_runs(arguments: Arguments, limit: Limit | None) -> int:
     if result.outcome.ended in ("interrupted", "failed", "disk"):
         return exit_code_of(result.outcome)
     if arguments.detailed:
-        text, files = profile_functions(result.series)
+        text, files = profile_functions(result.outcome.series)
         (note if arguments.json else print)(f"\n{text}")
         for file in files:
             note(f"wrote {file}")
@@ -139,7 +138,7 @@ def compare_runs(arguments: Arguments, limit: Limit | None) -> int:
 def show(arguments: Arguments, result: ExperimentResult) -> None:
     """Print the verdicts and what to run next."""
     if arguments.json:
-        print(json.dumps(comparison_json(result.series, result.comparison)))
+        print(strict_json(comparison_json(result.series, result.comparison)))
     else:
         print(comparison_text(result.series, result.comparison, pen_for_stdout()))
     if arguments.markdown is not None:
@@ -171,7 +170,7 @@ def compare_existing(arguments: Arguments, limit: Limit | None) -> int:
         note(f"warning: {warning}")
     if arguments.json:
         data = comparison_json(result.series, result.found)
-        print(json.dumps({**data, "warnings": list(result.warnings)}))
+        print(strict_json({**data, "warnings": list(result.warnings)}))
     else:
         print(comparison_text(result.series, result.found, pen_for_stdout()))
     if arguments.markdown is not None:
@@ -192,7 +191,7 @@ def compare_with_baseline(arguments: Arguments, file: Path, limit: Limit | None)
     )
     notes = baseline_notes(found)
     if arguments.json:
-        print(json.dumps({**json_object("baseline", found)}))
+        print(strict_json({**json_object("baseline", found)}))
     else:
         print(counters_text(found.changes, found.counters, pen_for_stdout(), found.time, notes))
     if arguments.markdown is not None:

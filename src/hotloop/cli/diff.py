@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import tyro
 from hotloop.cli.options import Flag
 from hotloop.cli.output import terminal_width
 from hotloop.report.side_by_side import diff_json, diff_text
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.read_captures import diff_captures
 
 
@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
     """Print the two captures side by side."""
     found = diff_captures(arguments.a, arguments.b, arguments.whole_run)
     if arguments.json:
-        print(json.dumps(diff_json(found)))
+        print(strict_json(diff_json(found)))
     else:
         print(diff_text(found, terminal_width(), arguments.rows))
     return 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from textwrap import fill
 
 from hotloop._util.units import percent, size
 from hotloop.cli.options import Flag
-from hotloop.report.to_json import json_object
+from hotloop.report.to_json import json_object, strict_json
 from hotloop.workflows.doctor import Diagnosis, diagnose
 from hotloop.workflows.selfcheck import Check, selfcheck
 
@@ -31,12 +30,12 @@ def run(arguments: Arguments) -> int:
         checks = selfcheck()
         passed = all(check.passed for check in checks)
         if arguments.json:
-            print(json.dumps(json_object("selfcheck", {"passed": passed, "checks": checks})))
+            print(strict_json(json_object("selfcheck", {"passed": passed, "checks": checks})))
         else:
             print(_checks_text(checks, passed))
         return 0 if passed else FAILED
     diagnosis = diagnose()
-    print(json.dumps(json_object("doctor", diagnosis)) if arguments.json else _text(diagnosis))
+    print(strict_json(json_object("doctor", diagnosis)) if arguments.json else _text(diagnosis))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import investigation_json, investigation_text
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.lab import investigate, new_plan
 
@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
     found = investigate(plan, arguments.series, arguments.resume, Progress(), arguments.jobs)
     result = found.result
     if arguments.json:
-        print(json.dumps(investigation_json(result.series, result.comparison, found.table, found.scaling)))
+        print(strict_json(investigation_json(result.series, result.comparison, found.table, found.scaling)))
     else:
         pen = pen_for_stdout()
         print(investigation_text(result.series, result.comparison, found.table, found.scaling, pen))

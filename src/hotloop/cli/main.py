@@ -9,8 +9,10 @@ import sys
 from typing import Any, Protocol
 
 from hotloop._util import HOTLOOP_VERSION
+from hotloop._util.console import guarded
 from hotloop._util.errors import HotloopError
 from hotloop.cli.renamed_flags import check_flags
+from hotloop.workflows.project_settings import apply_redaction
 
 # verb -> its module in hotloop/cli/, with `Arguments` and `run(arguments) -> int`, and what it does
 VERBS = {
@@ -44,7 +46,11 @@ class Verb(Protocol):
 
 def main(words: list[str] | None = None) -> int:
     """Entry point of the `hotloop` command."""
-    words = list(sys.argv[1:] if words is None else words)
+    return guarded(lambda: run_words(list(sys.argv[1:] if words is None else words)))
+
+
+def run_words(words: list[str]) -> int:
+    """Run `hotloop WORDS`; returns the exit code."""
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2
@@ -53,18 +59,11 @@ def main(words: list[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in VERBS:
-        return complain(f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help")
+        raise HotloopError(f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help")
+    apply_redaction()
     verb: Verb = importlib.import_module(VERBS[name][0])
-    try:
-        arguments = read_arguments(verb, name, words[1:])
-        return 0 if arguments is None else verb.run(arguments)
-    except HotloopError as error:
-        return complain(str(error))
-    except BrokenPipeError:  # `hotloop show | head`
-        sys.stdout = None
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    arguments = read_arguments(verb, name, words[1:])
+    return 0 if arguments is None else verb.run(arguments)
 
 
 def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
@@ -101,11 +100,6 @@ def command_start(words: list[str], options_with_value: tuple[str, ...]) -> int 
             return at
         at += 2 if words[at] in options_with_value else 1
     return None
-
-
-def complain(sentence: str) -> int:
-    print(f"hotloop: {sentence}", file=sys.stderr)
-    return 2
 
 
 def usage() -> str:

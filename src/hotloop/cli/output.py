@@ -7,6 +7,7 @@ import shutil
 import sys
 from typing import TextIO
 
+from hotloop._util.console import note as note
 from hotloop.report.pen import Pen
 
 
@@ -30,8 +31,3 @@ def _pen_for(stream: TextIO) -> Pen:
 def terminal_width() -> int:
     """Columns of the terminal; 80 where there is none."""
     return shutil.get_terminal_size((80, 24)).columns
-
-
-def note(sentence: str) -> None:
-    """Print something that is not the result, to stderr."""
-    print(sentence, file=sys.stderr)

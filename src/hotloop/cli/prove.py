@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import plain, strict_json
 from hotloop.report.trial import trial_text
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
@@ -74,7 +73,7 @@ def run(arguments: Arguments) -> int:
     if arguments.json:
         keys = ("number", "predicted", "measured", "at_least", "conclusion", "file")
         values = {key: plain(getattr(found, key)) for key in keys}
-        print(json.dumps({"kind": "hotloop-proof", "schema_version": SCHEMA_VERSION, **values}))
+        print(strict_json({"kind": "hotloop-proof", "schema_version": SCHEMA_VERSION, **values}))
     else:
         pen = pen_for_stdout()
         print(pen.wrap(found.recommendation.title))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from hotloop._util.units import size
 from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.text import terminal
-from hotloop.report.to_json import findings_json
+from hotloop.report.to_json import findings_json, strict_json
 from hotloop.workflows import series_report as series
 from hotloop.workflows.report import CaptureReport, check_target, report_on, write_report
 
@@ -42,10 +41,12 @@ def run(arguments: Arguments) -> int:
         check_target(arguments.output, arguments.force)
     report = report_on(arguments.capture, arguments.goal_env_steps)
     if arguments.output is not None:
+        for warning in report.capture.all_warnings:  # not every format has a place for them
+            note(f"hotloop: {warning}")
         written = write_report(report, arguments.output, arguments.force)
         note(f"wrote {arguments.output} ({size(written)})")
     if arguments.json:
-        print(json.dumps(findings_json(report.findings)))
+        print(strict_json(findings_json(report.findings)))
     elif arguments.output is None:
         print_text(report)
         return 0

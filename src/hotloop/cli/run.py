@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Annotated
 
 import tyro
 
+from hotloop._util.redact import redact
 from hotloop._util.units import size
 from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note
 from hotloop.cli.report import print_text
-from hotloop.report.to_json import findings_json
+from hotloop.report.to_json import findings_json, strict_json
 from hotloop.workflows.report import check_target, report_on, write_report
 from hotloop.workflows.run import ScriptRun, did_nothing, run_recorded
 
@@ -73,14 +73,18 @@ def run(arguments: Arguments) -> int:
     result = report_on(str(ran.folder))
     files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}
     if arguments.json:
-        script = {"exit_code": ran.exit_code, "ending": ran.ending, "command": list(ran.command)}
+        script = {
+            "exit_code": ran.exit_code,
+            "ending": ran.ending,
+            "command": list(redact(ran.command).words),
+        }
         there = {name: str(file) if file.exists() else None for name, file in files.items()}
         more = {"script": script, "capture": str(ran.folder), "files": there}
-        print(json.dumps(findings_json(result.findings) | more))
+        print(strict_json(findings_json(result.findings) | more))
     if not result.capture.processes:
         note(
             f"hotloop: nothing was recorded into {ran.folder}: the command started no Python program; "
-            f"try: hotloop run {shlex.join(ran.command[1:])}"
+            f"try: hotloop run {shlex.join(redact(ran.command[1:]).words)}"
         )
         return SCRIPT_FAILED if ran.exit_code else NOTHING_RECORDED
     did_no_work = bool(ran.exit_code) and not ran.interrupted and did_nothing(result.capture)

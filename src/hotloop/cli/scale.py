@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.experiments import INTERRUPTED, Progress, exit_code_of
 from hotloop.workflows.scale import resume_scale, scale, scale_plan
 
@@ -59,7 +59,7 @@ def run(arguments: Arguments) -> int:
     if found.scaling is None:
         print("Nothing to fit: fewer than two sizes have a successful run.")
     elif arguments.json:
-        print(json.dumps(scaling_json(found.scaling)))
+        print(strict_json(scaling_json(found.scaling)))
     else:
         print(scaling_text(found.scaling, pen))
     for sentence in failures(result.series):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.cli.output import note, terminal_width
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.read_captures import show_capture
 
 
@@ -34,7 +34,7 @@ def run(arguments: Arguments) -> int:
     for warning in shown.warnings:
         note(f"hotloop: {warning}")
     if arguments.json:
-        print(json.dumps(shown.data))
+        print(strict_json(shown.data))
     else:
         print(shown.text)
         print(f"\nnext: {next_command(arguments)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,6 +10,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop.cli.options import Flag, LatestCapture, option
+from hotloop.report.to_json import strict_json
 from hotloop.report.top import ending, show_live, top_json, top_lines
 from hotloop.workflows.read_captures import capture_to_watch, watch_capture
 
@@ -39,7 +39,7 @@ def run(arguments: Arguments) -> int:
     updates = watch_capture(path, arguments.interval, arguments.iterations)
     if arguments.json:
         for status in updates:
-            print(json.dumps(top_json(status)), flush=True)
+            print(strict_json(top_json(status)), flush=True)
     elif sys.stdout.isatty():
         show_live(updates, path)
     else:

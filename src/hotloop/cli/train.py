@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
 from hotloop.report.pen import Pen, table
-from hotloop.report.to_json import findings_json, json_object
+from hotloop.report.to_json import findings_json, json_object, strict_json
 from hotloop.workflows.report import report_on
 from hotloop.workflows.train import (
     WORKLOADS,
@@ -42,7 +41,7 @@ from hotloop.workflows.train_settings import (
     messages_before_training,
 )
 
-INTERRUPTED = 130
+OUR_FAILURE, INTERRUPTED = 1, 130
 # workload -> module with `Request` and `run`: what it can do besides training. Imported by name, because they
 # need the extra `rl`, and its absence should be one clear sentence.
 REQUESTS = {"petri": "hotloop.cli.train_petri", "mario": "hotloop.cli.train_mario"}
@@ -149,7 +148,7 @@ def run(arguments: Arguments) -> int:
         note(f"hotloop: {message}")
     expected = predict(arguments.workload, arguments.config, rate_per_s=arguments.chosen.rate_per_s)
     if expected is not None and not profiling.json:
-        note(predictions_text(prediction_table(expected), pen_for_stderr(), ended=False))
+        print(predictions_text(prediction_table(expected), pen_for_stderr(), ended=False), file=sys.stderr)
     recording = Recording(profiling.capture, not profiling.no_profiling, summary)
     with ChildrenMemory() as children:
         trained = train(arguments.workload, arguments.config, recording, quiet=profiling.json)
@@ -165,6 +164,9 @@ def run(arguments: Arguments) -> int:
             print_text(dataclasses.replace(result, name=shlex.quote(str(trained.folder))))
         if report is not None:
             note(f"wrote {report}; read it with: hotloop report {shlex.quote(str(report))}")
+    if trained.outcome.unsaved is not None:
+        note(f"hotloop: {trained.outcome.unsaved}; the last weights are lost")
+        return OUR_FAILURE
     return INTERRUPTED if trained.outcome.stopped_by == "SIGINT" else 0
 
 
@@ -181,7 +183,7 @@ def _print_outcome(
         outcome = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(done).items()}
         place: dict[str, Any] = {"capture": str(trained.folder)} if trained.folder else {}
         place["predictions"] = [dataclasses.asdict(line) for line in predictions]
-        print(json.dumps((findings or json_object("training", {})) | {"outcome": outcome} | place))
+        print(strict_json((findings or json_object("training", {})) | {"outcome": outcome} | place))
         return
     mean = "no episode finished" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
     print(
@@ -191,10 +193,11 @@ def _print_outcome(
     )
     for remark in done.remarks:
         print(f"  {remark}")
+    saved = done.checkpoint is not None and done.unsaved is None
     if done.stopped_by is not None:
-        kept = f"; the agent is saved in {done.checkpoint}" if done.checkpoint else ""
+        kept = f"; the agent is saved in {done.checkpoint}" if saved else ""
         print(f"  stopped by {done.stopped_by}{kept}")
-    if done.checkpoint is not None and done.stopped_by is None:
+    elif saved:
         print(f"  the agent is saved in {done.checkpoint}")
     if predictions:
         print(predictions_text(predictions, pen_for_stdout(), ended=True))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util.errors import HotloopError
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.pipeline import benchmark_json, benchmark_text
+from hotloop.report.to_json import strict_json
 from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train_mario import Request as Request
 from hotloop.workflows.train_mario import benchmark
@@ -24,7 +24,7 @@ def run(config: Any, request: Request, profiling: Profiling) -> int:
     found = benchmark(config, request, Progress())
     done = found.done
     if profiling.json:
-        print(json.dumps(benchmark_json(found.rows, found.figures, found.same_work, done.series)))
+        print(strict_json(benchmark_json(found.rows, found.figures, found.same_work, done.series)))
     else:
         print(
             benchmark_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from hotloop.report.batch_breakdown import (
     impacts_text,
 )
 from hotloop.report.series_text import comparison_json, comparison_text
-from hotloop.report.to_json import plain
+from hotloop.report.to_json import plain, strict_json
 from hotloop.workflows.experiments import Progress, exit_code_of
 from hotloop.workflows.train import Recording, train
 from hotloop.workflows.train_petri import (
@@ -57,7 +56,7 @@ def _breakdown(config: Any, profiling: Profiling) -> None:
     assert trained.folder is not None
     found = breakdown_of(trained.folder)
     if profiling.json:
-        print(json.dumps({**breakdown_json(found), "capture": str(trained.folder)}))
+        print(strict_json({**breakdown_json(found), "capture": str(trained.folder)}))
         return
     mode = f"{config.trainer}, {ON if config.turbo else OFF}"
     print(breakdown_text(found, pen_for_stdout(), f"A training batch of {mode}"))
@@ -70,7 +69,7 @@ def _compare(config: Any, request: Request, profiling: Profiling) -> int:
     if profiling.json:
         data = comparison_json(result.series, result.comparison)
         more = ("off", "on", "explanation", "impacts", "recommendations")
-        print(json.dumps({**data, **{name: plain(getattr(found, name)) for name in more}}))
+        print(strict_json({**data, **{name: plain(getattr(found, name)) for name in more}}))
     else:
         print(_text(found, request.breakdown, _other_learner(config)))
     note(result.outcome.summary)

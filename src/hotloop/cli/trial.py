@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import tyro
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
+from hotloop.report.to_json import strict_json
 from hotloop.report.trial import TrialReport, trial_json, trial_text
 from hotloop.workflows.trial import TrialSettings, run_trial
 
@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> int:
     )
     if arguments.json:
         script = {"exit_code": result.ran.exit_code, "ending": result.ran.ending}
-        print(json.dumps(trial_json(result.report) | {"script": script, "capture": str(result.ran.folder)}))
+        print(strict_json(trial_json(result.report) | {"script": script, "capture": str(result.ran.folder)}))
     elif not result.reported:
         show(result.report)
     if result.stopped:

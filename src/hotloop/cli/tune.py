@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.tune_text import tuned_before_text, tuning_json, tuning_text
-from hotloop.report.to_json import json_object
+from hotloop.report.to_json import json_object, strict_json
 from hotloop.workflows.experiments import Progress
 from hotloop.workflows.train import config_class
 from hotloop.workflows.tune import Target, TuneTerms, tune, tuned_before
@@ -139,7 +138,7 @@ def run(arguments: Arguments) -> int:
     if options.show:
         found = tuned_before(target.name)
         print(
-            json.dumps(json_object("tuned", {"tuned": found})) if options.json else tuned_before_text(found)
+            strict_json(json_object("tuned", {"tuned": found})) if options.json else tuned_before_text(found)
         )
         return 0
     budget_s = parse_seconds(options.budget or budget, "--budget")
@@ -148,9 +147,9 @@ def run(arguments: Arguments) -> int:
     if tuning.failed:
         note(f"hotloop: the current settings could not be measured: {tuning.failed}")
         if options.json:
-            print(json.dumps(tuning_json(tuning)))
+            print(strict_json(tuning_json(tuning)))
         return SCRIPT_FAILED
-    print(json.dumps(tuning_json(tuning)) if options.json else tuning_text(tuning, pen_for_stdout()))
+    print(strict_json(tuning_json(tuning)) if options.json else tuning_text(tuning, pen_for_stdout()))
     if tuning.interrupted:
         note(f"Interrupted; what was measured is in {shlex.quote(str(tuning.folder))}.")
         return INTERRUPTED

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hotloop._util.redact import redact
 from hotloop._util.units import percent, size
 from hotloop.report.pen import Pen, table
 from hotloop.report.series_text import comparison_json
@@ -144,7 +145,7 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
     if target.is_workload:
         for wanted, flag in ((tuned.safe, "--tuned"), (tuned.semantic, "--tuned-semantic")):
             if wanted:
-                lines.append(pen.command(f"next: {shlex.join(target.command_for(wanted))} {flag}"))
+                lines.append(pen.command(f"next: {_shown(target.command_for(wanted))} {flag}"))
     else:
         for settings, wanted in (
             (tuning.searched.best_safe, tuned.safe),
@@ -152,9 +153,7 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
         ):
             if wanted:
                 before = [f"{name}={value}" for name, value in target.variables(settings)]
-                lines.append(
-                    pen.command(f"next: {' '.join([*before, shlex.join(target.command(settings))])}")
-                )
+                lines.append(pen.command(f"next: {' '.join([*before, _shown(target.command(settings))])}"))
     for done in tuning.compared:
         lines.append(f"more: hotloop report {shlex.quote(str(done.series.path))}")
     return lines or [f"The probes are in {shlex.quote(str(tuning.folder))}."]
@@ -189,3 +188,7 @@ def tuned_before_text(found: Tuned) -> str:
         words = " ".join(f"{key}={value}" for key, value in settings.items())
         lines.append(f"  {kind}: {words}: {gain}" if settings else f"  {kind}: nothing faster was found")
     return "\n".join([*lines, *(f"  {sentence}" for sentence in found.invariants)])
+
+
+def _shown(command: Sequence[str]) -> str:
+    return shlex.join(redact(command).words)
