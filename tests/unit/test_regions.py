@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,7 +262,7 @@ def test_too_many_paths_fall_into_one_bucket_with_one_warning(core: CoreName) ->
     profiler.stop()
 
 
-def test_deeper_than_the_limit_is_swallowed_and_the_sums_hold(profiler: Profiler, clock: FakeClock) -> None:
+def test_deeper_than_the_limit_is_counted_and_the_sums_hold(profiler: Profiler, clock: FakeClock) -> None:
     def dive(depth: int) -> None:
         with profiler.profile("dive"):
             clock.advance(1)
@@ -271,11 +272,16 @@ def test_deeper_than_the_limit_is_swallowed_and_the_sums_hold(profiler: Profiler
     dive(layout.MAX_DEPTH + 50)
     with profiler.profile("after"):
         clock.advance(5)
-    (thread,) = profiler.capture().threads
+    (process,) = profiler.capture().processes
+    (thread,) = process.threads
     assert profiler.stats("dive").calls == layout.MAX_DEPTH
     assert profiler.stats("dive").total_ns == layout.MAX_DEPTH + 51
     assert node_at(profiler, "after").total_ns == 5
     assert own_sum(thread.root) == thread.wall_ns
+    assert process.warnings == (
+        "51 calls were nested deeper than 256 regions and are not recorded; their time is counted in the "
+        "regions around them ('dive')",
+    )
 
 
 def test_a_region_is_made_once_and_used_many_times(profiler: Profiler, clock: FakeClock) -> None:
@@ -406,11 +412,13 @@ def test_two_profilers_do_not_see_each_other(core: CoreName, clock: FakeClock) -
     two.stop()
 
 
-def test_starting_twice_is_refused_with_a_sentence(profiler: Profiler) -> None:
-    from hotloop._util.errors import HotloopError
-
-    with pytest.raises(HotloopError, match="already recording"):
-        profiler.start()
+def test_starting_twice_changes_nothing_and_says_so(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("a"):
+        clock.advance(3)
+        with pytest.warns(UserWarning, match=r"start\(\) is ignored: .* already recording into memory"):
+            profiler.start("elsewhere")
+    assert profiler.stats("a").total_ns == 3
+    assert profiler.folder is None and not Path("elsewhere").exists()
 
 
 def test_many_threads_at_once(core: CoreName) -> None:
@@ -574,7 +582,7 @@ def test_paused_recording_costs_nothing_and_continues(profiler: Profiler, clock:
     assert thread.progress.env_steps == 0
 
 
-def test_an_interrupt_inside_the_twin_is_raised_and_flagged() -> None:
+def test_an_interrupt_in_the_clock_is_raised_and_nothing_is_half_counted(core: CoreName) -> None:
     """The clock raises as a signal handler would, in the middle of the bookkeeping."""
     ticks = iter(range(1, 10_000))
     interrupt = [False]
@@ -585,15 +593,20 @@ def test_an_interrupt_inside_the_twin_is_raised_and_flagged() -> None:
             raise KeyboardInterrupt
         return next(ticks)
 
-    profiler = Profiler(clock=clock, core_name="python").start()
-    with profiler.profile("before"):
-        pass
-    interrupt[0] = True
-    with pytest.raises(KeyboardInterrupt), profiler.profile("interrupted"):
-        pass
+    profiler = Profiler(clock=clock, core_name=core).start()
+    for place in ("enter", "exit"):
+        region = profiler.profile(place)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt[0] = place == "enter"
+            with region:
+                interrupt[0] = place == "exit"
+            for _ in range(10):  # the compiled core cannot raise there, and does it at once
+                pass
+        assert not region.is_open()
     with profiler.profile("after"):
         pass
     (thread,) = profiler.capture().threads
-    assert thread.uncertain
-    assert profiler.stats("after").calls == 1
+    assert not thread.uncertain
+    assert own_sum(thread.root) == thread.wall_ns
+    assert profiler.stats("after").calls == profiler.stats("exit").calls == 1
     profiler.stop()

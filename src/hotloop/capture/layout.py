@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 VERSION = 2
 MAGIC = b"hotloop\n"
 
-MAX_DEPTH = 256  # open regions of one thread; the time of deeper ones stays with the level above
+MAX_DEPTH = (
+    256  # open regions of one thread; deeper calls are counted, and their time stays with the level above
+)
 MAX_WINDOWS = 96  # once full, every second window is dropped and the interval doubles
 FIRST_WINDOW_NS = 50_000_000
 EVENTS_PER_SECTION = 8192  # ring buffer of the timeline, one per thread, only on request
@@ -63,7 +65,8 @@ NO_PARENT = 0xFFFFFFFF
 UNNAMED = 0xFFFFFFFF  # region of a root node
 
 ARENA_LIVE, ARENA_ENDED, ARENA_FOLDED = 1, 2, 3
-NODE_OUT_OF_ORDER = 1  # flag: a region of this node was closed while another one was on top
+# Flags of nodes: a region was closed while another one was on top; `add` was called with inf or nan
+NODE_OUT_OF_ORDER, NODE_ODD_FIGURES = 1, 2
 CORE_COMPILED, CORE_PYTHON = 1, 2
 
 # Line samples: how they were taken, what a step of a path is, and what the thread was doing
@@ -187,7 +190,8 @@ NODE: tuple[Field, ...] = (
     ("rss_growth_bytes", "i8"),  # while innermost; written by the sampler
     ("rss_peak_bytes", "u8"),  # while open
     ("rss_samples", "u8"),  # 0: not measured
-    ("reserved2", "u8", 6),
+    ("unrecorded_calls", "u8"),  # made directly below it with MAX_DEPTH regions open, so not recorded
+    ("reserved2", "u8", 5),
 )
 
 NODE_WINDOW: tuple[Field, ...] = (("calls", "u8"), ("total_ns", "u8"), ("own_ns", "u8"))

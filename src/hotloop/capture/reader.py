@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,15 +109,21 @@ def _part_files(parts: Path, warnings: list[str]) -> list[Path]:
 
 def read_part(file: Path, skipped: SkippedSections | None = None) -> Process:
     """Read the part of one process; `skipped` counts the sections that were skipped."""
-    with open(_PART.open_file(file), "rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        if size < _HEADER.itemsize:
-            raise CaptureError(f"it is cut short ({size} bytes, the header alone has {_HEADER.itemsize})")
-        try:
-            data = np.memmap(opened, mode="r", dtype=np.uint8)
-        except (OSError, ValueError) as error:
-            raise CaptureError(f"it cannot be mapped ({error})") from error
-    process = parse_part([data], skipped=skipped)
+    for _ in range(RETRIES):
+        found = SkippedSections()
+        with open(_PART.open_file(file), "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size < _HEADER.itemsize:
+                raise CaptureError(f"it is cut short ({size} bytes, the header alone has {_HEADER.itemsize})")
+            try:
+                data = np.memmap(opened, mode="r", dtype=np.uint8)
+            except (OSError, ValueError) as error:
+                raise CaptureError(f"it cannot be mapped ({error})") from error
+            process = parse_part([data], skipped=found)
+            if _header([data])["used_bytes"] <= len(data) or os.fstat(opened.fileno()).st_size <= len(data):
+                break  # else it has grown since, and names of what was read may lie beyond
+    if skipped is not None:
+        skipped.update(found)
     return process if _is_intact(data) else replace(process, warnings=(DAMAGED, *process.warnings))
 
 
@@ -394,9 +401,11 @@ def _tree(
 ) -> tuple[list[Node], list[tuple[str, ...]]]:
     built: list[Node] = []
     paths: list[tuple[str, ...]] = []
+    unrecorded: dict[str, int] = {}
+    odd: dict[str, None] = {}
     for row, histogram in zip(nodes.tolist(), buckets, strict=True):
         (region, flags, calls, total, own, least, most, first, squares, parent, at, moved, flops, *rest) = row
-        device_ns, device_calls, device_growth, device_peak, growth, peak, samples, _ = rest
+        device_ns, device_calls, device_growth, device_peak, growth, peak, samples, too_deep, _ = rest
         name, category, site = ("", "", "")
         if built:
             if region >= len(regions) or parent >= len(built):
@@ -407,6 +416,10 @@ def _tree(
                 name, category, site = regions[region]
                 if 0 < at <= len(regions):
                     site = regions[at - 1][0]
+        if too_deep:
+            unrecorded[name] = unrecorded.get(name, 0) + too_deep
+        if flags & layout.NODE_ODD_FIGURES or not (math.isfinite(moved) and math.isfinite(flops)):
+            odd[name] = None
         about_mean = squares - (total - calls * first) ** 2 / calls if calls else 0.0
         node = Node(
             name,
@@ -419,8 +432,8 @@ def _tree(
             max_ns=most if calls else None,
             squares=max(about_mean, 0.0),
             buckets=histogram if calls else None,
-            bytes_moved=moved,
-            flops=flops,
+            bytes_moved=moved if math.isfinite(moved) else 0.0,
+            flops=flops if math.isfinite(flops) else 0.0,
             device_ns=device_ns if device_calls else None,
             device_growth_bytes=device_growth if device_calls else None,
             device_peak_bytes=device_peak if device_calls else None,
@@ -434,6 +447,17 @@ def _tree(
         else:
             paths.append(())
         built.append(node)
+    if unrecorded:
+        below = ", ".join(repr(name) for name in sorted(unrecorded, key=lambda name: -unrecorded[name])[:3])
+        warnings.append(
+            f"{sum(unrecorded.values()):,} calls were nested deeper than {layout.MAX_DEPTH} regions and are "
+            f"not recorded; their time is counted in the regions around them ({below})"
+        )
+    if odd:
+        warnings.append(
+            f"bytes or flops of {', '.join(map(repr, odd))} were not finite (inf or nan) in some calls; "
+            "these are left out"
+        )
     return built, paths
 
 

@@ -101,7 +101,9 @@ PyMODINIT_FUNC PyInit__core(void)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         *words[i].word = PyUnicode_InternFromString(words[i].text);
     }
-    if (!(describe_region = attribute_of("hotloop.measure.core_shared", "describe_region")) ||
+    if (!(is_users = attribute_of("hotloop._util.interrupts", "is_users")) ||
+        !(report_own = attribute_of("hotloop._util.interrupts", "report_own")) ||
+        !(describe_region = attribute_of("hotloop.measure.core_shared", "describe_region")) ||
         !(user_site = attribute_of("hotloop.measure.core_shared", "user_site")) ||
         !(decorate = attribute_of("hotloop.measure.decorate", "decorate"))) {
         return NULL;

@@ -91,18 +91,26 @@ class DeviceTimer:
         self.device.record(event)
         return event
 
-    def enter(self) -> None:
-        """A device region begins."""
+    def enter(self, depth: int) -> None:
+        """A device region begins with `depth` regions open."""
         state = self._state()
+        self._drop(state, depth)
         inside = self._outermost and state.open
-        state.open.append(None if inside else (self._event(state), self.device.memory_bytes()))
+        state.open.append((depth, None if inside else (self._event(state), self.device.memory_bytes())))
 
-    def exit(self, node: Any) -> None:
-        """The innermost device region ends; its figures go to `node`."""
+    @staticmethod
+    def _drop(state: Any, depth: int) -> None:
+        """Forget regions that were open at this depth or deeper: their end was missed."""
+        while state.open and state.open[-1][0] >= depth:
+            state.open.pop()
+
+    def exit(self, node: Any, depth: int) -> None:
+        """The device region that began with `depth` regions open ends; its figures go to `node`."""
         state = self._state()
-        if not state.open:
+        self._drop(state, depth + 1)
+        if not state.open or state.open[-1][0] != depth:
             return  # entered before the device was attached
-        begun = state.open.pop()
+        _, begun = state.open.pop()
         if begun is None:
             return
         start, before = begun

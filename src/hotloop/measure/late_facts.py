@@ -6,7 +6,6 @@ when a reader first sees it.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import threading
@@ -14,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hotloop._util import strict_json
+from hotloop._util.interrupts import is_users
 from hotloop.capture import layout
 from hotloop.machine.facts import cores_granted
 from hotloop.measure.core_shared import PACKAGE, is_library
@@ -100,6 +101,8 @@ class LateFacts:
         try:
             write(now_ns)
         except Exception as error:  # recording must not raise in the user's program
+            if is_users(error):
+                raise
             self._part.warn(f"some facts about threads or source lines are missing ({error!r})")
             self._settings_due_ns = self._sources_due_ns = 2**63
         finally:
@@ -116,7 +119,7 @@ class LateFacts:
             self._add("thread_settings", {"time_ns": now_ns, "values": values})
 
     def _add(self, section: str, data: Any) -> None:
-        self._part.add_section(section, data=json.dumps(data).encode("utf-8", "surrogatepass"))
+        self._part.add_section(section, data=strict_json.dumps(data).encode("utf-8", "surrogatepass"))
 
     # -- names of threads and source of functions ------------------------------------------------
 

@@ -3,11 +3,16 @@
 Both cores get their sections from a `Part` and write into the memory it returns. Space comes in segments
 (128 KiB, then doubling), so that a process needs a handful of mappings, not thousands. When the disk is
 full, further segments are plain memory; `close` tries to save them.
+
+A signal handler of the user's may raise anywhere in here, and its exception is passed on. What was half
+done then is done again by the next call: a section counts as used only when it is complete, and asking for it
+again returns the same one. Python runs signal handlers at calls and at the end of a loop's body, not between
+plain assignments, so that several of these in a row are done all or not at all.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -19,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop._util.files import host_name, replacing
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture import layout
 
 FIRST_SEGMENT_BYTES = 128 * 1024
@@ -42,6 +48,7 @@ class Segment:
     memory: mmap.mmap
     on_disk: bool
     used: int = 0
+    touched: int = 0  # bytes that may not be zero any more: more than `used` in the middle of an addition
 
 
 class Part:
@@ -60,18 +67,26 @@ class Part:
         self.path: Path | None = None
         self._live_path: Path | None = None
         self._file: int | None = None
+        self._identity: tuple[int, int] | None = None  # of the file: its device and inode
         self._next_copy_ns = start_ns + COPY_INTERVAL_NS
         self.segments: list[Segment] = []
         self._lock = threading.RLock()
-        self._regions: memoryview | None = None  # the section that takes the next names
-        self.region_count = 0
+        self._sections: dict[tuple[str, int, int], memoryview] = {}  # payloads by name, owner, first
+        self._names: list[memoryview] = []  # the sections of regions
         self.samples: memoryview | None = None  # the section of line samples, once there is one
         self._threads: list[memoryview] = []
         self.at_window: Callable[[int], None] | None = None  # called after each window with its time
-        if folder is not None:
-            self._open(folder, start_ns, live_folder)
-        self.header = memoryview(self._carve(layout.PAGE))
-        self._write_header(core, start_ns)
+        try:
+            if folder is not None:
+                self._open(folder, start_ns, live_folder)
+            self.header = self._room(layout.PAGE)
+            self.segments[-1].used = layout.PAGE
+            self._write_header(core, start_ns)
+        except BaseException:  # there will be another part, and this one would never be complete
+            for file in _open_files(self._live_path or self.path):
+                os.close(file)
+            self._discard_file()
+            raise
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -86,9 +101,13 @@ class Part:
                 (folder / f"{name}.live").write_text(str(self._live_path), encoding="utf-8")
             target = self._live_path or self.path
             self._file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
+            self._identity = _identity(self._file)
+        except (OSError, ValueError) as error:
+            if is_users(error):
+                raise
             self.path = self._live_path = self._file = None
-            self.warn(f"cannot write to {folder} ({error.strerror}); this process is recorded in memory only")
+            reason = getattr(error, "strerror", None) or error
+            self.warn(f"cannot write to {folder} ({reason}); this process is recorded in memory only")
 
     def _write_header(self, core: int, start_ns: int) -> None:
         self.set("version", layout.VERSION)
@@ -129,17 +148,25 @@ class Part:
         """Append a section, in its latest version, and return its payload for the caller to write.
 
         A section that is declared with a struct starts zeroed, and readers can see it at once: zeros must
-        mean "nothing here yet", and only one thread may write it. A section of bytes holds `data` and is
-        complete when readers first see it.
+        mean "nothing here yet", and only one thread may write it. There is one for each name, owner and
+        first; asking again returns the same. A section of bytes holds `data` and is complete when readers
+        first see it.
         """
-        versions = layout.SECTIONS[name]
-        struct_name = versions[-1]
+        struct_name = layout.SECTIONS[name][-1]
         payload_bytes = len(data) if struct_name is None else layout.item_bytes(struct_name)
+        total_bytes = layout.section_bytes(payload_bytes)
+        key = (name, owner, first)
         with self._lock:
-            memory = self._carve(layout.section_bytes(payload_bytes))
-            payload = memory[_SECTION_BYTES : _SECTION_BYTES + payload_bytes]
-            payload[: len(data)] = data
-            _write_section_header(memory, name, owner, len(memory), payload_bytes, first)
+            payload = self._sections.get(key)
+            if payload is None:
+                memory = self._room(total_bytes)
+                payload = memory[_SECTION_BYTES : _SECTION_BYTES + payload_bytes]
+                payload[: len(data)] = data
+                _write_section_header(memory, name, owner, total_bytes, payload_bytes, first)
+                segment = self.segments[-1]
+                if struct_name is not None:
+                    self._sections[key] = payload
+                segment.used += total_bytes
             self._publish_used()
         if name == "samples":
             self.samples = payload
@@ -147,56 +174,61 @@ class Part:
             self._threads.append(payload)
         return payload
 
-    def add_region(self, name: str, category: str, site: str) -> int:
-        """Publish a region's name; returns its number."""
+    def publish_region(self, number: int, name: str, category: str, site: str) -> None:
+        """Write a region's name; call it before anything in the part refers to that number."""
         texts = (
             ("name", encode(name, layout.NAME_BYTES)),
             ("category", encode(category, layout.CATEGORY_BYTES)),
             ("site", encode(site, layout.SITE_BYTES)),
         )
+        section, place = divmod(number, layout.REGIONS_PER_SECTION)
         with self._lock:
-            number = self.region_count
-            if number % layout.REGIONS_PER_SECTION == 0:
-                self._regions = self.add_section("regions", first=number)
-            assert self._regions is not None
-            base = number % layout.REGIONS_PER_SECTION * _REGION_BYTES
+            while len(self._names) <= section:  # readers expect them in order
+                first = len(self._names) * layout.REGIONS_PER_SECTION
+                self._names.append(self.add_section("regions", first=first))
+            names = self._names[section]
             for field, data in texts:
-                at = base + _REGION_AT[field]
-                self._regions[at : at + len(data)] = data
-                struct.pack_into("<H", self._regions, base + _REGION_AT[f"{field}_bytes"], len(data))
-            self.region_count += 1
-            self.set("region_count", self.region_count)
-        return number
+                at = place * _REGION_BYTES + _REGION_AT[field]
+                names[at : at + len(data)] = data
+                length_at = place * _REGION_BYTES + _REGION_AT[f"{field}_bytes"]
+                names[length_at : length_at + 2] = len(data).to_bytes(2, "little")
+            if number >= self.get("region_count"):
+                self.set("region_count", number + 1)
 
-    def _carve(self, length: int) -> memoryview:
+    def _room(self, length: int) -> memoryview:
+        """Zeroed memory behind what is used; adding its length to `used` of the last segment takes it."""
         segment = self.segments[-1] if self.segments else None
         if segment is None or len(segment.memory) - segment.used < length:
             if segment is not None and segment.used < len(segment.memory):
                 gap = len(segment.memory) - segment.used
+                segment.touched = segment.used + _SECTION_BYTES
                 rest = memoryview(segment.memory)[segment.used :]
                 _write_section_header(rest, "filler", 0, gap, 0, 0)
-                segment.used = len(segment.memory)
+                segment.used += gap
             segment = self._new_segment(length)
-        at = segment.used
-        segment.used += length
-        return memoryview(segment.memory)[at : at + length]
+        if segment.touched > segment.used:  # an addition was interrupted
+            segment.memory[segment.used : segment.touched] = bytes(segment.touched - segment.used)
+        segment.touched = segment.used + length
+        return memoryview(segment.memory)[segment.used : segment.touched]
 
     def _new_segment(self, at_least: int) -> Segment:
         offset = sum(len(s.memory) for s in self.segments)
         wanted = min(FIRST_SEGMENT_BYTES << len(self.segments), LARGEST_SEGMENT_BYTES)
         sizes = (max(wanted, at_least), at_least)
-        file = self._file if not self.segments or self.segments[-1].on_disk else None
-        for size in sizes if file is not None else ():
-            assert file is not None
+        to_disk = self.path is not None and (not self.segments or self.segments[-1].on_disk)
+        for size in sizes if to_disk else ():
             try:
+                file = self._descriptor()
                 _allocate(file, offset, size)
                 memory = mmap.mmap(file, size, offset=offset)
             except OSError as error:
+                if is_users(error):
+                    raise
                 reason = error.strerror
                 continue
             self.segments.append(Segment(offset, memory, on_disk=True))
             return self.segments[-1]
-        if file is not None:
+        if to_disk:
             full = f"no space for {self.path} ({reason}); recording continues in memory"
             if self.segments:
                 self.raise_flag(layout.FLAG_DISK_FULL, full)
@@ -212,7 +244,7 @@ class Part:
         return sum(s.used for s in self.segments)
 
     def _publish_used(self) -> None:
-        saved = [s for s in self.segments if s.on_disk or self._file is None]
+        saved = [s for s in self.segments if s.on_disk or self.path is None]
         self.set("used_bytes", sum(s.used for s in saved))
         self.set("unsaved_segments", len(self.segments) - len(saved))
 
@@ -239,24 +271,30 @@ class Part:
             shutil.copyfile(self._live_path, temporary)
             os.replace(temporary, self.path)
         except OSError as error:
+            if is_users(error):
+                raise
             self.warn(f"cannot copy the recording to {self.path} ({error.strerror})")
 
     def close(self, end_ns: int) -> None:
-        """Mark the end of the recording, save what did not fit on the disk before, and close the file."""
+        """Mark the end of the recording, save what did not fit on the disk before, and close the file.
+
+        Does the rest when it is called again after an interrupt.
+        """
         self.set("alive_ns", end_ns)
         self.set("end_ns", end_ns)
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._save_unsaved()
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, sum(s.used for s in self.segments if s.on_disk))
+            with suppress_own(OSError):
+                os.ftruncate(self._descriptor(), sum(s.used for s in self.segments if s.on_disk))
             if self._live_path is not None and self.path is not None:
                 self._copy_live()
                 if self.path.exists():
-                    self._live_path.unlink(missing_ok=True)
-                    self.path.with_name(self.path.name + ".live").unlink(missing_ok=True)
+                    self._remove_live(self._live_path, self.path)
             self._seal()
-            os.close(self._file)
-            self._file = None
+        finally:
+            self._close_file()
 
     def _seal(self) -> None:
         """Replace the file with a copy that has a checksum; without room for one, the file stays as it is.
@@ -273,18 +311,20 @@ class Part:
         content = bytearray().join(memoryview(s.memory)[: s.used] for s in self.segments)
         content[_HEADER_SLICES["checksum"]] = bytes(8)
         content[_HEADER_SLICES["checksum"]] = struct.pack("<Q", layout.checksum_of(content))
-        with contextlib.suppress(OSError), replacing(self.path) as file:
+        with suppress_own(OSError), replacing(self.path) as file:
             file.write(content)
 
     def _save_unsaved(self) -> None:
-        assert self._file is not None
         for segment in self.segments:
             if segment.on_disk:
                 continue
             try:
-                _allocate(self._file, segment.offset, segment.used)
-                os.pwrite(self._file, segment.memory[: segment.used], segment.offset)
+                file = self._descriptor()
+                _allocate(file, segment.offset, segment.used)
+                os.pwrite(file, segment.memory[: segment.used], segment.offset)
             except OSError as error:
+                if is_users(error):
+                    raise
                 self.warn(
                     f"{segment.used} bytes of the recording did not fit on the disk "
                     f"({error.strerror}); {self.path} holds what was saved before"
@@ -293,20 +333,69 @@ class Part:
             segment.on_disk = True
         self._publish_used()
 
+    def _descriptor(self) -> int:
+        """The number of our open file, or OSError.
+
+        A program that becomes a daemon closes every file; the number may be that of a file of its own then.
+        """
+        if self._file is None or _identity(self._file) != self._identity:
+            self._file = None
+            file = os.open(str(self._live_path or self.path), os.O_RDWR | os.O_CLOEXEC)
+            if _identity(file) != self._identity:
+                os.close(file)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            self._file = file
+        return self._file
+
     def _discard_file(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
+        self._close_file()
         for path in (self.path, self._live_path):
             if path is not None:
-                path.unlink(missing_ok=True)
-                path.with_name(path.name + ".live").unlink(missing_ok=True)
-        self._file = self.path = self._live_path = None
+                self._remove_live(path, path)
+        self.path = self._live_path = None
+
+    @staticmethod
+    def _remove_live(live: Path, part: Path) -> None:
+        """Remove a live part and the pointer to it."""
+        with suppress_own(OSError):
+            live.unlink(missing_ok=True)
+            part.with_name(part.name + ".live").unlink(missing_ok=True)
+
+    def _close_file(self) -> None:
+        if self._file is not None and self._identity in (None, _identity(self._file)):
+            with suppress_own(OSError):
+                os.close(self._file)
+        self._file = None
 
     def forget(self) -> None:
-        """In a forked child: drop the parent's file without changing it."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        """Give up a part in which nothing was recorded, or, in a forked child, the part of its parent."""
+        if self.pid == os.getpid():
+            self._discard_file()
+        else:
+            self._close_file()
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    """Device and inode of an open file; None for a number that is not open."""
+    try:
+        found = os.fstat(file)
+    except OSError as error:
+        if is_users(error):
+            raise
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _open_files(path: Path | None) -> list[int]:
+    """Numbers under which this process has a file open: after an interrupt, nobody may know them."""
+    try:
+        wanted = os.stat(path or "")
+        numbers = [int(name) for name in os.listdir("/dev/fd")]
+    except OSError as error:
+        if is_users(error):
+            raise
+        return []
+    return [file for file in numbers if _identity(file) == (wanted.st_dev, wanted.st_ino)]
 
 
 def _write_section_header(
@@ -369,6 +458,8 @@ def is_on_network(folder: Path) -> bool:
                 inside = target == mount or target.startswith(mount.rstrip("/") + "/")
                 if inside and len(mount) >= len(best):
                     best, kind = mount, type_name
-    except OSError:
+    except OSError as error:
+        if is_users(error):
+            raise
         return False
     return kind.split(".")[0] in NETWORK_FILE_SYSTEMS

@@ -4,20 +4,26 @@
 
 #include "threads.h"
 
+/* Everything here returns false or NULL with an error set when a signal handler of the user's has raised it in a
+   slow path (state.h). The fast paths return true, so that the compiler drops the checks from them. */
+
 /* Turn the time since the last event into a completed call of `region` below the innermost open one. */
-static void credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
+static bool credit_time(Recorder *rec, Arena *a, Region *region, uint64_t now)
 {
     Node *top = a->open[a->depth].node;
     Node *node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
-    if (node != NULL) {
-        begin_update(a);
-        count_call(node, now - a->file->last_ns);
-        settle(a, node, now);
-        end_update(a);
+    if (node == NULL) {
+        return !PyErr_Occurred();
     }
+    begin_update(a);
+    count_call(node, now - a->file->last_ns);
+    settle(a, node, now);
+    end_update(a);
+    return true;
 }
 
-/* The region for the time between two others; asks `name_gap` once per pair. Borrowed. */
+/* The region for the time between two others; asks `name_gap` once per pair. Borrowed; NULL, with or without an
+   error set, when there is none. */
 static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *before, Region *after)
 {
     Callout saved = begin_callout(rec);
@@ -31,63 +37,82 @@ static __attribute__((noinline)) Region *gap_between(Recorder *rec, Region *befo
         }
     }
     Py_XDECREF(key);
-    end_callout(rec, saved);
-    return gap && Py_IS_TYPE(gap, &RegionType) ? (Region *)gap : NULL;
+    return end_callout(rec, saved) && gap && Py_IS_TYPE(gap, &RegionType) ? (Region *)gap : NULL;
 }
 
 /* Turn the time since the last outermost region into a call of a region named after its neighbours, so that a
    script without regions of its own still gets a breakdown of its main loop. */
-static __attribute__((noinline)) void credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
+static __attribute__((noinline)) bool credit_gap(Recorder *rec, Arena *a, Region *after, uint64_t now)
 {
     Region *before = a->last_outermost;
     if (UNLIKELY(after->gap_before != before)) {
         after->gap = gap_between(rec, before, after);
         after->gap_before = after->gap ? before : NULL;
     }
-    if (after->gap != NULL) {
-        credit_time(rec, a, after->gap, now);
-    }
+    return after->gap != NULL ? credit_time(rec, a, after->gap, now) : !PyErr_Occurred();
 }
 
-static __attribute__((noinline, cold)) void device_enter(Recorder *rec)
+static __attribute__((noinline, cold)) bool device_enter(Recorder *rec, uint32_t depth)
 {
     Callout saved = begin_callout(rec);
-    PyObject *done = PyObject_CallMethod(rec->device, "enter", NULL);
+    PyObject *done = PyObject_CallMethod(rec->device, "enter", "I", depth);
     Py_XDECREF(done);
-    end_callout(rec, saved);
+    return end_callout(rec, saved);
+}
+
+/* A call too deep to be recorded, or with no memory for its node; its end must be ignored, too. */
+static __attribute__((noinline, cold)) void overflow(Arena *a)
+{
+    begin_update(a);
+    a->limit = a->depth; /* what it calls is ignored as well, so that ends match beginnings */
+    a->file->overflow = ++a->overflow;
+    a->open[a->depth].node->file->unrecorded_calls++;
+    end_update(a);
+}
+
+static __attribute__((noinline, cold)) void end_overflow(Arena *a)
+{
+    a->file->overflow = --a->overflow;
+    if (a->overflow == 0) {
+        a->limit = HL_MAX_DEPTH;
+    }
 }
 
 /* Reads the node rather than the region: in a training step each of them is a cache miss.
-   `moment` is the time, read here if it is 0, so that regions that begin together share one reading. */
-static inline void enter(Recorder *rec, Region *region, Last *last, uint64_t *moment)
+   `moment` is the time, read here if it is 0, so that regions that begin together share one reading.
+   Where it returns false, the region is not open. */
+static inline bool enter(Recorder *rec, Region *region, Last *last, uint64_t *moment)
 {
     Local *local = &locals[rec->slot];
     if (UNLIKELY(local->epoch != rec->epoch) && !attach(rec)) {
-        return;
+        return !PyErr_Occurred();
     }
     Arena *a = local->arena;
     uint32_t depth = a->depth;
-    if (UNLIKELY(depth == HL_MAX_DEPTH)) {
-        a->file->overflow = ++a->overflow;
-        return;
-    }
-    if (UNLIKELY(rec->device != NULL && region->device)) {
-        device_enter(rec);
+    if (UNLIKELY(depth >= a->limit)) {
+        overflow(a);
+        return true;
     }
     Node *top = a->open[depth].node, *node = last->child;
     if (UNLIKELY(last->parent != top)) {
         node = region->last.parent == top ? region->last.child : child_of(rec, a, top, region);
         if (node == NULL) {
-            a->file->overflow = ++a->overflow; /* no memory: its end must be ignored, too */
-            return;
+            if (!PyErr_Occurred()) {
+                overflow(a);
+            }
+            return !PyErr_Occurred();
         }
         *last = (Last){top, node};
+    }
+    if (UNLIKELY(rec->device != NULL && region->device) && !device_enter(rec, depth)) {
+        return false;
     }
     __builtin_prefetch(node); /* reading the clock waits for loads, but not for prefetches */
     uint64_t now = *moment ? *moment : now_ns(rec);
     *moment = now;
-    if (UNLIKELY(depth == 0 && (rec->flags & RECORD_GAPS) && a->last_outermost != NULL)) {
-        credit_gap(rec, a, region, now);
+    if (UNLIKELY(depth == 0 && (rec->flags & RECORD_GAPS) && a->last_outermost != NULL) &&
+        !credit_gap(rec, a, region, now)) {
+        return false;
     }
     uint32_t number = LIKELY(node->region == region) ? node->number : region->number; /* differs with too many paths */
     begin_update(a);
@@ -102,17 +127,17 @@ static inline void enter(Recorder *rec, Region *region, Last *last, uint64_t *mo
     end_update(a);
     __builtin_prefetch(node->file, 1);
     __builtin_prefetch(&node->buckets[node->last_bucket], 1);
+    return true;
 }
 
-static inline void enter_region(Region *region)
+static inline bool enter_region(Region *region)
 {
     Recorder *rec = region->recorder;
-    if (UNLIKELY(rec->epoch != 0)) {
-        uint64_t moment = 0;
-        enter(rec, region, &region->last, &moment);
-    }
+    uint64_t moment = 0;
+    return LIKELY(rec->epoch == 0) || enter(rec, region, &region->last, &moment);
 }
 
+/* An error of the user's stays set and does not keep it from closing the region. */
 static __attribute__((noinline)) void close_out_of_order(Recorder *rec, Arena *a, Region *region, uint64_t now)
 {
     HL_FRAME_t *stack = a->file->stack;
@@ -156,8 +181,7 @@ static __attribute__((noinline, cold)) void record_event(Recorder *rec, Arena *a
     if (a->events == NULL) {
         Callout saved = begin_callout(rec);
         HL_EVENTS_t *section = new_section(rec, HL_SECTION_EVENTS, a->number, 0);
-        end_callout(rec, saved);
-        if (section == NULL) {
+        if (!end_callout(rec, saved) || section == NULL) {
             return;
         }
         a->events = section->events;
@@ -173,29 +197,32 @@ static __attribute__((noinline, cold)) void device_exit(Recorder *rec, Arena *a,
 {
     Callout saved = begin_callout(rec);
     unsigned long long handle = (unsigned long long)a->number << 32 | node->index;
-    PyObject *done = PyObject_CallMethod(rec->device, "exit", "K", handle);
+    PyObject *done = PyObject_CallMethod(rec->device, "exit", "KI", handle, a->depth);
     Py_XDECREF(done);
     end_callout(rec, saved);
 }
 
-static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
+/* Where it returns false, the region is closed all the same. An error may be set before. */
+static inline bool leave(Recorder *rec, Region *region, uint64_t *moment)
 {
     uint64_t now = *moment ? *moment : now_ns(rec);
     *moment = now;
     Local *local = &locals[rec->slot];
     if (UNLIKELY(local->epoch != rec->epoch)) {
-        return; /* begun before the recording or before a fork */
+        return true; /* begun before the recording or before a fork */
     }
     Arena *a = local->arena;
     if (UNLIKELY(a->overflow)) {
-        a->file->overflow = --a->overflow;
-        return;
+        end_overflow(a);
+        return true;
     }
+    bool quick = true; /* no slow path that could have raised an error */
     uint32_t depth = a->depth;
     Node *node = a->open[depth].node;
     HL_FRAME_t *frame = &a->file->stack[depth - 1];
     if (UNLIKELY(node->region != region) && (depth == 0 || frame->region != region->number)) {
         close_out_of_order(rec, a, region, now);
+        quick = false;
     } else {
         uint64_t start = frame->start_ns;
         begin_update(a);
@@ -206,6 +233,7 @@ static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
         if (UNLIKELY(rec->flags)) {
             if (rec->flags & RECORD_TIMELINE) {
                 record_event(rec, a, node, start, now);
+                quick = false;
             }
             if (depth == 1) {
                 a->last_outermost = region;
@@ -214,21 +242,22 @@ static inline void leave(Recorder *rec, Region *region, uint64_t *moment)
         if (UNLIKELY(rec->device != NULL && region->device)) {
             device_exit(rec, a, node);
             *moment = 0; /* that took a while */
+            quick = false;
         }
     }
     if (UNLIKELY(now >= a->due)) {
         window_due(rec, a, now);
         *moment = 0;
+        quick = false;
     }
+    return LIKELY(quick) || !PyErr_Occurred();
 }
 
-static inline void exit_region(Region *region)
+static inline bool exit_region(Region *region)
 {
     Recorder *rec = region->recorder;
-    if (UNLIKELY(rec->epoch != 0)) {
-        uint64_t moment = 0;
-        leave(rec, region, &moment);
-    }
+    uint64_t moment = 0;
+    return LIKELY(rec->epoch == 0) || leave(rec, region, &moment);
 }
 
 #endif

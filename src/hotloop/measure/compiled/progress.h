@@ -21,9 +21,12 @@ static bool read_work(Work *work, PyObject *word, PyObject *value)
     for (int i = 0; i < 3; i++) {
         if (word == counts[i].word || PyUnicode_Compare(word, counts[i].word) == 0) {
             PyObject *whole = PyNumber_Index(value);
-            *counts[i].count = whole ? PyLong_AsLongLong(whole) : -1;
+            int beyond = 0; /* -1 or 1: less or more than a long long */
+            *counts[i].count = whole ? PyLong_AsLongLongAndOverflow(whole, &beyond) : -1;
             Py_XDECREF(whole);
-            if (!PyErr_Occurred() && *counts[i].count < 0) {
+            if (!PyErr_Occurred() && beyond > 0) {
+                PyErr_Format(PyExc_ValueError, "progress(%U=%R) is too large.", word, value);
+            } else if (!PyErr_Occurred() && *counts[i].count < 0) {
                 PyErr_Format(PyExc_ValueError, "progress(%U=%R) must not be negative: counts only rise.", word, value);
             }
             return !PyErr_Occurred();
@@ -39,7 +42,8 @@ static bool read_work(Work *work, PyObject *word, PyObject *value)
     return false;
 }
 
-/* Count work; false when the on_steps callback has raised. `now` is the time, read here if it is 0. */
+/* Count work; false, with an error set, when the on_steps callback or a signal handler of the user's has raised.
+   `now` is the time, read here if it is 0. */
 static bool add_work(Recorder *rec, const Work *work, uint64_t now)
 {
     if (rec->epoch == 0) {
@@ -47,7 +51,7 @@ static bool add_work(Recorder *rec, const Work *work, uint64_t now)
     }
     Local *local = &locals[rec->slot];
     if (local->epoch != rec->epoch && !attach(rec)) {
-        return true;
+        return !PyErr_Occurred();
     }
     Arena *a = local->arena;
     HL_PROGRESS_t *p = &a->file->progress;
@@ -75,7 +79,9 @@ static bool add_work(Recorder *rec, const Work *work, uint64_t now)
         begin_update(a);
         settle(a, a->open[a->depth].node, now);
         end_update(a);
-        window_due(rec, a, now);
+        if (!window_due(rec, a, now)) {
+            return false;
+        }
     }
     if (rec->steps_due > 0 && work->env_steps && rec->on_steps != NULL) {
         rec->steps_due -= work->env_steps;

@@ -69,6 +69,7 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
     Py_VISIT(self->on_window);
     Py_VISIT(self->on_steps);
     Py_VISIT(self->name_gap);
+    Py_VISIT(self->after_work);
     Py_VISIT(self->gaps);
     Py_VISIT(self->profile);
     Py_VISIT(self->by_name);
@@ -96,6 +97,7 @@ static int recorder_clear(Recorder *self)
     Py_CLEAR(self->on_window);
     Py_CLEAR(self->on_steps);
     Py_CLEAR(self->name_gap);
+    Py_CLEAR(self->after_work);
     forget_gaps(self);
     Py_CLEAR(self->profile);
     Py_CLEAR(self->open_part);
@@ -157,9 +159,35 @@ OPTIONAL_OBJECT(device)
 OPTIONAL_OBJECT(on_window)
 OPTIONAL_OBJECT(on_steps)
 OPTIONAL_OBJECT(name_gap)
+OPTIONAL_OBJECT(after_work)
 
 static PyObject *get_part(Recorder *self, void *u) { (void)u; return get_or_none(self->part); }
 static PyObject *get_clock(Recorder *self, void *u) { (void)u; return get_or_none(self->clock); }
+
+static PyObject *get_at_work(Recorder *self, void *u)
+{
+    (void)u;
+    return PyBool_FromLong(locals[self->slot].calling_out);
+}
+
+/* A pending call, on the main thread. During another callout it does nothing: the end of that adds it again. */
+static int run_after_work(void *recorder)
+{
+    Recorder *rec = NULL;
+    for (int slot = 0; slot < MAX_RECORDERS; slot++) {
+        rec = recorders[slot] == recorder ? recorder : rec;
+    }
+    if (rec == NULL || rec->after_work == NULL || locals[rec->slot].calling_out) {
+        return 0;
+    }
+    PyObject *action = rec->after_work;
+    rec->after_work = NULL;
+    PyObject *done = PyObject_CallNoArgs(action);
+    bool good = done != NULL || report_error();
+    Py_XDECREF(done);
+    Py_DECREF(action);
+    return good ? 0 : -1;
+}
 
 static PyGetSetDef recorder_getset[] = {
     {"device", (getter)get_device, (setter)set_device, "The DeviceTimer, or None.", NULL},
@@ -167,6 +195,10 @@ static PyGetSetDef recorder_getset[] = {
     {"on_steps", (getter)get_on_steps, (setter)set_on_steps, "Called when steps_due has run out.", NULL},
     {"name_gap", (getter)get_name_gap, (setter)set_name_gap,
      "Called with two regions; returns the region for the time between them.", NULL},
+    {"after_work", (getter)get_after_work, (setter)set_after_work,
+     "Called soon after the slow path that a signal handler has interrupted, once.", NULL},
+    {"at_work", (getter)get_at_work, NULL,
+     "Whether the calling thread is in a slow path: a signal handler or a finalizer asks.", NULL},
     {"part", (getter)get_part, NULL, "The part being written, or None.", NULL},
     {"clock", (getter)get_clock, NULL, "The injected clock, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -4,21 +4,21 @@
 
 #include "hot_path.h"
 
+#include <math.h>
+
 /* -- Region ------------------------------------------------------------------------------------- */
 
 static PyObject *call_enter(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     (void)args, (void)nargs, (void)names;
     Region *region = ((BoundCall *)self)->region;
-    enter_region(region);
-    return Py_NewRef((PyObject *)region);
+    return LIKELY(enter_region(region)) ? Py_NewRef((PyObject *)region) : NULL;
 }
 
 static PyObject *call_exit(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names)
 {
     (void)args, (void)nargs, (void)names;
-    exit_region(((BoundCall *)self)->region);
-    Py_RETURN_NONE;
+    return LIKELY(exit_region(((BoundCall *)self)->region)) ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *new_bound_call(Region *region, vectorcallfunc function)
@@ -153,6 +153,16 @@ static bool read_number(PyObject *value, double *out)
     return !(*out == -1.0 && PyErr_Occurred());
 }
 
+/* Within an update. One inf or nan would hide all other calls: it is left out, and readers are told. */
+static void add_figure(Node *node, double *sum, double value)
+{
+    if (isfinite(*sum + value)) {
+        *sum += value;
+    } else {
+        node->file->flags |= HL_NODE_ODD_FIGURES;
+    }
+}
+
 static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     double bytes = 0, flops = 0;
@@ -181,8 +191,8 @@ static PyObject *region_add(Region *self, PyObject *const *args, Py_ssize_t narg
         for (uint32_t d = a->depth; d > 0; d--) {
             if (a->file->stack[d - 1].region == self->number) {
                 begin_update(a);
-                a->open[d].node->file->bytes += bytes;
-                a->open[d].node->file->flops += flops;
+                add_figure(a->open[d].node, &a->open[d].node->file->bytes, bytes);
+                add_figure(a->open[d].node, &a->open[d].node->file->flops, flops);
                 end_update(a);
                 break;
             }
@@ -208,10 +218,9 @@ static PyObject *region_on_collection(Region *self, PyObject *const *args, Py_ss
     if (nargs == 2 && rec->epoch && locals[rec->slot].epoch == rec->epoch && PyDict_Check(args[1])) {
         PyObject *generation = PyDict_GetItemString(args[1], "generation");
         if (generation != NULL && PyLong_AsLong(generation) == 2) {
-            if (PyUnicode_Check(args[0]) && PyUnicode_CompareWithASCIIString(args[0], "start") == 0) {
-                enter_region(self);
-            } else {
-                exit_region(self);
+            bool begins = PyUnicode_Check(args[0]) && PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
+            if (!(begins ? enter_region(self) : exit_region(self))) {
+                postpone_error(); /* the collector would drop it */
             }
         }
     }
@@ -263,6 +272,7 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     region->recorder = (Recorder *)Py_NewRef((PyObject *)rec);
     region->last = (Last){NULL, NULL};
     region->gap_before = region->gap = NULL;
+    region->published_in = 0;
     region->device = device;
     region->name = Py_NewRef(name);
     region->category = Py_NewRef(category);
@@ -281,22 +291,6 @@ static Region *new_region(Recorder *rec, PyObject *name, PyObject *category, boo
     return region;
 }
 
-/* Write new regions to the part in the order of their numbers; the part reports failures. Only one thread at a
-   time does this; the others leave their regions to it. */
-static void publish_regions(Recorder *rec)
-{
-    if (rec->part == NULL || rec->unopened || rec->publishing) {
-        return;
-    }
-    rec->publishing = true;
-    while (rec->part != NULL && rec->published < PyList_GET_SIZE(rec->regions)) {
-        Region *region = (Region *)PyList_GET_ITEM(rec->regions, rec->published++);
-        call_and_forget(PyObject_CallMethod(rec->part, "add_region", "OOO", region->name, region->category,
-                                            region->site));
-    }
-    rec->publishing = false;
-}
-
 /* The region for names or paths beyond the limit. Borrowed. */
 static Region *other_region(Recorder *rec, const char *name)
 {
@@ -309,8 +303,8 @@ static Region *other_region(Recorder *rec, const char *name)
         PyObject *empty = PyUnicode_FromString("");
         region = empty ? new_region(rec, PyTuple_GET_ITEM(key, 0), PyTuple_GET_ITEM(key, 1), false, empty) : NULL;
         Py_XDECREF(empty);
-        if (region != NULL && PyDict_SetItem(rec->by_pair, key, (PyObject *)region) == 0) {
-            publish_regions(rec);
+        if (region != NULL) {
+            PyDict_SetItem(rec->by_pair, key, (PyObject *)region);
         }
         Py_XDECREF(region); /* the list and the dict own it */
     }
@@ -333,9 +327,12 @@ static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, 
         if (PyList_GET_SIZE(rec->regions) >= HL_MAX_REGIONS - 2) {
             region = other_region(rec, HL_OTHER_NAMES);
             Py_XINCREF(region);
+            Callout saved = begin_callout(rec);
             raise_flag(rec, HL_FLAG_NAMES_OVERFLOW,
                        "too many distinct region names; the rest is recorded under '" HL_OTHER_NAMES "'");
-            PyErr_Clear();
+            if (!end_callout(rec, saved)) {
+                Py_CLEAR(region);
+            }
         } else {
             PyObject *text = category == Py_None ? PyUnicode_FromString("") : Py_NewRef(category);
             bool on_device = PyObject_IsTrue(PyTuple_GET_ITEM(described, 0)) == 1;
@@ -343,9 +340,6 @@ static Region *intern_region(Recorder *rec, PyObject *name, PyObject *category, 
             Py_XDECREF(text);
             if (region != NULL && PyDict_SetItem(dict, key, (PyObject *)region) < 0) {
                 Py_CLEAR(region);
-            }
-            if (region != NULL) {
-                publish_regions(rec);
             }
         }
     }

@@ -243,11 +243,14 @@ static Sampler *new_sampler(Recorder *rec)
 /* Let the sampler write into the part, which has just been opened. False with an error set. Within a callout. */
 static bool open_sampler(Recorder *rec)
 {
-    Sampler *s = rec->sampler ? rec->sampler : new_sampler(rec);
+    Sampler *s = rec->sampler = rec->sampler ? rec->sampler : new_sampler(rec);
+    if (s == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
     HL_PROCESS_SCHEDULING_t *schedule = new_section(rec, HL_SECTION_PROCESS_SCHEDULING, 0, 0);
-    HL_SAMPLES_t *samples = s && s->lines ? new_section(rec, HL_SECTION_SAMPLES, 0, 0) : NULL;
-    rec->sampler = s;
-    if (s == NULL || schedule == NULL || (s->lines && samples == NULL)) {
+    HL_SAMPLES_t *samples = schedule && s->lines ? new_section(rec, HL_SECTION_SAMPLES, 0, 0) : NULL;
+    if (schedule == NULL || (s->lines && samples == NULL)) {
         return false;
     }
     schedule->interval_ns = HL_FIRST_SCHEDULING_NS;

@@ -25,12 +25,17 @@ static void forget_nodes(Recorder *rec)
     rec->node_count = 0;
 }
 
-/* Within a callout, or from start(): open a new part and publish all names in it. */
+/* Within a callout, or from start(): open a new part. False with an error set, also one of our own. */
 static bool open_part(Recorder *rec)
 {
     forget_nodes(rec);
+    rec->unopened = true;
     if (rec->part != NULL) {
-        call_and_forget(PyObject_CallMethod(rec->part, "forget", NULL));
+        PyObject *done = PyObject_CallMethod(rec->part, "forget", NULL);
+        if (done == NULL) {
+            return false;
+        }
+        Py_DECREF(done);
         Py_CLEAR(rec->part);
     }
     Py_XSETREF(rec->sections, PyList_New(0));
@@ -47,9 +52,38 @@ static bool open_part(Recorder *rec)
     int failed = PyList_Append(rec->sections, header);
     Py_DECREF(header);
     rec->part = part;
-    rec->published = 0;
-    publish_regions(rec);
-    return !failed && open_sampler(rec);
+    rec->part_serial++;
+    rec->unopened = failed || !open_sampler(rec);
+    return !rec->unopened;
+}
+
+static void end_sampler(Recorder *rec)
+{
+    Sampler *sampler = rec->sampler;
+    rec->sampler = NULL;
+    if (sampler != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        stop_sampler(sampler);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+/* After open_part has failed in start(): its error stays set. */
+static void give_up_part(Recorder *rec)
+{
+    PyObject *type, *value, *trace, *part = rec->part;
+    PyErr_Fetch(&type, &value, &trace);
+    rec->part = NULL;
+    rec->unopened = false;
+    end_sampler(rec);
+    PyObject *done = part ? PyObject_CallMethod(part, "forget", NULL) : Py_NewRef(Py_None);
+    Py_XDECREF(part);
+    if (done != NULL) {
+        Py_DECREF(done);
+        PyErr_Restore(type, value, trace);
+    } else {
+        set_context(type, value, trace);
+    }
 }
 
 static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
@@ -68,11 +102,12 @@ static PyObject *recorder_start(Recorder *self, PyObject *args, PyObject *names)
     self->sample_memory = memory;
     self->unopened = lazily;
     if (!lazily && !open_part(self)) {
+        give_up_part(self);
         return NULL;
     }
     self->epoch = ++last_epoch;
-    if (!lazily) {
-        attach(self);
+    if (!lazily && !attach(self) && PyErr_Occurred()) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -88,7 +123,7 @@ static int open_for_samples(void *recorder)
             }
         }
     }
-    return 0;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 #if FRAMES_CAN_BE_READ
@@ -174,10 +209,9 @@ static PyObject *recorder_sample_lines(Recorder *self, PyObject *args, PyObject 
     } else {
         Callout saved = begin_callout(self);
         HL_SAMPLES_t *file = new_section(self, HL_SECTION_SAMPLES, 0, 0);
-        end_callout(self, saved);
-        if (file == NULL) {
+        if (!end_callout(self, saved) || file == NULL) {
             free_lines(lines);
-            return PyUnicode_FromString("there is no space for it");
+            return PyErr_Occurred() ? NULL : PyUnicode_FromString("there is no space for it");
         }
         memcpy(file, lines->private_file, sizeof *file);
         PyMem_RawFree(lines->private_file);
@@ -203,8 +237,8 @@ static PyObject *recorder_save_samples(Recorder *self, PyObject *unused)
 {
     (void)unused;
     if (self->unopened && self->sampler != NULL && self->sampler->lines != NULL &&
-        self->sampler->lines->user_moments >= USER_MOMENTS_TO_OPEN) {
-        attach(self);
+        self->sampler->lines->user_moments >= USER_MOMENTS_TO_OPEN && !attach(self) && PyErr_Occurred()) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -232,23 +266,16 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
         usleep(100);
         Py_END_ALLOW_THREADS
     }
-    Sampler *sampler = self->sampler;
-    self->sampler = NULL;
-    if (sampler != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        stop_sampler(sampler);
-        Py_END_ALLOW_THREADS
-    }
+    end_sampler(self);
     PyObject *part = self->part;
     self->part = NULL;
     if (self->unopened) { /* this process has recorded nothing itself */
         self->unopened = false;
         forget_nodes(self);
-        if (part != NULL) {
-            call_and_forget(PyObject_CallMethod(part, "forget", NULL));
-            Py_DECREF(part);
-        }
-        Py_RETURN_NONE;
+        PyObject *done = part ? PyObject_CallMethod(part, "forget", NULL) : Py_NewRef(Py_None);
+        Py_XDECREF(done);
+        Py_XDECREF(part);
+        return done ? Py_NewRef(Py_None) : NULL;
     }
     if (mine != NULL) {
         begin_update(mine);
@@ -258,7 +285,16 @@ static PyObject *recorder_stop(Recorder *self, PyObject *unused)
     }
     forget_nodes(self);
     PyObject *done = PyObject_CallMethod(part, "close", "K", (unsigned long long)now);
-    if (done == NULL) {
+    if (done == NULL) { /* a signal handler has raised: do what is left, then raise that */
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        done = PyObject_CallMethod(part, "close", "K", (unsigned long long)now);
+        if (done != NULL) {
+            PyErr_Restore(type, value, trace);
+        } else {
+            set_context(type, value, trace);
+        }
+        Py_XDECREF(done);
         Py_DECREF(part);
         return NULL;
     }

@@ -55,7 +55,8 @@ typedef struct {
     uint64_t due;
     uint64_t cpu_start; /* CPU time of the thread when it began to record */
     uint32_t depth;
-    uint32_t overflow;
+    uint32_t limit;    /* depth at which calls are no longer recorded: HL_MAX_DEPTH, less after a failure */
+    uint32_t overflow; /* calls open beyond it */
     uint32_t number;
     uint32_t table_size; /* a power of two */
     uint32_t node_capacity;
@@ -90,6 +91,7 @@ struct Region {
     Region *gap_before; /* borrowed: the gap seen last in front of this region followed that one ... */
     Region *gap;        /* ... and is recorded as this one; owned by Recorder.gaps */
     uint32_t number;
+    uint32_t published_in; /* serial number of the last part that has its name */
     bool device;
     PyObject *name;
     PyObject *category;
@@ -111,7 +113,8 @@ struct Recorder {
     uint32_t flags;        /* RECORD_... */
     uint32_t slot;
     long long steps_due; /* env steps until on_steps is called; 0: never */
-    PyObject *clock;
+    PyObject *clock;   /* written in Python; NULL: the monotonic clock of the system */
+    uint64_t clock_ns; /* its last reading */
     PyObject *device;
     PyObject *part;
     PyObject *on_window;
@@ -135,8 +138,8 @@ struct Recorder {
     uint32_t calling_out; /* threads inside a slow path */
     bool locate; /* note which line of the user's code first calls each node */
     bool attaching;
-    bool publishing;
-    Py_ssize_t published; /* regions that are in the part */
+    uint32_t part_serial; /* counts the parts opened so far */
+    PyObject *after_work; /* called soon after the slow path that a signal handler has interrupted; NULL: nothing */
     bool unopened; /* the part is opened at the first region: after a fork, or when joining a capture */
     bool sample_memory;
 };
@@ -164,20 +167,7 @@ static inline uint64_t read_clock(clockid_t id)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static __attribute__((noinline, cold)) uint64_t injected_clock(Recorder *rec)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *reading = PyObject_CallNoArgs(rec->clock);
-    uint64_t ns = reading ? PyLong_AsUnsignedLongLong(reading) : 0;
-    if (PyErr_Occurred()) {
-        PyErr_WriteUnraisable(rec->clock);
-        ns = 0;
-    }
-    Py_XDECREF(reading);
-    PyErr_Restore(type, value, trace);
-    return ns;
-}
+static uint64_t injected_clock(Recorder *rec);
 
 static inline uint64_t now_ns(Recorder *rec)
 {
@@ -227,6 +217,125 @@ static inline void set_depth(Arena *a, uint32_t depth)
 
 /* -- calling out to Python from a slow path ----------------------------------------------------- */
 
+/* Python code that is called from here can be interrupted by a signal handler of the user's, whose exception must
+   reach the user; errors of our own must not. So functions that call out return false or NULL with an error set
+   if, and only if, it is the user's; they have reported their own. */
+
+static PyObject *is_users, *report_own; /* of hotloop._util.interrupts */
+
+/* Make the older exception (references stolen; may be NULL) the context of the one that is set, as Python does. */
+static void set_context(PyObject *type, PyObject *value, PyObject *trace)
+{
+    if (type == NULL) {
+        return;
+    }
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    PyObject *new_type, *new_value, *new_trace;
+    PyErr_Fetch(&new_type, &new_value, &new_trace);
+    PyErr_NormalizeException(&new_type, &new_value, &new_trace);
+    if (new_value != value) {
+        PyException_SetContext(new_value, Py_NewRef(value));
+    }
+    PyErr_Restore(new_type, new_value, new_trace);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+/* Report the error that is set and clear it, if it is our own. False, with an error set, if it is the user's. */
+static __attribute__((noinline, cold)) bool report_error(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    PyObject *answer = PyObject_CallOneArg(is_users, value);
+    if (answer == NULL) { /* interrupted once more */
+        set_context(type, value, trace);
+        return false;
+    }
+    bool ours = answer == Py_False;
+    Py_DECREF(answer);
+    PyObject *told = ours ? PyObject_CallOneArg(report_own, value) : NULL;
+    if (ours && told == NULL) {
+        set_context(type, value, trace);
+        return false;
+    }
+    if (ours) {
+        Py_DECREF(told);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, value, trace);
+    }
+    return ours;
+}
+
+static PyObject *postponed; /* list of exceptions to be raised on the main thread */
+
+static int raise_postponed(void *unused)
+{
+    (void)unused;
+    if (postponed == NULL || PyList_GET_SIZE(postponed) == 0) {
+        return 0;
+    }
+    PyObject *error = Py_NewRef(PyList_GET_ITEM(postponed, 0));
+    PyList_SetSlice(postponed, 0, 1, NULL);
+    if (PyList_GET_SIZE(postponed) > 0) {
+        Py_AddPendingCall(raise_postponed, NULL);
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return -1;
+}
+
+/* For an exception of the user's where none can be raised: keep it, and raise it on the main thread soon. */
+static __attribute__((noinline, cold)) void postpone_error(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    if (postponed == NULL) {
+        postponed = PyList_New(0);
+    }
+    if (postponed == NULL || PyList_Append(postponed, value) < 0) {
+        PyErr_Clear();
+        PyErr_Restore(type, value, trace);
+        PyErr_WriteUnraisable(NULL); /* no memory */
+        return;
+    }
+    Py_AddPendingCall(raise_postponed, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+/* Reads a clock that is written in Python; what it or a signal handler raises is postponed. */
+static __attribute__((noinline, cold)) uint64_t injected_clock(Recorder *rec)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *reading = PyObject_CallNoArgs(rec->clock);
+    uint64_t ns = reading ? PyLong_AsUnsignedLongLong(reading) : 0;
+    Py_XDECREF(reading);
+    if (!PyErr_Occurred()) {
+        rec->clock_ns = ns;
+    } else if (!report_error()) {
+        postpone_error();
+    }
+    PyErr_Restore(type, value, trace);
+    return rec->clock_ns;
+}
+
 typedef struct {
     PyObject *type, *value, *trace;
     uint64_t epoch;
@@ -245,49 +354,24 @@ static Callout begin_callout(Recorder *rec)
     return saved;
 }
 
-static PyObject *postponed; /* Ctrl-C or sys.exit() in a signal handler that ran during a callout */
+static int run_after_work(void *recorder);
 
-static int raise_postponed(void *unused)
+/* False, with an error set, when the user's code has raised one during the callout. */
+static bool end_callout(Recorder *rec, Callout saved)
 {
-    (void)unused;
-    PyObject *error = postponed;
-    postponed = NULL;
-    if (error != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
-    }
-    return error ? -1 : 0;
-}
-
-/* Report our own errors without passing them on; keep a request to end the program and raise it soon. */
-static void swallow_error(PyObject *where)
-{
-    if (PyErr_ExceptionMatches(PyExc_Exception)) {
-        PyErr_WriteUnraisable(where);
-        return;
-    }
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    if (value != NULL && trace != NULL) {
-        PyException_SetTraceback(value, trace);
-    }
-    Py_XSETREF(postponed, Py_XNewRef(value));
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-    Py_AddPendingCall(raise_postponed, NULL);
-}
-
-static void end_callout(Recorder *rec, Callout saved)
-{
-    if (PyErr_Occurred()) {
-        swallow_error((PyObject *)rec);
-    }
+    bool good = !PyErr_Occurred() || report_error();
     rec->calling_out--;
     locals[rec->slot].epoch = saved.epoch;
     locals[rec->slot].calling_out = saved.nested;
-    PyErr_Restore(saved.type, saved.value, saved.trace);
+    if (rec->after_work != NULL && !saved.nested) {
+        Py_AddPendingCall(run_after_work, rec);
+    }
+    if (good) {
+        PyErr_Restore(saved.type, saved.value, saved.trace);
+    } else {
+        set_context(saved.type, saved.value, saved.trace);
+    }
+    return good;
 }
 
 /* A new section of the part (HL_SECTION_...): its payload, zeroed, for one thread to write in place. Readers

@@ -102,7 +102,9 @@ static Rows *new_rows(StepCounter *self, PyObject *env, PyObject *key, Py_ssize_
         ignored = answer == Py_None;
         Py_XDECREF(answer);
         if (costs < 0) {
-            swallow_error((PyObject *)self);
+            if (!report_error()) {
+                return NULL;
+            }
             costs = 0;
         }
     }
@@ -145,7 +147,8 @@ static Rows *rows_of(StepCounter *self, PyObject *env, Py_ssize_t width)
     return rows;
 }
 
-/* Ask `episode_sums` for the returns and lengths of the episodes that ended; after an error our own sums stay. */
+/* Ask `episode_sums` for the returns and lengths of the episodes that ended; after an error our own sums stay. One of
+   the user's stays set. */
 static bool ask_episode_sums(StepCounter *self, PyObject *env, PyObject *result, PyObject *finished, double *sums)
 {
     bool known = false;
@@ -165,7 +168,7 @@ static bool ask_episode_sums(StepCounter *self, PyObject *env, PyObject *result,
     Py_XDECREF(pair);
     Py_XDECREF(given);
     if (PyErr_Occurred()) {
-        swallow_error(self->episode_sums);
+        report_error();
     }
     return known;
 }
@@ -257,7 +260,15 @@ static bool add_step(StepCounter *self, PyObject *env, PyObject *result, Column 
         work.result = sums[0] / (double)work.episodes;
         work.length = sums[1] / (double)work.episodes;
     }
-    return report_work(self, &work, now);
+    PyObject *type, *value, *trace; /* of a signal handler that interrupted `episode_sums`: the step counts all the same */
+    PyErr_Fetch(&type, &value, &trace);
+    bool good = report_work(self, &work, now);
+    if (good) {
+        PyErr_Restore(type, value, trace);
+        return type == NULL;
+    }
+    set_context(type, value, trace);
+    return false;
 }
 
 /* Open every column; false, with all of them closed, when the result cannot be read. */

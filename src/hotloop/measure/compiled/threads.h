@@ -37,6 +37,7 @@ static void add_figures(Node *into, const Node *other)
     f->device_growth_bytes += o->device_growth_bytes;
     f->rss_growth_bytes += o->rss_growth_bytes;
     f->rss_samples += o->rss_samples;
+    f->unrecorded_calls += o->unrecorded_calls;
     f->device_peak_bytes = o->device_peak_bytes > f->device_peak_bytes ? o->device_peak_bytes : f->device_peak_bytes;
     f->rss_peak_bytes = o->rss_peak_bytes > f->rss_peak_bytes ? o->rss_peak_bytes : f->rss_peak_bytes;
     for (int b = 0; b < HL_BUCKETS; b++) {
@@ -57,7 +58,7 @@ static void add_progress(HL_PROGRESS_t *into, const HL_PROGRESS_t *other)
     into->loss_count += other->loss_count;
 }
 
-/* Within a callout. False when there is no memory; the ended thread then keeps its arena. */
+/* Within a callout. False with an error set; the ended thread then keeps its arena. */
 static bool fold(Recorder *rec, Arena *ended, uint64_t now)
 {
     if (rec->folded == NULL) {
@@ -70,6 +71,7 @@ static bool fold(Recorder *rec, Arena *ended, uint64_t now)
     uint32_t count = ended->node_count;
     Node **twins = PyMem_RawCalloc(count, sizeof(Node *));
     if (twins == NULL) {
+        PyErr_NoMemory();
         return false;
     }
     twins[0] = into->nodes[0];
@@ -107,7 +109,7 @@ static bool fold(Recorder *rec, Arena *ended, uint64_t now)
 
 /* -- attaching a thread -------------------------------------------------------------------------- */
 
-/* Within a callout. */
+/* Within a callout. NULL, with or without an error set, when there is none. */
 static Arena *arena_for_thread(Recorder *rec)
 {
     uint64_t now = now_ns(rec);
@@ -117,12 +119,15 @@ static Arena *arena_for_thread(Recorder *rec)
             a->file->state = HL_ARENA_FOLDED; /* so that no other thread takes it */
             if (!fold(rec, a, now)) {
                 a->file->state = HL_ARENA_ENDED;
+                if (!report_error()) {
+                    return NULL;
+                }
                 break;
             }
             reset_arena(a, now, 0);
-            write_thread_name(a->file, false);
-            __atomic_store_n(&a->file->state, HL_ARENA_LIVE, __ATOMIC_RELEASE);
-            return a;
+            bool named = write_thread_name(a->file, false);
+            __atomic_store_n(&a->file->state, named ? HL_ARENA_LIVE : HL_ARENA_ENDED, __ATOMIC_RELEASE);
+            return named ? a : NULL;
         }
     }
     if (rec->arena_count >= HL_MAX_ARENAS) {
@@ -134,7 +139,8 @@ static Arena *arena_for_thread(Recorder *rec)
 
 static bool open_part(Recorder *rec);
 
-/* Find or create the arena of the calling thread; in a forked child this first opens its own part. */
+/* Find or create the arena of the calling thread; in a forked child this first opens its own part. False, with an
+   error set if it is the user's, when the thread cannot record now. */
 static __attribute__((noinline)) bool attach(Recorder *rec)
 {
     Local *local = &locals[rec->slot];
@@ -148,16 +154,13 @@ static __attribute__((noinline)) bool attach(Recorder *rec)
         Py_END_ALLOW_THREADS
     }
     rec->attaching = true;
-    if (rec->unopened) {
-        rec->unopened = false;
-        if (!open_part(rec)) {
-            rec->epoch = 0;
-        }
+    bool opened = !rec->unopened || open_part(rec);
+    if (!opened && report_error()) {
+        rec->epoch = 0; /* cannot be recorded; if the user's code has raised, the next region tries again */
     }
-    Arena *a = rec->epoch ? arena_for_thread(rec) : NULL;
+    Arena *a = opened && rec->epoch ? arena_for_thread(rec) : NULL;
     rec->attaching = false;
-    end_callout(rec, saved);
-    if (a == NULL) {
+    if (!end_callout(rec, saved) || a == NULL) {
         return false;
     }
     local->arena = a;
@@ -200,7 +203,7 @@ static void forked_child(void)
         if (rec) {
             abandon_sampler(rec->sampler); /* its thread exists in the parent only */
             rec->sampler = NULL;
-            rec->attaching = rec->publishing = false;
+            rec->attaching = false;
             rec->calling_out = 0;
             locals[slot].calling_out = false;
             if (rec->epoch || rec->paused_epoch) {

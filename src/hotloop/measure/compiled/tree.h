@@ -74,11 +74,30 @@ static Node *new_node(Arena *a)
     return &a->slab[a->node_count % SLAB];
 }
 
-/* Within a callout. The node is complete before its count is published. */
+/* Within a callout: write the name of a region to the part, if that has not been done. False with an error set. */
+static bool publish_region(Recorder *rec, Region *region)
+{
+    if (region->published_in != rec->part_serial) {
+        PyObject *done = PyObject_CallMethod(rec->part, "publish_region", "IOOO", region->number, region->name,
+                                             region->category, region->site);
+        if (done == NULL) {
+            return false;
+        }
+        Py_DECREF(done);
+        region->published_in = rec->part_serial;
+    }
+    return true;
+}
+
+/* Within a callout. The node is complete, and its name is in the part, before its count is published: nothing can
+   be reached before what it refers to is in place. NULL with an error set, also one of our own. */
 static Node *add_node(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
     uint32_t index = a->node_count;
     uint32_t place = index % HL_NODES_PER_SECTION;
+    if (region != NULL && !publish_region(rec, region)) {
+        return NULL;
+    }
     if (!make_room(a)) {
         PyErr_NoMemory();
         return NULL;
@@ -127,10 +146,10 @@ static void locate(Recorder *rec, Node *node)
     PyObject *site = PyObject_CallNoArgs(user_site);
     if (site != NULL && PyUnicode_Check(site) && PyUnicode_GET_LENGTH(site) > 0) {
         PyObject *holder = PyObject_CallFunction(rec->profile, "Os", site, HL_SITE_CATEGORY);
-        if (holder != NULL) {
+        if (holder != NULL && publish_region(rec, (Region *)holder)) {
             node->file->site = ((Region *)holder)->number + 1;
-            Py_DECREF(holder);
         }
+        Py_XDECREF(holder);
     }
     Py_XDECREF(site);
 }
@@ -148,22 +167,22 @@ static Node *make_child(Recorder *rec, Arena *a, Node *parent, Region *region)
             return found;
         }
     }
-    rec->node_count++;
     Node *node = add_node(rec, a, parent, region);
+    rec->node_count += node != NULL;
     if (node != NULL && rec->locate) {
         locate(rec, node);
     }
     return node;
 }
 
+/* NULL with an error set if that is the user's, without one if there is no memory. */
 static __attribute__((noinline)) Node *child_of(Recorder *rec, Arena *a, Node *parent, Region *region)
 {
     Node *node = find_node(a, parent, region);
     if (node == NULL) {
         Callout saved = begin_callout(rec);
         node = make_child(rec, a, parent, region);
-        end_callout(rec, saved);
-        if (node == NULL) {
+        if (!end_callout(rec, saved) || node == NULL) {
             return NULL;
         }
     }
@@ -189,12 +208,12 @@ static uint64_t native_thread_id(void)
 }
 
 /* Within a callout: the name Python has for the thread. */
-static void write_thread_name(HL_ARENA_t *file, bool folded)
+static bool write_thread_name(HL_ARENA_t *file, bool folded)
 {
     memset(file->thread_name, 0, sizeof file->thread_name);
     if (folded) {
         strcpy((char *)file->thread_name, "ended threads");
-        return;
+        return true;
     }
     PyObject *threading = PyImport_ImportModule("threading");
     PyObject *thread = threading ? PyObject_CallMethod(threading, "current_thread", NULL) : NULL;
@@ -208,6 +227,7 @@ static void write_thread_name(HL_ARENA_t *file, bool folded)
     Py_XDECREF(name);
     Py_XDECREF(thread);
     Py_XDECREF(threading);
+    return data != NULL || report_error();
 }
 
 static void clear_node(Node *node)
@@ -238,6 +258,7 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
     }
     a->due = now + HL_FIRST_WINDOW_NS;
     a->cpu_start = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    a->limit = HL_MAX_DEPTH;
     a->overflow = 0;
     a->last_outermost = NULL;
     set_depth(a, 0);
@@ -245,10 +266,10 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
     __atomic_store_n(&f->seq, seq + 2, __ATOMIC_RELEASE);
 }
 
-/* Within a callout. */
+/* Within a callout. NULL with an error set. */
 static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
 {
-    uint32_t number = rec->arena_count++;
+    uint32_t number = rec->arena_count;
     Arena *a = PyMem_RawCalloc(1, sizeof(Arena));
     if (a == NULL) {
         PyErr_NoMemory();
@@ -266,15 +287,15 @@ static Arena *new_arena(Recorder *rec, uint64_t now, uint32_t state)
         return NULL;
     }
     reset_arena(a, now, 0);
-    Node *root = add_node(rec, a, NULL, NULL);
+    Node *root = write_thread_name(a->file, state == HL_ARENA_FOLDED) ? add_node(rec, a, NULL, NULL) : NULL;
     if (root == NULL) {
         free_arena(a);
         return NULL;
     }
     a->open[0].node = root;
-    write_thread_name(a->file, state == HL_ARENA_FOLDED);
     __atomic_store_n(&a->file->state, state, __ATOMIC_RELEASE);
     __atomic_store_n(&rec->arenas[number], a, __ATOMIC_RELEASE);
+    __atomic_store_n(&rec->arena_count, number + 1, __ATOMIC_RELEASE);
     return a;
 }
 
@@ -371,16 +392,9 @@ static void take_window(Recorder *rec, Arena *a, uint64_t now)
     a->due = now + pause; /* windows cost at most a thousandth of the time, however many nodes there are */
 }
 
-static void call_and_forget(PyObject *result)
-{
-    if (result == NULL) {
-        swallow_error(NULL);
-    }
-    Py_XDECREF(result);
-}
-
-/* Take the window of a thread, then run the on_window callbacks. The arena may be gone afterwards. */
-static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64_t now)
+/* Take the window of a thread, then run the on_window callbacks. The arena may be gone afterwards. False, with an
+   error set, when the user's code has raised one meanwhile. */
+static __attribute__((noinline)) bool window_due(Recorder *rec, Arena *a, uint64_t now)
 {
     take_window(rec, a, now);
     Callout saved = begin_callout(rec);
@@ -390,13 +404,20 @@ static __attribute__((noinline)) void window_due(Recorder *rec, Arena *a, uint64
         done = PyObject_CallMethod(rec->device, "collect", NULL);
         Py_XDECREF(done);
     }
-    end_callout(rec, saved);
-    if (rec->on_window != NULL) {
+    bool good = end_callout(rec, saved);
+    if (good && rec->on_window != NULL) {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
-        call_and_forget(PyObject_CallFunction(rec->on_window, "K", (unsigned long long)now));
-        PyErr_Restore(type, value, trace);
+        done = PyObject_CallFunction(rec->on_window, "K", (unsigned long long)now);
+        Py_XDECREF(done);
+        good = done != NULL || report_error();
+        if (good) {
+            PyErr_Restore(type, value, trace);
+        } else {
+            set_context(type, value, trace);
+        }
     }
+    return good;
 }
 
 #endif

@@ -76,31 +76,32 @@ static inline bool any_open(Arena *a, const RegionSet *set)
     return a != NULL && (a->open[a->depth].bits & set->bits) && find_open(a, set);
 }
 
-/* Whether a call belongs to `region` and not to `otherwise`; an error in `choose` must not reach the caller. */
-static __attribute__((noinline, hot)) bool is_chosen(Profiled *self, Arena *a)
+/* Whether a call belongs to `region` (1) and not to `otherwise` (0); an error of `choose` must not reach the caller.
+   -1 with an error set if that is the user's. */
+static __attribute__((noinline, hot)) int is_chosen(Profiled *self, Arena *a)
 {
     if (any_open(a, &self->never)) {
-        return false;
+        return 0;
     }
     if (any_open(a, &self->always)) {
-        return true;
+        return 1;
     }
     for (Py_ssize_t i = 0; self->choose && i < PyTuple_GET_SIZE(self->choose); i++) {
         PyObject *answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(self->choose, i));
         int yes = answer == Py_True ? 1 : answer == Py_False ? 0 : answer ? PyObject_IsTrue(answer) : -1;
         Py_XDECREF(answer);
         if (yes < 0) {
-            swallow_error((PyObject *)self);
-            return true;
+            return report_error() ? 1 : -1;
         }
         if (!yes) {
-            return false;
+            return 0;
         }
     }
-    return true;
+    return 1;
 }
 
-/* `pick` for a call; borrowed, since regions live as long as their recorder. NULL: record nothing. */
+/* `pick` for a call; borrowed, since regions live as long as their recorder. NULL: record nothing, or, with an error
+   set, the user's code has raised. */
 static __attribute__((noinline)) Region *ask_pick(Profiled *self, PyObject *path, uint64_t previous,
                                                   PyObject *const *args, size_t nargsf, PyObject *names)
 {
@@ -120,8 +121,7 @@ static __attribute__((noinline)) Region *ask_pick(Profiled *self, PyObject *path
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
         }
-        swallow_error(self->pick);
-        return self->region;
+        return report_error() ? self->region : NULL;
     }
     Region *region = Py_IS_TYPE(answer, &RegionType) && ((Region *)answer)->recorder == self->recorder
                          ? (Region *)answer
@@ -144,34 +144,31 @@ static Region *picked_region(Profiled *self, PyObject *const *args, size_t nargs
     } else if (key != NULL && !PyErr_Occurred()) {
         region = ask_pick(self, key, previous, args, nargsf, names);
     }
-    if (PyErr_Occurred()) {
-        swallow_error((PyObject *)self);
-    }
     Py_XDECREF(key);
-    return region;
+    return PyErr_Occurred() && !report_error() ? NULL : region;
 }
 
 static bool count_quickly(PyObject *counter, Arena *a, PyObject *env, PyObject *result);
 static bool count_step(PyObject *counter, PyObject *env, PyObject *result, uint64_t now, bool *called_out);
 
 /* Hooks after a call are overhead of ours: record their time in a region of ours, so that reports show it. */
-static void credit_hook(Recorder *rec)
+static bool credit_hook(Recorder *rec)
 {
     if (rec->hooks == NULL) {
         Callout saved = begin_callout(rec);
         PyObject *made = PyObject_CallFunction(rec->profile, "ss", HOOKS_NAME, "hotloop");
         rec->hooks = (Region *)made; /* the list of regions owns it */
         Py_XDECREF(made);
-        end_callout(rec, saved);
+        if (!end_callout(rec, saved)) {
+            return false;
+        }
     }
     Arena *a = arena_now(rec);
-    if (a != NULL && rec->hooks != NULL && !a->overflow) {
-        credit_time(rec, a, rec->hooks, now_ns(rec));
-    }
+    return a == NULL || rec->hooks == NULL || a->overflow || credit_time(rec, a, rec->hooks, now_ns(rec));
 }
 
 /* A step counter that did not call Python costs no more than a region and gets no call of its own. */
-static __attribute__((noinline)) void call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *result)
+static __attribute__((noinline)) bool call_slowly_after(Profiled *self, Arena *a, PyObject *first, PyObject *result)
 {
     bool went_well, called_out = true;
     if (Py_IS_TYPE(self->after, &StepCounterType)) { /* the call has just ended: reuse the time of its end */
@@ -181,34 +178,27 @@ static __attribute__((noinline)) void call_slowly_after(Profiled *self, Arena *a
         went_well = done != NULL;
         Py_XDECREF(done);
     }
-    if (!went_well) {
-        swallow_error(self->after);
-    }
-    if (called_out) {
-        credit_hook(self->recorder);
-    }
+    return (went_well || report_error()) && (!called_out || credit_hook(self->recorder));
 }
 
-static inline void call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
+/* False with an error set if that is the user's. */
+static inline bool call_after(Profiled *self, PyObject *const *args, size_t nargsf, PyObject *result)
 {
     PyObject *first = PyVectorcall_NARGS(nargsf) > 0 ? args[0] : Py_None;
     Arena *a = arena_now(self->recorder);
-    if (!(Py_IS_TYPE(self->after, &StepCounterType) && a != NULL && count_quickly(self->after, a, first, result))) {
-        call_slowly_after(self, a, first, result);
-    }
+    return (Py_IS_TYPE(self->after, &StepCounterType) && a != NULL && count_quickly(self->after, a, first, result)) ||
+           call_slowly_after(self, a, first, result);
 }
 
 /* Not inlined four times: instruction cache misses cost as much as data cache misses. */
-static __attribute__((noinline, hot)) void enter_wrapped(Recorder *rec, Region *region, Last *last, uint64_t *moment)
+static __attribute__((noinline, hot)) bool enter_wrapped(Recorder *rec, Region *region, Last *last, uint64_t *moment)
 {
-    enter(rec, region, last, moment);
+    return enter(rec, region, last, moment);
 }
 
-static __attribute__((noinline, hot)) void exit_wrapped(Recorder *rec, Region *region, uint64_t *moment)
+static __attribute__((noinline, hot)) bool exit_wrapped(Recorder *rec, Region *region, uint64_t *moment)
 {
-    if (LIKELY(rec->epoch != 0)) { /* it may have been stopped in the meantime */
-        leave(rec, region, moment);
-    }
+    return UNLIKELY(rec->epoch == 0) || leave(rec, region, moment); /* it may have been stopped in the meantime */
 }
 
 static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -230,32 +220,48 @@ static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject
     Region *region = self->region, *outer = self->outer;
     if (self->pick != NULL && !any_open(a, &self->never) && !any_open(a, &self->always)) {
         region = picked_region(self, args, nargsf, names);
+        if (region == NULL && PyErr_Occurred()) {
+            return NULL;
+        }
         if (region == NULL || rec->epoch != self->epoch) {
             return PyObject_Vectorcall(self->function, args, nargsf, names);
         }
-    } else if (self->otherwise != NULL && !is_chosen(self, a)) {
-        region = self->otherwise;
-        outer = self->otherwise_outer ? self->otherwise_outer : outer;
+    } else if (self->otherwise != NULL) {
+        int chosen = is_chosen(self, a);
+        if (chosen < 0) {
+            return NULL;
+        }
+        if (!chosen) {
+            region = self->otherwise;
+            outer = self->otherwise_outer ? self->otherwise_outer : outer;
+        }
     }
     bool has_outer = outer != NULL;
     if (has_outer && (is_open(rec, outer) || any_open(arena_now(rec), &self->no_outer_inside))) {
         outer = NULL;
     }
     uint64_t moment = 0;
-    if (outer != NULL) {
-        enter_wrapped(rec, outer, &outer->last, &moment);
+    if (outer != NULL && !enter_wrapped(rec, outer, &outer->last, &moment)) {
+        return NULL;
     }
+    PyObject *result = NULL;
+    bool good = true; /* no error of the user's in a slow path */
     if (LIKELY(rec->epoch == self->epoch)) { /* opening a part can fail */
-        enter_wrapped(rec, region, region == self->region ? &self->last : &region->last, &moment);
+        good = enter_wrapped(rec, region, region == self->region ? &self->last : &region->last, &moment);
     }
-    PyObject *result = PyObject_Vectorcall(self->function, args, nargsf, names);
-    moment = 0;
-    exit_wrapped(rec, region, &moment);
+    if (LIKELY(good)) {
+        result = PyObject_Vectorcall(self->function, args, nargsf, names);
+        moment = 0;
+        good = exit_wrapped(rec, region, &moment);
+    }
     if (outer != NULL) {
-        exit_wrapped(rec, outer, &moment);
+        good &= exit_wrapped(rec, outer, &moment);
     }
-    if (self->after != NULL && result != NULL && (outer != NULL || !has_outer)) {
-        call_after(self, args, nargsf, result);
+    if (self->after != NULL && result != NULL && LIKELY(good) && (outer != NULL || !has_outer)) {
+        good = call_after(self, args, nargsf, result);
+    }
+    if (UNLIKELY(!good)) {
+        Py_CLEAR(result);
     }
     return result;
 }

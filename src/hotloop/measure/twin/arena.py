@@ -1,10 +1,18 @@
-"""What one thread of the Python twin writes: its arena and the nodes of its tree."""
+"""What one thread of the Python twin writes: its arena and the nodes of its tree.
+
+Every change is prepared first and then made in one go, so that an exception of a signal handler leaves it
+made or not made, never half: Python runs handlers at calls and at the end of a loop's body, but not between
+plain assignments. Where many values are written, one call of `write_all` does it.
+"""
 
 from __future__ import annotations
 
 import struct
 import threading
 import time
+from collections import deque
+from collections.abc import Iterable
+from operator import setitem
 from typing import TYPE_CHECKING, Any
 
 from hotloop.capture import layout
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 ARENA_AT = {name: at // 8 for name, at in layout.offsets("ARENA").items()}
 SEQ, LAST, DEPTH = ARENA_AT["seq"], ARENA_AT["last_ns"], ARENA_AT["depth"]
 STACK, COUNTS = ARENA_AT["stack"], ARENA_AT["state"]
+WINDOW_COUNT = ARENA_AT["window_count"]  # and, in the upper half of the word, the folded threads
+LOWER_HALF = 0xFFFFFFFF
 FRAME_WORDS = layout.item_bytes("FRAME") // 8
 WINDOWS_AT = layout.offsets("ARENA")["windows"]
 WINDOW_BYTES = layout.item_bytes("WINDOW")
@@ -29,6 +39,7 @@ NODES_AT = layout.offsets("NODES")
 # Readers may look at any time, and `pack_into` clears the bytes before it writes them. What they must not see
 # half written is packed first and then copied into place.
 HOT = struct.Struct("<6Qd")  # calls .. squares
+FRAME = struct.Struct("<IIQ")
 NODE_WINDOW = struct.Struct("<3Q")
 NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
 BUCKET_WORDS = layout.BUCKETS
@@ -47,6 +58,7 @@ class Node:
         "children",
         "first",
         "floats",
+        "frame_word",
         "hot",
         "index",
         "least",
@@ -68,6 +80,7 @@ class Node:
         self.parent = parent
         self.region = region
         self.children: dict[Region, Node] = {}
+        self.frame_word = number | (region.number << 32 if region is not None else 0)  # in the stack
         self.bytes_view = section
         self.start = NODES_AT["nodes"] + slot * NODE_BYTES
         self.hot = slice(self.start + NODE_AT["calls"], self.start + NODE_AT["calls"] + HOT.size)
@@ -111,6 +124,30 @@ class Node:
             self.squares,
         )
 
+    def count(self, duration: int, own: int = 0) -> None:
+        """Count one completed call, and time of its own."""
+        if self.calls:
+            least, most, first = min(self.least, duration), max(self.most, duration), self.first
+            squares = self.squares + float(duration - first) ** 2
+        else:
+            least = most = first = duration
+            squares = 0.0
+        bucket = self.bucket_word + layout.bucket_of(duration)
+        words, at = self.words, self.own_word
+        # Plain assignments from here on.
+        self.calls = words[at - 2] = self.calls + 1
+        self.total = words[at - 1] = self.total + duration
+        self.own = words[at] = self.own + own
+        self.least = words[at + 1] = least
+        self.most = words[at + 2] = most
+        self.first = words[at + 3] = first
+        self.squares = self.floats[at + 4] = squares
+        words[bucket] += 1
+
+    def flag(self, flag: int) -> None:
+        """Set a flag."""
+        self.write("flags", self.read("flags", "<I") | flag, "<I")
+
     def read(self, field: str, code: str = "<Q") -> Any:
         """Read one of the fields that seldom change."""
         return struct.unpack_from(code, self.bytes_view, self.at(field))[0]
@@ -133,9 +170,9 @@ class Arena:
         "event_count",
         "events",
         "frames",
-        "interval",
         "last",
         "last_outermost",
+        "limit",
         "native_id",
         "nodes",
         "number",
@@ -148,7 +185,6 @@ class Arena:
         "seq",
         "state",
         "view",
-        "window_count",
         "words",
     )
 
@@ -164,8 +200,7 @@ class Arena:
         self.nodes: list[Node] = []
         self.events: memoryview | None = None
         self.reset(now, state)
-        self.add_node(None, None)
-        self.open = [self.nodes[0]]
+        self.open[0] = self.add_node(None, None)
         self.publish()
 
     def reset(self, now: int, state: int) -> None:
@@ -174,21 +209,26 @@ class Arena:
         self.epoch = self.recorder.epoch
         self.busy = False  # true while the thread is writing
         self.state = state
-        self.depth = self.overflow = self.window_count = self.event_count = 0
+        self.depth = self.overflow = self.event_count = 0
+        self.limit = layout.MAX_DEPTH  # depth at which calls are no longer recorded; less after a failure
         self.last_outermost: Region | None = None  # ended last at depth 0, to name the gap after it
-        self.frames: list[tuple[Node, Region, int]] = []
-        self.open = self.nodes[:1]
-        self.interval = layout.FIRST_WINDOW_NS
+        # Of the open regions, `depth` of them: node, region, start, and where it was entered.
+        self.frames: list[Any] = [None] * layout.MAX_DEPTH
+        self.open: list[Any] = [
+            *self.nodes[:1],
+            *[None] * (layout.MAX_DEPTH + 1),
+        ]  # the root, then their nodes
         self.last = now
         self.cpu_start = time.thread_time_ns()
-        self.due = now + self.interval
+        self.due = now + layout.FIRST_WINDOW_NS
         self.progress: list[Any] = [0, 0, 0, 0.0, 0, 0.0, 0, 0.0, 0]
         self.words[ARENA_AT["start_ns"]] = now
         self.words[LAST] = now
         for field in ("folded_wall_ns", "folded_cpu_ns", "cpu_ns", "event_count"):
             self.words[ARENA_AT[field]] = 0
         self.native_id = self.words[ARENA_AT["native_id"]] = threading.get_native_id()
-        self.words[ARENA_AT["window_interval_ns"]] = self.interval
+        self.words[ARENA_AT["window_interval_ns"]] = layout.FIRST_WINDOW_NS
+        self.words[WINDOW_COUNT] = 0
         folded = state == layout.ARENA_FOLDED
         name = b"ended threads" if folded else thread.name.encode("utf-8", "replace")[:63]
         at = layout.offsets("ARENA")["thread_name"]
@@ -197,13 +237,10 @@ class Arena:
         for node in self.nodes:
             node.clear()
 
-    def publish(self, folded_threads: int | None = None) -> None:
+    def publish(self) -> None:
         """Write the counts that readers begin with."""
-        if folded_threads is None:
-            folded_threads = self.words[ARENA_AT["window_count"]] >> 32
         self.words[COUNTS] = self.state | len(self.nodes) << 32
         self.words[DEPTH] = self.depth | self.overflow << 32
-        self.words[ARENA_AT["window_count"]] = self.window_count | folded_threads << 32
 
     def begin(self) -> None:
         """Mark the beginning of an update, for readers."""
@@ -211,8 +248,14 @@ class Arena:
 
     def end(self) -> None:
         """Mark the end of an update."""
+        self.seq = self.words[SEQ] = self.seq + 2
+
+    def write_all(self, items: Iterable[tuple[Any, Any, Any]]) -> None:
+        """Write (memory, place, value) of each, as one update for readers."""
+        writes = [(self.words, SEQ, self.seq + 1), *items, (self.words, SEQ, self.seq + 2)]
+        columns = map(setitem, *zip(*writes, strict=True))
         self.seq += 2
-        self.words[SEQ] = self.seq
+        deque(columns, 0)  # empties the iterator in one call, so that no signal handler runs in between
 
     def add_node(self, parent: Node | None, region: Region | None) -> Node:
         """Add a node; readers see it once it is complete."""
@@ -223,8 +266,11 @@ class Arena:
             else self.nodes[-1].bytes_view
         )
         node = Node(number, parent, region, section)
-        self.nodes.append(node)
-        self.words[COUNTS] = self.state | len(self.nodes) << 32
+        # Plain assignments from here on.
+        self.nodes[number:] = (node,)
+        self.words[COUNTS] = self.state | (number + 1) << 32
+        if parent is not None and region is not None:
+            parent.children[region] = node
         return node
 
     def child(self, parent: Node, region: Region) -> Node:
@@ -238,59 +284,65 @@ class Arena:
 
     def settle(self, now: int) -> None:
         """Credit the time since the last event to the node on top."""
-        top = self.open[-1]
+        top = self.open[self.depth]
+        words = self.words
+        words[SEQ] = self.seq + 1
+        top.own = top.words[top.own_word] = top.own + now - self.last
+        self.last = words[LAST] = now
+        self.seq = words[SEQ] = self.seq + 2
+
+    def credit(self, node: Node, now: int) -> None:
+        """Turn the time since the last event into a completed call of `node`."""
+        duration = now - self.last
         self.begin()
-        top.own += now - self.last
-        top.save()
+        node.count(duration, duration)
         self.last = self.words[LAST] = now
-        self.end()
+        self.seq = self.words[SEQ] = self.seq + 2
+
+    def begin_unrecorded(self) -> None:
+        """A call too deep to be recorded, or with no memory for its node; its end must be ignored, too."""
+        top = self.open[self.depth]
+        at = top.at("unrecorded_calls") // 8
+        self.limit = self.depth  # what it calls is ignored as well, so that ends match beginnings
+        self.overflow += 1
+        self.words[DEPTH] = self.depth | self.overflow << 32
+        top.words[at] += 1
+
+    def end_unrecorded(self) -> None:
+        self.overflow -= 1
+        self.words[DEPTH] = self.depth | self.overflow << 32
+        if not self.overflow:
+            self.limit = layout.MAX_DEPTH
 
     def close_out_of_order(self, region: Region, now: int) -> None:
         """End the nearest open call of `region` below the top; those above it move down."""
-        for position in range(self.depth - 1, -1, -1):
+        depth = self.depth
+        for position in range(depth - 1, -1, -1):
             if self.frames[position][1] is region:
                 break
         else:
             return  # begun before the recording or before a fork
+        node, start = self.frames[position][0], self.frames[position][2]
+        node.flag(layout.NODE_OUT_OF_ORDER)
+        moved, opened, stack = [], [], b""
+        parent = self.open[position]
+        for frame in self.frames[position + 1 : depth]:
+            parent = self.recorder.safely(self.child, parent, frame[1], otherwise=frame[0])
+            parent.flag(layout.NODE_OUT_OF_ORDER)
+            opened.append(parent)
+            moved.append((parent, *frame[1:]))
+            stack += FRAME.pack(parent.index, frame[1].number, frame[2])
+        at = 8 * (STACK + position * FRAME_WORDS)
         self.settle(now)
         self.begin()
-        node, _, start = self.frames.pop(position)
-        self.finish(node, start, now)
-        node.write("flags", layout.NODE_OUT_OF_ORDER, "<I")
-        self.depth -= 1
-        del self.open[position + 1 :]
-        for place in range(position, self.depth):
-            _, moved, start = self.frames[place]
-            below = self.child(self.open[-1], moved)
-            below.write("flags", layout.NODE_OUT_OF_ORDER, "<I")
-            self.frames[place] = (below, moved, start)
-            self.open.append(below)
-            self.save_frame(place)
+        node.count(now - start)
+        # Plain assignments from here on.
+        self.frames[position : depth - 1] = moved
+        self.open[position + 1 : depth] = opened
+        self.depth = depth - 1
+        self.view[at : at + len(stack)] = stack
         self.words[DEPTH] = self.depth | self.overflow << 32
-        self.end()
-
-    def finish(self, node: Node, start: int, now: int) -> None:
-        """Count one completed call; the caller has settled its own time."""
-        duration = now - start
-        if node.calls:
-            if duration < node.least:
-                node.least = duration
-            if duration > node.most:
-                node.most = duration
-            node.squares += float(duration - node.first) ** 2
-        else:
-            node.least = node.most = node.first = duration
-        node.calls += 1
-        node.total += duration
-        node.save()
-        node.words[node.bucket_word + layout.bucket_of(duration)] += 1
-
-    def save_frame(self, place: int) -> None:
-        """Write one frame of the stack of open regions."""
-        node, region, start = self.frames[place]
-        at = STACK + place * FRAME_WORDS
-        self.words[at] = node.index | region.number << 32
-        self.words[at + 1] = start
+        self.seq = self.words[SEQ] = self.seq + 2
 
     def record_event(self, node: Node, start: int, now: int) -> None:
         """Add a completed call to the ring buffer of the timeline."""
@@ -298,53 +350,47 @@ class Arena:
             self.events = self.part.add_section("events", self.number)
         at = self.event_count % layout.EVENTS_PER_SECTION * EVENT.size
         EVENT.pack_into(self.events, at, node.index, 0, start, now - start)
-        self.event_count += 1
-        self.words[ARENA_AT["event_count"]] = self.event_count
+        self.event_count = self.words[ARENA_AT["event_count"]] = self.event_count + 1
 
     # -- windows ---------------------------------------------------------------------------------
 
     def take_window(self, now: int) -> None:
         """Take a snapshot of every node and counter; when full, first drop every second window."""
         cpu = time.thread_time_ns()
-        self.begin()
-        if self.window_count == layout.MAX_WINDOWS:
-            self.thin_windows()
-        at = WINDOWS_AT + self.window_count * WINDOW_BYTES
+        counts, interval = self.words[WINDOW_COUNT], self.words[ARENA_AT["window_interval_ns"]]
+        number, items = counts & LOWER_HALF, []
+        if number == layout.MAX_WINDOWS:
+            number, interval = number // 2, interval * 2
+            items = self._thinned()
         cpu_ns = cpu - self.cpu_start if self.state == layout.ARENA_LIVE else 0
-        self.words[ARENA_AT["cpu_ns"]] = cpu_ns
-        struct.pack_into("<4Q", self.view, at, now, time.time_ns(), cpu_ns, self.part.get("rss_bytes"))
-        PROGRESS.pack_into(self.view, at + 32, *self.progress)
+        row = struct.pack("<4Q", now, time.time_ns(), cpu_ns, self.part.get("rss_bytes"))
+        row += PROGRESS.pack(*self.progress)
+        at = WINDOWS_AT + number * WINDOW_BYTES
+        items.append((self.view, slice(at, at + WINDOW_BYTES), row))
+        open_ns: dict[Node, int] = {}
+        for node, _, start, *_ in self.frames[: self.depth]:
+            open_ns[node] = open_ns.get(node, 0) + now - start
         for node in self.nodes:
-            slot = node.window_at + self.window_count * NODE_WINDOW.size
-            NODE_WINDOW.pack_into(node.bytes_view, slot, node.calls, node.total, node.own)
-        for node, _, start in self.frames:
-            slot = node.window_at + self.window_count * NODE_WINDOW.size + 8
-            total = struct.unpack_from("<Q", node.bytes_view, slot)[0]
-            struct.pack_into("<Q", node.bytes_view, slot, total + now - start)
-        self.window_count += 1
-        self.publish()
-        self.end()
+            at = node.window_at + number * NODE_WINDOW.size
+            figures = NODE_WINDOW.pack(node.calls, node.total + open_ns.get(node, 0), node.own)
+            items.append((node.bytes_view, slice(at, at + NODE_WINDOW.size), figures))
+        items.append((self.words, ARENA_AT["cpu_ns"], cpu_ns))
+        items.append((self.words, ARENA_AT["window_interval_ns"], interval))
+        items.append((self.words, WINDOW_COUNT, number + 1 | counts & ~LOWER_HALF))
+        self.write_all(items)
         # CPU time, not wall time: on a busy machine the thread may lose its core here for milliseconds.
         cost = time.thread_time_ns() - cpu if self.recorder.clock is None else 0
-        self.due = now + max(self.interval, 1000 * cost)
+        self.due = now + max(interval, 1000 * cost)
 
-    def thin_windows(self) -> None:
-        """Keep the later window of each pair and double the interval."""
-        half = layout.MAX_WINDOWS // 2
-        for to in range(half):
-            source = 2 * to + 1
-            self._move(self.view, WINDOWS_AT, WINDOW_BYTES, source, to)
-            for node in self.nodes:
-                self._move(node.bytes_view, node.window_at, NODE_WINDOW.size, source, to)
-        self.window_count = half
-        self.interval *= 2
-        self.words[ARENA_AT["window_interval_ns"]] = self.interval
-
-    @staticmethod
-    def _move(view: memoryview, base: int, size: int, source: int, to: int) -> None:
-        view[base + to * size : base + (to + 1) * size] = view[
-            base + source * size : base + (source + 1) * size
-        ]
+    def _thinned(self) -> list[tuple[Any, Any, Any]]:
+        """What to write to keep the later window of each pair."""
+        columns = [(self.view, WINDOWS_AT, WINDOW_BYTES)]
+        columns += [(node.bytes_view, node.window_at, NODE_WINDOW.size) for node in self.nodes]
+        items: list[tuple[Any, Any, Any]] = []
+        for view, base, size in columns:
+            odd = [view[base + at * size : base + (at + 1) * size] for at in range(1, layout.MAX_WINDOWS, 2)]
+            items.append((view, slice(base, base + len(odd) * size), b"".join(odd)))
+        return items
 
 
 def add_node(into: Node, other: Node) -> None:
@@ -375,6 +421,7 @@ def add_node(into: Node, other: Node) -> None:
         ("device_growth_bytes", "<q"),
         ("rss_growth_bytes", "<q"),
         ("rss_samples", "<Q"),
+        ("unrecorded_calls", "<Q"),
     ):
         into.write(field, into.read(field, code) + other.read(field, code), code)
     for field in ("device_peak_bytes", "rss_peak_bytes"):

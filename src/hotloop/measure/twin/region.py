@@ -1,6 +1,8 @@
 """A region of the Python twin: entering it, leaving it, wrapping functions in it.
 
-`compiled/hot_path.h`, `region.h` and `wrap.h` are the same in C.
+`compiled/hot_path.h`, `region.h` and `wrap.h` are the same in C. One thing C can do and Python cannot: a
+signal handler may raise when `__exit__` is called, before its first line. The region then stays open, and is
+closed when the same `with` statement is entered again.
 """
 
 from __future__ import annotations
@@ -8,8 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from math import isfinite
+from opcode import opmap
+from sys import _getframe
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hotloop._util.interrupts import is_users, report_own
 from hotloop.capture import layout
 from hotloop.measure.core_shared import RECORD_GAPS, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
@@ -17,10 +24,17 @@ from hotloop.measure.twin import call_path
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
 
 if TYPE_CHECKING:
+    from hotloop.measure.twin.arena import Node
     from hotloop.measure.twin.recorder import Recorder
 
 MAX_SET = 7  # regions in each set of `wrap`
+BEFORE_WITH = opmap.get("BEFORE_WITH")  # None in versions of Python that have another instruction
 ASK_EVERY = 256  # calls: a settled answer of `pick` is checked now and then
+
+
+def is_with(frame: FrameType) -> bool:
+    """Whether a `with` statement of that frame is entering something. Such a frame lives until the exit."""
+    return frame.f_code.co_code[frame.f_lasti] == BEFORE_WITH
 
 
 class Region:
@@ -43,96 +57,89 @@ class Region:
         recorder = self.recorder
         if not recorder.epoch:
             return self
-        arena = getattr(recorder.local, "arena", None)
+        try:
+            arena = recorder.local.arena
+        except AttributeError:
+            arena = None
         if arena is None or arena.epoch != recorder.epoch:
             arena = recorder.attach()
             if arena is None:
                 return self
         if arena.busy:
             return self  # a finalizer or signal handler, in the middle of our bookkeeping
-        if arena.depth == layout.MAX_DEPTH:
-            arena.overflow += 1
-            return self
+        caller = _getframe(1)
+        place = id(caller), caller.f_lasti
+        depth = arena.depth
+        top = arena.open[depth]
+        if top.region is self and arena.frames[depth - 1][3] == place and is_with(caller):
+            self._leave_lost(top)
+            depth = arena.depth
+            top = arena.open[depth]
         arena.busy = True
         try:
+            if depth >= arena.limit:
+                arena.begin_unrecorded()
+                return self
+            node = top.children.get(self) or recorder.safely(arena.child, top, self)
+            if node is None:
+                arena.begin_unrecorded()
+                return self
             if self.device and recorder.device is not None:
-                recorder.device.enter()
-            top = arena.open[-1]
-            node = top.children.get(self) or arena.child(top, self)
+                recorder.safely(recorder.device.enter, depth)
             now = recorder.now()
-            if recorder.flags & RECORD_GAPS and not arena.depth and arena.last_outermost is not None:
-                recorder.credit_gap(arena, arena.last_outermost, self, now)
+            if recorder.flags & RECORD_GAPS and not depth and arena.last_outermost is not None:
+                recorder.safely(recorder.credit_gap, arena, arena.last_outermost, self, now)
             words = arena.words
+            at = STACK + depth * FRAME_WORDS
+            # Plain assignments from here on: all or nothing, whatever a signal handler does.
             words[SEQ] = arena.seq + 1
-            top.own += now - arena.last
-            top.words[top.own_word] = top.own
-            at = STACK + arena.depth * FRAME_WORDS
-            words[at] = node.index | self.number << 32
+            top.own = top.words[top.own_word] = top.own + now - arena.last
+            words[at] = node.frame_word
             words[at + 1] = now
-            arena.frames.append((node, self, now))
-            arena.open.append(node)
-            arena.depth += 1
-            words[DEPTH] = arena.depth
+            arena.frames[depth] = (node, self, now, place)
+            depth += 1
+            arena.open[depth] = node
+            arena.depth = words[DEPTH] = depth
             arena.last = words[LAST] = now
-            arena.seq += 2
-            words[SEQ] = arena.seq
-        except BaseException:  # Ctrl-C in the middle: an odd number shows readers that an event is uncertain
-            arena.seq |= 1
-            raise
+            arena.seq = words[SEQ] = arena.seq + 2
         finally:
             arena.busy = False
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        recorder = self.recorder
-        if not recorder.epoch:
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        if not self.recorder.epoch:
             return
+        try:
+            more = self._leave()
+        except BaseException as interrupt:
+            self._leave_after(interrupt)
+            return
+        if more is not None:
+            self._after_leaving(*more)
+
+    def _leave(self) -> tuple[Arena, Node | None, int, int] | None:
+        """Close the region, or raise before anything is done. Returns None if nothing else is to be done."""
+        recorder = self.recorder
         now = recorder.now()
         try:
-            arena = recorder.local.arena
+            arena: Arena = recorder.local.arena
         except AttributeError:
-            return  # this thread has entered nothing
+            return None  # this thread has entered nothing
         if arena.epoch != recorder.epoch or arena.busy:
-            return  # begun before the recording, before a fork, or in the middle of our bookkeeping
+            return None  # begun before the recording, before a fork, or in the middle of our bookkeeping
         if arena.overflow:
-            arena.overflow -= 1
-            return
-        arena.busy = True
-        try:
-            if not arena.depth or arena.frames[-1][1] is not self:
-                arena.close_out_of_order(self, now)
-            else:
-                self._close_innermost(arena, now)
-        except BaseException:  # as in __enter__
-            arena.seq |= 1
-            raise
-        finally:
-            arena.busy = False
-        if now >= arena.due:
-            recorder.window(arena, now)
-
-    def _close_innermost(self, arena: Arena, now: int) -> None:
-        recorder = self.recorder
-        words = arena.words
-        node, _, start = arena.frames.pop()
-        arena.open.pop()
-        words[SEQ] = arena.seq + 1
-        node.own += now - arena.last
+            arena.end_unrecorded()
+            return None
+        depth = arena.depth - 1
+        if depth < 0 or arena.frames[depth][1] is not self:
+            arena.busy = True
+            try:
+                recorder.safely(arena.close_out_of_order, self, now)
+            finally:
+                arena.busy = False
+            return (arena, None, now, now) if now >= arena.due else None
+        node, _, start, _ = arena.frames[depth]
         duration = now - start
-        figures, own = node.words, node.own_word  # calls, total and own time are neighbours
-        if node.calls:
-            if duration < node.least:
-                node.least = figures[own + 1] = duration
-            if duration > node.most:
-                node.most = figures[own + 2] = duration
-            away = duration - node.first
-            node.squares = node.floats[own + 4] = node.squares + float(away * away)
-        else:
-            node.least = node.most = node.first = duration
-            figures[own + 1] = figures[own + 2] = figures[own + 3] = duration
-        node.calls = figures[own - 2] = node.calls + 1
-        node.total = figures[own - 1] = node.total + duration
-        figures[own] = node.own
         if duration >= 16:
             octave = duration.bit_length() - 1
             bucket = octave * 4 - OCTAVE_BASE + ((duration >> (octave - 2)) & 3)
@@ -140,19 +147,67 @@ class Region:
                 bucket = LAST_BUCKET
         else:
             bucket = 0
+        words = arena.words
+        figures, own = node.words, node.own_word  # calls, total and own time are neighbours
+        # Plain assignments from here on, as in __enter__.
+        words[SEQ] = arena.seq + 1
+        if node.calls:
+            if duration < node.least:
+                node.least = figures[own + 1] = duration
+            if duration > node.most:
+                node.most = figures[own + 2] = duration
+            away = duration - node.first
+            node.squares = node.floats[own + 4] = node.squares + away * away * 1.0
+        else:
+            node.least = node.most = node.first = duration
+            figures[own + 1] = figures[own + 2] = figures[own + 3] = duration
+        node.calls = figures[own - 2] = node.calls + 1
+        node.total = figures[own - 1] = node.total + duration
+        node.own = figures[own] = node.own + now - arena.last
         figures[node.bucket_word + bucket] += 1
-        arena.depth -= 1
-        words[DEPTH] = arena.depth
+        arena.depth = words[DEPTH] = depth
         arena.last = words[LAST] = now
-        arena.seq += 2
-        words[SEQ] = arena.seq
-        if recorder.flags:
-            if recorder.flags & RECORD_TIMELINE:
-                arena.record_event(node, start, now)
-            if not arena.depth:
-                arena.last_outermost = self
-        if self.device and recorder.device is not None:
-            recorder.device.exit(node)
+        arena.seq = words[SEQ] = arena.seq + 2
+        if recorder.flags and not depth:
+            arena.last_outermost = self
+        if now >= arena.due or recorder.flags or (self.device and recorder.device is not None):
+            return arena, node, start, now
+        return None
+
+    def _leave_after(self, error: BaseException) -> None:
+        """Leave the region although something was raised before that; raise it if it is the user's."""
+        users = False
+        for _ in range(99):  # signals may come again and again
+            try:
+                users = is_users(error)
+                if users:
+                    self._leave()
+                break
+            except BaseException as another:
+                error = another
+        if users or not isinstance(error, Exception):
+            raise error
+        report_own(error)
+
+    def _after_leaving(self, arena: Arena, node: Node | None, start: int, now: int) -> None:
+        """The timeline, the device, and the window if it is due."""
+        recorder = self.recorder
+        if node is not None:
+            arena.busy = True
+            try:
+                if recorder.flags & RECORD_TIMELINE:
+                    recorder.safely(arena.record_event, node, start, now)
+                if self.device and recorder.device is not None:
+                    recorder.safely(recorder.device.exit, node, arena.depth)
+            finally:
+                arena.busy = False
+        if now >= arena.due:
+            recorder.window(arena, now)
+
+    def _leave_lost(self, node: Node) -> None:
+        """Leave the region, whose `__exit__` was cut off when it was entered last."""
+        node.flag(layout.NODE_OUT_OF_ORDER)
+        self._leave()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Use as a decorator: every call of `function` becomes a call of this region."""
@@ -164,7 +219,7 @@ class Region:
         arena = getattr(recorder.local, "arena", None)
         if not recorder.epoch or arena is None or arena.epoch != recorder.epoch:
             return False
-        return any(region is self for _, region, _ in arena.frames)
+        return any(frame[1] is self for frame in arena.frames[: arena.depth])
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
         """For gc.callbacks: full collections on recorded threads become calls of this region."""
@@ -225,11 +280,9 @@ class Region:
                 return False
             if any(region.is_open() for region in always):
                 return True
-            try:
-                return all(question() for question in questions)
-            except Exception:  # must not reach the caller of `function`
-                sys.excepthook(*sys.exc_info())
-                return True
+            return bool(
+                self.recorder.safely(lambda: all(question() for question in questions), otherwise=True)
+            )
 
         known: dict[int, Region] = {} if settled is None else settled
         lookups = 0
@@ -243,8 +296,10 @@ class Region:
                 return known[path]
             try:
                 return pick(path, previous, *args, **kwargs) if pick is not None else self
-            except Exception:  # as above
-                sys.excepthook(*sys.exc_info())
+            except Exception as error:
+                if is_users(error):
+                    raise
+                report_own(error)
                 return self
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -264,12 +319,9 @@ class Region:
             with around or nullcontext(), region:
                 result = function(*args, **kwargs)
             if after is not None and (around is not None or not has_outer):
-                try:
-                    after(args[0] if args else None, result)
-                except Exception:  # `function` succeeded, and its caller must get the result
-                    sys.excepthook(*sys.exc_info())
+                self.recorder.safely(after, args[0] if args else None, result)
                 if getattr(after, "called_out", True):
-                    self.recorder.credit_hook()
+                    self.recorder.safely(self.recorder.credit_hook)
             return result
 
         return wrapped
@@ -280,10 +332,14 @@ class Region:
         arena = getattr(recorder.local, "arena", None)
         if not recorder.epoch or arena is None or arena.epoch != recorder.epoch:
             return
-        for node, region, _ in reversed(arena.frames):
+        for node, region, *_ in reversed(arena.frames[: arena.depth]):
             if region is self:
-                arena.begin()
-                node.write("bytes", node.read("bytes", "<d") + bytes, "<d")
-                node.write("flops", node.read("flops", "<d") + flops, "<d")
-                arena.end()
+                items = []
+                for field, value in (("bytes", bytes), ("flops", flops)):
+                    total = node.read(field, "<d") + value
+                    if isfinite(total):
+                        items.append((node.floats, node.at(field) // 8, total))
+                    else:  # one inf or nan would hide all other calls: it is left out, and readers are told
+                        node.flag(layout.NODE_ODD_FIGURES)
+                arena.write_all(items)
                 return

@@ -7,10 +7,10 @@ knows no library; results it cannot read go to `on_unknown`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hotloop._util.interrupts import is_users, report_own
 from hotloop.measure.twin import call_path
 
 if TYPE_CHECKING:
@@ -191,8 +191,10 @@ class StepCounter:
         try:
             answer = False if self._resets_cost_a_step is None else self._resets_cost_a_step(env)
             return None if answer is None else bool(answer)
-        except Exception:  # reported; training must go on
-            sys.excepthook(*sys.exc_info())
+        except Exception as error:
+            if is_users(error):
+                raise
+            report_own(error)
             return False
 
     def _ask_episode_sums(self, env: Any, result: Any, rows: list[int]) -> tuple[float, float] | None:
@@ -200,8 +202,10 @@ class StepCounter:
         try:
             sums = self._episode_sums(env, result, rows) if self._episode_sums is not None else None
             return None if sums is None else (float(sums[0]), float(sums[1]))
-        except Exception:  # as above
-            sys.excepthook(*sys.exc_info())
+        except Exception as error:
+            if is_users(error):
+                raise
+            report_own(error)
             return None
 
 
