@@ -185,6 +185,15 @@ class _BatchContexts:
         self._open = nullcontext()
 
 
+def _ppo_settings(config: Petri) -> dict[str, Any]:
+    """Settings that our PPO and MaskablePPO take under the same name."""
+    names = (
+        "n_steps", "n_epochs", "batch_size", "learning_rate", "gamma", "gae_lambda", "clip_range", "ent_coef",
+        "vf_coef", "max_grad_norm",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}
+
+
 def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatch) -> Outcome:
     from hotloop.rl.train.make_envs import compile_kernels
     from hotloop.rl.train.ppo import PPOConfig, train
@@ -194,22 +203,13 @@ def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatc
         total_timesteps=config.all_batches * config.samples,
         seed=config.seed,
         n_envs=config.n_envs,
-        n_steps=config.n_steps,
-        n_epochs=config.n_epochs,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        clip_range=config.clip_range,
-        ent_coef=config.ent_coef,
-        vf_coef=config.vf_coef,
-        max_grad_norm=config.max_grad_norm,
         net_arch=config.net_arch,
         learner=config.learner,
         checkpoint=config.checkpoint,
         resume=config.resume,
         tensorboard_log=config.tensorboard_log,
         quiet=quiet,
+        **_ppo_settings(config),
     )
     contexts = _BatchContexts(around, config.all_batches)
     try:
@@ -249,18 +249,9 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
     model = MaskablePPO(
         "MlpPolicy",
         DummyVecEnv([make] * config.n_envs),
-        n_steps=config.n_steps,
-        batch_size=config.batch_size,
-        n_epochs=config.n_epochs,
-        learning_rate=config.learning_rate,
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        clip_range=config.clip_range,
-        ent_coef=config.ent_coef,
-        vf_coef=config.vf_coef,
-        max_grad_norm=config.max_grad_norm,
         policy_kwargs={"net_arch": {"pi": sizes, "vf": sizes}, "activation_fn": torch.nn.Tanh},
         seed=config.seed,
+        **_ppo_settings(config),
     )
     with torch_threads(1):
         began_s = time.perf_counter()
