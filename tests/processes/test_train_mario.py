@@ -226,6 +226,8 @@ def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
     monitor = Monitor(stream=quiet, quiet=True)
     monitor.epoch(EPOCH, pipeline())
     assert not monitor.due and not quiet.getvalue()
+    monitor.line("collector 1 was restarted")  # a problem, which --json must not hide until the end
+    assert quiet.getvalue() == "collector 1 was restarted\n"
 
 
 # ---- the workload

@@ -29,6 +29,7 @@ from hotloop.rl.collect.experts import (
 )
 from hotloop.rl.envs.track.expert import expert_actions
 from hotloop.rl.workloads.stage_report import StageBar, StageReport, report_lines, split, table
+from tests.edited import edit_json
 
 SHORT = {"max_episode_steps": 40}  # laps take 1,900 steps
 
@@ -237,3 +238,70 @@ def test_the_split_adds_up_and_is_listed_largest_first() -> None:
         "  said",
     ]
     assert table(("way", "rate"), [("a", 5), ("long", 1234)]) == ["way   rate", "a        5", "long  1234"]
+
+
+# ---- files of another kind, and what they say of themselves
+
+
+def written(folder: Path) -> DemonstrationStore:
+    """One episode of five steps."""
+    store, no = store_in(folder), np.zeros(5, dtype=np.bool_)
+    seen, done = np.ones((6, 8), dtype=np.float32), np.ones((5, 2), dtype=np.float32)
+    store.write(0, Episode(seen, done, np.ones(5), no, no))
+    return store
+
+
+def rewritten(file: Path, name: str, header: str) -> None:
+    """The same file with another header of one array; the CRC of the archive fits."""
+    with zipfile.ZipFile(file) as archive:
+        members = {one: archive.read(one) for one in archive.namelist()}
+    data = members[f"{name}.npy"]
+    begin, end = data.index(b"{"), data.index(b"\n")
+    members[f"{name}.npy"] = data[:begin] + header.encode().ljust(end - begin) + data[end:]
+    with zipfile.ZipFile(file, "w") as archive:
+        for one, content in members.items():
+            archive.writestr(one, content)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (), }",
+        "{'descr': 'nonsense', 'fortran_order': False, 'shape': (1,), }",
+        "__import__('os')",
+    ],
+)
+def test_a_header_that_lies_is_one_sentence(tmp_path: Path, header: str) -> None:
+    store = written(tmp_path)
+    rewritten(store.file(0), "actions", header)
+    with pytest.raises(DemonstrationError, match="is truncated or damaged"):
+        store.load()
+
+
+def test_every_flipped_bit_of_an_array_is_noticed(tmp_path: Path) -> None:
+    store = written(tmp_path)
+    whole = store.file(0).read_bytes()
+    at = whole.index(b"\x93NUMPY")
+    for bit in range(0, 8 * 320, 37):
+        data = bytearray(whole)
+        data[at + bit // 8] ^= 1 << bit % 8
+        store.file(0).write_bytes(data)
+        with pytest.raises(DemonstrationError):
+            store.read(0)
+
+
+def test_a_schema_of_a_wrong_type_and_files_that_are_none(tmp_path: Path) -> None:
+    store = written(tmp_path)
+    edit_json(tmp_path / "schema.json", {"arrays": {"actions": {"dtype": 3, "shape": ["steps"]}}})
+    with pytest.raises(DemonstrationError, match=r"schema\.json\.arrays\.actions\.dtype is 3, not text"):
+        store.load()
+    store = written(tmp_path)
+    store.file(0).unlink()
+    os.mkfifo(store.file(0))
+    with pytest.raises(DemonstrationError, match="is a FIFO"):
+        store.load()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DemonstrationError, match="cannot be written"):
+        DemonstrationStore(tmp_path / "file").begin({}, resume=False)

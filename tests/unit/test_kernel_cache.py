@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import pickle
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from numba import types
@@ -16,6 +18,7 @@ from numba.core.dispatcher import Dispatcher
 
 import hotloop.rl
 from hotloop.rl.envs import compiled
+from hotloop.rl.envs.kernel_cache import KernelCache
 from hotloop.rl.envs.kernel_cache_key import describe_kernel, describe_type, kernel_cache_key
 
 HOME = Path(compiled.__file__).parents[3]
@@ -246,3 +249,18 @@ def test_a_strict_kernel_stays_strict_when_a_fast_one_calls_it_first() -> None:
 
     assert caller(1e16, 1.0) == (1e16 + 1.0) - 1e16 == 0.0
     assert plus_and_minus(1e16, 1.0) == 0.0
+
+
+def test_damaged_machine_code_is_compiled_again_and_never_run(tmp_path: Path) -> None:
+    cache = object.__new__(KernelCache)
+    cache._impl = SimpleNamespace(rebuild=lambda context, reduced: reduced)
+    content, file = pickle.dumps(("code", 3)), tmp_path / "kernel.nbc"
+    whole = content + hashlib.sha256(content).digest()
+    file.write_bytes(whole)
+    assert cache._load(file, None) == ("code", 3)
+    for at in range(len(whole)):
+        file.write_bytes(bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]))
+        assert cache._load(file, None) is None
+    file.write_bytes(content)  # by hotloop 0.1
+    assert cache._load(file, None) is None
+    assert cache._load(tmp_path / "nothing", None) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop._util.errors import CaptureError
+from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.analysis.comparison import best_combination, compare_series, decide_series, pairs_of
 from hotloop.analysis.verdict import BlockDecision
 from hotloop.capture import series as store
@@ -19,7 +19,7 @@ from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, create, read
 from hotloop.lab import run_plan as lab
 from hotloop.lab.lanes import ONE_LANE, Cores
-from hotloop.lab.machine_lock import series_lock
+from hotloop.lab.machine_lock import machine_lock, series_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 
@@ -347,3 +347,18 @@ def test_the_capture_of_a_run_that_cannot_be_read_is_noted_and_the_run_counts(tm
     assert all(r.ok and "cut short" in r.note for r in ended.series.runs)
     data = json.loads((tmp_path / "series" / "runs" / "0000" / "run.json").read_text())
     assert data["has_capture"] and data["figures"]["env_steps"] is None
+
+
+@pytest.mark.parametrize("make", ["link", "second name", "folder"])
+def test_the_lock_is_a_file_of_ours_and_follows_no_link(tmp_path: Path, make: str) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / "lock"
+    precious.write_text("x")
+    {"link": lock.symlink_to, "second name": lock.hardlink_to, "folder": lambda _: lock.mkdir()}[make](
+        precious
+    )
+    with (
+        pytest.raises(HotloopError, match="cannot be used as a lock"),
+        machine_lock(lambda sentence: None, lock),
+    ):
+        pytest.fail("a lock that belongs to another file")
+    assert precious.read_text() == "x"

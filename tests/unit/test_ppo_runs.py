@@ -153,8 +153,8 @@ def test_truncated_missing_and_foreign_files_are_refused(tmp_path: Path) -> None
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match="is truncated or damaged"):
             load_checkpoint(path)
-    path.write_bytes(whole.replace(b'"format_version":"2"', b'"format_version":"9"'))
-    with pytest.raises(CheckpointError, match="version 9; this hotloop reads versions 1 to 2"):
+    path.write_bytes(whole.replace(b'"format_version":"3"', b'"format_version":"9"'))
+    with pytest.raises(CheckpointError, match=r"version '9'; this hotloop reads versions 1 to 3"):
         load_checkpoint(path)
 
 

@@ -19,17 +19,20 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, UserProvidedCacheLocator, _Cache
 from numba.core.serialize import dumps
 
+from hotloop._util.errors import FileError
+from hotloop._util.files import write_atomically
+from hotloop._util.read_files import Reader
 from hotloop.rl.envs.kernel_cache_key import describe_type, kernel_cache_key
 
 LOCK_TIMEOUT_S = 600.0  # then compile without the lock: its holder may be suspended
 LOCK_POLL_S = 0.05
+_FILE = Reader(1 << 30)  # the code and its checksum
 
 
 class KernelCache(_Cache):
@@ -72,9 +75,9 @@ class KernelCache(_Cache):
             if self._is_enabled and self._impl.check_cachable(data):
                 self._impl.locator.ensure_cache_path()
                 file = self._file(sig, data.codegen)
-                unfinished = file.with_name(f"{file.name}.{uuid4().hex[:16]}")
-                unfinished.write_bytes(dumps(self._impl.reduce(data)))  # type: ignore[no-untyped-call]
-                unfinished.replace(file)
+                content = dumps(self._impl.reduce(data))  # type: ignore[no-untyped-call]
+                with contextlib.suppress(OSError):  # a full disk: the kernel is compiled again next time
+                    write_atomically(file, content + hashlib.sha256(content).digest())
         finally:
             if KernelCache._held is not None and KernelCache._held[1] is self:
                 self._release_lock()
@@ -111,10 +114,13 @@ class KernelCache(_Cache):
 
     def _load(self, file: Path, target_context: Any) -> Any:
         try:
-            reduced = pickle.loads(file.read_bytes())
-        except FileNotFoundError:
+            content = _FILE.read_bytes(file)
+        except FileError:
             return None
-        return self._impl.rebuild(target_context, reduced)
+        content, checksum = content[:-32], content[-32:]
+        if hashlib.sha256(content).digest() != checksum:
+            return None  # damaged, or by hotloop 0.1: compiled again, since machine code must be as it was
+        return self._impl.rebuild(target_context, pickle.loads(content))
 
     def _take_lock(self, file: Path) -> None:
         """Wait for the lock; continue without one if the folder is read-only or does not support locks."""

@@ -246,6 +246,8 @@ class AsyncDQNResult:
     """SIGTERM or SIGINT; None when all steps or epochs were done."""
     precision: str
     """Precision of matrix products."""
+    unsaved: str | None = None
+    """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
     @property
     def steps_per_s(self) -> float:
@@ -270,7 +272,7 @@ def check_config(config: AsyncDQNConfig) -> None:
     runs.check_fraction(config, "batch_norm_momentum")
     runs.check_positive(config, "learning_rate", "final_learning_rate", "adam_eps", "max_grad_norm")
     runs.check_positive(config, "reward_scale", "hang_timeout_s")
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
     if len(config.channels) != 3 or min(config.channels) < 1:
         raise HotloopError(f"channels={config.channels} must be three widths, such as (32, 64, 64).")
     if config.buffer_size < 2 * config.n_envs:
@@ -689,9 +691,8 @@ def train(
         seconds = time.perf_counter() - run.began_s
         state = run.collector.state()
         run.collector.close()
-        if config.checkpoint is not None:
-            run.save(config.checkpoint)
-        return run.result(seconds, state, stopped_by)
+        unsaved = None if config.checkpoint is None else run.save(config.checkpoint)
+        return run.result(seconds, state, stopped_by, unsaved)
 
 
 class _Run:
@@ -739,11 +740,12 @@ class _Run:
         self._epoch_distances: list[float] = []
         saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
         if saved is not None:
-            self.learner.load(saved.part("learner"))
-            self.epochs, self.env_steps = saved.state["epochs"], saved.state["env_steps"]
-            self.recent.load(saved.state)
-            distances = saved.state["distances"]
-            self._distances.add(distances, [0] * len(distances))
+            with runs.restoring(config.checkpoint):
+                self.learner.load(saved.part("learner"))
+                self.epochs, self.env_steps = saved.state["epochs"], saved.state["env_steps"]
+                self.recent.load(saved.state)
+                distances = saved.state["distances"]
+                self._distances.add(distances, [0] * len(distances))
         self._saved_at = self.env_steps
         # A resumed run fills an empty replay buffer, so learning starts anew, too.
         self._learn_from = self.env_steps + config.learning_starts
@@ -923,17 +925,20 @@ class _Run:
                 region.add(bytes=(state.dropped - self._reported_drops) * self.collector.dtype.itemsize)
             self._reported_drops = state.dropped
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint without the replay buffer."""
+    def save(self, path: Path) -> str | None:
+        """Write a checkpoint without the replay buffer; returns why it could not be written."""
         state = {"epochs": self.epochs, "env_steps": self.env_steps, **self.recent.state()}
         state["distances"] = list(self._distances.returns)
         with _checkpoint:
-            runs.save_run(
+            unsaved = runs.save_run(
                 path, self.config, env_steps=self.env_steps, learner=self.learner.state(), state=state
             )
         self._saved_at = self.env_steps
+        return unsaved
 
-    def result(self, seconds: float, state: CollectorState, stopped_by: str | None) -> AsyncDQNResult:
+    def result(
+        self, seconds: float, state: CollectorState, stopped_by: str | None, unsaved: str | None
+    ) -> AsyncDQNResult:
         return AsyncDQNResult(
             network=self.network,
             epochs=self.epochs,
@@ -955,6 +960,7 @@ class _Run:
             versions_behind=state.versions_behind,
             restarts=state.restarts,
             stopped_by=stopped_by,
+            unsaved=unsaved,
             precision=self.learner.precision,
         )
 

@@ -6,6 +6,7 @@ a terminal, the latest `[PROCESSOR]` line is redrawn in place below the epochs, 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -144,9 +145,8 @@ class Monitor:
             self.show(now)
 
     def line(self, sentence: str) -> None:
-        """Write a sentence, such as that a collector was restarted."""
-        if not self._quiet:
-            self._write(f"{sentence}\n")
+        """Write a sentence about a problem, such as that a collector was restarted; also when quiet."""
+        self._write(f"{sentence}\n")
 
     def close(self) -> None:
         """Leave what was drawn last on the screen."""
@@ -159,8 +159,9 @@ class Monitor:
     def _write(self, text: str) -> None:
         erase = f"\033[{self._drawn}A\033[J" if self._drawn else ""
         self._drawn = 0
-        self._stream.write(erase + text)
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to end a training
+            self._stream.write(erase + text)
+            self._stream.flush()
 
 
 def live_lines(now: Pipeline, width: int = 100, note: str = "") -> list[str]:

@@ -113,6 +113,8 @@ class BCResult:
     """SIGTERM or SIGINT; None when all epochs were done."""
     worker_memory: ProcessMemory | None
     """Of the loading process with most memory; None without one."""
+    unsaved: str | None = None
+    """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
 
 def check(config: BCConfig, learn: Samples) -> None:
@@ -121,7 +123,7 @@ def check(config: BCConfig, learn: Samples) -> None:
     runs.check_at_least(config, 0, "loading_workers")
     runs.check_positive(config, "learning_rate")
     runs.check_net_arch(config)
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
     if config.loading == "index" and config.loading_workers:
         raise HotloopError(
             f"loading_workers={config.loading_workers} needs loading='loader'; loading='index' copies rows "
@@ -312,23 +314,25 @@ def train(
                     f"{config.checkpoint} was trained on {samples:,} samples, this run has {len(learn):,}; "
                     "use the same demonstrations, or another checkpoint path."
                 )
-            learner.load(saved.part("learner") or saved.arrays)  # hotloop 0.1 saved them without a prefix
-            rng.bit_generator.state = saved.state["rng"]
-            epochs, updates = saved.state["epochs"], saved.state["updates"]
+            with runs.restoring(config.checkpoint):
+                learner.load(saved.part("learner") or saved.arrays)  # hotloop 0.1 saved them without a prefix
+                rng.bit_generator.state = saved.state["rng"]
+                epochs, updates = saved.state["epochs"], saved.state["updates"]
         tensorboard = runs.TensorboardLog(config.tensorboard_log)
         stack.callback(tensorboard.close)
         stop = stack.enter_context(runs.StopRequests())
         evaluating, logging = stopwatch.part("evaluation", _evaluate), stopwatch.part("logging", _log)
         saving = stopwatch.part("logging", _checkpoint)
 
-        def save() -> None:
-            if config.checkpoint is not None:
-                with saving:
-                    state = {"rng": rng.bit_generator.state, "epochs": epochs, "updates": updates}
-                    state["samples"] = len(learn)
-                    runs.save_run(
-                        config.checkpoint, config, env_steps=0, learner=learner.state(), state=state
-                    )
+        def save() -> str | None:
+            if config.checkpoint is None:
+                return None
+            with saving:
+                state = {"rng": rng.bit_generator.state, "epochs": epochs, "updates": updates}
+                state["samples"] = len(learn)
+                return runs.save_run(
+                    config.checkpoint, config, env_steps=0, learner=learner.state(), state=state
+                )
 
         began, first_epoch = time.perf_counter(), epochs
         loss = held_out_loss = None
@@ -348,7 +352,7 @@ def train(
                     after_epoch(epochs, loss, held_out_loss)
             if epochs % config.checkpoint_every_epochs == 0:
                 save()
-        save()
+        unsaved = save()
         return BCResult(
             actor=learner.actor,
             learner=learner.name,
@@ -360,6 +364,7 @@ def train(
             held_out_loss=learner.held_out_loss() if held_out_loss is None else held_out_loss,
             stopped_by=stop.by,
             worker_memory=learner.worker_memory,
+            unsaved=unsaved,
         )
 
 
@@ -379,10 +384,11 @@ def load_clone(file: Path, actor: SquashedActor) -> None:
     if differing:
         first = differing[0]
         what = f"{first} is {found.get(first)} in the file and {own.get(first)} here"
-    elif saved.config["activation"] != actor.activation:
-        what = f"its activation is {saved.config['activation']}, not {actor.activation}"
+    elif saved.config.get("activation") != actor.activation:
+        what = f"its activation is {saved.config.get('activation')}, not {actor.activation}"
     else:
-        runs.load_weights(actor, weights)
+        with runs.restoring(file):
+            runs.load_weights(actor, weights)
         return
     raise CheckpointError(
         f"The clone in {file} does not fit this actor: {what}; clone again with the same network."

@@ -181,7 +181,7 @@ def check_config(config: DQNConfig) -> None:
     runs.check_fraction(config, "exploration_fraction")
     runs.check_positive(config, "learning_rate", "adam_eps", "max_grad_norm")
     runs.check_net_arch(config)
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
     if config.transfers == "items" and config.learner not in ("auto", "torch"):
         raise HotloopError(f"transfers='items' needs learner='torch', not {config.learner!r}.")
 
@@ -458,17 +458,18 @@ def train(
         buffer = make_replay(config, envs, rollout.same_step)
         batch = buffer.make_batch(config.batch_size, shared=None if config.frame_stack > 1 else False)
         buffer.start(rollout.observations)
-        learner = choose_learner(config, network, envs, saved.state["learner"] if saved else None)
+        learner = choose_learner(config, network, envs, saved.state.get("learner") if saved else None)
         recent = RecentEpisodes()
         steps = env_steps = updates = 0  # vector steps, steps of single envs, gradient steps
         if saved is not None:
-            learner.load(saved.part("learner"))
-            buffer.load_state(saved.part("replay"))
-            if not rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"]):
-                buffer.start(rollout.observations)
-            restore_rng(rng, saved.state)
-            steps, env_steps, updates = (saved.state[name] for name in ("steps", "env_steps", "updates"))
-            recent.load(saved.state)
+            with runs.restoring(config.checkpoint):
+                learner.load(saved.part("learner"))
+                buffer.load_state(saved.part("replay"))
+                if not rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"]):
+                    buffer.start(rollout.observations)
+                restore_rng(rng, saved.state)
+                steps, env_steps, updates = (saved.state[name] for name in ("steps", "env_steps", "updates"))
+                recent.load(saved.state)
         resumed_at = recorded_at = saved_at = env_steps
         compiled_loop = make_compiled_loop(config, learner, envs, buffer, batch, rollout, rng)
         if compiled_loop is None:
@@ -497,11 +498,11 @@ def train(
             runs.check_finite(means, env_steps, config.checkpoint)
             return means
 
-        def save(path: Path) -> None:
+        def save(path: Path) -> str | None:
             state = {"steps": steps, "env_steps": env_steps, "updates": updates, **recent.state()}
             state |= {"learner": learner.name, "rng": rng.bit_generator.state}
             with _checkpoint:
-                runs.save_run(
+                return runs.save_run(
                     path, config, env_steps=env_steps, learner=learner.state(), state=state,
                     rollout=rollout.arrays(), replay=buffer.save_state(),
                 )  # fmt: skip
@@ -585,8 +586,7 @@ def train(
                     saved_at = env_steps
         seconds = time.perf_counter() - began_s
         statistics = record() or statistics
-        if config.checkpoint is not None:
-            save(config.checkpoint)
+        unsaved = None if config.checkpoint is None else save(config.checkpoint)
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
             seed = config.seed + 1_000_000  # away from the seeds of training
@@ -606,6 +606,7 @@ def train(
             evaluation_return=evaluation_return,
             stopped_by=stopped_by,
             statistics=statistics,
+            unsaved=unsaved,
         )
 
 

@@ -507,7 +507,7 @@ def train(
         # The learning rate is annealed over total_timesteps, so then it decides the numbers too.
         saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if config.anneal_lr else MAY_DIFFER)
         if saved is not None and config.threads == 0:
-            torch.set_num_threads(saved.state["threads"])
+            torch.set_num_threads(saved.state.get("threads", 1))
         network = network or make_network(config, envs)
         rng = np.random.default_rng(config.seed)
         rollout = RolloutState(envs, config.seed, config.n_envs * config.n_steps)
@@ -521,28 +521,29 @@ def train(
             ),
             masked=rollout.masks is not None,
         )
-        learner = choose_learner(config, network, buffer, saved.state["learner"] if saved else None)
+        learner = choose_learner(config, network, buffer, saved.state.get("learner") if saved else None)
         recent = RecentEpisodes()
         env_steps = updates = iterations = 0
         if saved is not None:
-            learner.load(saved.part("learner"))
-            rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
-            rng.bit_generator.state = saved.state["rng"]
-            env_steps, updates, iterations = (
-                saved.state[name] for name in ("env_steps", "updates", "iterations")
-            )
-            recent.load(saved.state)
+            with runs.restoring(config.checkpoint):
+                learner.load(saved.part("learner"))
+                rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
+                rng.bit_generator.state = saved.state["rng"]
+                env_steps, updates, iterations = (
+                    saved.state[name] for name in ("env_steps", "updates", "iterations")
+                )
+                recent.load(saved.state)
         resumed_at = saved_at = env_steps
         buffer.observations[-1] = rollout.observations
         compiled_rollout = learner.compiled_rollout(envs, buffer, rollout.episodes)
         warm_up(config, learner, buffer, compiled_rollout)
 
-        def save(path: Path) -> None:
+        def save(path: Path) -> str | None:
             state = {"env_steps": env_steps, "updates": updates, "iterations": iterations, **recent.state()}
             state |= {"learner": learner.name, "threads": torch.get_num_threads()}
             state |= {"rng": rng.bit_generator.state}
             with _checkpoint:
-                runs.save_run(
+                return runs.save_run(
                     path, config, env_steps=env_steps, learner=learner.state(), state=state,
                     rollout=rollout.arrays(),
                 )  # fmt: skip
@@ -596,8 +597,7 @@ def train(
                 save(config.checkpoint)
                 saved_at = env_steps
         seconds = time.perf_counter() - began_s
-        if config.checkpoint is not None:
-            save(config.checkpoint)
+        unsaved = None if config.checkpoint is None else save(config.checkpoint)
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
             seed = config.seed + 1_000_000  # away from the seeds of training
@@ -616,6 +616,7 @@ def train(
             evaluation_return=evaluation_return,
             stopped_by=stopped_by,
             statistics=statistics,
+            unsaved=unsaved,
         )
 
 
@@ -677,7 +678,7 @@ def check_config(config: PPOConfig) -> None:
         config, "learning_rate", "clip_range", "clip_range_vf", "max_grad_norm", "target_kl", "adam_eps"
     )
     runs.check_net_arch(config)
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
 
 
 def check_envs(config: PPOConfig, envs: Any) -> None:

@@ -291,23 +291,24 @@ def train(
         recent = RecentEpisodes()
         env_steps = updates = 0
         if saved is not None:
-            saved = upgrade_arrays(saved, network)
-            learner.load(saved.part("learner"))
-            rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
-            if rollout.can_restore:
-                memory.lstm_state = torch.from_numpy(saved.arrays["memory.lstm_state"])
-                memory.episode_starts = saved.arrays["memory.episode_starts"]
-            rng.bit_generator.state = saved.state["rng"]
-            env_steps, updates = saved.state["env_steps"], saved.state["updates"]
-            recent.load(saved.state)
+            with runs.restoring(config.checkpoint):
+                saved = upgrade_arrays(saved, network)
+                learner.load(saved.part("learner"))
+                rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
+                if rollout.can_restore:
+                    memory.lstm_state = torch.from_numpy(saved.arrays["memory.lstm_state"])
+                    memory.episode_starts = saved.arrays["memory.episode_starts"]
+                rng.bit_generator.state = saved.state["rng"]
+                env_steps, updates = saved.state["env_steps"], saved.state["updates"]
+                recent.load(saved.state)
         resumed_at = saved_at = env_steps
 
-        def save(path: Path) -> None:
+        def save(path: Path) -> str | None:
             state = {"env_steps": env_steps, "updates": updates, **recent.state()}
             state |= {"rng": rng.bit_generator.state}
             kept = {"lstm_state": memory.lstm_state.numpy(), "episode_starts": memory.episode_starts}
             with _checkpoint:
-                runs.save_run(
+                return runs.save_run(
                     path, config, env_steps=env_steps, learner=learner.state(), state=state,
                     rollout=rollout.arrays(), memory=kept,
                 )  # fmt: skip
@@ -337,8 +338,7 @@ def train(
                 save(config.checkpoint)
                 saved_at = env_steps
         seconds = time.perf_counter() - began_s
-        if config.checkpoint is not None:
-            save(config.checkpoint)
+        unsaved = None if config.checkpoint is None else save(config.checkpoint)
         return RecurrentPPOResult(
             network=network,
             learner=learner.name,
@@ -351,6 +351,7 @@ def train(
             evaluation_return=None,
             stopped_by=stop.by,
             statistics=statistics,
+            unsaved=unsaved,
         )
 
 
@@ -382,7 +383,7 @@ def check_config(config: RecurrentPPOConfig, envs: Any) -> None:
     runs.check_at_least(config, 1, "channels", "layers", "repeats", "features", "threads")
     runs.check_fraction(config, "gamma", "gae_lambda")
     runs.check_positive(config, "learning_rate", "clip_range", "clip_range_vf", "max_grad_norm")
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
 
 
 def upgrade_settings(settings: dict[str, Any]) -> dict[str, Any]:

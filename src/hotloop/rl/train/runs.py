@@ -13,27 +13,30 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from hotloop import profile
-from hotloop._util.errors import HotloopError
+from hotloop._util.conform import Misfit, conform
+from hotloop._util.errors import FileError, HotloopError
+from hotloop._util.files import remove_unfinished, replacing
+from hotloop._util.read_files import Reader
 from hotloop._util.units import count, duration
-from hotloop.machine.facts import cores_granted
+from hotloop.machine.facts import cores_granted, memory_bytes
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -84,9 +87,27 @@ def check_batch_size(batch_size: int, samples: int) -> None:
     )
 
 
-def check_resume(config: Any) -> None:
-    if config.resume and config.checkpoint is None:
-        raise HotloopError("resume=True needs a checkpoint to resume from; set checkpoint to its path.")
+def check_checkpoint(config: Any) -> None:
+    """Raise HotloopError for a checkpoint that could not be written, before training and not at the first."""
+    path: Path | None = config.checkpoint
+    if path is None:
+        if config.resume:
+            raise HotloopError("resume=True needs a checkpoint to resume from; set checkpoint to its path.")
+        return
+    if path.is_dir():
+        raise HotloopError(f"checkpoint={path} is a folder; name a file in it, such as {path / 'agent'}.")
+    # One that exists and is no file, such as a device, is refused when it is read or replaced.
+    above = path.absolute().parent
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise HotloopError(
+            f"checkpoint={path} cannot be written: {above} is not a folder; name another file."
+        )
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise HotloopError(
+            f"checkpoint={path} cannot be written: {above} does not allow it; name another file."
+        )
 
 
 def settings_as_json(config: Any) -> dict[str, Any]:
@@ -97,7 +118,8 @@ def settings_as_json(config: Any) -> dict[str, Any]:
 
 # ---- checkpoints: one safetensors file with every array and, as JSON in its header, everything else
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+# 3: has a checksum
 # 2: settings have the names that Stable-Baselines3 uses; arrays of the envs are called rollout.*
 # 1: hotloop 0.1
 
@@ -140,8 +162,32 @@ MAY_DIFFER = frozenset(
 )
 
 
-class CheckpointError(HotloopError):
+class CheckpointError(FileError):
     """The file is no complete checkpoint, or belongs to a run with other settings."""
+
+
+class SavedState(TypedDict, total=False):
+    """Types of what trainers save beside their arrays; each of them saves some of these."""
+
+    env_steps: int
+    updates: int
+    actor_updates: int
+    steps: int
+    vector_steps: int
+    collected: int
+    iterations: int
+    epochs: int
+    episodes: int
+    samples: int
+    threads: int
+    learner: str
+    returns: list[float]
+    lengths: list[float]
+    distances: list[float]
+    evaluations: list[tuple[int, float]]
+    evaluated_at: int
+    best: tuple[float, int]
+    rng: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +210,7 @@ class Checkpoint:
 def save_checkpoint(path: Path, arrays: Arrays, state: dict[str, Any], config: dict[str, Any]) -> None:
     """Replace `path` in one step: after a crash or a full disk, the old checkpoint is still there.
 
-    Nothing is pickled, so loading a checkpoint never runs code.
+    Nothing is pickled, so loading a checkpoint never runs code. Raises OSError.
     """
     header = {
         "format_version": str(FORMAT_VERSION),
@@ -173,48 +219,72 @@ def save_checkpoint(path: Path, arrays: Arrays, state: dict[str, Any], config: d
     }
     # safetensors returns arrays of rank 0 as rank 1 on some platforms, so they are saved as rank 1.
     at_least_1d = {name: np.ascontiguousarray(np.atleast_1d(array)) for name, array in arrays.items()}
-    content = save(at_least_1d, metadata=header)
+    content = save(at_least_1d, metadata=header | {"checksum": _checksum(header, at_least_1d)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    remove_unfinished(path)
+    with replacing(path, durable=True) as file:
+        file.write(content)
+
+
+def _checksum(header: dict[str, str], arrays: Arrays) -> str:
+    """Of everything that a checkpoint says, in no particular order of the file."""
+    found = 0
+    for name in ("format_version", "state", "config"):
+        found = zlib.crc32(f"{name}={header[name]};".encode(), found)
+    for name, array in sorted(arrays.items()):
+        found = zlib.crc32(f"{name}:{array.dtype.str}{list(array.shape)};".encode(), found)
+        found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found) if array.size else found
+    return f"crc32:{found:08x}"
 
 
 def load_checkpoint(path: Path, upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Checkpoint:
     """Read a checkpoint of this or an earlier version, with the names of today.
 
     `upgrade` translates those settings of version 1 that became other settings, not only other names.
-    Raises CheckpointError when it is missing, truncated, or of an unknown version.
+    Raises CheckpointError when it is missing, damaged, or of an unknown version.
     """
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise CheckpointError(f"There is no checkpoint {path}; check the path, or train without resume.")
+    reader = Reader(memory_bytes() or 1 << 40, CheckpointError, "resume from an earlier checkpoint")
+    os.close(reader.open_file(path))  # only a regular file, and no more than fits into memory
     try:
         with safe_open(str(path), framework="numpy") as file:
             header = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is truncated or damaged ({error}); resume from an earlier checkpoint."
-        ) from error
+    except Exception as error:  # a dozen kinds, depending on what is damaged
+        raise reader.fail(path, f"is truncated or damaged ({error})") from None
     version = header.get("format_version")
-    if version not in ("1", str(FORMAT_VERSION)) or "state" not in header or "config" not in header:
+    known = [str(number) for number in range(1, FORMAT_VERSION + 1)]
+    if version not in known or "state" not in header or "config" not in header:
         raise CheckpointError(
-            f"{path} has checkpoint version {version}; this hotloop reads versions 1 to {FORMAT_VERSION}."
+            f"{path} has checkpoint version {version!r}; this hotloop reads versions 1 to {FORMAT_VERSION}."
         )
-    config = json.loads(header["config"])
+    has_checksum = version == known[-1] or "checksum" in header
+    if has_checksum and header.get("checksum") != _checksum(header, arrays):
+        raise reader.fail(path, "is damaged: its content does not match its checksum")
+    state, config = (reader.parse_json(path, header[name].encode()) for name in ("state", "config"))
+    try:
+        state, config = conform(state, SavedState, "state"), conform(config, dict[str, Any], "config")
+    except Misfit as misfit:
+        raise reader.fail(path, f"is damaged ({misfit})") from None
     if version == "1":
         arrays = {_renamed_array(name): array for name, array in arrays.items()}
-        config = upgrade({RENAMED_SETTINGS.get(name, name): value for name, value in config.items()})
-    return Checkpoint(arrays, json.loads(header["state"]), config)
+        config = {RENAMED_SETTINGS.get(name, name): value for name, value in config.items()}
+        with restoring(path):
+            config = upgrade(config)
+    return Checkpoint(arrays, state, config)
+
+
+@contextlib.contextmanager
+def restoring(path: Path | None) -> Iterator[None]:
+    """Inside the block, whatever does not fit in the checkpoint at `path` becomes a CheckpointError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} does not fit this run ({type(error).__name__}: {error}); use the settings it was made "
+            "with, or train without resume."
+        ) from error
 
 
 def _renamed_array(name: str) -> str:
@@ -226,16 +296,31 @@ def _renamed_array(name: str) -> str:
 
 def save_run(
     path: Path, config: Any, *, env_steps: int, learner: Arrays, state: dict[str, Any], **parts: Arrays
-) -> None:
+) -> str | None:
     """Write the checkpoint of a run: `learner` and each of `parts` under its name, `state` as JSON.
 
+    Returns None, or why it could not be written. That is also printed, and no reason to end a training:
+    the checkpoint before is still there, and the next one may succeed.
     Raises TrainingDiverged instead of overwriting a good checkpoint with weights that are not finite.
     """
     largest = {name: float(np.abs(array).max()) for name, array in learner.items() if array.size}
     check_finite(largest, env_steps, path)
     parts = {"learner": learner, **parts}
     arrays = {f"{part}.{name}": array for part, named in parts.items() for name, array in named.items()}
-    save_checkpoint(path, arrays, state, settings_as_json(config))
+    try:
+        save_checkpoint(path, arrays, state, settings_as_json(config))
+    except OSError as error:
+        kept = "the one before is kept" if path.is_file() else "there is none yet"
+        problem = f"the checkpoint {path} could not be written ({error.strerror}); {kept}"
+        warn(f"hotloop: {problem}; training goes on")
+        return problem
+    return None
+
+
+def warn(sentence: str) -> None:
+    """Print to stderr, if there is anyone to read it."""
+    with contextlib.suppress(OSError, AttributeError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 def load_run(
@@ -309,8 +394,8 @@ def load_weights_and_moments(
     load_weights(module, arrays, "weights.")
     for name, weight in module.named_parameters():
         moments = adam.state[weight]
-        moments["exp_avg"].copy_(torch.from_numpy(arrays[f"first.{name}"]))
-        moments["exp_avg_sq"].copy_(torch.from_numpy(arrays[f"second.{name}"]))
+        _fill(moments["exp_avg"], f"first.{name}", arrays)
+        _fill(moments["exp_avg_sq"], f"second.{name}", arrays)
         moments["step"].fill_(float(arrays["steps"][0]))
 
 
@@ -318,7 +403,15 @@ def load_weights(module: torch.nn.Module, arrays: Mapping[str, NDArray[Any]], pr
     """Copy `arrays[prefix + NAME]` into the parameters of a module."""
     with torch.no_grad():
         for name, weight in module.named_parameters():
-            weight.copy_(torch.from_numpy(arrays[prefix + name]))
+            _fill(weight, prefix + name, arrays)
+
+
+def _fill(tensor: torch.Tensor, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy an array of the same shape; torch would repeat a smaller one. Raises KeyError or ValueError."""
+    array = arrays[name]
+    if array.shape != (tuple(tensor.shape) or (1,)):
+        raise ValueError(f"{name} has the shape {list(array.shape)}, not {list(tensor.shape)}")
+    tensor.copy_(torch.from_numpy(array).reshape(tensor.shape))
 
 
 # ---- learners
@@ -415,6 +508,8 @@ class RunResult:
     """Mean return of the evaluation after training; None without one."""
     stopped_by: str | None
     """SIGTERM, SIGINT or stop_at_return; None when all steps were taken."""
+    unsaved: str | None = field(default=None, kw_only=True)
+    """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
     @property
     def steps_per_s(self) -> float:
@@ -552,15 +647,17 @@ class ProgressLine:
         head = f"{count(done)} / {count(self._total)} {self._unit}  {count(steps_per_s)} steps/s  {left} left"
         columns = shutil.get_terminal_size().columns if self._redraw else None
         words = progress_words(head, mean_return, note, columns)
-        self._stream.write(f"\r\033[K{words}" if self._redraw else f"{words}\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to end a training
+            self._stream.write(f"\r\033[K{words}" if self._redraw else f"{words}\n")
+            self._stream.flush()
         self._drawn = self._redraw
 
     def close(self) -> None:
         """End the line, so that what follows starts on a new one."""
         if self._drawn:
-            self._stream.write("\n")
-            self._stream.flush()
+            with contextlib.suppress(OSError):
+                self._stream.write("\n")
+                self._stream.flush()
 
 
 class TensorboardLog:

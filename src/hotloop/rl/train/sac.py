@@ -166,6 +166,8 @@ class SACResult:
     """SIGTERM or SIGINT; None when the run completed."""
     statistics: dict[str, float]
     """Means of the losses and the entropy coefficient at the last record."""
+    unsaved: str | None = None
+    """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
     @property
     def steps_per_s(self) -> float:
@@ -183,7 +185,7 @@ def check(config: SACConfig) -> None:
     runs.check_fraction(config, "gamma", "tau")
     runs.check_positive(config, "learning_rate", "actor_learning_rate")
     runs.check_net_arch(config)
-    runs.check_resume(config)
+    runs.check_checkpoint(config)
     if config.gradient_steps < 1 and config.gradient_steps != -1:
         raise HotloopError(
             f"gradient_steps={config.gradient_steps} must be at least 1, or -1 for one per env step."
@@ -526,8 +528,7 @@ def train(
                     saved_at = run.env_steps
         statistics = run.record() or statistics
         runs.check_finite(statistics, run.env_steps, config.checkpoint)
-        if config.checkpoint is not None:
-            run.save(config.checkpoint)
+        unsaved = None if config.checkpoint is None else run.save(config.checkpoint)
         if stop.by is None and config.eval_every_steps and run.evaluated_at != run.env_steps:
             run.evaluate()
         return SACResult(
@@ -544,6 +545,7 @@ def train(
             best_at_step=run.restore_best() if config.keep_best else None,
             stopped_by=stop.by,
             statistics=statistics,
+            unsaved=unsaved,
         )
 
 
@@ -605,7 +607,8 @@ class _Run:
         self.buffer.start(_rows(self.rollout.observations))
         saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
         if saved is not None:
-            self._load(saved)
+            with runs.restoring(config.checkpoint):
+                self._load(saved)
 
     def _warm_up_replay(self) -> None:
         """Call the replay kernels once, on a small buffer, so that they are compiled before training."""
@@ -743,7 +746,7 @@ class _Run:
 
     # ---- checkpoints
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> str | None:
         with self._saving:
             self.record()
             state = {
@@ -759,7 +762,7 @@ class _Run:
             }
             if self.best is not None:
                 state["best"] = self.best[:2]
-            runs.save_run(
+            return runs.save_run(
                 path,
                 self.config,
                 env_steps=self.env_steps,

@@ -71,6 +71,7 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         remarks=tuple(lines),
         figures={name: value for one in done for name, value in one.figures.items()},
         stages=tuple(one.report for one in done),
+        unsaved=next((one.unsaved for one in done if one.unsaved), None),
     )
 
 

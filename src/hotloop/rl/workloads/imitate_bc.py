@@ -101,6 +101,7 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         mean_return=laps.mean_return,
         stopped_by=done.stopped_by,
         checkpoint=config.clone,
+        unsaved=done.unsaved,
         figures={
             "cloned_samples": float(done.samples),
             "held_out_loss": done.held_out_loss,

@@ -115,6 +115,7 @@ class StageResult:
     mean_return: float | None = None
     stopped_by: str | None = None
     checkpoint: Path | None = None
+    unsaved: str | None = None
     figures: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -138,6 +139,8 @@ class RLResult:
     """Env steps after which the policy was kept as the best; None when it is the last one."""
     stopped_by: str | None = None
     worker_memory: ProcessMemory | None = None
+    unsaved: str | None = None
+    """Why the last checkpoint could not be written."""
 
 
 def check(config: Imitate) -> None:

@@ -79,6 +79,7 @@ def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         mean_return=after.mean_return,
         stopped_by=done.stopped_by,
         checkpoint=config.agent if config.trainer == "hotloop" else None,
+        unsaved=done.unsaved,
         figures=after.figures("agent"),
     )
 
@@ -130,6 +131,7 @@ def train_with_hotloop(
         evaluations=done.evaluations,
         best_at_step=done.best_at_step,
         stopped_by=done.stopped_by,
+        unsaved=done.unsaved,
     )
 
 

@@ -29,7 +29,7 @@ from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.mario import MarioEnv
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, FrameActor, check_config, train
-from hotloop.rl.train.runs import check_at_least
+from hotloop.rl.train.runs import check_at_least, check_checkpoint
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _evaluate = profile("evaluate")
@@ -285,6 +285,7 @@ def check(config: Mario) -> None:
     """Raise HotloopError for the first invalid setting."""
     check_at_least(config, 1, "total_timesteps", "stop_at_epochs")
     check_at_least(config, 0, "n_eval_episodes")
+    check_checkpoint(config)
     _world_and_stage(config.world)
     if config.size % 4 or config.size < 36:
         raise HotloopError(f"size={config.size} must be a multiple of 4 of at least 36, such as 84.")

@@ -36,13 +36,15 @@ class Outcome:
     """Printed below the figures."""
     figures: dict[str, float | None] = field(default_factory=dict)
     """Further measurements by name, saved in the capture; None for what was not measured."""
+    unsaved: str | None = None
+    """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
     @classmethod
     def of_run(
         cls, result: RunResult | AsyncDQNResult, checkpoint: Path | None, remarks: tuple[str, ...] = ()
     ) -> Outcome:
         """The outcome of one of our trainers."""
-        names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by")
+        names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by", "unsaved")
         values = {name: getattr(result, name) for name in names}
         return cls(**values, checkpoint=checkpoint, remarks=remarks)
 

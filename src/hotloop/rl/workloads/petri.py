@@ -109,6 +109,7 @@ def check(config: Petri) -> None:
     from hotloop.rl.train import runs
 
     runs.check_at_least(config, 1, "wafers", "n_envs", "n_steps", "n_epochs")
+    runs.check_checkpoint(config)
     runs.check_net_arch(config)
     if config.batches < 0 or (not config.batches and config.total_timesteps < 1):
         raise HotloopError(

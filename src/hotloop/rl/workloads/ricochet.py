@@ -105,6 +105,7 @@ def check(config: Ricochet) -> None:
 
     runs.check_at_least(config, 1, "total_timesteps", "n_envs", "n_steps", "n_epochs", "threads")
     runs.check_at_least(config, 0, "n_eval_episodes")
+    runs.check_checkpoint(config)
     if config.n_eval_episodes and config.trainer == "sb3":
         raise HotloopError(
             f"n_eval_episodes={config.n_eval_episodes} needs trainer='hotloop'; leave it out with sb3."

@@ -28,7 +28,7 @@ from hotloop._util.extras import require_extra
 from hotloop.rl.envs.snake.config import EVERY_K, FloodFill
 from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
 from hotloop.rl.train.dqn import DQNConfig, make_network, train, warm_up
-from hotloop.rl.train.runs import check_at_least
+from hotloop.rl.train.runs import check_at_least, check_checkpoint
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _start_up = profile("start_up", "other")
@@ -456,6 +456,7 @@ def check(config: Snake) -> None:
     check_at_least(config, 1, "n_envs", "total_timesteps", "stop_at_episodes", "train_freq")
     check_at_least(config, -1, "gradient_steps")
     check_at_least(config, 0, "learning_check_steps")
+    check_checkpoint(config)
     if config.log is not None and not config.log.absolute().parent.is_dir():
         raise HotloopError(f"log={config.log}: there is no folder {config.log.absolute().parent}; create it.")
     if config.trainer == "sb3" and (
