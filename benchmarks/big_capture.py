@@ -21,7 +21,7 @@ HOTLOOP = str(Path(sys.executable).parent / "hotloop")
 def make(folder: Path, processes: int, nodes: int) -> None:
     """Write one part after another with the real recorder, as that many processes would."""
     for number in range(processes):
-        profiler = Profiler().start(folder, join=number > 0)
+        profiler = Profiler().start(folder, run_id="one run")
         for _ in range(3):
             with profiler.profile("train"):
                 for i in range(nodes - 1):

@@ -14,11 +14,19 @@ def environment(core: str, **more: str) -> dict[str, str]:
     return clean | {"HOTLOOP_CORE": core} | more
 
 
-def run(program: str, core: str, *args: str | Path, fails: bool = False, **env: str) -> str:
+def run(
+    program: str,
+    core: str,
+    *args: str | Path,
+    fails: bool = False,
+    cwd: Path | None = None,
+    **env: str,
+) -> str:
     """Run to the end; returns what it printed. Its exit code must be 0, or, with `fails`, not 0."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *map(str, args)],
         env=environment(core, **env),
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=120,

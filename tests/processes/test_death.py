@@ -221,17 +221,23 @@ def test_an_unwritable_folder_is_a_warning(core: CoreName, tmp_path: Path) -> No
 
 
 def test_an_existing_capture_is_never_overwritten(core: CoreName, tmp_path: Path) -> None:
-    from hotloop._util.errors import CaptureError
-
     profiler = hotloop.Profiler(core_name=core)
     profiler.start(tmp_path / "capture")
     with profiler.profile("a"):
         pass
     profiler.stop()
-    with pytest.raises(CaptureError, match="already holds a capture"):
+    (tmp_path / "capture-2").mkdir()
+    (tmp_path / "capture-2" / "notes.txt").write_text("mine")
+    with pytest.warns(
+        UserWarning, match=r"capture already holds .* of another run; this one is in .*capture-3"
+    ):
         profiler.start(tmp_path / "capture")
-    assert not profiler.is_recording
-    assert hotloop.load(tmp_path / "capture").tree.children[0].calls == 1
+    with profiler.profile("b"):
+        pass
+    assert profiler.stop() == tmp_path / "capture-3"
+    assert [child.name for child in hotloop.load(tmp_path / "capture").tree.children] == ["a"]
+    assert [child.name for child in hotloop.load(tmp_path / "capture-3").tree.children] == ["b"]
+    assert [file.name for file in (tmp_path / "capture-2").iterdir()] == ["notes.txt"]
 
 
 def test_on_a_network_file_system_the_live_part_is_local(core: CoreName, tmp_path: Path) -> None:

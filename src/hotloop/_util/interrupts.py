@@ -7,10 +7,10 @@ An `except` clause is not enough: the usual exception of a timeout, TimeoutError
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import opcode
 import os
-import signal
 import sys
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 MOST_REPORTS = 20
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
+_NOT_THE_USERS = frozenset({"builtins", "hotloop", *sys.stdlib_module_names})  # modules of exceptions
 # Instructions that cannot fail themselves: Python handles signals there.
 _HARMLESS = {opcode.opmap[name] for name in ("RESUME", "JUMP_BACKWARD") if name in opcode.opmap}
 
@@ -30,8 +31,7 @@ def is_users(error: BaseException) -> bool:
     """
     if not isinstance(error, Exception):
         return True  # Ctrl-C, sys.exit(): never ours
-    traceback, caller = error.__traceback__, None
-    handlers = _handler_codes()
+    traceback, caller, handlers = error.__traceback__, None, _handler_codes()
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code in handlers or (caller is not None and _got(frame, caller)):
@@ -79,14 +79,11 @@ def _got(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _handler_codes() -> set[CodeType]:
-    found = set()
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        handler = getattr(handler, "__func__", handler)
-        code = getattr(handler, "__code__", None)
-        if isinstance(code, CodeType):
-            found.add(code)
-    return found
+    # `signal` itself would make an enum of each answer.
+    given: list[Any] = [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
+    handlers = [handler for handler in given if callable(handler)]
+    codes = [getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers]
+    return {code for code in codes if isinstance(code, CodeType)}
 
 
 def _came_in(innermost: TracebackType, error: Exception) -> bool:
@@ -98,5 +95,6 @@ def _came_in(innermost: TracebackType, error: Exception) -> bool:
         return True
     name = type(error).__module__
     file = getattr(sys.modules.get(name), "__file__", None) or ""
-    known = {"builtins", "hotloop", *sys.stdlib_module_names}
-    return name.partition(".")[0] not in known and "-packages" not in file  # a class of the user's own
+    return (
+        name.partition(".")[0] not in _NOT_THE_USERS and "-packages" not in file
+    )  # a class of the user's own

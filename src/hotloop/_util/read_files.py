@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import FileError
+from hotloop._util.interrupts import is_users
 from hotloop._util.units import size
 
 MOST_LEVELS = 60  # of nesting in a JSON file
@@ -47,6 +48,8 @@ class Reader:
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if self.follow else os.O_NOFOLLOW)
             descriptor = os.open(file, flags)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+            if is_users(error):
+                raise
             raise self.fail(file, f"cannot be read ({_reason(error)})") from None
         try:
             self._check(file, os.fstat(descriptor))  # it may have been exchanged meanwhile
@@ -61,6 +64,8 @@ class Reader:
             try:
                 content = opened.read(self.most_bytes + 1)
             except OSError as error:
+                if is_users(error):
+                    raise
                 raise self.fail(file, f"cannot be read ({_reason(error)})") from None
         if len(content) > self.most_bytes:
             raise self.fail(file, f"has more than {size(self.most_bytes)}, the most that is read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from hotloop.analysis.tree import FlatTree
 
 LARGE_COPY_BYTES = 8 << 20  # a call that moves more does not fit into the caches
 MOST_ROWS = 30
+LEAST_LIMIT_NS = 1e-3  # less is no work at all, whatever the region declares
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ def _limits_of(region: RegionWork, limits: Mapping[str, Any]) -> list[tuple[str,
         found.append(("empty_step", step_ns))
     if region.category == "wait" and (wakeup_ns := _number(limits, "wakeup_ns")):
         found.append(("wakeup_round_trip", wakeup_ns))
-    return found
+    return [(what, limit_ns) for what, limit_ns in found if LEAST_LIMIT_NS <= limit_ns < math.inf]
 
 
 def _number(limits: Mapping[str, Any], name: str) -> float | None:

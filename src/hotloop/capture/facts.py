@@ -55,7 +55,9 @@ class Facts(TypedDict, total=False):
 
     hotloop_version: str
     command: list[str]
-    working_folder: str
+    working_folder: str | None
+    run_id: str | None
+    joinable: bool
     config: dict[str, Any]
     seeds: dict[str, Any]
     started_at_ns: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import sys
 from typing import Any, Protocol
 
@@ -62,8 +63,20 @@ def run_words(words: list[str]) -> int:
         raise HotloopError(f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help")
     apply_redaction()
     verb: Verb = importlib.import_module(VERBS[name][0])
-    arguments = read_arguments(verb, name, words[1:])
-    return 0 if arguments is None else verb.run(arguments)
+    try:
+        arguments = read_arguments(verb, name, words[1:])
+        return 0 if arguments is None else verb.run(arguments)
+    except FileNotFoundError:
+        if _has_working_folder():
+            raise
+        raise HotloopError("The working folder was deleted; change to another one.") from None
+
+
+def _has_working_folder() -> bool:
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hotloop._util.interrupts import is_users
 from hotloop.instrument import process_facts, step_counting
 from hotloop.measure.profiler import default
 
@@ -275,6 +276,8 @@ def _as_numbers(array: Any) -> Any:
     if hasattr(array, "detach"):
         try:
             array = array.detach().numpy()
-        except (TypeError, RuntimeError, ValueError, NotImplementedError):
+        except (TypeError, RuntimeError, ValueError, NotImplementedError) as error:
+            if is_users(error):
+                raise
             return None
     return array if getattr(getattr(array, "dtype", None), "kind", "") in ("b", "i", "u", "f") else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hotloop._util.interrupts import is_users
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
@@ -97,7 +98,9 @@ def profile_functions(folder: Path) -> Callable[[], None]:
     profiler = cProfile.Profile()
     try:
         profiler.enable()
-    except ValueError:  # another profiler is active, and the script's own has precedence
+    except ValueError as error:  # another profiler is active, and the script's own has precedence
+        if is_users(error):
+            raise
         (folder / "detailed.txt").write_text(ANOTHER_PROFILER, encoding="utf-8")
         return lambda: None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.instrument import acting_or_learning, step_counting
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
@@ -87,6 +88,8 @@ class Instrumentation:
             try:
                 getattr(importlib.import_module(ours), function)(module, self.patches)
             except Exception as error:  # the library has changed, but the script must still run
+                if is_users(error):
+                    raise
                 self._fail(
                     f"{module.__name__} is not recorded: hotloop does not know this version ({error!r})"
                 )
@@ -97,7 +100,7 @@ class Instrumentation:
         """Note a failure, also in the capture, so that reports show it."""
         self.failures.append(sentence)
         if default.folder is not None and default.is_recording:
-            with contextlib.suppress(OSError):
+            with suppress_own(OSError):
                 (default.folder / "problems").mkdir(exist_ok=True)
                 file = default.folder / "problems" / f"{os.uname().nodename}-{os.getpid()}.txt"
                 with file.open("a", encoding="utf-8") as out:
@@ -115,7 +118,7 @@ class Instrumentation:
         """Remove everything; returns the patches that stay because someone else has patched over them."""
         self.hook.remove()
         for undo in reversed(self._undo):
-            with contextlib.suppress(Exception):
+            with suppress_own(Exception):
                 undo()
         self._undo.clear()
         default.recorder.flags &= ~RECORD_GAPS

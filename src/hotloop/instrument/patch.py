@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hotloop._util.interrupts import is_users
+
 _ABSENT = object()
 Maker = Callable[[Callable[..., Any]], Callable[..., Any]]
 Remaker = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
@@ -86,7 +88,9 @@ class Patches:
         for patch in patches:
             try:
                 patch.apply()
-            except (AttributeError, TypeError):
+            except (AttributeError, TypeError) as error:
+                if is_users(error):
+                    raise
                 continue
             self._applied.append(patch)
 

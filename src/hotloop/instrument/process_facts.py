@@ -7,13 +7,13 @@ few seconds for counts, so that it survives a killed process up to then.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from hotloop._util.files import host_name, write_atomically
+from hotloop._util.interrupts import suppress_own
 from hotloop._util.read_files import json_text
 from hotloop.measure.profiler import default
 
@@ -47,7 +47,7 @@ def save() -> None:
     folder = default.folder
     if folder is None or not default.is_recording or not _facts:
         return
-    with contextlib.suppress(OSError):  # a full or vanished disk must not stop training
+    with suppress_own(OSError):  # a full or vanished disk must not stop training
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         file = folder / FOLDER / f"{host_name()}-{os.getpid()}-{_started_ns}.json"
         write_atomically(file, json_text({"pid": os.getpid(), **_facts}, indent=None))

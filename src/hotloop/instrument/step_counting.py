@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from hotloop._util.interrupts import is_users
 from hotloop.instrument import process_facts
 from hotloop.measure.profiler import default
 
@@ -88,7 +89,9 @@ def note_env(env: Any, num_envs: int | None = None) -> None:
     try:
         name = str(getattr(getattr(env, "spec", None), "id", "") or "")
         key = (name, type(env).__name__, int(num_envs or getattr(env, "num_envs", 1) or 1))
-    except Exception:  # an env may compute its attributes
+    except Exception as error:  # an env may compute its attributes
+        if is_users(error):
+            raise
         return
     if key not in _envs and len(_envs) < MAX_ENVS:
         _envs[key] = {"id": key[0], "class": key[1], "num_envs": key[2]}
@@ -162,7 +165,9 @@ def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list
         if len({len(rewards), *map(len, flags)}) != 1:
             return None
         return [float(r) for r in rewards], [any(row) for row in zip(*flags, strict=True)]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if is_users(error):
+            raise
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import json
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from hotloop._util.interrupts import suppress_own
 from hotloop.instrument.acting_or_learning import (
     evaluate_forward,
     learner_forward,
@@ -199,7 +199,7 @@ class _OptimizerSteps(Patch):
     def undo(self) -> bool:
         """Restore the factory and the steps wrapped since; torch's own wrapping stays."""
         for patch in self._optimizers:
-            with contextlib.suppress(ReferenceError):  # that optimizer no longer exists
+            with suppress_own(ReferenceError):  # that optimizer no longer exists
                 patch.undo()
         self._optimizers.clear()
         for cls in self._classes():

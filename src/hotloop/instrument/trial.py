@@ -17,12 +17,12 @@ This module does not judge, and does not know where ticks come from or rows go: 
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.instrument.trial_patch import TrialPatch
 
 SEGMENT_S = 0.02
@@ -283,7 +283,9 @@ class Trial:
             try:
                 patches[name].apply()
             except Exception as error:  # a library that has changed: the script must run all the same
-                with contextlib.suppress(Exception):
+                if is_users(error):
+                    raise
+                with suppress_own(Exception):
                     patches[name].undo()
                 self._applied = tuple(other for other in self._applied if other != name)
                 self._broken.add(name)
@@ -302,5 +304,5 @@ class Trial:
         """Called in a forked child, which is not timed: undo everything here without a trace."""
         self._write = lambda row: None
         self._show = lambda applied: None
-        with contextlib.suppress(Exception):
+        with suppress_own(Exception):
             self.stop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+from hotloop._util.interrupts import suppress_own
 from hotloop.instrument.patch import Patch
 from hotloop.instrument.trial_patch import Place, TrialPatch, WrappingPatch, live_objects
 
@@ -330,6 +330,6 @@ def torch_patches() -> list[TrialPatch]:
     )
     found = []
     for kind in kinds:
-        with contextlib.suppress(AttributeError):
+        with suppress_own(AttributeError):
             found.append(kind())
     return found

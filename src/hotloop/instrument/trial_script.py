@@ -9,7 +9,6 @@ keep) come back in `trial-orders.json`, checked at each switch. Worker processes
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import sys
@@ -18,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop._util import strict_json
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.instrument import step_counting
 from hotloop.instrument.trial import SEGMENT_S, Orders, PatchSet, Row, Trial
 from hotloop.instrument.trial_patch import TrialPatch
@@ -60,8 +61,8 @@ def begin_trial(options: dict[str, Any], folder: Path, instrument: Instrumentati
     board = Board(folder)
 
     def write(row: Row) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a full disk
-            file.write(json.dumps(row) + "\n")
+        with suppress_own(OSError, ValueError):  # a full disk
+            file.write(strict_json.dumps(row) + "\n")
             file.flush()
 
     def show(applied: PatchSet | None) -> None:
@@ -111,8 +112,9 @@ class OrdersFile:
                 patch_sets = [tuple(names) for names in data["patch_sets"]]
                 self._orders = Orders(patch_sets, tuple(data["kept"]))
                 self._seen = version
-        except (OSError, ValueError, KeyError):
-            pass
+        except (OSError, ValueError, KeyError) as error:
+            if is_users(error):
+                raise
         return self._orders
 
 
@@ -134,11 +136,13 @@ def _listen(trial: Trial, write: Callable[[Row], None]) -> Callable[[], None]:
             try:
                 trial.tick(env_steps, updates)
             except Exception as error:
+                if is_users(error):
+                    raise
                 write({"failed": repr(error)})
                 end()
 
     def end() -> None:
-        with contextlib.suppress(Exception):
+        with suppress_own(Exception):
             trial.stop()
         default.progress = hotloop.progress = plain
         step_counting.report_to(None)

@@ -9,7 +9,6 @@ asks its workers which patches would have an effect there; each worker answers i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.trial_patch import TrialPatch
@@ -72,7 +72,7 @@ class Board:
         """Number of workers in which each patch would have an effect, as far as they have answered."""
         found: Counter[str] = Counter()
         for file in (self.folder / ANSWERS).glob("*.json"):
-            with contextlib.suppress(OSError, ValueError):
+            with suppress_own(OSError, ValueError):
                 found.update(json.loads(file.read_text(encoding="utf-8")))
         return found
 
@@ -107,10 +107,10 @@ class Follower:
     def _answer(self) -> None:
         self._usable = {}
         for patch in self._make_patches():
-            with contextlib.suppress(Exception):  # a library that has changed
+            with suppress_own(Exception):  # a library that has changed
                 if patch.in_workers and patch.skip_reason() is None:
                     self._usable[patch.name] = patch
-        with contextlib.suppress(OSError):
+        with suppress_own(OSError):
             place = self._board.folder / ANSWERS
             place.mkdir(exist_ok=True)
             (place / f"{os.getpid()}.json").write_text(json.dumps(list(self._usable)), encoding="utf-8")
@@ -119,7 +119,7 @@ class Follower:
         usable = self._usable or {}
         for name in [name for name in reversed(self._applied) if name not in wanted]:
             self._applied.remove(name)
-            with contextlib.suppress(Exception):
+            with suppress_own(Exception):
                 usable[name].undo()
         for name in NAMES:
             if name not in wanted or name not in usable or name in self._applied:
@@ -127,8 +127,10 @@ class Follower:
             try:
                 usable[name].apply()
                 self._applied.append(name)
-            except Exception:  # the worker must go on all the same
-                with contextlib.suppress(Exception):
+            except Exception as error:  # the worker must go on all the same
+                if is_users(error):
+                    raise
+                with suppress_own(Exception):
                     usable[name].undo()
                 del usable[name]
 

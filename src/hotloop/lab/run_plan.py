@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.redact import is_redacted
-from hotloop.capture.folder import CAPTURE_VARIABLE
+from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_run_id
 from hotloop.capture.plan import Plan, fill_command
 from hotloop.capture.series import CAPTURE, Figures, Run, Series, append, begin_run, with_run
 from hotloop.lab import process
@@ -292,6 +292,11 @@ class _Slot:
     group: int = 0
 
 
+def _joining(capture: Path) -> dict[str, str]:
+    """What makes all processes of a run record into one capture."""
+    return {CAPTURE_VARIABLE: str(capture.absolute()), RUN_ID_VARIABLE: new_run_id()}
+
+
 def _make_run(lab: _Lab, slot: _Slot, cores: Cores) -> Run:
     """Make one run, write it to disk, report it."""
     plan, progress = lab.plan, lab.callbacks.progress
@@ -305,7 +310,7 @@ def _make_run(lab: _Lab, slot: _Slot, cores: Cores) -> Run:
         command=command,
         environment={
             **workplace.environment,
-            **({CAPTURE_VARIABLE: str(capture.absolute())} if plan.record else {}),
+            **(_joining(capture) if plan.record else {}),
             **seed_variables(slot.seed),
             **dict(variant.environment),
         },

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import FileError
+from hotloop._util.interrupts import is_users
 from hotloop._util.read_files import Reader
 
 _GIT = Reader(64 << 20)
@@ -62,7 +63,9 @@ def memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Memory this process may use: what is installed, or less if its cgroup has a limit."""
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
+    except (ValueError, OSError) as error:
+        if is_users(error):
+            raise
         return None
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         words = _words(cgroup / name)
@@ -78,8 +81,9 @@ def cpu_name() -> str:
             for line in info:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    except OSError as error:
+        if is_users(error):
+            raise
     return platform.processor() or platform.machine()
 
 
@@ -105,7 +109,9 @@ def git_hash(folder: Path) -> str | None:
                 git = (place / _GIT.read_text(git).partition(":")[2].strip()).resolve()
             if git.is_dir():
                 return _resolve(git, _GIT.read_text(git / "HEAD").strip())
-        except (OSError, ValueError, FileError):  # ValueError: a path with a zero byte
+        except (OSError, ValueError, FileError) as error:  # ValueError: a path with a zero byte
+            if is_users(error):
+                raise
             return None
     return None
 
@@ -132,5 +138,7 @@ def _words(file: Path) -> list[str]:
 def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except OSError as error:
+        if is_users(error):
+            raise
         return []

@@ -6,7 +6,6 @@ limit look worse than it is.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
@@ -18,6 +17,7 @@ from typing import Any
 
 from hotloop._util.errors import FileError
 from hotloop._util.files import write_atomically
+from hotloop._util.interrupts import suppress_own
 from hotloop._util.read_files import Reader, json_text
 from hotloop.machine.facts import cores_granted, cpu_name
 
@@ -49,7 +49,7 @@ def limits(*, refresh: bool = False, file: Path | None = None) -> dict[str, floa
     if not refresh and key in remembered:
         return remembered[key]
     remembered[key] = measure()
-    with contextlib.suppress(OSError):
+    with suppress_own(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json_text(remembered))
     return remembered[key]

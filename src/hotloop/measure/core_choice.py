@@ -30,14 +30,25 @@ except SystemError:  # the build looks for a module of ours that has moved
     why_not_compiled = _OLD_BUILD
 
 
+def odd_wish() -> str:
+    """What is wrong with HOTLOOP_CORE, which must not end a program that imports us; "" if nothing is."""
+    wanted = os.environ.get("HOTLOOP_CORE", "auto")
+    if wanted not in ("auto", "compiled", "python"):
+        return f"HOTLOOP_CORE is {wanted!r} and is ignored; use 'compiled', 'python' or 'auto'"
+    if compiled is None and wanted != "python":
+        return (
+            f"the compiled core is not available ({why_not_compiled}); recording with the Python twin, at a "
+            "few microseconds per region"
+        )
+    return ""
+
+
 def pick_core(name: CoreName = "auto") -> ModuleType:
     """The module with the `Recorder`; HOTLOOP_CORE=python selects the twin."""
     if name == "auto":
-        wish = os.environ.get("HOTLOOP_CORE", "auto")
-        if wish not in ("auto", "compiled", "python"):
-            raise HotloopError(f"HOTLOOP_CORE is {wish!r}; use 'compiled', 'python' or 'auto'.")
-        name = wish  # type: ignore[assignment]
-    if name == "python" or (name == "auto" and compiled is None):
+        wanted = os.environ.get("HOTLOOP_CORE")
+        return twin if wanted == "python" or compiled is None else compiled
+    if name == "python":
         return twin
     if compiled is None:
         raise HotloopError(
@@ -52,19 +63,21 @@ def region_cost_ns(name: CoreName) -> float:
     """Cost of entering and leaving one region on this machine: the minimum of several short rounds."""
     module = pick_core(name)
     recorder = module.Recorder()
-    recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
     region = recorder.profile("calibration")
     rounds = 1000 if module is compiled else 200
     empty_ns, full_ns = [], []
-    for _ in range(7):
-        start = time.perf_counter_ns()
-        for _ in range(rounds):
-            pass
-        empty_ns.append(time.perf_counter_ns() - start)
-        start = time.perf_counter_ns()
-        for _ in range(rounds):
-            with region:
+    try:
+        recorder.start(lambda: Part(None, module.KIND, time.monotonic_ns()), sample_memory=False)
+        for _ in range(7):
+            start = time.perf_counter_ns()
+            for _ in range(rounds):
                 pass
-        full_ns.append(time.perf_counter_ns() - start)
-    recorder.stop()
+            empty_ns.append(time.perf_counter_ns() - start)
+            start = time.perf_counter_ns()
+            for _ in range(rounds):
+                with region:
+                    pass
+            full_ns.append(time.perf_counter_ns() - start)
+    finally:
+        recorder.stop()
     return max(min(full_ns) - min(empty_ns), 0) / rounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
+import functools
 import os
 import sys
 import threading
@@ -13,12 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotloop._util.errors import CaptureError, FileError, HotloopError
-from hotloop._util.files import create_exclusively
-from hotloop._util.read_files import json_text
-from hotloop.capture.folder import CAPTURE_VARIABLE, FACTS, update_facts
+from hotloop._util.errors import FileError
+from hotloop._util.interrupts import is_users, suppress_own
+from hotloop.capture.folder import (
+    CAPTURE_VARIABLE,
+    FACTS,
+    RUN_ID_VARIABLE,
+    claim_folder,
+    new_run_id,
+    update_facts,
+)
 from hotloop.measure import core_choice
-from hotloop.measure.capture_facts import device_facts, new_facts
+from hotloop.measure.capture_facts import device_facts, known, new_facts
 from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.device import Device, DeviceTimer
@@ -51,7 +57,8 @@ class Profiler:
         self.folder: Path | None = None
         self._part: Part | None = None  # still readable after stop
         self._owner_pid: int | None = None
-        self._environment: str | None = None
+        self._run_id: str | None = None  # of the capture
+        self._environment: dict[str, str | None] = {}  # variables that we have changed: what they were before
         self._live_folder: Path | None = None
         self._device_timer: Any = None
         self._late_facts: LateFacts | None = None
@@ -97,46 +104,70 @@ class Profiler:
         config: dict[str, Any] | None = None,
         seeds: dict[str, int] | None = None,
         join: bool = False,
+        run_id: str | None = None,
         live_folder: Path | None = None,
     ) -> Profiler:
         """Start recording, into `folder` or, without one, in memory.
 
         `memory` samples resident memory, `timeline` keeps the last events of each thread for trace
-        export, `device` times work on an accelerator, `config` and `seeds` are stored in the capture. `join`
-        adds this process to a capture that another process began. A folder that cannot be written leads to a
-        warning and a recording in memory. Raises HotloopError when the profiler is already recording, and
-        CaptureError when the folder already holds a capture.
+        export, `device` times work on an accelerator, `config` and `seeds` are stored in the capture.
+
+        A folder that holds the capture of another run is left alone: this one goes to a folder of a similar
+        name. Processes that give the same `run_id` (default: the variable HOTLOOP_RUN_ID, which processes
+        inherit) share a capture. `join` opens the part of this process at its first region.
+
+        Recording never ends a run. What goes wrong leads to a warning: a folder that cannot be written to a
+        recording in memory, a profiler that is already recording to no change.
         """
         if self.is_recording:
-            raise HotloopError(
-                f"This profiler is already recording (into {self.folder or 'memory'}); "
-                "call stop() first, or create another Profiler."
+            self._warn(
+                f"start() is ignored: this profiler is already recording into {self.folder or 'memory'}; "
+                "call stop() first, or create another Profiler"
             )
-        self.folder = Path(folder).absolute() if folder is not None else None
+            return self
+        try:
+            self._reset(live_folder)
+            if folder is not None:
+                self._claim(Path(folder), join, run_id, device, config, seeds)
+            if self._core_name == "auto" and (odd := core_choice.odd_wish()):
+                self._warn(odd)
+            others = self.recorder.flags & ~RECORD_TIMELINE
+            self.recorder.flags = others | RECORD_TIMELINE if timeline else others
+            if device is not None:
+                self._device_timer = DeviceTimer(device, self.recorder.credit_device)
+            self.recorder.device = self._device_timer
+            self.recorder.start(self._open_part, sample_memory=memory, lazily=join)
+            if self.folder is not None:
+                self._set_environment()
+            atexit.register(self._at_exit)
+        except BaseException as error:
+            unregister = functools.partial(atexit.unregister, self._at_exit)
+            self._finish([self._stop_recorder, self._restore_environment, unregister])
+            if is_users(error):
+                raise
+            self._warn(f"this process is not recorded ({error!r})")
+        return self
+
+    def _reset(self, live_folder: Path | None) -> None:
+        self.folder = self._run_id = self._device_timer = None
         self._live_folder = live_folder
         self._owner_pid = os.getpid()
-        if self.folder is not None:
-            self._create_capture(join, device, config, seeds)
-        if (
-            self._module is not core_choice.compiled
-            and self._core_name == "auto"
-            and core_choice.compiled is None
-        ):
-            self._warn(
-                f"the compiled core is not available ({core_choice.why_not_compiled}); "
-                "recording with the Python twin, at a few microseconds per region"
-            )
-        others = self.recorder.flags & ~RECORD_TIMELINE
-        self.recorder.flags = others | RECORD_TIMELINE if timeline else others
-        if device is not None:
-            self._device_timer = DeviceTimer(device, self.recorder.credit_device)
-        self.recorder.device = self._device_timer
-        self.recorder.start(self._open_part, sample_memory=memory, lazily=join)
-        if self.folder is not None:
-            self._environment = os.environ.get(CAPTURE_VARIABLE)
-            os.environ[CAPTURE_VARIABLE] = str(self.folder)
-        atexit.register(self._at_exit)
-        return self
+
+    def _set_environment(self) -> None:
+        """Let the processes that this one starts join its capture."""
+        for name, value in ((CAPTURE_VARIABLE, str(self.folder)), (RUN_ID_VARIABLE, self._run_id)):
+            self._environment[name] = os.environ.get(name)
+            if value is not None:
+                os.environ[name] = value
+
+    def _restore_environment(self) -> None:
+        while self._environment:
+            name, before = next(iter(self._environment.items()))
+            if before is not None:
+                os.environ[name] = before
+            else:
+                os.environ.pop(name, None)
+            del self._environment[name]
 
     def sample_lines(self) -> None:
         """Sample which line of the user's code each thread is at, from now on; call it again after a fork.
@@ -168,33 +199,70 @@ class Profiler:
             self._update_facts(**device_facts(device.name))
 
     def stop(self, exit_status: str = "stopped") -> Path | None:
-        """Stop recording; returns the capture folder, or None when there is none."""
+        """Stop recording; returns the capture folder, or None when there is none.
+
+        Does all that is to be done even if a signal handler raises meanwhile, and raises that at the end. If
+        a handler calls this in the middle of the recorder's own work, recording stops soon afterwards.
+        """
+        if self.recorder.at_work:
+            self.recorder.after_work = functools.partial(self.stop, exit_status)
+            return self.folder
         self.recorder.resume()
         if not self.is_recording:
             return None
-        self.summarise_every(None)
-        if self._device_timer is not None:
-            self._wait_for_device()
+        steps = [
+            lambda: self.summarise_every(None),
+            self._wait_for_device,
+            self._stop_python_sampler,
+            self.recorder.save_samples,
+            self._write_late_facts,
+            self._stop_recorder,
+            lambda: atexit.unregister(self._at_exit),
+        ]
+        if self.folder is not None and self._owner_pid == os.getpid():
+            steps.append(self._restore_environment)
+            steps.append(lambda: self._update_facts(ended_at_ns=time.time_ns(), exit_status=exit_status))
+        interrupt = self._finish(steps)
+        if interrupt is not None:
+            raise interrupt
+        return self.folder
+
+    def _finish(self, steps: list[Callable[[], Any]]) -> BaseException | None:
+        """Take every step, twice if a signal handler interrupts it; returns what a handler raised last."""
+        interrupt: BaseException | None = None
+        problems: list[str] = []
+        for step in steps:
+            for _ in range(2):
+                try:
+                    step()
+                    break
+                except BaseException as error:
+                    if not is_users(error):
+                        problems.append(repr(error))
+                        break
+                    interrupt = error
+        for problem in problems:
+            self._warn(f"the recording may be incomplete ({problem})")
+        return interrupt
+
+    def _stop_python_sampler(self) -> None:
         if self._python_sampler is not None:
             self._python_sampler.stop()
             self._python_sampler = None
-        self.recorder.save_samples()
+
+    def _write_late_facts(self) -> None:
         if self._late_facts is not None and self._late_facts.pid == os.getpid():
             self._late_facts.at_end(self.recorder.now())
         self._late_facts = None
-        part = self.recorder.stop()
-        self.recorder.device = self._device_timer = None
-        atexit.unregister(self._at_exit)
-        if part is not None:
-            self._part = part
-        if self.folder is None or self._owner_pid != os.getpid():
-            return self.folder
-        if self._environment is None:
-            os.environ.pop(CAPTURE_VARIABLE, None)
-        else:
-            os.environ[CAPTURE_VARIABLE] = self._environment
-        self._update_facts(ended_at_ns=time.time_ns(), exit_status=exit_status)
-        return self.folder
+
+    def _stop_recorder(self) -> None:
+        part = self.recorder.part
+        try:
+            part = self.recorder.stop()
+        finally:
+            self.recorder.device = self._device_timer = None
+            if part is not None and part.pid == os.getpid():
+                self._part = part
 
     def pause(self) -> None:
         """Record nothing until `resume`; regions then cost as little as without a recording.
@@ -230,11 +298,17 @@ class Profiler:
             utilities.register_after_fork(self, _close_at_end)
         folder = self.folder / "parts" if self.folder is not None else None
         part = Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
-        self._late_facts = LateFacts(part, self.more_thread_settings, self.thread_names, self.keep_source)
-        part.at_window = self._late_facts.at_window
+        try:
+            self._late_facts = LateFacts(part, self.more_thread_settings, self.thread_names, self.keep_source)
+            part.at_window = self._late_facts.at_window
+        except BaseException:
+            part.forget()
+            raise
         return part
 
     def _wait_for_device(self, limit_s: float = 1.0) -> None:
+        if self._device_timer is None:
+            return
         deadline = time.monotonic() + limit_s
         self._device_timer.collect()
         while self._device_timer.pending and time.monotonic() < deadline:
@@ -247,51 +321,58 @@ class Profiler:
     def _warn(self, text: str) -> None:
         try:
             warnings.warn(f"hotloop: {text}", ProfilingWarning, stacklevel=3)
-        except Warning as error:  # warnings are turned into errors, but profiling must not raise
-            print(error, file=sys.stderr)
+        except Exception as error:  # warnings are turned into errors, or stderr is closed
+            if is_users(error):
+                raise
+            with suppress_own(Exception):
+                print(f"hotloop: {text}", file=sys.stderr)
 
     # -- capture.json ----------------------------------------------------------------------------
 
-    def _create_capture(
+    def _claim(
         self,
+        folder: Path,
         join: bool,
+        run_id: str | None,
         device: Device | None,
         config: dict[str, Any] | None,
         seeds: dict[str, int] | None,
     ) -> None:
-        assert self.folder is not None
-        if join and (self.folder / "capture.json").exists():
-            self._owner_pid = -1  # the process that began the capture records its end
-            return
-        if (self.folder / "capture.json").exists():
-            raise CaptureError(
-                f"{self.folder} already holds a capture; name another folder, or delete that one first."
-            )
+        """Begin or join a capture in `folder`, or in another one if that is taken."""
+        given = run_id or os.environ.get(RUN_ID_VARIABLE) or None
         facts = new_facts(
             core_name=self._core_name,
             device_name=device.name if device is not None else None,
             injected_clock=self.recorder.clock is not None,
             config=config,
             seeds=seeds,
+            run_id=given or new_run_id(),
+            joinable=join and given is None,
         )
         try:
-            text = json_text(facts, indent=2, default=str)
-        except (TypeError, ValueError, RecursionError) as error:
-            self._warn(f"config and seeds cannot be stored as JSON ({error}) and are left out")
-            text = json_text(facts | {"config": {}, "seeds": {}}, indent=2, default=str)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not create_exclusively(self.folder / "capture.json", text):
-                self._owner_pid = -1
-        except OSError as error:
-            self._warn(f"cannot write to {self.folder} ({error.strerror}); recording in memory only")
-            self.folder = None
+            place = folder.absolute()
+            claim = claim_folder(place, facts, given if join else facts["run_id"])
+        except (OSError, ValueError) as error:
+            if is_users(error):
+                raise
+            reason = getattr(error, "strerror", None) or error
+            if not folder.is_absolute() and facts["working_folder"] is None:
+                reason = "the working folder was deleted"
+            self._warn(f"cannot write to {folder} ({reason}); recording in memory only")
+            return
+        if claim.folder != place:
+            self._warn(f"{place} already holds the capture of another run; this one is in {claim.folder}")
+        if not claim.begun:
+            self._owner_pid = -1  # the process that began the capture records its end
+        self.folder, self._run_id = claim.folder, claim.run_id
 
     def _update_facts(self, **changes: Any) -> None:
         assert self.folder is not None
         try:
             update_facts(self.folder, changes)
         except (OSError, ValueError, TypeError, FileError) as error:
+            if is_users(error):
+                raise
             self._warn(f"cannot update capture.json in {self.folder} ({error})")
 
     # -- reading while recording -----------------------------------------------------------------
@@ -306,9 +387,9 @@ class Profiler:
         part = self.recorder.part or self._part
         if part is None or part.pid != os.getpid():
             return Capture(self.folder, {}, (), ("nothing was recorded",))
-        facts: dict[str, Any] = {"region_cost_ns": core_choice.region_cost_ns(self._core_name)}
+        facts: dict[str, Any] = {"region_cost_ns": known(core_choice.region_cost_ns, self._core_name)}
         if self.folder is not None:
-            with contextlib.suppress(FileError):
+            with suppress_own(FileError):
                 facts = FACTS.read_object(self.folder / "capture.json")
         return Capture(self.folder, facts, (parse_part([s.memory for s in part.segments], part.total_bytes),))
 
@@ -323,8 +404,9 @@ class Profiler:
         if name is None:
             return found
         if name not in found:
-            known = ", ".join(sorted(found)) or "nothing"
-            raise KeyError(f"no operation {name!r} was recorded; recorded: {known}")
+            names = sorted(found)
+            recorded = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
+            raise KeyError(f"no operation {name!r} was recorded; recorded: {recorded or 'nothing'}")
         return found[name]
 
     def summarise_every(
@@ -351,6 +433,8 @@ class Profiler:
                 try:
                     self._summary()
                 except Exception as error:
+                    if is_users(error):
+                        raise
                     self._warn(f"the summary failed ({error!r}); training continues without it")
                     self.summarise_every(None)
 
@@ -380,4 +464,7 @@ def join_from_environment() -> None:
     try:
         default.start(os.environ[CAPTURE_VARIABLE], join=True)
     except Exception as error:
-        print(f"hotloop: this process is not recorded: {error}", file=sys.stderr)
+        if is_users(error):
+            raise
+        with suppress_own(Exception):
+            print(f"hotloop: this process is not recorded: {error}", file=sys.stderr)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import json
 import shlex
 from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
 
+from hotloop._util import strict_json
 from hotloop._util.extras import require_extra
 from hotloop.analysis.findings import Findings
 from hotloop.report import html_sections as sections
@@ -103,7 +103,7 @@ def within(rows: tuple[Row, ...], most_bytes: int) -> tuple[Row, ...]:
 
 def embedded(data: Any) -> str:
     """JSON that is safe inside a script element: no `<`, `>` or `&`, ASCII only."""
-    dumped = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    dumped = strict_json.dumps(data, separators=(",", ":"))
     return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -8,11 +8,11 @@ becomes null and means "not measured"; so does a number that JSON cannot hold.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from functools import cache
 from typing import Any
 
+from hotloop._util.strict_json import dumps
 from hotloop.analysis.findings import Findings
 
 # Version of everything printed with --json. Raised when a field changes its meaning or goes away, not when
@@ -35,10 +35,7 @@ def json_object(noun: str, data: Any) -> dict[str, Any]:
 
 def strict_json(data: Any, indent: int | None = None) -> str:
     """Plain data as text that every JSON parser reads."""
-    try:
-        return json.dumps(data, allow_nan=False, indent=indent)
-    except ValueError:  # a NaN or an infinity; rare, so not looked for beforehand
-        return json.dumps(plain(data), allow_nan=False, indent=indent)
+    return dumps(data, indent=indent)
 
 
 def plain(value: Any) -> Any:

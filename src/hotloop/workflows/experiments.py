@@ -21,7 +21,7 @@ from hotloop.analysis.categories import Resolver
 from hotloop.analysis.comparison import Comparison, compare_series
 from hotloop.analysis.steady_state import run_figures
 from hotloop.capture import series as store
-from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
+from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_folder
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
@@ -158,7 +158,8 @@ def workplaces_here(variants: Sequence[Variant]) -> dict[str, Workplace]:
 
 def plain_environment(python_path: Sequence[Path] = ()) -> dict[str, str]:
     """The environment of this process without what makes a process record; `python_path` goes first."""
-    found = {k: v for k, v in os.environ.items() if k not in (CAPTURE_VARIABLE, RUN_VARIABLE)}
+    recording = (CAPTURE_VARIABLE, RUN_ID_VARIABLE, RUN_VARIABLE)
+    found = {k: v for k, v in os.environ.items() if k not in recording}
     if python_path:
         before = [found["PYTHONPATH"]] if found.get("PYTHONPATH") else []
         found["PYTHONPATH"] = os.pathsep.join([*map(str, python_path), *before])

@@ -7,9 +7,7 @@ variants a coin flip). The first iteration after a switch belongs to no segment.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
-import json
 import os
 import random
 import sys
@@ -18,7 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hotloop._util import strict_json
 from hotloop._util.errors import HotloopError
+from hotloop._util.interrupts import suppress_own
 from hotloop.measure.profiler import default
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ def append_to_capture(segment: Segment) -> None:
     folder = default.folder if default.is_recording else None
     if folder is None:
         return
-    with contextlib.suppress(OSError), open(folder / FILE, "a", encoding="utf-8") as file:
-        file.write(json.dumps(dataclasses.asdict(segment)) + "\n")
+    with suppress_own(OSError), open(folder / FILE, "a", encoding="utf-8") as file:
+        file.write(strict_json.dumps(dataclasses.asdict(segment)) + "\n")
 
 
 # -- the verdict ---------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def _print_verdicts(pid: int) -> None:
         return  # a forked child
     for test in _running.values():
         found = judge_segments(test.segments)
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed by now
+        with suppress_own(OSError, ValueError):  # stderr may be closed by now
             if found is None:
                 names = ", ".join(test.names)
                 print(f"hotloop: arm({names}): the loop ended before the first segment", file=sys.stderr)

@@ -27,6 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from hotloop._util import strict_json
 from hotloop._util.errors import HotloopError
 from hotloop.instrument.bootstrap import RUN_VARIABLE, instrument_process
 from hotloop.workflows.probes import OUTCOME_FILE, REFUSED
@@ -113,7 +114,7 @@ def own_folder(theirs: Path, mine: Path, stage: str | None) -> Path:
 
 
 def _answer(values: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.write(strict_json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
@@ -165,7 +166,9 @@ def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
         trained = train(name, kind(**given), Recording(folder), quiet=True)
         if request.get("save_outcome", True):
             outcome = dataclasses.asdict(trained.outcome)
-            (folder.parent / OUTCOME_FILE).write_text(json.dumps(outcome, default=str), encoding="utf-8")
+            (folder.parent / OUTCOME_FILE).write_text(
+                strict_json.dumps(outcome, default=str), encoding="utf-8"
+            )
         code = 0
     except HotloopError as error:
         code = REFUSED

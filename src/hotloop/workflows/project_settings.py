@@ -34,7 +34,10 @@ def load_settings(folder: Path | None = None) -> Settings:
     In the same folder hotloop.toml takes precedence over pyproject.toml. Raises HotloopError
     for an invalid file.
     """
-    start = (folder or Path.cwd()).resolve()
+    try:
+        start = (folder or Path.cwd()).resolve()
+    except FileNotFoundError:  # the current folder was deleted
+        return Settings()
     for place in (start, *start.parents):
         own = place / "hotloop.toml"
         if own.is_file():

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from hotloop._util.errors import HotloopError
-from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder
+from hotloop._util.interrupts import is_users, suppress_own
+from hotloop.capture.folder import new_folder
 from hotloop.measure.device import Device, TorchDevice
 from hotloop.measure.part import process_label
 from hotloop.measure.profiler import default
@@ -28,27 +29,37 @@ def start(
     device: Device | str | None = None,
     config: dict[str, Any] | None = None,
     seeds: dict[str, int] | None = None,
+    run_id: str | None = None,
 ) -> Path | None:
-    """Start recording this process and its children; returns the capture folder.
+    """Start recording this process and its children; returns the capture folder, None if there is none.
 
-    The default folder is `hotloop-runs/<time>-<script>`. With `summary_every_steps` (env steps) or
-    `summary_every_s`, a table is written to `summary_to` (a stream or a function, default stderr) during
-    training. `device` is "cuda", "xpu" or an object with the methods of `hotloop.measure.device.Device`.
+    The default folder is `hotloop-runs/<time>-<script>`. A folder that holds the capture of another run is
+    left alone, and a warning names the one used instead; processes that give the same `run_id` share a
+    capture. Recording never ends a run: what goes wrong leads to a warning.
+
+    With `summary_every_steps` (env steps) or `summary_every_s`, a table is written to `summary_to` (a stream
+    or a function, default stderr) during training. `device` is "cuda", "xpu" or an object with the methods of
+    `hotloop.measure.device.Device`.
     """
-    if default.is_recording and os.environ.get(CAPTURE_VARIABLE):
+    if default.is_recording:
         call = f"start({str(folder)!r})" if folder is not None else "start()"
-        print(
-            f"hotloop: {call} is ignored: this run is already recorded into {default.folder}",
-            file=sys.stderr,
-        )
+        place = default.folder or "memory"
+        _say(f"{call} is ignored: this run is already recorded into {place}")
         return default.folder
     try:
         apply_redaction()
     except (HotloopError, OSError) as error:  # OSError: the current folder is gone
         print(f"hotloop: the settings of this project are not used: {error}", file=sys.stderr)
     target = Path(folder) if folder is not None else new_folder(process_label())
-    accelerator = TorchDevice(device) if isinstance(device, str) else device
-    default.start(target, memory=memory, timeline=timeline, device=accelerator, config=config, seeds=seeds)
+    default.start(
+        target,
+        memory=memory,
+        timeline=timeline,
+        device=_accelerator(device) if isinstance(device, str) else device,
+        config=config,
+        seeds=seeds,
+        run_id=run_id,
+    )
     if summary_every_steps or summary_every_s:
         default.summarise_every(
             lambda: _write(summary_to, summary()), env_steps=summary_every_steps, seconds=summary_every_s
@@ -65,6 +76,21 @@ def summary() -> str:
     """A table of what this process has recorded so far, one line per region."""
     capture = default.capture()
     return summary_table(list(default.stats().values()), capture.progress)
+
+
+def _accelerator(name: str) -> Device | None:
+    try:
+        return TorchDevice(name)
+    except Exception as error:
+        if is_users(error):
+            raise
+        _say(f"the time of {name!r} is not measured: {error}")
+        return None
+
+
+def _say(sentence: str) -> None:
+    with suppress_own(Exception):  # stderr may be closed
+        print(f"hotloop: {sentence}", file=sys.stderr)
 
 
 def _write(target: TextIO | Callable[[str], Any] | None, text: str) -> None:

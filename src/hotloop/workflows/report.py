@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from hotloop.analysis.findings import Findings
 from hotloop.analysis.recommend import AdviceFunction, AdviceWarning
 from hotloop.analysis.region_tree import walk
 from hotloop.capture.export import text as capture_as_json
-from hotloop.capture.folder import latest_capture, update_facts
+from hotloop.capture.folder import latest_capture
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import machine_facts
@@ -101,18 +100,14 @@ def with_limits(capture: Capture) -> Capture:
     """The capture with the limits of this machine, measured now if they are missing and needed.
 
     Only for a finished run that was recorded on this machine and has a region that declares bytes or flops.
-    The limits are stored in its capture.json.
+    They are kept in a file of this machine's; reading a capture changes nothing in it.
     """
-    facts, folder = capture.facts, capture.path
+    facts = capture.facts
     needed = any(node.bytes_moved or node.flops for _, node in walk(capture.tree))
     here = (facts.get("machine") or {}).get("host") == machine_facts()["host"]
     if facts.get("limits") or not needed or not here or any(p.alive for p in capture.processes):
         return capture
-    facts = facts | {"limits": limits()}
-    if folder is not None and folder.is_dir():
-        with contextlib.suppress(OSError):  # a read-only capture: measured again next time
-            update_facts(folder, {"limits": facts["limits"]})
-    return replace(capture, facts=facts)
+    return replace(capture, facts=facts | {"limits": limits()})
 
 
 def format_of(file: Path) -> Render:

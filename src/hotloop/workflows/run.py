@@ -21,7 +21,7 @@ import hotloop
 from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.files import create_exclusively
 from hotloop._util.read_files import json_text
-from hotloop.capture.folder import CAPTURE_VARIABLE, new_folder, update_facts
+from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_folder, new_run_id, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.secrets import REDACTED, describe
 from hotloop.instrument.bootstrap import RUN_VARIABLE
@@ -62,8 +62,8 @@ def run_recorded(
     """Run a command and record it; with `quiet` its stdout goes to stderr."""
     command = resolve_command(words)
     target = folder or new_folder(script_name(command))
-    begin_capture(target, command)
-    environment = recording_environment(target, options=options)
+    run_id = begin_capture(target, command)
+    environment = recording_environment(target, options=options, run_id=run_id)
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     interrupted = wait_for(child)
     ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
@@ -73,10 +73,17 @@ def run_recorded(
 
 
 def recording_environment(
-    folder: Path, base: Mapping[str, str] | None = None, options: dict[str, Any] | None = None
+    folder: Path,
+    base: Mapping[str, str] | None = None,
+    options: dict[str, Any] | None = None,
+    run_id: str | None = None,
 ) -> dict[str, str]:
-    """Environment in which any Python, unmodified, and everything it starts records into `folder`."""
-    return startup_environment(base, options) | {CAPTURE_VARIABLE: str(folder.absolute())}
+    """Environment in which any Python, unmodified, and everything it starts records into `folder`.
+
+    All of it is one run: the one with this id, or a new one.
+    """
+    place = {CAPTURE_VARIABLE: str(folder.absolute()), RUN_ID_VARIABLE: run_id or new_run_id()}
+    return startup_environment(base, options) | place
 
 
 def startup_environment(
@@ -100,20 +107,27 @@ def did_nothing(capture: Capture) -> bool:
     return all(name in MINOR or name.startswith(GAPS) for name in names)
 
 
-def begin_capture(folder: Path, command: list[str]) -> None:
-    """Create the capture folder that the processes of the script will join."""
-    if (folder / "capture.json").exists():
-        raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
-    facts = new_facts(command=command)
+def begin_capture(folder: Path, command: list[str]) -> str:
+    """Create the capture folder that the processes of the script will join; returns the id of their run."""
+    run_id = new_run_id()
+    facts = new_facts(command=command, run_id=run_id)
+    if facts["working_folder"] is None and not folder.is_absolute():
+        raise CaptureError(
+            f"{folder} cannot be created: the working folder was deleted; change to another folder, or give "
+            "--capture an absolute path."
+        )
     if facts.get(REDACTED):
         print(f"hotloop: {describe(facts[REDACTED])}", file=sys.stderr)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        create_exclusively(folder / "capture.json", json_text(facts, indent=2))
+        created = create_exclusively(folder / "capture.json", json_text(facts, indent=2))
     except OSError as error:
         raise CaptureError(
             f"{folder} cannot be written ({error.strerror}); choose another folder."
         ) from error
+    if not created:
+        raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
+    return run_id
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> bool:

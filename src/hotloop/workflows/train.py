@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop._util.errors import HotloopError
+from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.capture.export import save_json
 from hotloop.capture.folder import new_folder, update_facts
@@ -73,6 +73,8 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     workload.check(config)
     if not recording.profiling:
         return Trained(workload.run(config, None, quiet), None)
+    if recording.capture is not None and (recording.capture / "capture.json").exists():
+        raise CaptureError(f"{recording.capture} already has a capture; choose another folder, or delete it.")
     if hasattr(workload, "prepare"):
         workload.prepare(config)  # compilation happens once on a machine and is not part of the training
     wanted = recording.capture or new_folder(f"train-{name}")

@@ -81,14 +81,14 @@ def run_trial(
         raise HotloopError("--selftest uses patches without effect; remove --only.")
     command = resolve_command(words)
     target = folder or new_folder(script_name(command))
-    begin_capture(target, command)
+    run_id = begin_capture(target, command)
     trial = {
         "only": list(settings.only),
         "segment_s": settings.segment_s,
         "seed": settings.seed,
         "selftest": SELFTEST_PATCHES if settings.selftest else 0,
     }
-    environment = recording_environment(target, options={"on": True, "trial": trial})
+    environment = recording_environment(target, options={"on": True, "trial": trial}, run_id=run_id)
     judge = TrialJudge(target, settings, script_of(command))
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     over = threading.Event()

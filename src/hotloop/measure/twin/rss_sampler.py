@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from hotloop._util.interrupts import is_users
 from hotloop.measure.twin.scheduling import ScheduleSampler
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def rss_bytes() -> int | None:
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * PAGE_BYTES
-    except OSError:
+    except OSError as error:
+        if is_users(error):
+            raise
         return None
 
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hotloop._util.interrupts import is_users
 from hotloop.capture import layout
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ class ScheduleSampler:
         known = False
         try:
             names = os.listdir("/proc/self/task")
-        except OSError:
+        except OSError as error:
+            if is_users(error):
+                raise
             return False
         for tid in map(int, names):
             task = self._tasks.setdefault(tid, _Task())
@@ -148,7 +151,9 @@ def read_schedstat(tid: int) -> tuple[int, int] | None:
     try:
         with open(f"/proc/self/task/{tid}/schedstat", "rb") as file:
             on_core, run_queue, *_ = file.read().split()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if is_users(error):
+            raise
         return None
     return int(on_core), int(run_queue)
 
@@ -159,5 +164,7 @@ def read_switches(tid: int) -> tuple[int, int] | None:
         with open(f"/proc/self/task/{tid}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
         return int(lines[b"voluntary_ctxt_switches"]), int(lines[b"nonvoluntary_ctxt_switches"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError) as error:
+        if is_users(error):
+            raise
         return None

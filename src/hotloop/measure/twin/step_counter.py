@@ -215,7 +215,9 @@ def read_column(item: Any) -> Column | None:
         if isinstance(item, (int, float)):
             return True, [float(item)]
         view = memoryview(item)
-    except (TypeError, ValueError, BufferError, OverflowError):
+    except (TypeError, ValueError, BufferError, OverflowError) as error:
+        if is_users(error):
+            raise
         return None
     if view.format not in FORMATS or view.ndim > 1:
         return None

@@ -9,7 +9,6 @@ them one by one.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 from hotloop import profile, progress
+from hotloop._util import strict_json
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.envs.snake.config import EVERY_K, FloodFill
@@ -270,7 +270,7 @@ def _metrics_writer(config: Snake) -> Iterator[Callable[[int, dict[str, float]],
 
         def write(env_steps: int, statistics: dict[str, float]) -> None:
             with _log:
-                print(json.dumps({"env_steps": env_steps, **statistics}), file=file, flush=True)
+                print(strict_json.dumps({"env_steps": env_steps, **statistics}), file=file, flush=True)
 
         yield write
 
