@@ -24,7 +24,7 @@ from hotloop.rl.collect.actor_loop import derive_seeds
 from hotloop.rl.collect.locked import LockedCollector
 from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import CollectionFailed, Rows, Setup, Task
-from hotloop.rl.collect.status import HEARTBEAT_NS
+from hotloop.rl.collect.status import HEARTBEAT_NS, PHASE, WAITING_FOR_LEARNER, WAITING_FOR_LOCK
 from tests.collect_envs import Counting, Faulty, Steered, check_streams
 from tests.processes.scripts import run
 
@@ -354,3 +354,31 @@ def every_node(capture: Any) -> list[Any]:
         found.append(node)
         stack += node.children
     return found
+
+
+@pytest.mark.parametrize("kind", ["processes", "locked"])
+def test_a_collector_killed_while_it_waits_for_the_learner_was_healthy(kind: str) -> None:
+    """It found the ring full and made no step in its life: four such kills ended a run."""
+    setup = Setup(collectors=1, ring_rows=8, method="fork", max_failures=2, log=lambda text: None)
+    with KINDS[kind](Task(Counting, Steered, n_envs=2, seed=1), setup) as collector:
+        end = time.monotonic() + PATIENCE_S
+        for kills in range(1, 6):
+            while not waits(collector):
+                assert time.monotonic() < end, collector.state()
+                time.sleep(0.01)
+            pid = collector.pid(0)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            while collector.state().restarts < kills:
+                assert time.monotonic() < end, collector.state()
+                time.sleep(0.01)
+        assert collector.take(2, 10.0)
+        collector.release()
+
+
+def waits(collector: Any) -> bool:
+    """Whether the only collector waits for room in this life."""
+    return collector.pid(0) is not None and int(collector._status.words[0, PHASE]) in (
+        WAITING_FOR_LEARNER,
+        WAITING_FOR_LOCK,
+    )

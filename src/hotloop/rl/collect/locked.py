@@ -14,7 +14,15 @@ from hotloop.rl.collect.locked_queue import LockedQueue
 from hotloop.rl.collect.multiprocess import MultiprocessCollector
 from hotloop.rl.collect.protocol import Rows, Setup, Task, WhenFull
 from hotloop.rl.collect.row_writers import HEARTBEAT_INTERVAL_S, BaseWriter
-from hotloop.rl.collect.status import DROPPED, LOCK_WAIT_NS, PRODUCED, WAIT_NS
+from hotloop.rl.collect.status import (
+    DROPPED,
+    LOCK_WAIT_NS,
+    PHASE,
+    PRODUCED,
+    RUNNING,
+    WAIT_NS,
+    WAITING_FOR_LEARNER,
+)
 from hotloop.rl.collect.supervisor import Link, ProcessSpec
 from hotloop.rl.collect.weight_channel import WeightChannel
 
@@ -56,7 +64,9 @@ class QueueWriter(BaseWriter):
             self._wake_learner()
             with _wait:
                 began_ns = time.monotonic_ns()
+                self._line[PHASE] = WAITING_FOR_LEARNER
                 self._queue.room.wait(seen, HEARTBEAT_INTERVAL_S)
+                self._line[PHASE] = RUNNING
                 self._line[WAIT_NS] += time.monotonic_ns() - began_ns
             self.beat()
         if self._unannounced >= self.channel.wake_every:

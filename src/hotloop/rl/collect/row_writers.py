@@ -8,7 +8,15 @@ from typing import Any, Protocol
 from hotloop import profile
 from hotloop.rl.collect.protocol import Rows, WhenFull
 from hotloop.rl.collect.ring import RecordRing
-from hotloop.rl.collect.status import DROPPED, HEARTBEAT_NS, PRODUCED, WAIT_NS
+from hotloop.rl.collect.status import (
+    DROPPED,
+    HEARTBEAT_NS,
+    PHASE,
+    PRODUCED,
+    RUNNING,
+    WAIT_NS,
+    WAITING_FOR_LEARNER,
+)
 from hotloop.rl.collect.weight_channel import WeightChannel
 
 _wait = profile("ipc_wait")
@@ -65,7 +73,9 @@ class BaseWriter:
             return True
         with _wait:
             began_ns = time.monotonic_ns()
+            self._line[PHASE] = WAITING_FOR_LEARNER
             self.channel.news.wait(seen, HEARTBEAT_INTERVAL_S)
+            self._line[PHASE] = RUNNING
             self._line[WAIT_NS] += time.monotonic_ns() - began_ns
         self.beat()
         return self.channel.board.version > 0
@@ -91,11 +101,13 @@ class RingWriter(BaseWriter):
         if not self._wait_for_room:
             return rows
         with _wait:
+            self._line[PHASE] = WAITING_FOR_LEARNER
             while not len(rows):
                 began_ns = time.monotonic_ns()
                 rows = self._ring.reserve(count, HEARTBEAT_INTERVAL_S)
                 self._line[WAIT_NS] += time.monotonic_ns() - began_ns
                 self.beat()
+            self._line[PHASE] = RUNNING
         return rows
 
     def commit(self, count: int) -> None:

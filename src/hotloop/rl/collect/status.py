@@ -12,8 +12,9 @@ from hotloop.rl.collect.shared_memory import SharedBlock
 HEARTBEAT_NS, PHASE, BEGAN_NS, WAIT_NS, PAST_WAIT_NS, LOCK_WAIT_NS, DROPPED, PRODUCED, STEPS = range(9)
 """Columns. Times are monotonic: the last heartbeat and the start of this life. Waits: in this life, in
 earlier ones, for the lock. Counts: rows dropped, rows produced (dropped ones included), steps."""
-STARTING, RUNNING, WAITING_FOR_LOCK = 1, 2, 3
-"""Phases. A collector that waits for the lock has no heartbeat, but does not hang."""
+STARTING, RUNNING, WAITING_FOR_LOCK, WAITING_FOR_LEARNER = 1, 2, 3, 4
+"""Phases. A collector that waits for the lock has no heartbeat, but does not hang. One that waits for the
+learner (room for rows, weights) is healthy, whatever ends it then."""
 _COLUMNS = 16
 
 

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hotloop.rl.collect.collector_process import OneThread, run_collector
 from hotloop.rl.collect.protocol import CollectionFailed, Failure, Setup
 from hotloop.rl.collect.shared_memory import SharedNote
-from hotloop.rl.collect.status import HEARTBEAT_NS, PHASE, STARTING, STEPS, WAITING_FOR_LOCK, StatusTable
+from hotloop.rl.collect.status import (
+    HEARTBEAT_NS,
+    PHASE,
+    STARTING,
+    STEPS,
+    WAITING_FOR_LEARNER,
+    WAITING_FOR_LOCK,
+    StatusTable,
+)
 from hotloop.rl.collect.weight_channel import WeightChannel
 
 if TYPE_CHECKING:
@@ -219,8 +227,11 @@ class Supervisor:
         if what == "failed":
             what = f"raised {last}" if trace else _FAILED_EARLY
         self.failures.append(Failure(number, slot.life, what, trace))
-        made_steps = int(self._status.words[number, STEPS]) > slot.steps_before
-        slot.failures_without_step = 0 if made_steps else slot.failures_without_step + 1
+        line = self._status.words[number]
+        if int(line[STEPS]) > slot.steps_before:
+            slot.failures_without_step = 0
+        elif line[PHASE] not in (WAITING_FOR_LEARNER, WAITING_FOR_LOCK):  # else it was healthy
+            slot.failures_without_step += 1
         if slot.failures_without_step >= self._setup.max_failures:
             slot.process = None
             raise CollectionFailed(
