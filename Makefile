@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo test short-tests test-long lint bench bench-peers browser clean
+.PHONY: help demo test short-tests test-long campaign lint bench bench-peers browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -24,6 +24,10 @@ short-tests: $(INSTALLED)
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests
+
+MINUTES ?= 30
+campaign: $(INSTALLED) ## try to break it with damaged files and full disks (MINUTES=30 SEED=1 KINDS="...")
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 lint: $(INSTALLED) ## ruff and mypy --strict
 	$(BIN)/ruff check .

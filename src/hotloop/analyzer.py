@@ -42,12 +42,12 @@ def analyze(arguments: Arguments) -> str:
     _check(targets)
     findings = report_on(arguments.input).findings
     if arguments.charts is not None:
-        arguments.charts.write_bytes(png_bytes(findings))
+        _write(arguments.charts, png_bytes(findings))
     if arguments.detailed is not None:
-        write_atomically(arguments.detailed, strict_json(findings_json(findings), indent=2) + "\n")
+        _write(arguments.detailed, strict_json(findings_json(findings), indent=2) + "\n")
     written = "".join(f"wrote {target}\n" for target in targets)
     if arguments.output is not None:
-        write_atomically(arguments.output, terminal(findings, 80, False, capture=arguments.input))
+        _write(arguments.output, terminal(findings, 80, False, capture=arguments.input))
         return written
     width = shutil.get_terminal_size((80, 24)).columns
     return terminal(findings, width, sys.stdout.isatty(), capture=arguments.input) + written
@@ -62,12 +62,15 @@ def run(words: list[str] | None) -> int:
     arguments = tyro.cli(
         Arguments, args=words, prog="python -m hotloop.analyzer", description=Arguments.__doc__
     )
-    try:
-        text = analyze(arguments)
-    except OSError as error:
-        raise HotloopError(f"{error.filename} cannot be written ({error.strerror}).") from error
-    print(text, end="")
+    print(analyze(arguments), end="")
     return 0
+
+
+def _write(file: Path, content: str | bytes) -> None:
+    try:
+        write_atomically(file.absolute(), content)
+    except OSError as error:
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
 
 
 def _check(targets: list[Path]) -> None:

@@ -292,6 +292,14 @@ def test_every_flipped_bit_of_an_array_is_noticed(tmp_path: Path) -> None:
             store.read(0)
 
 
+def test_resuming_without_the_schema_deletes_nothing(tmp_path: Path) -> None:
+    store = written(tmp_path)
+    (tmp_path / "schema.json").unlink()
+    with pytest.raises(DemonstrationError, match=r"schema\.json cannot be read"):
+        store.begin(track_schema(3, SHORT), resume=True)
+    assert store.numbers() == [0]
+
+
 def test_a_schema_of_a_wrong_type_and_files_that_are_none(tmp_path: Path) -> None:
     store = written(tmp_path)
     edit_json(tmp_path / "schema.json", {"arrays": {"actions": {"dtype": 3, "shape": ["steps"]}}})

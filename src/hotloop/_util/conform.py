@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hotloop._util.visible import visible
+
 Check = Callable[[Any, str], Any]
 LEAST_INT, MOST_INT = -(2**63), 2**64 - 1  # what any of our files can hold
 
@@ -59,6 +61,7 @@ def check_of(kind: Any) -> Check:
 
 def _wrong(value: Any, where: str, wanted: str) -> Misfit:
     shown = repr(value)
+    where = visible(where)  # names of keys come from the file
     return Misfit(f"{where} is {shown if len(shown) <= 60 else shown[:57] + '...'}, not {wanted}")
 
 
@@ -210,4 +213,4 @@ def _typed_dict(kind: Any) -> Check:
 def _need(value: dict[str, Any], required: list[str], where: str) -> None:
     for name in required:
         if name not in value:
-            raise Misfit(f"{where} has no {name!r}")
+            raise Misfit(f"{visible(where)} has no {name!r}")

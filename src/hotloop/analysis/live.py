@@ -55,6 +55,7 @@ class LiveReading:
     run_ns: int  # length of the run so far
     exit_status: str | None
     processes: dict[Key, ProcessReading]
+    warnings: tuple[str, ...] = ()  # about the capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class LiveStatus:
     stuck: tuple[Stuck, ...]  # longest first
     all_ended: bool
     exit_status: str | None
+    warnings: tuple[str, ...] = ()  # about the capture, such as a part that cannot be read
 
 
 def take_reading(
@@ -124,7 +126,8 @@ def take_reading(
     for process in capture.processes:
         key = (process.host, process.pid, process.start_real_ns)
         found[key] = _read_process(process, at_ns, at_real_ns, before.get(key))
-    return LiveReading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found)
+    warnings = capture.all_warnings if found else ()  # that there is no process is said anyway
+    return LiveReading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found, warnings)
 
 
 def live_status(after: LiveReading, before: LiveReading | None = None) -> LiveStatus:
@@ -152,6 +155,7 @@ def live_status(after: LiveReading, before: LiveReading | None = None) -> LiveSt
         stuck=_stuck(after),
         all_ended=bool(ended) and all(ended),
         exit_status=after.exit_status,
+        warnings=after.warnings,
     )
 
 

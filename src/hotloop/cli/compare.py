@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli.options import Flag, Repeated, option
 from hotloop.cli.output import note, pen_for_stdout
@@ -209,7 +210,7 @@ def baseline_notes(found: BaselineComparison) -> list[str]:
 
 def write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        write_atomically(file.absolute(), text)
     except OSError as error:
         raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
     note(f"wrote {file}")

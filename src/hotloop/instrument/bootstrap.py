@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop._util.interrupts import is_users
+from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
@@ -101,7 +101,8 @@ def profile_functions(folder: Path) -> Callable[[], None]:
     except ValueError as error:  # another profiler is active, and the script's own has precedence
         if is_users(error):
             raise
-        (folder / "detailed.txt").write_text(ANOTHER_PROFILER, encoding="utf-8")
+        with suppress_own(OSError):
+            (folder / "detailed.txt").write_text(ANOTHER_PROFILER, encoding="utf-8")
         return lambda: None
 
     def finish() -> None:
@@ -117,8 +118,9 @@ def profile_functions(folder: Path) -> Callable[[], None]:
         stats.print_stats(TOP)
         stats.print_callers(TOP)
         stats.print_callees(TOP)
-        (folder / "detailed.txt").write_text(text.getvalue(), encoding="utf-8")
-        profiler.dump_stats(folder / "detailed.prof")
+        with suppress_own(OSError):  # `hotloop run` says that the file is missing
+            (folder / "detailed.txt").write_text(text.getvalue(), encoding="utf-8")
+            profiler.dump_stats(folder / "detailed.prof")
 
     return finish
 

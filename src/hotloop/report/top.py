@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _SHARES_ON_A_LINE = 4
+_WARNINGS = 3  # shown at most
 _BAR = 20  # columns of the longest bar
 
 
@@ -108,7 +109,7 @@ def _notices(status: LiveStatus) -> list[str]:
         lines.append(f"died before closing the recording: {_who(died)}")
     if not status.processes:
         lines.append("no process has recorded anything yet")
-    return lines
+    return lines + [shown(warning, 200) for warning in status.warnings[:_WARNINGS]]
 
 
 def _stuck_words(stuck: Stuck) -> str:

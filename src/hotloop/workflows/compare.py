@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_fraction
 from hotloop.analysis.comparison import Comparison
 from hotloop.analysis.profiled_functions import FunctionTime, function_changes, function_times
@@ -244,9 +245,10 @@ def _write_texts(folder: Path | None, texts: dict[str, str]) -> list[Path]:
     if folder is None or not texts:
         return []
     place = folder / "detailed"
-    place.mkdir(exist_ok=True)
-    files = []
-    for name, text in texts.items():
-        (place / name).write_text(text, encoding="utf-8")
-        files.append(place / name)
-    return files
+    try:
+        place.mkdir(exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(place / name, text)
+    except OSError as error:
+        raise HotloopError(f"{place} cannot be written ({error.strerror}); make room for it.") from error
+    return [place / name for name in texts]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hotloop
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
 from hotloop.analysis.comparison import VariantComparison, best_combination, compare_series, rank_comparison
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.ranking import RankedTable
@@ -198,7 +199,7 @@ def new_plan(capture: str | None, file: Path, force: bool = False) -> int:
     command = with_seed(run.capture.command)
     text, suspects = plan_text(command, file, run.findings.recommendations)
     try:
-        file.write_text(text, encoding="utf-8")
+        write_atomically(file.absolute(), text)
     except OSError as error:
         raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
     return suspects

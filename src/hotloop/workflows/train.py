@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop._util.errors import CaptureError, HotloopError
+from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.capture.export import save_json
 from hotloop.capture.folder import new_folder, update_facts
@@ -91,7 +92,10 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
         with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
             outcome = workload.run(config, _bottleneck_note(), quiet)
         if outcome.figures and default.folder is not None:
-            update_facts(folder, {"figures": outcome.figures})
+            try:
+                update_facts(folder, {"figures": outcome.figures})
+            except (OSError, FileError) as error:  # the outcome is printed all the same
+                print(f"hotloop: {folder} does not hold the figures of the run ({error})", file=sys.stderr)
     finally:
         stop()
     return Trained(outcome, folder)

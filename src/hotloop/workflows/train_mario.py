@@ -203,10 +203,14 @@ def _listed(counts: list[int]) -> str:
 
 def _save(found: Benchmark, request: Request) -> None:
     data = benchmark_json(found.rows, found.figures, found.same_work, found.done.series)
-    try:
-        write_atomically(request.benchmark_json, strict_json(data, indent=1) + "\n")
-        request.benchmark_png.write_bytes(benchmark_png(found.rows, found.figures, found.same_work))
-    except OSError as error:
-        raise HotloopError(
-            f"{error.filename} cannot be written ({error.strerror}); choose another file."
-        ) from error
+    picture = benchmark_png(found.rows, found.figures, found.same_work)
+    for file, content in (
+        (request.benchmark_json, strict_json(data, indent=1) + "\n"),
+        (request.benchmark_png, picture),
+    ):
+        try:
+            write_atomically(file, content)
+        except OSError as error:
+            raise HotloopError(
+                f"{file} cannot be written ({error.strerror}); choose another file."
+            ) from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_seconds
 from hotloop.analysis.batch_breakdown import (
     HOTLOOP,
@@ -248,6 +249,6 @@ def _first_words(file: Path) -> str:
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        write_atomically(file, text)
     except OSError as error:
         raise HotloopError(f"{file} cannot be written ({error.strerror}); run in another folder.") from error

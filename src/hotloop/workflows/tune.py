@@ -243,7 +243,11 @@ def write_search(place: Path, target: str, searched: SearchResult) -> None:
     try:
         write_atomically(place / "tuning.json", strict_json(data, indent=1) + "\n")
     except OSError as error:
-        raise HotloopError(f"{place} cannot be written ({error.strerror}); choose another folder.") from error
+        raise _cannot_write(place, error) from error
+
+
+def _cannot_write(place: Path, error: OSError) -> HotloopError:
+    return HotloopError(f"{place} cannot be written ({error.strerror}); choose another folder.")
 
 
 def _search_s(terms: TuneTerms, probe_s: float) -> float:
@@ -383,7 +387,10 @@ class Prober:
 
     def _made(self, settings: Settings, name: str) -> Probe:
         folder = self.place / "probes" / name
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         capture = folder / "capture"
         environment = recording_environment(capture, plain_environment())
         job = Job(
@@ -395,7 +402,10 @@ class Prober:
         with machine_lock(self.progress.note):
             outcome = self.run(job)
         made = self._read(settings, capture, outcome)
-        write_atomically(folder / "probe.json", strict_json(dataclasses.asdict(made), indent=1) + "\n")
+        try:
+            write_atomically(folder / "probe.json", strict_json(dataclasses.asdict(made), indent=1) + "\n")
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         return made
 
     def _read(self, settings: Settings, capture: Path, outcome: Outcome) -> Probe:

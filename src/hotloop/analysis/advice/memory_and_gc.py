@@ -95,7 +95,8 @@ def memory_will_not_fit(run: RunView) -> Recommendation | None:
 def _setting(run: RunView, names: tuple[str, ...]) -> int:
     """The first of these settings in the recorded config; 0 if it has none."""
     config = run.capture.facts.get("config", {})
-    return next((int(value) for name in names if (value := config.get(name))), 0)
+    given = (config.get(name) for name in names)
+    return next((int(value) for value in given if type(value) in (int, float) and 0 < value < 1e15), 0)
 
 
 def _steady_growth(time_ns: NDArray[np.float64], rss: NDArray[np.float64]) -> float | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ class DemonstrationStore:
             raise DemonstrationError(
                 f"{self.folder} cannot be written ({error.strerror}); choose another folder."
             ) from None
-        if resume and file.is_file():
+        if resume and (os.path.lexists(file) or self.numbers()):  # never delete what was to be kept
             known = self.schema()
             if known != wanted:
                 differing = sorted(name for name in known | wanted if known.get(name) != wanted.get(name))
@@ -208,7 +209,7 @@ class DemonstrationStore:
     def schema(self) -> dict[str, Any]:
         """The content of `schema.json`; raises DemonstrationError when it is missing or not ours."""
         file = self.folder / "schema.json"
-        if not file.is_symlink() and not file.exists():
+        if not os.path.lexists(file) and not self.numbers():
             raise DemonstrationError(
                 f"There are no demonstrations in {self.folder}; collect some first "
                 "(hotloop train imitate --stage demos)."

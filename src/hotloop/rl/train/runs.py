@@ -678,14 +678,19 @@ class TensorboardLog:
     def write(self, steps: int, values: Mapping[str, float | None]) -> None:
         """Write the values that are known at this number of env steps; None is skipped."""
         if self._writer is not None:
-            with _log:
-                for name, value in values.items():
-                    if value is not None:
-                        self._writer.add_scalar(name, value, steps)
+            try:
+                with _log:
+                    for name, value in values.items():
+                        if value is not None:
+                            self._writer.add_scalar(name, value, steps)
+            except OSError as error:  # its thread met a full disk; there will be no more points
+                warn(f"hotloop: the log for TensorBoard ends at {steps:,} steps ({error}); training goes on")
+                self._writer = None
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 # ---- divergence

@@ -12,7 +12,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -269,7 +269,7 @@ def _metrics_writer(config: Snake) -> Iterator[Callable[[int, dict[str, float]],
     with config.log.open("w") if config.log else tempfile.TemporaryFile("w") as file:
 
         def write(env_steps: int, statistics: dict[str, float]) -> None:
-            with _log:
+            with _log, suppress(OSError):  # a full disk is no reason to end a training
                 print(strict_json.dumps({"env_steps": env_steps, **statistics}), file=file, flush=True)
 
         yield write
