@@ -20,8 +20,7 @@ TRANSLATE: dict[str, Any] = runpy.run_path(str(ORIGINALS / "_translate.py"))
 def test_every_flag_is_translated_to_one_that_exists(
     workload: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", workload, "--help"])
+    assert main(["train", workload, "--help"]) == 0
     known = set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
     assert set(TRANSLATE["FLAGS"][workload].values()) <= known
 

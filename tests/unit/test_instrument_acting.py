@@ -458,7 +458,7 @@ def evaluate_agent(policy: nn.Module, steps: int) -> None:
             observation, _ = env.reset()
 
 
-def test_a_forward_pass_in_evaluation_does_not_count_as_acting(instrumented: Instrumentation) -> None:
+def test_a_function_that_evaluates_is_no_acting(instrumented: Instrumentation) -> None:
     def script() -> None:
         agent = ActorCritic(False)
         for _ in range(2):

@@ -521,7 +521,7 @@ def test_an_export_keeps_samples_and_scheduling(sampled: Sampled, clock: FakeClo
     for name in before.scheduling.__slots__:
         assert (getattr(before.scheduling, name) == getattr(after.scheduling, name)).all()
     assert (before.threads[0].scheduling.on_core_ns == after.threads[0].scheduling.on_core_ns).all()
-    assert export.to_json(again) == data
+    assert export.to_json(again) == {key: value for key, value in data.items() if key != "checksum"}
 
 
 def test_lines_outside_regions_are_in_the_facts(core: CoreName, clock: FakeClock, tmp_path: Path) -> None:
