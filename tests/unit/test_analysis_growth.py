@@ -185,6 +185,13 @@ def test_an_empty_course_has_no_growth() -> None:
     assert forecast(empty, 10, 5)[0] is None
 
 
+def test_a_stretch_without_any_time_has_no_growth() -> None:
+    work = work_windows(0.0)
+    work.spans.own_ns[:20] = 0.0  # damaged windows
+    found, why = growth(work)
+    assert found is None and "no time was recorded in the early" in why
+
+
 def test_a_factor_common_to_all_regions_is_recovered() -> None:
     """4x the steps in each episode is 4.00x, though one region also got 3x dearer."""
     calls, steps = np.array([1000.0, 500.0, 20.0]), 1000.0

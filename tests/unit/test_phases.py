@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.phases import cut_to_training, cycle_bounds, find_phases
 from hotloop.analysis.steady_state import run_figures
 from hotloop.capture.model import Capture
+from hotloop.capture.samples import SAMPLE_DTYPE, SampledPath
 from hotloop.testing.captures import Spec, make_capture
 from hotloop.testing.fakes import FakeClock
 
@@ -100,3 +103,14 @@ def test_a_run_that_trains_from_the_start_is_left_as_it_is() -> None:
 
 def test_nothing_recorded_has_no_phases() -> None:
     assert find_phases(Capture(path=None, facts={}, processes=())) is None
+
+
+def test_samples_that_stand_for_no_time_say_nothing_about_phases() -> None:
+    capture = make_capture({"a": Spec(10, 1_000_000.0)})
+    (process,) = capture.processes
+    (thread,) = process.threads
+    samples = np.zeros(30, dtype=SAMPLE_DTYPE)
+    samples["native_id"], samples["time_ns"], samples["path"] = thread.native_id, thread.end_ns, 2
+    process = replace(process, samples=samples, paths=(SampledPath(()),) * 3)
+    phases = find_phases(replace(capture, processes=(process,)))
+    assert phases is not None and phases.training_ns == thread.wall_ns

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,35 @@ def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / "s" / "runs" / "0000" / "run.json"
     edit_json(file, lambda data: data.update(new=1, figures=data["figures"] | {"newer": 2}))
     assert read(tmp_path / "s").runs[0].variant == "A"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"cpu_s": math.nan}, "its cpu_s is nan"),
+        ({"wall_s": 1e-320}, "its wall_s is 1e-320"),
+        ({"wall_s": "1"}, "the run.wall_s is '1', not a number"),
+        ({"at_once": 0}, "its at_once is 0"),
+        ({"number": 7}, "it is run 7, in the place of another one"),
+        ({"variant": "C"}, "the plan has no variant 'C'"),
+        ({"before": {"cpu_s": -1}}, "its cpu_s is -1"),
+        ({"figures": {"regions_s": {"a": math.inf}}}, "its a is inf"),
+    ],
+)
+def test_a_run_that_cannot_be_is_left_out_and_named(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    add(create(tmp_path / "s", PLAN, {}), "A", cpu_s=1.0)
+    edit_json(tmp_path / "s" / "runs" / "0000" / "run.json", change)
+    again = read(tmp_path / "s")
+    assert again.runs == () and says in again.warnings[0]
+
+
+def test_one_changed_digit_is_noticed(tmp_path: Path) -> None:
+    add(create(tmp_path / "s", PLAN, {}), "A", wall_s=1.5)
+    for file in (tmp_path / "s" / "runs" / "0000" / "run.json", tmp_path / "s" / "series.json"):
+        file.write_text(file.read_text().replace("1.5", "1.6").replace("0.03", "0.04"))
+    with pytest.raises(CaptureError, match="does not match its checksum"):
+        read(tmp_path / "s")
+    edit_json(tmp_path / "s" / "series.json", {})
+    assert "does not match its checksum" in read(tmp_path / "s").warnings[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,20 @@ def test_the_command_is_installed_and_survives_a_closed_pipe(capture: Path) -> N
     version = subprocess.run([hotloop, "--version"], capture_output=True, text=True)
     assert version.stdout.startswith("hotloop ")
     assert subprocess.run([sys.executable, "-m", "hotloop"], capture_output=True).returncode == 2
+
+
+def test_names_of_threads_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiler = Profiler().start(tmp_path / "capture")
+
+    def work() -> None:
+        profiler.profile("\x1b[2J").__enter__()  # stays open
+
+    thread = threading.Thread(target=work, name="\x1b]0;owned\x07")
+    thread.start()
+    thread.join()
+    profiler.stop()
+    assert main(["show", str(tmp_path / "capture"), "--by", "thread", "--whole-run"]) == 0
+    out = capsys.readouterr().out
+    assert r"thread \x1b]0;owned\x07" in out and "\x1b" not in out

@@ -63,6 +63,8 @@ def growth(work: WorkWindows) -> tuple[Growth | None, str]:
         early, late = _two_stretches(work, first, work.env_steps)
     if min(early.units, late.units, early.env_steps, late.env_steps) <= 0:
         return None, "growth: there are no env steps in the early or the late quarter of the run"
+    if min(early.own_ns.sum(), late.own_ns.sum()) <= 0:
+        return None, "growth: no time was recorded in the early or the late quarter of the run"
     ratios = decompose(early, late)
     if per == "env_step":
         del ratios["steps_per_episode"]

@@ -63,7 +63,7 @@ def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
         return Phases(wall_ns, 0, 0, 0, 0, "", _too_short(0, wall_ns, wall_ns))
     at_ns = samples["time_ns"].astype(np.int64) - thread.start_ns
     late = samples[at_ns > wall_ns // 2]
-    if len(late) < LEAST_SAMPLES:
+    if len(late) < LEAST_SAMPLES or not late["weight_ns"].any():
         return Phases(0, 0, wall_ns, 0, windows, "", _too_short(0, wall_ns, wall_ns))
     weight = np.bincount(late["path"], weights=late["weight_ns"])
     most_first = np.argsort(-weight, kind="stable")

@@ -36,7 +36,7 @@ class Lines(TypedDict):
     lines: dict[str, int]
 
 
-class Env(TypedDict, total=False):
+class Env(TypedDict):
     """A kind of env that a process has stepped."""
 
     num_envs: int

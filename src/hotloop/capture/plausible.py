@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from hotloop._util.errors import CaptureError
+from hotloop._util.visible import visible
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
 from hotloop.capture.samples import SLEEPING, Samples
@@ -28,7 +29,7 @@ _BYTES = ("device_ns", "device_growth_bytes", "device_peak_bytes", "rss_growth_b
 
 def plausible_capture(capture: Capture) -> Capture:
     """A capture from an export, without samples that refer to nothing; raises CaptureError for damage."""
-    warnings = list(capture.warnings)
+    warnings = [visible(warning) for warning in capture.warnings]
     processes = []
     for process in capture.processes:
         problem = implausible_process(process)
@@ -45,6 +46,7 @@ def plausible_capture(capture: Capture) -> Capture:
             replace(
                 process,
                 threads=tuple(threads),
+                warnings=tuple(visible(warning) for warning in process.warnings),
                 scheduling=plausible_scheduling(process.scheduling),
                 samples=plausible_samples(process.samples, len(process.paths), threads),
             )

@@ -34,7 +34,12 @@ FILE, RUNS, RUN_FILE, CAPTURE = "series.json", "runs", "run.json", "capture"
 
 _HEAD = Reader(64 << 20, CaptureError, "restore it, or run the series again", follow=False)
 _RUN = Reader(16 << 20, CaptureError, follow=False)
-_MOST = 1e18  # of any figure of a run
+_LEAST, _MOST = 1e-12, 1e18  # of any figure of a run that is not 0
+_RUN_FIGURES = ("started_s", "wall_s", "cpu_s", "block", "position", "seed", "group", "at_once")
+_FIGURES = (
+    *("s_per_env_step", "s_per_update", "warmup_s", "startup_s", "mean_length"),
+    *("env_steps", "updates", "episodes", "calls", "bytes_moved"),
+)
 
 
 class _Facts(TypedDict, total=False):
@@ -217,16 +222,14 @@ def _read_run(file: Path, plan: Plan) -> Run:
 def implausible_run(run: Run) -> str | None:
     """Why the figures of a run cannot be true; None if they can."""
     figures = run.figures
-    times = {"started_s": run.started_s, "wall_s": run.wall_s, "cpu_s": run.cpu_s}
-    times |= {n: getattr(figures, n) for n in ("s_per_env_step", "s_per_update", "warmup_s", "startup_s")}
-    times |= figures.components_s | figures.regions_s | run.before | run.after
-    counts = {n: getattr(run, n) for n in ("block", "position", "seed", "group")}
-    counts |= {n: getattr(figures, n) for n in ("env_steps", "updates", "episodes", "calls", "bytes_moved")}
-    counts |= figures.region_calls
-    for name, value in (times | counts).items():
-        if value is not None and not 0 <= value < _MOST:
+    given: list[tuple[str, float | None]] = [(name, getattr(run, name)) for name in _RUN_FIGURES]
+    given += [(name, getattr(figures, name)) for name in _FIGURES]
+    for named in (figures.components_s, figures.regions_s, figures.region_calls, run.before, run.after):
+        given += named.items()
+    for name, value in given:
+        if value is not None and value != 0 and not _LEAST <= value < _MOST:
             return f"its {name} is {value}"
-    return f"its at_once is {run.at_once}" if not 1 <= run.at_once < _MOST else None
+    return None if run.at_once >= 1 else f"its at_once is {run.at_once}"
 
 
 def begin_run(series: Series, least: int = 0) -> tuple[int, Path]:

@@ -17,6 +17,7 @@ from hotloop.analysis.region_tree import Grouping, region_trees
 from hotloop.capture.folder import latest_capture
 from hotloop.capture.open_capture import open_capture
 from hotloop.report.region_tree import capture_header, region_tree_json, region_tree_text
+from hotloop.report.safe_text import shown
 
 LIVE_SPAN_NS = 5_000_000_000  # `top` averages rates and shares over about the last five seconds
 
@@ -39,13 +40,13 @@ def show_capture(
     trees = region_trees(capture, by)
     blocks = [capture_header(capture, trees)]
     for tree in trees:
-        label = [] if by == "all" else [tree.label]
+        label = [] if by == "all" else [shown(tree.label)]
         blocks.append("\n".join([*label, region_tree_text(tree, width, max_depth)]))
-    notes = [f"open now: {name}" for tree in trees for name in tree.open_now]
+    notes = [f"open now: {shown(name)}" for tree in trees for name in tree.open_now]
     for process in capture.processes:
         if not process.closed and not process.alive:
             notes.append(
-                f"process {process.pid} ({process.label}) died before closing its recording; "
+                f"process {process.pid} ({shown(process.label)}) died before closing its recording; "
                 "figures are complete up to its last heartbeat"
             )
     if any(thread.uncertain for thread in capture.threads):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hotloop._util.conform import Misfit, conform
 from hotloop._util.errors import FileError
 from hotloop._util.files import remove_all_unfinished, replacing, write_atomically
 from hotloop._util.read_files import Reader, files_in, json_text
+from hotloop._util.visible import visible
 
 FORMAT, VERSION = "hotloop-demonstrations", 1  # 1: the first
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations")
@@ -176,7 +178,9 @@ class DemonstrationStore:
         if resume and (os.path.lexists(file) or self.numbers()):  # never delete what was to be kept
             known = self.schema()
             if known != wanted:
-                differing = sorted(name for name in known | wanted if known.get(name) != wanted.get(name))
+                differing = sorted(
+                    visible(name) for name in known | wanted if known.get(name) != wanted.get(name)
+                )
                 raise DemonstrationError(
                     f"{self.folder} holds demonstrations with other settings ({', '.join(differing)} "
                     "differ); use another folder, or collect without resume."
@@ -287,7 +291,9 @@ def _read_array(content: zipfile.ZipFile, name: str) -> NDArray[Any]:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
-    shape, by_columns, dtype = read_header(stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy evaluates the header, and Python may not like its escapes
+        shape, by_columns, dtype = read_header(stream)
     if dtype.hasobject or by_columns or len(data) - stream.tell() != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name} is said to be {dtype} {list(shape)}")
     return np.frombuffer(data, dtype=dtype, offset=stream.tell()).reshape(shape).copy()
