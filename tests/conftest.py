@@ -51,6 +51,7 @@ SLOW_FIRST = (
     "processes/test_compare.py",
     "processes/test_train_snake.py",
     "processes/test_tune_workloads.py",
+    "campaign/test_campaign.py",
     "processes/test_run.py",
     "unit/test_ppo_runs.py",
     "unit/test_snake_env.py",

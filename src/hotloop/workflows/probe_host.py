@@ -121,7 +121,7 @@ def _answer(values: dict[str, Any]) -> None:
 def _begin_child(stderr: str) -> None:
     """Own process group, stdin and stdout closed, default handling of Ctrl-C."""
     os.setsid()
-    errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)

@@ -126,7 +126,7 @@ class KernelCache(_Cache):
         """Wait for the lock; continue without one if the folder is read-only or does not support locks."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:
             return
         end_s = time.monotonic() + LOCK_TIMEOUT_S
