@@ -41,7 +41,7 @@ def own_sum(node: Node) -> int:
 def check(capture: Capture) -> None:
     """What holds for any capture, whenever it was read."""
     for thread in capture.threads:
-        slack = 2_000_000 if thread.uncertain else 0
+        slack = 100_000_000 if thread.uncertain else 0  # a reader may lose its core in every try
         assert abs(own_sum(thread.root) - thread.wall_ns) <= slack
         stack = [thread.root]
         while stack:
