@@ -30,17 +30,18 @@ MAY_IMPORT = {
     "lab": {"_util", "machine", "capture"},
     "report": {"_util", "capture", "analysis"},
     "rl": {"_util", "machine"},  # and `profile` and `progress` from the front door
+    "boost": {"_util", "instrument", "rl"},  # and `profile` and `progress` from the front door
     "tuning": {"_util", "machine", "capture", "analysis"},
     "testing": {"_util", "capture", "measure"},
     "workflows": {
         *("_util", "machine", "capture", "measure", "instrument"),
-        *("analysis", "report", "lab", "tuning", "rl"),
+        *("analysis", "report", "lab", "boost", "tuning", "rl"),
     },
     "cli": {"_util", "workflows", "report"},
 }
 # Files at the top of the package: the front door and the two ways to run us as a program.
 TOP = {
-    "__init__": {"_util", "measure", "capture", "instrument", "workflows"},
+    "__init__": {"_util", "measure", "capture", "instrument", "boost", "workflows"},
     "__main__": {"cli"},
     "analyzer": {"_util", "workflows", "report"},
 }

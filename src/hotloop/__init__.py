@@ -11,6 +11,7 @@ from hotloop.measure.profiler import Profiler
 from hotloop.measure.profiler import default as _default
 
 if TYPE_CHECKING:
+    from hotloop.boost import boost as boost
     from hotloop.capture.model import Capture as Capture
     from hotloop.capture.reader import load as load
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
@@ -33,6 +34,7 @@ _LAZY = {
     "Capture": "hotloop.capture.model",
     "ProfilerStats": "hotloop.capture.stats",
     "arm": "hotloop.workflows.inline_ab",
+    "boost": "hotloop.boost",
     "collect": "hotloop.workflows.collect",
     "compare": "hotloop.workflows.compare_captures",
     "load": "hotloop.capture.reader",

@@ -1,6 +1,7 @@
-"""Python imports this at start-up because `hotloop run` put its folder first on PYTHONPATH.
+"""Python imports this at start-up: `hotloop run` and `hotloop boost` put its folder first on PYTHONPATH.
 
-It runs the user's own sitecustomize, then starts recording. A failure here must not keep the user's program
+It runs the user's own sitecustomize, then starts recording with HOTLOOP_RUN, and calls what HOTLOOP_STARTUP
+names as "module:function,...". A failure here must not keep the user's program
 from running, so everything is imported inside functions, where an exception can be caught.
 """
 
@@ -22,26 +23,32 @@ def _users_own() -> None:
         spec.loader.exec_module(module)
 
 
-def _begin() -> None:
+def _begin(target: str, done: str) -> None:
+    """Call "module:function"; `done` says what does not happen when that fails."""
+    import importlib
+
+    name, _, function = target.partition(":")
     try:
-        from hotloop.instrument.bootstrap import instrument_process
+        module = importlib.import_module(name)
     except ImportError:
         sys.path.append(os.environ.get("HOTLOOP_HOME", ""))
         try:
-            from hotloop.instrument.bootstrap import instrument_process
+            module = importlib.import_module(name)
         except ImportError as missing:
-            print(f"hotloop: {sys.executable} is not recorded: {missing}", file=sys.stderr)
+            print(f"hotloop: {sys.executable} is not {done}: {missing}", file=sys.stderr)
             return
         finally:
             sys.path.remove(os.environ.get("HOTLOOP_HOME", ""))
     try:
-        instrument_process()
+        getattr(module, function)()
     except Exception as error:
-        print(f"hotloop: this process is not recorded: {error!r}", file=sys.stderr)
+        print(f"hotloop: this process is not {done}: {error!r}", file=sys.stderr)
 
 
 try:
     _users_own()
 finally:
     if os.environ.get("HOTLOOP_RUN"):
-        _begin()
+        _begin("hotloop.instrument.bootstrap:instrument_process", "recorded")
+    for _target in filter(None, os.environ.get("HOTLOOP_STARTUP", "").split(",")):
+        _begin(_target, "boosted")

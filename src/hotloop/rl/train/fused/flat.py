@@ -82,10 +82,10 @@ def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Netw
             row = columns
         found.append(MlpLayout(tuple(int(size) for size in sizes), activation, table, first, at))
     sizes_of = (packed_at, transposed_at, packed_at, hidden_at, hidden_at, at)
-    return found, NetworkArrays(*(_aligned(size) for size in sizes_of))
+    return found, NetworkArrays(*(aligned_zeros(size) for size in sizes_of))
 
 
-def _aligned(size: int) -> Floats:
+def aligned_zeros(size: int) -> Floats:
     """Zeros that begin at a multiple of 64 bytes, where vectors are loaded fastest."""
     raw = np.zeros(size * 4 + 64, dtype=np.uint8)
     start = -raw.ctypes.data % 64
@@ -94,7 +94,7 @@ def _aligned(size: int) -> Floats:
 
 def make_flat(layouts: Sequence[MlpLayout]) -> Floats:
     """A zero parameter array for the networks of one `lay_out`."""
-    return _aligned(layouts[-1].last)
+    return aligned_zeros(layouts[-1].last)
 
 
 def bind(layout: MlpLayout, module: Any, flat: Floats) -> None:

@@ -1,0 +1,80 @@
+"""Which models of this process are boosted, and what is said about it.
+
+State is kept here and not on the models, so that `model.save` never sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotloop.boost.audit import Audits
+
+
+@dataclass(slots=True)
+class Record:
+    """What was decided and found for one model; outlives it."""
+
+    name: str
+    """Of its class."""
+    description: str = ""
+    """What runs compiled."""
+    reason: str | None = None
+    """Why the library's own code runs, or None."""
+    audits: Audits = field(default_factory=Audits)
+    """Of gradient steps."""
+    acting_audits: Audits = field(default_factory=Audits)
+    """Of calls of the policy."""
+    gradient_steps: int = 0
+    """Made by kernels."""
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Boosted:
+    """A model's record, and the learner that holds its networks."""
+
+    record: Record
+    learner: Any = None
+    """The compiled learner, or None: then the library's own code runs."""
+
+    def switch_off(self, reason: str) -> None:
+        """Leave this model to the library from now on."""
+        self.learner, self.record.reason = None, reason
+        say(f"{self.record.name} continues unboosted: {reason}")
+
+
+_by_model: weakref.WeakKeyDictionary[Any, Boosted] = weakref.WeakKeyDictionary()
+_by_policy: weakref.WeakKeyDictionary[Any, weakref.ref[Boosted]] = weakref.WeakKeyDictionary()
+history: list[Record] = []  # of every model decided on, for reports
+
+
+def of(model: Any) -> Any:
+    """The compiled learner of a model, or None."""
+    found = _by_model.get(model)
+    return None if found is None else found.learner
+
+
+def of_policy(policy: Any) -> Any:
+    """The compiled learner of the model that a policy belongs to, or None."""
+    found = _by_policy.get(policy)
+    boosted = None if found is None else found()
+    return None if boosted is None else boosted.learner
+
+
+def boosted(model: Any) -> Boosted | None:
+    """What is known of a model, or None if nothing was decided yet."""
+    return _by_model.get(model)
+
+
+def remember(model: Any, found: Boosted) -> None:
+    """Keep the decision on a model as long as the model lives."""
+    _by_model[model] = found
+    _by_policy[model.policy] = weakref.ref(found)
+    if all(known is not found.record for known in history):
+        history.append(found.record)
+
+
+def say(sentence: str) -> None:
+    print(f"hotloop boost: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,80 @@
+"""Called from `sitecustomize` in every process of a boosted script."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hotloop._util.files import write_atomically
+from hotloop.boost import active
+from hotloop.boost.install import install
+
+BOOST_VARIABLE = "HOTLOOP_BOOST"  # JSON: the options of `hotloop boost`
+REPORT = "report"  # an option: the file for `Report`, in the script's own process
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What was put into one model, and what its audits found."""
+
+    model: str
+    """Name of its class."""
+    boosted: str | None
+    """What ran compiled, or None."""
+    reason: str | None
+    """Why the library's own code ran, at the end if not from the beginning."""
+    gradient_steps: int
+    """Made by kernels."""
+    audits_passed: int
+    audits_failed: int
+    acting_audits_passed: int
+    acting_audits_failed: int
+    largest_mean_difference: float
+    """Largest mean difference of the weights after an audited gradient step, in learning rates."""
+    audit_s: float
+    """Time spent on audits."""
+
+
+def boost_process() -> None:
+    """Boost this process, and write the report when it ends if it is the script's own."""
+    options = json.loads(os.environ.get(BOOST_VARIABLE) or "{}")
+    file = options.pop(REPORT, None)
+    os.environ[BOOST_VARIABLE] = json.dumps(options)
+    install()
+    if file is not None:
+        atexit.register(write_report, Path(file), os.getpid())
+
+
+def reports() -> list[ModelReport]:
+    """One for each model of this process that began to learn."""
+    return [
+        ModelReport(
+            model=record.name,
+            boosted=record.description or None,
+            reason=record.reason,
+            gradient_steps=record.gradient_steps,
+            audits_passed=record.audits.passed,
+            audits_failed=record.audits.failed,
+            acting_audits_passed=record.acting_audits.passed,
+            acting_audits_failed=record.acting_audits.failed,
+            largest_mean_difference=record.audits.largest_mean_step,
+            audit_s=record.audits.spent_s + record.acting_audits.spent_s,
+        )
+        for record in active.history
+    ]
+
+
+def write_report(file: Path, process: int) -> None:
+    """Write the reports as JSON, unless this is a fork of the process that was to write them."""
+    if os.getpid() == process:
+        write_atomically(file, json.dumps([asdict(report) for report in reports()]))
+
+
+def read_reports(text: str) -> list[ModelReport]:
+    """What `write_report` wrote."""
+    found: list[dict[str, Any]] = json.loads(text)
+    return [ModelReport(**one) for one in found]

@@ -1,0 +1,142 @@
+"""What kernels can stand in for: exact classes with the library's own methods, plain dense networks, Adam.
+
+Each check returns None, or the reason why not, which ends "... runs unboosted: ".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu"}  # torch's class -> the kernels' name
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
+RUNNING_HOOKS = HOOKS[:4]
+
+
+def plain_module(module: Any, name: str) -> str | None:
+    """No hooks in the module or below it, nothing overridden on its instances, float32 on the CPU."""
+    import torch
+
+    for path, part in module.named_modules():
+        where = f"{name}.{path}" if path else name
+        if has_hooks(part):
+            return f"{where} has hooks"
+        own = overridden(part)
+        if own is not None:
+            return f"{where}.{own} is replaced on the instance"
+        for key, parameter in part.named_parameters(recurse=False):
+            if parameter.dtype is not torch.float32:
+                return f"{where}.{key} is {parameter.dtype}, not torch.float32"
+            if parameter.device.type != "cpu":
+                return f"{where}.{key} is on {parameter.device}, not on the CPU"
+            if not parameter.requires_grad:
+                return f"{where}.{key} is frozen (requires_grad is False)"
+            if not parameter.is_contiguous():
+                return f"{where}.{key} is not contiguous"
+            if parameter._backward_hooks:
+                return f"{where}.{key} has hooks"
+            if type(parameter) is not torch.nn.Parameter:
+                return f"{where}.{key} is a {type(parameter).__name__}"
+    return None
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether anything runs when the module runs, forward or backward."""
+    return any(getattr(module, name, None) for name in RUNNING_HOOKS)
+
+
+def overridden(instance: Any) -> str | None:
+    """The name of a method of the class that an attribute of the instance hides, or None."""
+    cls = type(instance)
+    found = (
+        str(name)
+        for name, value in vars(instance).items()
+        if callable(value) and callable(getattr(cls, name, None))
+    )
+    return next(found, None)
+
+
+def mlp(
+    parts: Iterable[Any], name: str, activations: Mapping[str, str] = ACTIVATIONS
+) -> tuple[tuple[int, ...], str] | str:
+    """Widths and activation of a chain of modules: Linear, activation, Linear, ..., Linear; or the reason.
+
+    `activations` maps torch's classes to the kernels' names.
+    """
+    from torch import nn
+
+    sizes: list[int] = []
+    activation = ""
+    expects_linear = True
+    for part in parts:
+        kind = type(part).__name__
+        if expects_linear:
+            if type(part) is not nn.Linear:
+                return f"{name} has a {kind} where hotloop expects a Linear layer"
+            if "bias" not in dict(part.named_parameters()):
+                return f"{name} has a Linear layer without bias"
+            if sizes and sizes[-1] != part.in_features:
+                return f"{name} has layers that do not fit together"
+            sizes += [part.out_features] if sizes else [part.in_features, part.out_features]
+        else:
+            if type(part).__module__ != "torch.nn.modules.activation" or kind not in activations:
+                return f"{name} has the activation {kind}: not one of {', '.join(activations)}"
+            if getattr(part, "alpha", 1.0) != 1.0:
+                return f"{name} has the activation {kind} with alpha={part.alpha:g}"
+            if activation and activation != activations[kind]:
+                return f"{name} has two kinds of activations"
+            activation = activations[kind]
+        expects_linear = not expects_linear
+    if not sizes or expects_linear:
+        return f"{name} does not end with a Linear layer"
+    return tuple(sizes), activation or "tanh"
+
+
+def optimizer(found: Any, parameters: Sequence[Any], allowed: tuple[str, ...] = ("Adam",)) -> str | None:
+    """One of torch's own optimizers in `allowed`, with one group of exactly these parameters, plainly set."""
+    kind = type(found).__name__
+    if kind not in allowed or not type(found).__module__.startswith("torch.optim."):
+        return f"the optimizer is {type(found).__module__}.{kind}: not torch.optim.{' or '.join(allowed)}"
+    if len(found.param_groups) != 1:
+        return f"the optimizer has {len(found.param_groups)} parameter groups"
+    group = found.param_groups[0]
+    if len(group["params"]) != len(parameters) or any(
+        a is not b for a, b in zip(group["params"], parameters, strict=True)
+    ):
+        return "the optimizer's parameters are not those of the policy"
+    for name in ("amsgrad", "maximize", "capturable", "differentiable", "centered", "decoupled_weight_decay"):
+        if group.get(name):
+            return f"the optimizer has {name}=True"
+    if group.get("momentum"):
+        return "the optimizer has momentum"
+    if any(not isinstance(group[name], (int, float)) for name in ("lr", "eps", "weight_decay")):
+        return "the optimizer's settings are tensors"
+    if found._optimizer_step_pre_hooks or found._optimizer_step_post_hooks:
+        return "the optimizer has hooks"
+    if overridden(found) is not None:
+        return f"the optimizer's {overridden(found)} is replaced on the instance"
+    return optimizer_state(found, parameters)
+
+
+def optimizer_state(found: Any, parameters: Sequence[Any]) -> str | None:
+    """Nothing yet, or plain float32 tensors with one number of steps for all parameters."""
+    import torch
+
+    steps = set()
+    for parameter in parameters:
+        state = found.state.get(parameter)
+        if not state:
+            steps.add(0.0)
+            continue
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+                return f"the optimizer's {name} is not a float32 tensor"
+            if value.device.type != "cpu" or not value.is_contiguous():
+                return f"the optimizer's {name} is not contiguous on the CPU"
+        steps.add(float(state["step"]))
+    return (
+        "the optimizer made different numbers of steps for different parameters" if len(steps) > 1 else None
+    )

@@ -1,0 +1,209 @@
+"""Puts compiled learners underneath Stable-Baselines3: class patches that apply when it is imported.
+
+The patches are thin: each asks whether its model is boosted and otherwise calls the library's own method.
+Kernels are imported, checked and compiled when a model begins to learn.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from hotloop.boost import active
+from hotloop.boost.active import Boosted, Record, say
+from hotloop.boost.infos import fast_deepcopy
+from hotloop.instrument.import_hook import ImportHook
+from hotloop.instrument.patch import Patch, Patches
+
+# The library's module -> its class, and our module that stands in for it.
+ALGORITHMS = {
+    "stable_baselines3.ppo.ppo": ("PPO", "hotloop.boost.ppo"),
+    "stable_baselines3.a2c.a2c": ("A2C", "hotloop.boost.a2c"),
+    "stable_baselines3.dqn.dqn": ("DQN", "hotloop.boost.dqn"),
+    "stable_baselines3.sac.sac": ("SAC", "hotloop.boost.sac"),
+    "stable_baselines3.td3.td3": ("TD3", "hotloop.boost.td3"),
+    "stable_baselines3.ddpg.ddpg": ("DDPG", "hotloop.boost.td3"),
+    "sb3_contrib.ppo_mask.ppo_mask": ("MaskablePPO", "hotloop.boost.maskable_ppo"),
+}
+
+_compiled: set[str] = set()  # our modules whose kernels are ready
+
+
+class Installation:
+    """Everything put into this process, so that it can be removed again."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        after: dict[str, Callable[[ModuleType], None]] = {
+            "stable_baselines3.common.base_class": lambda module: self._patch(
+                module.BaseAlgorithm, "_setup_learn", _prepare_first
+            ),
+            "stable_baselines3.common.on_policy_algorithm": lambda module: self._patch(
+                module.OnPolicyAlgorithm, "collect_rollouts", _collecting
+            ),
+        }
+        after["stable_baselines3.common.vec_env.dummy_vec_env"] = lambda module: self._patch(
+            module, "deepcopy", fast_deepcopy
+        )
+        for name, (cls, _) in ALGORITHMS.items():
+            after[name] = functools.partial(self._patch_algorithm, cls)
+        self.hook = ImportHook(after)
+
+    def _patch(self, owner: Any, name: str, make: Callable[..., Callable[..., Any]]) -> None:
+        self.patches.apply([Patch(owner, name, make)])
+
+    def _patch_algorithm(self, name_of_class: str, module: ModuleType) -> None:
+        cls = getattr(module, name_of_class)
+        for name, make in (("train", _training), ("collect_rollouts", _collecting)):
+            if name in vars(cls):
+                self._patch(cls, name, make)
+
+    def add(self, patches: Iterable[Patch]) -> None:
+        """Patches that an algorithm needs besides, once it is used."""
+        self.patches.apply(patches)
+
+    def remove(self) -> None:
+        """Put the library back as it was; models go on unboosted."""
+        self.hook.remove()
+        self.patches.undo()
+        _compiled.clear()
+
+
+current: Installation | None = None
+
+
+def install() -> Installation:
+    """Boost Stable-Baselines3 in this process, whether it is imported already or not."""
+    global current
+    if current is None:
+        current = Installation()
+        current.hook.install()
+    return current
+
+
+def remove() -> None:
+    """Undo `install`."""
+    global current
+    if current is not None:
+        current.remove()
+        current = None
+
+
+# ---- patches
+
+
+def _prepare_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around `BaseAlgorithm._setup_learn`, which every `learn` calls before it starts its clock."""
+
+    def setup_learn(model: Any, *args: Any, **kwargs: Any) -> Any:
+        prepare(model)
+        return original(model, *args, **kwargs)
+
+    return setup_learn
+
+
+def _training(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around an algorithm's `train`."""
+    from hotloop.boost.audit import AuditError
+
+    def train(model: Any, *args: Any, **kwargs: Any) -> Any:
+        boosted = _ready(model)
+        if boosted.learner is None:
+            return original(model, *args, **kwargs)
+        try:
+            boosted.learner.train(model, original, *args, **kwargs)
+        except AuditError as failure:
+            boosted.switch_off(f"an audit failed: {failure}. The library's result was kept.")
+            return original(model, *args, **kwargs)
+
+    return train
+
+
+def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around `collect_rollouts`."""
+
+    def collect_rollouts(model: Any, *args: Any, **kwargs: Any) -> Any:
+        boosted = _ready(model)
+        learner = boosted.learner
+        collect = getattr(learner, "collect_rollouts", None)
+        if collect is None:
+            return original(model, *args, **kwargs)
+        found = collect(model, original, *args, **kwargs)
+        if learner.wrong_acting is not None:
+            boosted.switch_off(f"an audit failed: {learner.wrong_acting}")
+        return found
+
+    return collect_rollouts
+
+
+# ---- which models
+
+
+def _ready(model: Any) -> Boosted:
+    """The decision on a model, made again when something it depends on has changed."""
+    boosted = active.boosted(model)
+    if boosted is None or (boosted.learner is not None and boosted.learner.changed(model)):
+        return prepare(model)
+    return boosted
+
+
+def prepare(model: Any) -> Boosted:
+    """Decide whether a model is boosted, compile what it needs, and say so when that is news."""
+    boosted, is_news = active.boosted(model), False
+    if boosted is None:
+        boosted, is_news = Boosted(Record(type(model).__name__)), True
+    record = boosted.record
+    if record.audits.failed or record.acting_audits.failed:
+        return boosted
+    was = record.reason
+    ours, record.reason = why_not(model)
+    if ours is None or record.reason is not None:
+        boosted.learner = None
+        if is_news or was != record.reason:
+            say(f"{record.name} runs unboosted: {record.reason}")
+    elif boosted.learner is None or boosted.learner.changed(model):
+        boosted.learner = _make_learner(ours, model, record)
+        if is_news or was is not None:
+            say(f"{record.name} runs on compiled kernels ({record.description})")
+    record.audits.soon()
+    active.remember(model, boosted)
+    return boosted
+
+
+def _make_learner(ours: ModuleType, model: Any, record: Record) -> Any:
+    """A learner for the model, with its kernels compiled."""
+    learner = ours.Learner(model)
+    learner.audits, learner.acting_audits = record.audits, record.acting_audits
+    learner.record = record
+    record.description = learner.describe()
+    if ours.__name__ not in _compiled:
+        _compiled.add(ours.__name__)
+        learner.compile(model)
+        if current is not None:
+            current.add(getattr(ours, "acting_patches", list)())
+    return learner
+
+
+def why_not(model: Any) -> tuple[ModuleType | None, str | None]:
+    """Our module for a model, and the reason why it cannot stand in, or None."""
+    cls = type(model)
+    known = {f"{module}.{name}": ours for module, (name, ours) in ALGORITHMS.items()}
+    target = known.get(f"{cls.__module__}.{cls.__qualname__}")
+    if target is None:
+        for base in cls.__mro__[1:]:
+            if f"{base.__module__}.{base.__qualname__}" in known:
+                return None, f"it is a subclass of {base.__name__}, and its methods may differ"
+        return None, f"{cls.__name__} is not one of {', '.join(name for name, _ in ALGORITHMS.values())}"
+    try:
+        if importlib.util.find_spec(target) is None:
+            return None, f"{cls.__name__} is not compiled yet"
+        ours = importlib.import_module(target)
+    except ImportError as missing:
+        return None, f"{missing.name or missing} is missing: pip install 'hotloop[rl]'"
+    from hotloop.boost.known_sources import unknown
+
+    return ours, unknown(ours.SOURCES) or ours.why_not(model)

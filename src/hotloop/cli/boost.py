@@ -1,0 +1,86 @@
+"""`hotloop boost`: runs an unmodified Stable-Baselines3 script on compiled learners."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tyro
+
+from hotloop.cli.options import Flag
+from hotloop.cli.output import note
+from hotloop.cli.run import exit_code
+from hotloop.report.to_json import strict_json
+from hotloop.workflows.boost import BoostedRun, run_boosted
+
+TAKES_COMMAND = True
+OPTIONS_WITH_VALUE = ()
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run an unmodified Stable-Baselines3 script on compiled learners, with the same random numbers and the
+    same results up to rounding, checked against the library while it trains.
+
+    What cannot be boosted runs as always; a line on stderr gives the reason.
+
+    Examples:
+
+        hotloop boost train.py --its arguments
+        hotloop boost -m package.train
+        hotloop boost --show -- python train.py --its arguments
+    """
+
+    show: Flag = False
+    """At the end, print what was put into each model, or why not, and what the audits found."""
+    json: Flag = False
+    """Print the same as one JSON object; the script's stdout goes to stderr."""
+    command: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+
+def run(arguments: Arguments) -> int:
+    result = run_boosted(arguments.command, quiet=arguments.json)
+    if arguments.json:
+        print(strict_json(as_json(result)))
+    elif arguments.show:
+        sys.stdout.flush()
+        for line in as_text(result):
+            note(line)
+    if result.ran.exit_code and not result.ran.interrupted:
+        note(f"hotloop: the script {result.ran.ending_as_predicate}")
+    return exit_code(result.ran)
+
+
+def as_json(result: BoostedRun) -> dict[str, object]:
+    """The models and how the script ended; `models` is null when the script could not report."""
+    models = None if result.models is None else [asdict(model) for model in result.models]
+    script = {"exit_code": result.ran.exit_code, "ending": result.ran.ending}
+    return {"schema_version": SCHEMA_VERSION, "models": models, "script": script}
+
+
+def as_text(result: BoostedRun) -> list[str]:
+    """A line or two for each model."""
+    if result.models is None:
+        return ["hotloop boost: the script was killed before it could report"]
+    if not result.models:
+        return ["hotloop boost: no Stable-Baselines3 model began to learn"]
+    return [line for model in result.models for line in _about(model)]
+
+
+def _about(model: Any) -> list[str]:
+    if model.boosted is None or model.gradient_steps == 0:
+        return [f"hotloop boost: {model.model} ran unboosted: {model.reason or 'it made no gradient step'}"]
+    checks = (
+        f"audits: {model.audits_passed} gradient steps and {model.acting_audits_passed} actions equal to the "
+        f"library's (weights within {model.largest_mean_difference:.1g} learning rates on average), "
+        f"{model.audits_failed + model.acting_audits_failed} failed, {model.audit_s:.2f} s"
+    )
+    found = [
+        f"hotloop boost: {model.model}: {model.gradient_steps} gradient steps compiled ({model.boosted})",
+        f"hotloop boost: {model.model}: {checks}",
+    ]
+    if model.reason is not None:
+        found.append(f"hotloop boost: {model.model} ended unboosted: {model.reason}")
+    return found

@@ -1,0 +1,50 @@
+"""`hotloop boost`: runs an unmodified script with compiled learners underneath Stable-Baselines3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.boost.bootstrap import BOOST_VARIABLE, REPORT, ModelReport, read_reports
+from hotloop.workflows.run import PACKAGE, STARTUP, ScriptRun, resolve_command, wait_for
+
+STARTUP_VARIABLE = "HOTLOOP_STARTUP"
+BOOTSTRAP = "hotloop.boost.bootstrap:boost_process"
+
+
+@dataclass(frozen=True)
+class BoostedRun:
+    """How a boosted script ended, and what was put into its models."""
+
+    ran: ScriptRun
+    models: list[ModelReport] | None
+    """None if the script wrote no report, because it was killed or never began."""
+
+
+def run_boosted(words: tuple[str, ...], quiet: bool) -> BoostedRun:
+    """Run a command boosted; with `quiet` its stdout goes to stderr."""
+    command = resolve_command(words)
+    with tempfile.TemporaryDirectory(prefix="hotloop-boost-") as folder:
+        report = Path(folder) / "models.json"
+        environment = boosting_environment({REPORT: str(report)})
+        child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
+        interrupted = wait_for(child)
+        models = read_reports(report.read_text(encoding="utf-8")) if report.exists() else None
+        return BoostedRun(ScriptRun(Path(folder), tuple(command), child.returncode, interrupted), models)
+
+
+def boosting_environment(options: dict[str, str] | None = None) -> dict[str, str]:
+    """Environment in which any Python, unmodified, is boosted."""
+    before = os.environ.get("PYTHONPATH")
+    others = [word for word in os.environ.get(STARTUP_VARIABLE, "").split(",") if word and word != BOOTSTRAP]
+    return dict(os.environ) | {
+        BOOST_VARIABLE: json.dumps(options or {}),
+        STARTUP_VARIABLE: ",".join([*others, BOOTSTRAP]),
+        "HOTLOOP_HOME": str(PACKAGE.parent),
+        "PYTHONPATH": os.pathsep.join([str(STARTUP), *([before] if before else [])]),
+    }

@@ -1,0 +1,123 @@
+"""`hotloop boost` as a command: unmodified scripts, how they end, what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli import hotloop
+
+SCRIPT = """
+import sys
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+def main(kind, steps):
+    torch.set_num_threads(1)
+    cls = SubprocVecEnv if kind == "sub" else DummyVecEnv
+    env = make_vec_env("CartPole-v1", n_envs=2, seed=0, vec_env_cls=cls)
+    model = PPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=0, device="cpu")
+    print("training", flush=True)
+    try:
+        model.learn(steps)
+    finally:
+        env.close()
+    print("sum", sum(float(p.sum()) for p in model.policy.parameters()))
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    return file
+
+
+def weights(text: str) -> float:
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("sum"))
+
+
+def test_a_script_runs_boosted_with_the_same_weights(script: Path) -> None:
+    boosted = hotloop("boost", "--json", script, "dummy", "256")
+    plain = subprocess.run(
+        [sys.executable, script, "dummy", "256"], capture_output=True, text=True, check=True
+    )
+    assert boosted.returncode == 0, boosted.stderr
+    found = json.loads(boosted.stdout)
+    (model,) = found["models"]
+    assert found["schema_version"] == 1
+    assert model["model"] == "PPO"
+    assert model["boosted"] == "actor 4-64-64-2, critic 4-64-64-1, tanh"
+    assert model["reason"] is None
+    assert model["gradient_steps"] == 16
+    assert model["audits_passed"] >= 3
+    assert model["audits_failed"] == 0
+    assert weights(boosted.stderr) == pytest.approx(weights(plain.stdout), abs=1e-4)
+
+
+def test_show_gives_reasons_and_a_failing_script_fails(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(
+        "from stable_baselines3 import PPO\n"
+        "class Mine(PPO): pass\n"
+        "Mine('MlpPolicy', 'CartPole-v1', n_steps=8, batch_size=8, n_epochs=1, device='cpu').learn(8)\n"
+        "raise SystemExit(3)\n"
+    )
+    done = hotloop("boost", "--show", "other.py", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "hotloop boost: Mine ran unboosted: it is a subclass of PPO" in done.stderr
+    assert "the script ended with exit code 3" in done.stderr
+
+
+@pytest.mark.long
+def test_environments_in_other_processes(script: Path) -> None:
+    boosted = hotloop("boost", "--json", script, "sub", "256")
+    plain = subprocess.run([sys.executable, script, "sub", "256"], capture_output=True, text=True, check=True)
+    (model,) = json.loads(boosted.stdout)["models"]
+    assert model["gradient_steps"] == 16
+    assert weights(boosted.stderr) == pytest.approx(weights(plain.stdout), abs=1e-4)
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_a_boosted_script(script: Path) -> None:
+    command = [sys.executable, "-m", "hotloop", "boost", "--show", str(script), "dummy", "100000000"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "runs on compiled kernels" in line:
+            break
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert "KeyboardInterrupt" in errors
+
+
+@pytest.mark.long
+def test_a_boosted_script_can_be_recorded(script: Path, tmp_path: Path) -> None:
+    done = hotloop(
+        "run",
+        "--capture",
+        tmp_path / "runs",
+        "--",
+        sys.executable,
+        "-m",
+        "hotloop",
+        "boost",
+        script,
+        "dummy",
+        "256",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "runs on compiled kernels" in done.stderr

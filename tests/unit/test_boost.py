@@ -1,0 +1,408 @@
+"""`hotloop boost`: what is left to the library and why, audits, and the pitfalls of replacing a learner."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import gc
+import io
+import weakref
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+
+import hotloop
+from hotloop.boost import active, install
+from hotloop.boost import on_policy_kernels as kernels
+from hotloop.boost.audit import EVERY, FIRST, Audits
+from hotloop.boost.infos import fast_deepcopy
+from hotloop.boost.on_policy import OnPolicyLearner
+from hotloop.boost.rollouts import Actor
+from tests.boost_models import Result, assert_same, boosting, learn, make_model
+
+SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
+
+
+def make_ppo(**words: Any) -> Any:
+    return make_model(PPO, **(SMALL | words))
+
+
+# ---- what is left to the library
+
+
+class MyPPO(PPO):
+    pass
+
+
+class MyNet(nn.Module):
+    pass
+
+
+def with_hook(model: Any) -> None:
+    model.policy.action_net.register_forward_hook(lambda *_: None)
+
+
+def with_two_groups(model: Any) -> None:
+    model.policy.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def with_instance_method(model: Any) -> None:
+    model.policy.evaluate_actions = model.policy.evaluate_actions
+
+
+def with_double_precision(model: Any) -> None:
+    model.policy.double()
+
+
+def with_frozen_layer(model: Any) -> None:
+    model.policy.value_net.bias.requires_grad = False
+
+
+def with_other_layer(model: Any) -> None:
+    model.policy.mlp_extractor.policy_net[1] = nn.Dropout(0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "reason"),
+    [
+        ({"cls": MyPPO}, None, "it is a subclass of PPO"),
+        ({}, with_hook, "policy.action_net has hooks"),
+        ({}, with_two_groups, "the optimizer has 2 parameter groups"),
+        ({}, with_instance_method, "policy.evaluate_actions is replaced on the instance"),
+        ({}, with_double_precision, "is torch.float64, not torch.float32"),
+        ({}, with_frozen_layer, "policy.value_net.bias is frozen"),
+        ({}, with_other_layer, "the actor has the activation Dropout"),
+        ({"policy_kwargs": {"activation_fn": nn.GELU}}, None, "the actor has the activation GELU"),
+        ({"policy_kwargs": {"optimizer_class": torch.optim.SGD}}, None, "not torch.optim.Adam"),
+        ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, None, "the optimizer has amsgrad=True"),
+        ({"actions": "box", "use_sde": True}, None, "use_sde=True"),
+        ({"observations": spaces.MultiBinary(4)}, None, "observations are a MultiBinary space"),
+    ],
+)
+def test_what_cannot_be_boosted_runs_as_always_and_says_why(
+    words: dict[str, Any], change: Any, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cls = words.pop("cls", PPO)
+    with boosting():
+        model = make_model(cls, **(SMALL | words))
+        if change is not None:
+            change(model)
+        assert reason in install.prepare(model).record.reason
+        assert active.of(model) is None
+        assert capsys.readouterr().err.count("runs unboosted: ") == 1
+        install.prepare(model)
+        assert capsys.readouterr().err == ""
+
+
+def test_a_replaced_library_function_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate_actions(self: Any, *args: Any) -> Any:
+        raise AssertionError
+
+    with boosting(), monkeypatch.context() as patch:
+        patch.setattr(
+            "stable_baselines3.common.policies.ActorCriticPolicy.evaluate_actions", evaluate_actions
+        )
+        reason = install.prepare(make_ppo()).record.reason
+    assert reason is not None
+    assert "ActorCriticPolicy.evaluate_actions of stable_baselines3" in reason
+
+
+def test_a_function_wrapped_by_somebody_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(PPO.train)
+    def train(self: Any) -> None:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "train", train)
+        with boosting():
+            reason = install.prepare(make_ppo()).record.reason
+    assert reason is not None
+    assert "PPO.train was replaced by" in reason
+
+
+def test_a_hook_added_during_training_ends_the_boost(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = []
+    with boosting():
+        model = make_ppo()
+        model.learn(64)
+        assert active.of(model) is not None
+        model.policy.action_net.register_forward_hook(lambda *_: calls.append(1))
+        model.learn(64)
+        assert active.of(model) is None
+    assert calls
+    assert "PPO runs unboosted: policy.action_net has hooks" in capsys.readouterr().err
+
+
+# ---- audits
+
+
+def test_the_first_updates_are_audited_then_about_one_in_a_thousand() -> None:
+    audits = Audits()
+    audits._started_s -= 1e6  # so that time is never short
+    audits._made, audited = EVERY, 0
+    for _ in range(FIRST):
+        assert audits.due(1) == 0
+        audits.note(True, audits._started_s + 1e6)
+    for _ in range(500):
+        left = 100
+        while (at := audits.due(left)) is not None:
+            audited += 1
+            left -= at + 1
+    assert 20 < audited * EVERY / 1000 < 100  # 50 expected
+
+
+def test_audits_take_at_most_their_share_of_the_time() -> None:
+    audits = Audits(passed=FIRST)
+    audits.spent_s = 1e9
+    assert all(audits.due(1000) is None for _ in range(50))
+
+
+def wrong_value_loss(self: OnPolicyLearner, model: Any, *args: Any) -> None:
+    correct_set_up(self, model, *args)
+    self._settings[kernels.VF_COEF] += 0.01
+
+
+correct_set_up = OnPolicyLearner.set_up
+
+
+def test_a_failed_audit_keeps_the_librarys_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = learn(make_ppo, 192, is_boosted=False)
+    monkeypatch.setattr(OnPolicyLearner, "set_up", wrong_value_loss)
+    with boosting():
+        model = make_ppo()
+        model.learn(192)
+        record = active.history[0]
+        found = Result(model)
+    assert record.audits.failed == 1
+    assert_same((found, expected))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "audit failed" in line]
+    assert len(lines) == 1
+    assert "weights differ by" in lines[0]
+    assert "The library's result was kept" in lines[0]
+
+
+def test_an_audit_of_acting_keeps_the_librarys_actions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = learn(make_ppo, 128, is_boosted=False)
+    correct = Actor.act
+
+    def act(self: Actor, *args: Any) -> Any:
+        actions, values, log_probs = correct(self, *args)
+        return actions, values + 0.01, log_probs
+
+    monkeypatch.setattr(Actor, "act", act)
+    with boosting():
+        model = make_ppo()
+        model.learn(128)
+        assert active.of(model) is None
+        found = Result(model)
+    assert_same((found, expected))
+    assert "values of the policy differ by" in capsys.readouterr().err
+
+
+# ---- pitfalls
+
+
+class Meddler(BaseCallback):
+    """Changes the model while it trains, also where torch does not notice."""
+
+    def _on_step(self) -> bool:
+        if self.n_calls == 10:
+            for parameter in self.model.policy.parameters():
+                parameter.data *= 0.5
+        if self.n_calls == 40:
+            model: Any = self.model
+            model.ent_coef, model.n_epochs, model.batch_size = 0.05, 3, 8
+            model.policy.optimizer.param_groups[0]["betas"] = (0.8, 0.99)
+        return True
+
+
+def test_changes_behind_our_back_are_followed() -> None:
+    def train(model: Any) -> None:
+        model.learn(128, callback=Meddler())
+
+    results = [learn(make_ppo, 64, is_boosted, train) for is_boosted in (True, False)]
+    assert_same(results)
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("cls", [PPO, A2C])
+def test_checkpoints_work_in_both_directions(tmp_path: Path, first: bool, second: bool, cls: Any) -> None:
+    words = SMALL if cls is PPO else {}
+
+    def run(is_first: bool, is_second: bool, name: str) -> Result:
+        learn(lambda: make_model(cls, **words), 64, is_first, lambda model: model.save(tmp_path / name))
+
+        def resume() -> Any:
+            model = make_model(cls, **words)
+            loaded = cls.load(tmp_path / name, env=model.env, device="cpu")
+            loaded.set_random_seed(3)
+            return loaded
+
+        return learn(resume, 64, is_second)
+
+    assert_same((run(first, second, "ours"), run(False, False, "theirs")))
+
+
+def test_parameters_set_during_training_are_used() -> None:
+    def meddle(model: Any) -> None:
+        saved = copy.deepcopy(model.get_parameters())
+        model.learn(64)
+        model.set_parameters(saved)  # replaces Adam's tensors
+        model.learn(64)
+
+    assert_same(learn(make_ppo, 64, is_boosted, meddle) for is_boosted in (True, False))
+
+
+def _save(model: Any, file: Path) -> None:
+    model.save(file)
+
+
+def test_checkpoints_do_not_change(tmp_path: Path) -> None:
+    sizes = {}
+    for is_boosted in (True, False):
+        file = tmp_path / f"{is_boosted}.zip"
+        learn(make_ppo, 128, is_boosted, functools.partial(_save, file=file))
+        with zipfile.ZipFile(io.BytesIO(file.read_bytes())) as archive:
+            assert not any(b"hotloop.boost" in archive.read(name) for name in archive.namelist())
+            sizes[is_boosted] = [
+                archive.getinfo(name).file_size for name in archive.namelist() if name.endswith(".pth")
+            ]
+    assert sizes[True] == sizes[False]
+
+
+def test_parameters_stay_tensors_of_their_own() -> None:
+    with boosting():
+        model = make_ppo()
+        addresses = [parameter.data_ptr() for parameter in model.policy.parameters()]
+        model.learn(64)
+        assert addresses == [parameter.data_ptr() for parameter in model.policy.parameters()]
+        assert all(parameter.is_contiguous() for parameter in model.policy.parameters())
+
+
+class Recorder(BaseCallback):
+    """What callbacks get to see at each step and at the end of a rollout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[dict[str, type]] = []
+
+    def _note(self) -> None:
+        self.seen.append({name: type(value) for name, value in self.locals.items()})
+
+    def _on_step(self) -> bool:
+        self._note()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._note()
+
+
+def _learn_more(model: Any, callback: Any) -> None:
+    model.learn(64, callback=callback)
+
+
+def test_callbacks_see_the_librarys_local_variables() -> None:
+    seen = {}
+    for is_boosted in (True, False):
+        recorder = Recorder()
+        learn(
+            make_ppo,
+            64,
+            is_boosted,
+            functools.partial(_learn_more, callback=recorder),
+        )
+        seen[is_boosted] = recorder.seen
+    assert len(seen[True]) == len(seen[False])
+    for ours, theirs in zip(seen[True], seen[False], strict=True):
+        assert theirs.items() <= {name: kind for name, kind in ours.items() if name in theirs}.items()
+
+
+def test_a_callback_can_end_training() -> None:
+    class Stop(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.n_calls < 20
+
+    def train(model: Any) -> None:
+        model.learn(640, callback=Stop())
+
+    results = [learn(make_ppo, 64, is_boosted, train) for is_boosted in (True, False)]
+    assert_same(results)
+
+
+def test_normalised_observations_work() -> None:
+    def make() -> Any:
+        model = make_ppo()
+        return PPO("MlpPolicy", VecNormalize(model.env), seed=1, device="cpu", **SMALL)
+
+    assert_same(learn(make, 128, is_boosted) for is_boosted in (True, False))
+
+
+def test_two_models_in_one_process_do_not_mix() -> None:
+    with boosting():
+        one, two = make_ppo(), make_ppo(policy_kwargs={"net_arch": [8]})
+        one.learn(64)
+        two.learn(64)
+        assert active.of(one) is not active.of(two)
+        assert [record.gradient_steps for record in active.history] == [8, 8]
+
+
+def test_a_model_is_freed_when_nobody_uses_it() -> None:
+    with boosting():
+        model = make_ppo()
+        model.learn(64)
+        gone = weakref.ref(model), weakref.ref(model.policy)
+        del model
+        gc.collect()
+        assert gone[0]() is None
+        assert gone[1]() is None
+        assert len(active.history) == 1
+
+
+# ---- the rest
+
+
+def test_the_front_door_boosts_this_process() -> None:
+    try:
+        hotloop.boost()
+        assert install.current is not None
+        hotloop.boost()  # a second time changes nothing
+    finally:
+        install.remove()
+
+
+def test_infos_are_copied_as_deepcopy_does() -> None:
+    calls = []
+
+    def slow(value: Any, *memo: Any) -> Any:
+        calls.append(value)
+        return copy.deepcopy(value, *memo)
+
+    fast = fast_deepcopy(slow)
+    array = np.arange(3.0)
+    plain = [
+        {"a": 1, "r": np.float64(2.0), "nested": {"x": [array, None]}},
+        collections.OrderedDict([(None, array * 2)]),
+    ]
+    found = fast(plain)
+    assert not calls
+    assert type(found[1]) is collections.OrderedDict
+    np.testing.assert_array_equal(found[0]["nested"]["x"][0], array)
+    assert found[0]["nested"]["x"][0] is not array
+    shared = [array, array]
+    found = fast(shared)
+    assert found[0] is found[1]  # one object stays one object
+    assert len(calls) == 1
