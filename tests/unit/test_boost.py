@@ -351,6 +351,33 @@ def test_normalised_observations_work() -> None:
     assert_same(learn(make, 128, is_boosted) for is_boosted in (True, False))
 
 
+@pytest.mark.parametrize("actions", ["discrete", "multi-discrete", "box"])
+def test_predict_gives_the_librarys_actions(actions: str) -> None:
+    observations = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+
+    def predictions(is_boosted: bool) -> tuple[list[Any], float]:
+        found: list[Any] = []
+
+        def predict(model: Any) -> None:
+            torch.manual_seed(7)
+            for is_deterministic in (True, False):
+                found.append(model.predict(observations, deterministic=is_deterministic)[0])
+                found.append(
+                    model.predict(observations[0].astype(np.float64), deterministic=is_deterministic)[0]
+                )
+            model.policy.value_net.register_forward_hook(lambda *_: None)  # from here on it is the library's
+            found.append(model.predict(observations)[0])
+
+        learn(lambda: make_ppo(actions=actions), 64, is_boosted, predict)
+        return found, torch.rand(1).item()
+
+    ours, theirs = predictions(True), predictions(False)
+    assert ours[1] == theirs[1]
+    for mine, other in zip(ours[0], theirs[0], strict=True):
+        assert (type(mine), mine.shape, mine.dtype) == (type(other), other.shape, other.dtype)
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
 def test_two_models_in_one_process_do_not_mix() -> None:
     with boosting():
         one, two = make_ppo(), make_ppo(policy_kwargs={"net_arch": [8]})

@@ -38,14 +38,14 @@ class Learner(OnPolicyLearner):
         from stable_baselines3.common.utils import explained_variance
 
         policy, buffer = model.policy, model.rollout_buffer
-        policy.set_training_mode(True)
+        self.set_training_mode(True)
         model._update_learning_rate(policy.optimizer)
         assert buffer.full, ""
         self.set_up(model, 0.0, None)
         self.networks.read()
         self.flatten(buffer)
         batch = self.batch(buffer)
-        with self.undone_by_failed_audit(model):
+        with self.undone_by_failed_audit(model, 1):
             found, _ = self.one_pass(model, original, batch, batch.returns.size)
         self.networks.write()
         self.networks.write_grads()

@@ -89,6 +89,10 @@ class Audits:
         """Audit the next gradient step: something changed that the kernels might have missed."""
         self._next = 0
 
+    def comes_within(self, gradient_steps: int) -> bool:
+        """Whether `due` may ask for an audit within the next `gradient_steps`."""
+        return self._next < gradient_steps
+
     def due(self, gradient_steps: int) -> int | None:
         """Which of the next `gradient_steps` to audit first, from 0, or None for none of them.
 

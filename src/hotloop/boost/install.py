@@ -46,6 +46,9 @@ class Installation:
                 module.OnPolicyAlgorithm, "collect_rollouts", _collecting
             ),
         }
+        after["stable_baselines3.common.policies"] = lambda module: self._patch(
+            module.ActorCriticPolicy, "predict", _predicting
+        )
         after["stable_baselines3.common.vec_env.dummy_vec_env"] = lambda module: self._patch(
             module, "deepcopy", fast_deepcopy
         )
@@ -138,6 +141,25 @@ def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return collect_rollouts
+
+
+def _predicting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around the `predict` of actor-critic policies, which evaluations call."""
+
+    def predict(
+        policy: Any,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> Any:
+        learner = active.of_policy(policy)
+        found = None if learner is None else learner.predict(policy, original, observation, deterministic)
+        if found is None:
+            return original(policy, observation, state, episode_start, deterministic)
+        return found, state
+
+    return predict
 
 
 # ---- which models

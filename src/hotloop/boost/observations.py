@@ -26,6 +26,7 @@ class Observations:
     """Turns what environments return into the rows that a network reads."""
 
     def __init__(self, space: Any):
+        self._shape = tuple(space.shape)
         self._choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
         self.width = self._choices or int(np.prod(space.shape))
 
@@ -41,3 +42,12 @@ class Observations:
     def count(self, observations: NDArray[Any]) -> int:
         """Number of rows."""
         return observations.size if self._choices else observations.size // self.width
+
+    def count_if_plain(self, observations: Any) -> int | None:
+        """Number of rows of a batch, 0 for a single observation, None for what is left to the library."""
+        if type(observations) is not np.ndarray:
+            return None
+        if observations.shape == self._shape:
+            return 0
+        is_batch = observations.ndim == len(self._shape) + 1 and observations.shape[1:] == self._shape
+        return observations.shape[0] or None if is_batch else None

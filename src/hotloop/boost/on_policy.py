@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from hotloop.boost import audit, eligible
 from hotloop.boost import on_policy_kernels as kernels
-from hotloop.boost.actor_critic import Networks, chains, is_rmsprop, layer_parameters, make_state
+from hotloop.boost.actor_critic import Networks, chains, is_rmsprop, make_state
 from hotloop.boost.audit import AuditError, Audits
 from hotloop.boost.observations import Observations, unsupported_observations
-from hotloop.boost.rollouts import Actor, collect_rollouts
+from hotloop.boost.plain_modules import PlainModules
+from hotloop.boost.rollouts import Actor, collect_rollouts, compare_actions
 
 ROLLOUT_ARRAYS = ("observations", "actions", "values", "log_probs", "advantages", "returns")
 POLICY = "stable_baselines3.common.policies"
@@ -29,7 +30,10 @@ SOURCES = (
     *(f"{BUFFERS}.RolloutBuffer.{name}" for name in ("reset", "add", "get", "_get_samples")),
     f"{BUFFERS}.RolloutBuffer.compute_returns_and_advantage",
     f"{POLICY}.BaseModel.extract_features",
-    f"{POLICY}.BaseModel.set_training_mode",
+    *(
+        f"{POLICY}.BaseModel.{name}"
+        for name in ("set_training_mode", "obs_to_tensor", "is_vectorized_observation")
+    ),
     "stable_baselines3.common.preprocessing.preprocess_obs",
     "stable_baselines3.common.torch_layers.FlattenExtractor.forward",
     *(
@@ -45,6 +49,7 @@ PLAIN_POLICY_SOURCES = (
         for name in ("forward", "extract_features", "_get_action_dist_from_latent", "evaluate_actions")
     ),
     *(f"{POLICY}.ActorCriticPolicy.{name}" for name in ("get_distribution", "predict_values", "_predict")),
+    f"{POLICY}.BasePolicy.predict",
     *(
         f"{DISTRIBUTIONS}.{cls}.{name}"
         for cls in ("CategoricalDistribution", "MultiCategoricalDistribution", "DiagGaussianDistribution")
@@ -117,11 +122,12 @@ class OnPolicyLearner:
         """What an audit of acting found wrong; from then on the library's policy acts."""
         self.record: Any = None  # the model's `active.Record`
         self._actor: Actor | None = None
+        self._predicting_actor: Actor | None = None
         self.networks = Networks(policy, model.action_space)
         self.observations = Observations(model.observation_space)
         self._policy = policy
         self._optimizer = policy.optimizer
-        self._modules = list(policy.modules())
+        self._modules = PlainModules(policy)
         self._settings = np.zeros(kernels.SETTINGS)
         self._statistics = np.zeros((1, kernels.STATISTICS))
         self._no_masks = np.zeros((0, self.networks.outputs), dtype=np.bool_)
@@ -132,29 +138,18 @@ class OnPolicyLearner:
         }
 
     def changed(self, model: Any) -> bool:
-        """Whether something was exchanged that the decision to boost depends on; takes a few microseconds."""
+        """Whether something was exchanged that the decision to boost depends on; takes ten microseconds."""
         policy = model.policy
         if policy is not self._policy or policy.optimizer is not self._optimizer:
             return True
-        if len(self._optimizer.param_groups) != 1:
+        groups = self._optimizer.param_groups
+        if len(groups) != 1 or any(groups[0][key] != value for key, value in self._group.items()):
             return True
-        group = self._optimizer.param_groups[0]
-        if any(group[key] != value for key, value in self._group.items()):
-            return True
-        for module in self._modules:
-            own = module.__dict__
-            if (
-                own["_forward_hooks"]
-                or own["_forward_pre_hooks"]
-                or own["_backward_hooks"]
-                or "forward" in own
-            ):
-                return True
-        now = layer_parameters(policy)
-        return any(
-            a is not b or not a.requires_grad or a.dtype is not torch.float32 or not a.is_contiguous()
-            for a, b in zip(now, self.networks.parameters, strict=True)
-        )
+        return self._modules.changed()
+
+    def set_training_mode(self, mode: bool) -> None:
+        """`policy.set_training_mode`: these modules have nothing that depends on it but the flag."""
+        self._modules.set_training_mode(mode)
 
     def compile(self, model: Any) -> None:
         """Compile every kernel before training begins, on a network of one unit."""
@@ -244,8 +239,11 @@ class OnPolicyLearner:
         return self._statistics[:total], False
 
     @contextmanager
-    def undone_by_failed_audit(self, model: Any) -> Iterator[None]:
+    def undone_by_failed_audit(self, model: Any, gradient_steps: int) -> Iterator[None]:
         """Bring weights, optimizer and numpy's generator back to where they were if an audit fails."""
+        if not self.audits.comes_within(gradient_steps):
+            yield
+            return
         generator, kept, n_updates = np.random.get_state(), self.networks.keep(), model._n_updates
         try:
             yield
@@ -279,6 +277,34 @@ class OnPolicyLearner:
             self.acting_audits.note(self.wrong_acting is None, started_s)
             return found
         return actor.library_act(model.policy, observations, masks)
+
+    def predict(
+        self, policy: Any, original: Callable[..., Any], observation: Any, deterministic: bool
+    ) -> NDArray[Any] | None:
+        """The actions of `policy.predict`, or None to leave them to the library."""
+        rows = self.observations.count_if_plain(observation)
+        if rows is None or self.wrong_acting is not None or self._modules.changed():
+            return None
+        if self._predicting_actor is None or self._predicting_actor.rows != (rows or 1):
+            self._predicting_actor = Actor(self.networks, self.observations, policy.action_space, rows or 1)
+        self.set_training_mode(False)
+        self.networks.follow_weights()
+        is_audited = self.acting_audits.due(1) is not None
+        started_s, before = time.perf_counter(), torch.get_rng_state() if is_audited else None
+        actions = self._predicting_actor.act(observation, None, deterministic)[0]
+        if isinstance(policy.action_space, spaces.Box):
+            actions = np.clip(actions, policy.action_space.low, policy.action_space.high)
+        found = actions if rows else actions.squeeze(axis=0)
+        if before is not None:
+            after = torch.get_rng_state()
+            torch.set_rng_state(before)
+            theirs = original(policy, observation, None, None, deterministic)[0]
+            self.wrong_acting = compare_actions(found, theirs, isinstance(policy.action_space, spaces.Box))
+            if self.wrong_acting is None and not torch.equal(after, torch.get_rng_state()):
+                self.wrong_acting = "the library's predict draws other random numbers"
+            self.acting_audits.note(self.wrong_acting is None, started_s)
+            return theirs if self.wrong_acting else found
+        return found
 
     def collect_rollouts(self, model: Any, original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
         """The library's loop with compiled acting."""

@@ -39,7 +39,7 @@ class Learner(OnPolicyLearner):
         from stable_baselines3.common.utils import explained_variance
 
         policy, buffer = model.policy, model.rollout_buffer
-        policy.set_training_mode(True)
+        self.set_training_mode(True)
         model._update_learning_rate(policy.optimizer)
         clip_range = model.clip_range(model._current_progress_remaining)
         clip_range_vf = None
@@ -47,7 +47,8 @@ class Learner(OnPolicyLearner):
             clip_range_vf = model.clip_range_vf(model._current_progress_remaining)
         self.set_up(model, clip_range, clip_range_vf)
         self.networks.read()
-        with self.undone_by_failed_audit(model):
+        per_epoch = -(-buffer.buffer_size * buffer.n_envs // model.batch_size)
+        with self.undone_by_failed_audit(model, model.n_epochs * per_epoch):
             found, last = self._epochs(model, original, buffer)
         self.networks.write()
         self.networks.write_grads()

@@ -92,17 +92,14 @@ class Actor:
         theirs = self.library_act(policy, observations, masks)
         if not torch.equal(torch.get_rng_state(), after):
             return theirs, "the library's policy draws other random numbers"
-        # The library may take another action where two have the same score up to rounding; then their log
-        # probabilities say nothing. Such ties are so rare that two at once are an error.
-        other_rows = np.any((found[0] != theirs[0]).reshape(self.rows, -1), axis=1)
-        is_tie = not self.is_gaussian and int(other_rows.sum()) == 1
-        for name, ours, other in zip(("actions", "values", "log probabilities"), found, theirs, strict=True):
-            if is_tie and name != "values":
-                continue
-            wrong = _difference(ours.reshape(-1), other.reshape(-1))
-            if wrong > VALUE_TOLERANCE:
-                return theirs, f"{name} of the policy differ by {wrong:.2g} (allowed {VALUE_TOLERANCE:g})"
-        return found, None
+        wrong = compare_actions(found[0], theirs[0], self.is_gaussian)
+        for name, ours, other in zip(("values", "log probabilities"), found[1:], theirs[1:], strict=True):
+            # Where the library took another action, its probability says nothing about ours.
+            same = np.all((found[0] == theirs[0]).reshape(self.rows, -1), axis=1) | self.is_gaussian
+            differs = _difference(ours.reshape(-1)[same], other.reshape(-1)[same])
+            if wrong is None and differs > VALUE_TOLERANCE:
+                wrong = f"{name} of the policy differ by {differs:.2g} (allowed {VALUE_TOLERANCE:g})"
+        return (found, None) if wrong is None else (theirs, wrong)
 
     def library_act(
         self, policy: Any, observations: NDArray[Any], masks: NDArray[np.bool_] | None
@@ -112,6 +109,25 @@ class Actor:
         with torch.no_grad():
             actions, values, log_probs = policy(torch.as_tensor(observations), **words)
         return actions.numpy(), values.numpy(), log_probs.numpy()
+
+
+def compare_actions(ours: NDArray[Any], theirs: NDArray[Any], is_continuous: bool) -> str | None:
+    """What is wrong with actions, or None.
+
+    The library may take another action where two have the same score up to rounding. Such ties are so rare
+    that two at once are an error.
+    """
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"actions are {ours.dtype}{ours.shape}, the library's {theirs.dtype}{theirs.shape}"
+    if not is_continuous:
+        others = int(np.sum(ours != theirs))
+        return None if others <= 1 else f"{others} of {ours.size} actions differ"
+    differs = _difference(ours.reshape(-1), theirs.reshape(-1))
+    return (
+        None
+        if differs <= VALUE_TOLERANCE
+        else f"actions differ by {differs:.2g} (allowed {VALUE_TOLERANCE:g})"
+    )
 
 
 def _difference(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
@@ -175,7 +191,7 @@ def collect_rollouts(
     are never continuous there, and the last `update_locals`.
     """
     assert self._last_obs is not None, "No previous observation was provided"
-    self.policy.set_training_mode(False)
+    _learner.set_training_mode(False)
     _actor = _learner.actor(self, env.num_envs)
     n_steps = 0
     action_masks = _masks = None

@@ -1,4 +1,4 @@
-"""Hashes of the library functions that kernels stand in for; written by `write_source_hashes.py`."""
+"""Hashes of the library functions that kernels replace; written by `write_source_hashes.py`."""
 
 VERSIONS = "2.7.0 to 2.9.2"
 HASHES: dict[str, set[str]] = {
@@ -135,7 +135,21 @@ HASHES: dict[str, set[str]] = {
     "stable_baselines3.common.policies.ActorCriticPolicy.get_distribution": {"174bcf59d08db55d"},
     "stable_baselines3.common.policies.ActorCriticPolicy.predict_values": {"d0ba30455fc3a33e"},
     "stable_baselines3.common.policies.BaseModel.extract_features": {"8e63d7ed5fd93d41"},
+    "stable_baselines3.common.policies.BaseModel.is_vectorized_observation": {
+        "5b00d32b1fd22c4c",
+        "76f592ab05b06cbd",
+    },
+    "stable_baselines3.common.policies.BaseModel.obs_to_tensor": {
+        "64c57b83e4cfde8d",
+        "7c5c27b6d8471a07",
+        "ba81e8ba02c72d2e",
+    },
     "stable_baselines3.common.policies.BaseModel.set_training_mode": {"c96e7343e1c451f4"},
+    "stable_baselines3.common.policies.BasePolicy.predict": {
+        "a1107a728464b32b",
+        "bb0b09280a9827c3",
+        "c9ee80a2ed0bfd90",
+    },
     "stable_baselines3.common.preprocessing.preprocess_obs": {"ce1224439de21f6d", "fa997f9dd6abe874"},
     "stable_baselines3.common.torch_layers.FlattenExtractor.forward": {"49aa38c67c3e051e"},
     "stable_baselines3.common.torch_layers.MlpExtractor.forward": {"61d01f9f0b18e9b3"},
