@@ -26,6 +26,11 @@ from hotloop.testing.fakes import FakeClock
 # A test about threads sets their number itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A shell script starts its background jobs with SIGINT ignored, and every process below inherits that: tests
+# of Ctrl-C would wait forever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # With AMX in some virtual machines, half-precision convolutions end the process (see cpu_has_bfloat16).
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
