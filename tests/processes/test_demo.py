@@ -11,7 +11,7 @@ from hotloop import load
 from hotloop.capture.stats import by_name
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
-SMALL = ["--total-timesteps", "1024", "--compare-timesteps", "512", "--budget", "10s"]
+SMALL = ["--total-timesteps", "1024", "--compare-timesteps", "256", "--budget", "3s"]
 
 
 def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -19,9 +19,9 @@ from tests.processes.test_compare import environment, hotloop
 NETWORK = """
 import torch
 torch.set_num_threads(2)
-policy = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+policy = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 optimizer = torch.optim.Adam(policy.parameters())
-data = torch.randn(512, 256)
+data = torch.randn(64, 64)
 for update in range(1500):
     loss = policy(data).square().mean()
     optimizer.zero_grad()

@@ -162,6 +162,7 @@ print("weights", digest(net.parameters()))
 """
 
 
+@pytest.mark.long
 def test_a_loop_written_by_hand(tmp_path: Path) -> None:
     run = record(tmp_path, LOOP)
     assert run.out == plain(tmp_path, LOOP)

@@ -45,7 +45,7 @@ def demonstrations(folder: Path, episodes: int = 2) -> None:
     ("name", "settings", "unit"),
     [
         ("mario", SMALL_MARIO, "env step"),
-        ("imitate", {"stage": "demos", "workers": 2}, "env step"),
+        pytest.param("imitate", {"stage": "demos", "workers": 2}, "env step", marks=pytest.mark.long),
         pytest.param("imitate", {"stage": "bc"}, "update", marks=pytest.mark.long),
         pytest.param("imitate", {"stage": "rl", "net_arch": (16, 16)}, "env step", marks=pytest.mark.long),
     ],

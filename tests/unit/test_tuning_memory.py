@@ -141,6 +141,7 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children), children.pea
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [
@@ -151,11 +152,9 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children), children.pea
             "batch_size": 256,
             "learning_starts": 256,
         },
-        pytest.param(
-            {"variant": "original", "buffer_size": 3000, "learning_starts": 500}, marks=pytest.mark.long
-        ),
-        pytest.param({"buffer_size": 8000, "n_collectors": 4}, marks=pytest.mark.long),
-        pytest.param({"transport": "serial", "buffer_size": 3000, "n_collectors": 1}, marks=pytest.mark.long),
+        {"variant": "original", "buffer_size": 3000, "learning_starts": 500},
+        {"buffer_size": 8000, "n_collectors": 4},
+        {"transport": "serial", "buffer_size": 3000, "n_collectors": 1},
     ],
 )
 def test_the_memory_plan_of_mario_is_within_15_percent_of_its_processes(given: dict[str, Any]) -> None:
