@@ -15,6 +15,7 @@ import pytest
 import hotloop
 from hotloop.capture.model import Capture, Node
 from hotloop.measure.core_choice import CoreName
+from hotloop.measure.part import Part
 from tests.processes.scripts import begin, run
 
 BUSY = """
@@ -72,6 +73,29 @@ def test_killed_at_random_moments_the_capture_reads_each_time(core: CoreName, tm
             assert train.open_calls == 1
             assert train.total_ns > 0.9 * (thread.end_ns - thread.open[0].since_ns)
         assert capture.facts["exit_status"] is None
+
+
+def test_a_part_has_its_name_only_when_its_header_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed before leaves nothing that readers complain about."""
+    seen: list[list[str]] = []
+    write_header = Part._write_header
+
+    def look(self: Part, core: int, start_ns: int) -> None:
+        write_header(self, core, start_ns)
+        seen.append(sorted(file.name for file in tmp_path.glob("*.part")))
+
+    monkeypatch.setattr(Part, "_write_header", look)
+    first = Part(tmp_path, 1, 1)
+    assert seen == [[]]
+    assert first.path is not None and [file.name for file in tmp_path.iterdir()] == [first.path.name]
+    warned: list[str] = []
+    second = Part(tmp_path, 1, 1, warned.append)  # the same name: it must not replace the first
+    assert second.path is None and "File exists" in warned[0]
+    assert [file.name for file in tmp_path.iterdir()] == [first.path.name]
+    for part in (first, second):
+        part.close(2)
 
 
 def test_an_outer_region_open_when_killed_is_complete_up_to_that_moment(

@@ -610,3 +610,16 @@ def test_an_interrupt_in_the_clock_is_raised_and_nothing_is_half_counted(core: C
     assert own_sum(thread.root) == thread.wall_ns
     assert profiler.stats("after").calls == profiler.stats("exit").calls == 1
     profiler.stop()
+
+
+def test_a_clock_that_goes_back_stands_still(profiler: Profiler, clock: FakeClock) -> None:
+    with profiler.profile("outer"):
+        clock.advance(10)
+        with profiler.profile("inner"):
+            clock.advance(-7_000)
+    clock.advance(7_005)
+    (outer,) = profiler.capture().tree.children
+    (inner,) = outer.children
+    assert (outer.calls, outer.total_ns, inner.calls, inner.total_ns) == (1, 10, 1, 0)
+    (thread,) = profiler.capture().threads
+    assert own_sum(thread.root) == thread.wall_ns

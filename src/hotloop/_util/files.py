@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hotloop._util.interrupts import is_users, suppress_own
+
 UNFINISHED = ".unfinished"  # ends the name of a file that is being written
 
 
@@ -33,7 +35,9 @@ def create_exclusively(path: Path, content: str | bytes) -> bool:
         file.flush()
         try:
             os.link(temporary, path)
-        except FileExistsError:
+        except FileExistsError as error:
+            if is_users(error):
+                raise
             return False
     return True
 
@@ -45,7 +49,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     With `durable`, its content is on the disk before the old file is gone.
     """
     with _unfinished(path) as (file, temporary):
-        with contextlib.suppress(OSError):
+        with suppress_own(OSError):
             os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
         yield file
         file.flush()
@@ -65,7 +69,7 @@ def remove_all_unfinished(folder: Path) -> None:
 
 
 def _sweep(folder: Path, prefix: str) -> None:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with suppress_own(OSError), os.scandir(folder) as entries:
         left = [one.path for one in entries if one.name.startswith(prefix) and one.name.endswith(UNFINISHED)]
         for file in left:
             _remove_unless_locked(file)
@@ -84,11 +88,11 @@ def _unfinished(path: Path) -> Iterator[tuple[BinaryIO, str]]:
     descriptor = os.open(temporary, flags, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
+            with suppress_own(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file, temporary
     finally:
-        with contextlib.suppress(OSError):
+        with suppress_own(OSError):
             os.unlink(temporary)
 
 
@@ -97,7 +101,7 @@ def _prefix(path: Path) -> str:
 
 
 def _remove_unless_locked(file: str) -> None:
-    with contextlib.suppress(OSError):
+    with suppress_own(OSError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,11 +98,13 @@ class Reader:
             found = json.loads(content)
             if _levels(found) > MOST_LEVELS:
                 raise RecursionError
-        except UnicodeDecodeError:
-            raise self.fail(file, "is not JSON, since it is not UTF-8 text") from None
-        except RecursionError:
-            raise self.fail(file, f"is nested more than {MOST_LEVELS} levels deep") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            if is_users(error):
+                raise
+            if isinstance(error, UnicodeDecodeError):
+                raise self.fail(file, "is not JSON, since it is not UTF-8 text") from None
+            if isinstance(error, RecursionError):
+                raise self.fail(file, f"is nested more than {MOST_LEVELS} levels deep") from None
             raise self.fail(file, f"is not valid JSON ({error})") from None
         first(found)
         written = found.pop(CHECKSUM, None) if isinstance(found, dict) else None
@@ -140,7 +142,9 @@ def files_in(
                         found.append(folder / entry.name)
                     if len(found) > most:
                         raise error(f"{folder} has more than {most:,} files; remove some.")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as problem:
+        if is_users(problem):
+            raise
         return []
     return sorted(found)
 

@@ -6,12 +6,16 @@ import json
 import math
 from typing import Any
 
+from hotloop._util.interrupts import is_users
+
 
 def dumps(data: Any, **how: Any) -> str:
     """`json.dumps` without Infinity and NaN, which are no JSON; a figure that is not finite is null."""
     try:
         return json.dumps(data, allow_nan=False, **how)
-    except ValueError:  # or a list that contains itself, for which the next line raises RecursionError
+    except ValueError as error:  # or a list that contains itself; then the next line raises RecursionError
+        if is_users(error):
+            raise
         return json.dumps(finite(data), allow_nan=False, **how)
 
 

@@ -2,7 +2,8 @@
 
 Both cores get their sections from a `Part` and write into the memory it returns. Space comes in segments
 (128 KiB, then doubling), so that a process needs a handful of mappings, not thousands. When the disk is
-full, further segments are plain memory; `close` tries to save them.
+full, further segments are plain memory; `close` tries to save them. The file gets its name when its header is
+complete, so that a process that is killed before leaves no part that cannot be read.
 
 A signal handler of the user's may raise anywhere in here, and its exception is passed on. What was half
 done then is done again by the next call: a section counts as used only when it is complete, and asking for it
@@ -23,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop._util.files import host_name, replacing
-from hotloop._util.interrupts import is_users, suppress_own
+from hotloop._util.files import UNFINISHED, host_name, replacing
+from hotloop._util.interrupts import is_users, suppress_own, undisturbed
 from hotloop.capture import layout
 
 FIRST_SEGMENT_BYTES = 128 * 1024
@@ -66,6 +67,7 @@ class Part:
         self.pid = os.getpid()
         self.path: Path | None = None
         self._live_path: Path | None = None
+        self._unnamed: Path | None = None  # what the file is called until its header is complete
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None  # of the file: its device and inode
         self._next_copy_ns = start_ns + COPY_INTERVAL_NS
@@ -78,19 +80,24 @@ class Part:
         self.at_window: Callable[[int], None] | None = None  # called after each window with its time
         try:
             if folder is not None:
-                self._open(folder, start_ns, live_folder)
+                problem = undisturbed(lambda: self._open(folder, start_ns, live_folder))
+                if problem is not None:
+                    self._do_without_file(folder, problem)
             self.header = self._room(layout.PAGE)
             self.segments[-1].used = layout.PAGE
             self._write_header(core, start_ns)
+            self._name_file()
         except BaseException:  # there will be another part, and this one would never be complete
-            for file in _open_files(self._live_path or self.path):
-                os.close(file)
+            for path in (self._unnamed, self._live_path or self.path):
+                for file in _open_files(path):
+                    os.close(file)
             self._discard_file()
             raise
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def _open(self, folder: Path, start_ns: int, live_folder: Path | None) -> None:
+    def _open(self, folder: Path, start_ns: int, live_folder: Path | None) -> Exception | None:
+        """Open the file; returns why it cannot be."""
         name = f"{host_name()}-{self.pid}-{start_ns}.part"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,14 +107,35 @@ class Part:
                 self._live_path = live / f"hotloop-{name}"
                 (folder / f"{name}.live").write_text(str(self._live_path), encoding="utf-8")
             target = self._live_path or self.path
-            self._file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._unnamed = target.with_name(f".{target.name}{UNFINISHED}")
+            self._file = os.open(self._unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             self._identity = _identity(self._file)
         except (OSError, ValueError) as error:
             if is_users(error):
                 raise
-            self.path = self._live_path = self._file = None
-            reason = getattr(error, "strerror", None) or error
-            self.warn(f"cannot write to {folder} ({reason}); this process is recorded in memory only")
+            return error
+        return None
+
+    def _name_file(self) -> None:
+        """Let readers find the file, now that its header is complete."""
+        target = self._live_path or self.path
+        if self._unnamed is None or target is None:
+            return
+        try:
+            os.link(self._unnamed, target)  # unlike a renaming, it never replaces another part
+            with suppress_own(OSError):
+                os.unlink(self._unnamed)
+            self._unnamed = None
+        except OSError as error:
+            if is_users(error):
+                raise
+            self._do_without_file(target.parent, error)
+
+    def _do_without_file(self, folder: Path, error: Exception) -> None:
+        self.path = self._live_path = None  # if there is such a file, it is not ours
+        self._discard_file()
+        reason = getattr(error, "strerror", None) or error
+        self.warn(f"cannot write to {folder} ({reason}); this process is recorded in memory only")
 
     def _write_header(self, core: int, start_ns: int) -> None:
         self.set("version", layout.VERSION)
@@ -340,7 +368,7 @@ class Part:
         """
         if self._file is None or _identity(self._file) != self._identity:
             self._file = None
-            file = os.open(str(self._live_path or self.path), os.O_RDWR | os.O_CLOEXEC)
+            file = os.open(str(self._unnamed or self._live_path or self.path), os.O_RDWR | os.O_CLOEXEC)
             if _identity(file) != self._identity:
                 os.close(file)
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -349,10 +377,10 @@ class Part:
 
     def _discard_file(self) -> None:
         self._close_file()
-        for path in (self.path, self._live_path):
+        for path in (self.path, self._live_path, self._unnamed):
             if path is not None:
                 self._remove_live(path, path)
-        self.path = self._live_path = None
+        self.path = self._live_path = self._unnamed = None
 
     @staticmethod
     def _remove_live(live: Path, part: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop._util.errors import FileError
-from hotloop._util.interrupts import is_users, suppress_own
+from hotloop._util.interrupts import is_users, suppress_own, undisturbed
 from hotloop.capture.folder import (
     CAPTURE_VARIABLE,
     FACTS,
@@ -257,12 +257,12 @@ class Profiler:
 
     def _stop_recorder(self) -> None:
         part = self.recorder.part
+        if part is not None and part.pid == os.getpid():
+            self._part = part
         try:
-            part = self.recorder.stop()
+            self.recorder.stop()
         finally:
             self.recorder.device = self._device_timer = None
-            if part is not None and part.pid == os.getpid():
-                self._part = part
 
     def pause(self) -> None:
         """Record nothing until `resume`; regions then cost as little as without a recording.
@@ -340,7 +340,8 @@ class Profiler:
     ) -> None:
         """Begin or join a capture in `folder`, or in another one if that is taken."""
         given = run_id or os.environ.get(RUN_ID_VARIABLE) or None
-        facts = new_facts(
+        find_out = functools.partial(
+            new_facts,
             core_name=self._core_name,
             device_name=device.name if device is not None else None,
             injected_clock=self.recorder.clock is not None,
@@ -349,9 +350,11 @@ class Profiler:
             run_id=given or new_run_id(),
             joinable=join and given is None,
         )
+        known(core_choice.region_cost_ns, self._core_name)  # measured once, by recording in this thread
+        facts = undisturbed(find_out)
         try:
             place = folder.absolute()
-            claim = claim_folder(place, facts, given if join else facts["run_id"])
+            claim = undisturbed(lambda: claim_folder(place, facts, given if join else facts["run_id"]))
         except (OSError, ValueError) as error:
             if is_users(error):
                 raise
@@ -369,7 +372,7 @@ class Profiler:
     def _update_facts(self, **changes: Any) -> None:
         assert self.folder is not None
         try:
-            update_facts(self.folder, changes)
+            undisturbed(functools.partial(update_facts, self.folder, changes))
         except (OSError, ValueError, TypeError, FileError) as error:
             if is_users(error):
                 raise

@@ -328,7 +328,7 @@ static __attribute__((noinline, cold)) uint64_t injected_clock(Recorder *rec)
     uint64_t ns = reading ? PyLong_AsUnsignedLongLong(reading) : 0;
     Py_XDECREF(reading);
     if (!PyErr_Occurred()) {
-        rec->clock_ns = ns;
+        rec->clock_ns = ns > rec->clock_ns ? ns : rec->clock_ns; /* one that goes back stands still */
     } else if (!report_error()) {
         postpone_error();
     }

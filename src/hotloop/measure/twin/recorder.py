@@ -67,12 +67,24 @@ class _ThreadEnd:
             arena.publish()
 
 
+def _never_back(clock: Callable[[], int]) -> Callable[[], int]:
+    """A clock that stands still when the given one goes back."""
+    last = 0
+
+    def now() -> int:
+        nonlocal last
+        last = max(last, clock())
+        return last
+
+    return now
+
+
 class Recorder:
     """The regions, threads and part of one profiler."""
 
     def __init__(self, clock: Callable[[], int] | None = None):
         self.clock = clock
-        self.now: Callable[[], int] = clock or time.monotonic_ns
+        self.now: Callable[[], int] = time.monotonic_ns if clock is None else _never_back(clock)
         self.epoch = 0  # 0 while off; a new number after every start and fork
         self._paused_epoch = 0  # the one to return to
         self.flags = 0

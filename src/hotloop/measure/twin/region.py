@@ -32,9 +32,13 @@ BEFORE_WITH = opmap.get("BEFORE_WITH")  # None in versions of Python that have a
 ASK_EVERY = 256  # calls: a settled answer of `pick` is checked now and then
 
 
-def is_with(frame: FrameType) -> bool:
-    """Whether a `with` statement of that frame is entering something. Such a frame lives until the exit."""
-    return frame.f_code.co_code[frame.f_lasti] == BEFORE_WITH
+def is_over(frame: FrameType, entered_at: int) -> bool:
+    """Whether the `with` statement at that instruction of a frame is over, now that another one begins.
+
+    Inner statements come later in the code, and a frame lives until its statements are over.
+    """
+    code = frame.f_code.co_code
+    return entered_at < len(code) and code[entered_at] == BEFORE_WITH == code[frame.f_lasti]
 
 
 class Region:
@@ -71,8 +75,13 @@ class Region:
         place = id(caller), caller.f_lasti
         depth = arena.depth
         top = arena.open[depth]
-        if top.region is self and arena.frames[depth - 1][3] == place and is_with(caller):
-            self._leave_lost(top)
+        while depth:  # a region whose `__exit__` was cut off by a signal handler is still open
+            frame, entered_at = arena.frames[depth - 1][3]
+            if frame != place[0] or entered_at < place[1] or not is_over(caller, entered_at):
+                break
+            top.region._leave_lost(top)
+            if arena.depth == depth:
+                break
             depth = arena.depth
             top = arena.open[depth]
         arena.busy = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import resource
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from hotloop._util.interrupts import is_users
@@ -24,24 +24,33 @@ class RssSampler:
         self._recorder = recorder
         self._interval_s = interval_s
         self._sample_memory = sample_memory
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hotloop sampler", daemon=True)
+        # Locks and `_thread`, because what a signal handler raises inside of `threading` may be swallowed or
+        # leave a thread half registered.
+        self._go_on = _thread.allocate_lock()  # held until the thread is to end
+        self._go_on.acquire()
+        self._running = _thread.allocate_lock()  # held by the thread
+        self._ident: int | None = None
+        self._pid = os.getpid()  # in a forked child there is no such thread
         self._schedule = ScheduleSampler(recorder)
         self._last: int | None = None
         self._last_peak = 0
 
     def start(self) -> None:
-        self._thread.start()
+        _thread.start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """End, and wait until the last sample is written."""
-        self._stop.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._go_on.locked():
+            self._go_on.release()
+        if self._ident != _thread.get_ident() and self._pid == os.getpid():
+            with self._running:
+                pass
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            self.sample()
+        with self._running:
+            self._ident = _thread.get_ident()
+            while not self._go_on.acquire(timeout=self._interval_s):
+                self.sample()
 
     def sample(self) -> None:
         part = self._recorder.part
