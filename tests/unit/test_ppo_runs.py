@@ -178,14 +178,14 @@ def test_nan_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) ->
 
     for learner in ("fused", "torch"):
         path = tmp_path / f"{learner}.safetensors"
-        config = changed(checkpoint=path, checkpoint_every_steps=1, learner=learner)
+        config = changed(checkpoint=path, checkpoint_every_steps=1, learner=learner, allow_nonfinite=True)
         with pytest.raises(TrainingDiverged, match=f"value_loss is nan.*last good checkpoint is {path}"):
             train(config, envs=Poisoned(4))
         saved = load_checkpoint(path)
         assert saved.state["env_steps"] == 384  # six rollouts of 16 steps x 4 envs were clean
         assert all(np.isfinite(array).all() for array in saved.arrays.values())
     with pytest.raises(TrainingDiverged, match="no checkpoint had been written yet"):
-        train(SMALL, envs=Poisoned(4))
+        train(dataclasses.replace(SMALL, allow_nonfinite=True), envs=Poisoned(4))
 
 
 def test_an_env_that_raises_leaves_the_checkpoint_and_the_process_whole(tmp_path: Path) -> None:

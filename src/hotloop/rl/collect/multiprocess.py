@@ -29,6 +29,7 @@ from hotloop.rl.collect.protocol import (
 from hotloop.rl.collect.status import DROPPED, LOCK_WAIT_NS, PAST_WAIT_NS, WAIT_NS, StatusTable
 from hotloop.rl.collect.supervisor import Link, Supervisor
 from hotloop.rl.collect.weight_channel import WeightChannel
+from hotloop.rl.nonfinite import NonFiniteCheck
 
 _wait = profile("ipc_wait")
 _POLL_S = 0.5  # `take` looks for rows at least this often, even if no bell rings
@@ -45,7 +46,7 @@ class MultiprocessCollector(ABC):
         self.dtype: np.dtype[Any] = experience_dtype(self.spaces, task.infos)
         self._channel = WeightChannel(task.n_weights, task.control)
         self._status = StatusTable(setup.collectors)
-        self._tally = Tally()
+        self._tally = Tally(NonFiniteCheck(setup.allow_nonfinite))
         self._supervisor: Supervisor | None = None
         self._closed = False
         self._last: CollectorState | None = None
@@ -119,6 +120,7 @@ class MultiprocessCollector(ABC):
             alive=supervisor.alive if supervisor else 0,
             restarts=supervisor.restarts if supervisor else 0,
             failures=tuple(supervisor.failures) if supervisor else (),
+            nonfinite=tally.nonfinite.found,
         )
 
     def pid(self, collector: int) -> int | None:

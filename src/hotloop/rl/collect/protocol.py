@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.nonfinite import NonFiniteCheck, count_nonfinite, first_nonfinite, is_finite
 
 Rows = NDArray[Any]
 """A structured array with the dtype from `experience_dtype`."""
@@ -106,6 +107,9 @@ class Setup:
     """The same while it creates its environments and its actor."""
     max_failures: int = 3
     """Collection fails when one collector dies this many times in a row without making a step."""
+    allow_nonfinite: bool = False
+    """Hand over rows whose reward or frame is NaN or infinite, and count them; without it, `take` raises
+    `NonFiniteData`."""
     log: Callable[[str], None] | None = None
     """Receives one sentence per death and restart; by default they go to stderr."""
 
@@ -178,6 +182,8 @@ class CollectorState:
     """Processes started to replace dead ones."""
     failures: tuple[Failure, ...]
     """The last 100 failures, oldest first."""
+    nonfinite: int = 0
+    """Numbers in rewards and frames that were NaN or infinite, with allow_nonfinite."""
 
 
 class Collector(Protocol):
@@ -199,7 +205,7 @@ class Collector(Protocol):
 
         Waits up to `timeout_s` seconds for `min_rows` rows, then returns what there is, possibly no block.
         Blocks are valid until `release`, the next `take` or `close`. Raises `CollectionFailed` when
-        collectors cannot be kept alive.
+        collectors cannot be kept alive, and `NonFiniteData` for a reward or a frame that is NaN or infinite.
         """
 
     def release(self) -> None:
@@ -286,6 +292,7 @@ def experience_dtype(spaces: Spaces, infos: tuple[str, ...] = ()) -> np.dtype[An
 class Tally:
     """Counts of the rows taken; every collector keeps one."""
 
+    nonfinite: NonFiniteCheck
     rows: int = 0
     env_steps: int = 0
     episodes: int = 0
@@ -299,8 +306,18 @@ class Tally:
         self.rows += rows
         behind = 0
         for block in blocks:
+            self._check_finite(block)
             steps = ~block["first"]
             self.env_steps += int(np.count_nonzero(steps))
             self.episodes += int(np.count_nonzero(block["episode_length"]))
             behind += newest_version * len(block) - int(block["policy_version"].sum(dtype=np.int64))
         self.versions_behind = behind / rows
+
+    def _check_finite(self, block: Rows) -> None:
+        for what in ("reward", "frame"):
+            values = block[what]
+            if not is_finite(values):
+                (row, *_), value = first_nonfinite(values)
+                who = f"environment {block['env'][row]} of collector {block['collector'][row]}"
+                steps = self.env_steps + int(np.count_nonzero(~block["first"][: row + 1]))
+                self.nonfinite.report(who, what, value, steps, count_nonfinite(values))

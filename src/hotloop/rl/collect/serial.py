@@ -25,6 +25,7 @@ from hotloop.rl.collect.ring import RecordRing
 from hotloop.rl.collect.row_writers import RingWriter
 from hotloop.rl.collect.status import StatusTable
 from hotloop.rl.collect.weight_channel import WeightChannel
+from hotloop.rl.nonfinite import NonFiniteCheck
 
 
 class SerialCollector:
@@ -42,7 +43,7 @@ class SerialCollector:
         self._rings = [RecordRing(self.dtype, rows) for _ in range(setup.collectors)]
         self._loops: list[ActorLoop] = []
         self._writers: list[RingWriter] = []
-        self._tally = Tally()
+        self._tally = Tally(NonFiniteCheck(setup.allow_nonfinite))
         self._taken = [0] * setup.collectors
         self._turn = 0
         self._closed = False
@@ -126,6 +127,7 @@ class SerialCollector:
             alive=len(self._loops),
             restarts=0,
             failures=(),
+            nonfinite=tally.nonfinite.found,
         )
 
     def close(self) -> None:

@@ -157,6 +157,9 @@ class AsyncDQNConfig:
     exploration_steps: int = 50_000
     """Env steps over which this probability falls linearly."""
 
+    allow_nonfinite: bool = False
+    """Train on rewards and observations that are NaN or infinite, instead of stopping."""
+
     # -- network
     channels: tuple[int, ...] = (32, 64, 64)
     """Channels of the three convolutions."""
@@ -248,6 +251,8 @@ class AsyncDQNResult:
     """Precision of matrix products."""
     unsaved: str | None = None
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
+    nonfinite: int = 0
+    """Rewards and observations that were NaN or infinite, with allow_nonfinite."""
 
     @property
     def steps_per_s(self) -> float:
@@ -594,6 +599,7 @@ def make_collector(task: Task, config: AsyncDQNConfig, log: Callable[[str], None
         when_full="drop" if config.drop_when_full else "wait",
         method=config.start_method,
         hang_timeout_s=config.hang_timeout_s,
+        allow_nonfinite=config.allow_nonfinite,
         log=log,
     )
     found: Collector = kinds[config.transport](task, setup)
@@ -961,6 +967,7 @@ class _Run:
             restarts=state.restarts,
             stopped_by=stopped_by,
             unsaved=unsaved,
+            nonfinite=state.nonfinite,
             precision=self.learner.precision,
         )
 

@@ -29,6 +29,7 @@ from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.machine.process_memory import ProcessMemory, largest_memory
 from hotloop.rl.buffers.demonstrations import Samples
+from hotloop.rl.nonfinite import NonFiniteData, count_nonfinite, first_nonfinite, is_finite
 from hotloop.rl.train import runs
 from hotloop.rl.train.networks.squashed import SquashedActor
 from hotloop.rl.train.runs import Arrays, CheckpointError, Stopwatch
@@ -73,6 +74,8 @@ class BCConfig:
     """Worker processes of the DataLoader; 0 loads in the training process."""
     learner: Literal["auto", "fused", "torch"] = "auto"
     """Learner implementation; auto is fused with index loading, torch with the loader."""
+    allow_nonfinite: bool = False
+    """Train on observations and actions that are NaN or infinite, instead of stopping."""
     threads: int = 1
     """Intra-op threads of torch."""
     checkpoint: Path | None = None
@@ -135,6 +138,14 @@ def check(config: BCConfig, learn: Samples) -> None:
         )
     if len(learn) == 0:
         raise HotloopError("There are no samples to learn from; collect demonstrations first.")
+    for what, values in (("observation", learn.observations), ("action", learn.actions)):
+        if not (config.allow_nonfinite or is_finite(values)):
+            (sample, *_), value = first_nonfinite(values)
+            raise NonFiniteData(
+                f"The demonstrations have {count_nonfinite(values):,} numbers that are NaN or infinite, the "
+                f"first of them ({value}) in the {what} of step {sample:,}; nothing was learned from them. "
+                "Collect again, or set allow_nonfinite to train on them."
+            )
 
 
 def upgrade_settings(saved: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import Prioritized, ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.envs.streams import copy_stream_to
+from hotloop.rl.nonfinite import NonFiniteCheck
 from hotloop.rl.train import runs
 from hotloop.rl.train.compiled_step import compile_gradient_step
 from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
@@ -138,6 +139,8 @@ class DQNConfig:
     """Env steps between two records of all metrics; None for about 50 a second."""
     threads: int = 1
     """Torch's intra-op threads."""
+    allow_nonfinite: bool = False
+    """Train on rewards and observations that are NaN or infinite, instead of stopping."""
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 episodes reaches this."""
     stop_at_episodes: int | None = None
@@ -454,7 +457,8 @@ def train(
         network = network or make_network(config, envs)
         rng = np.random.default_rng(config.seed)
         chunk = max(1, min(1024, CHUNK_STEPS // n_envs))
-        rollout = RolloutState(envs, config.seed, chunk * n_envs)
+        nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)
+        rollout = RolloutState(envs, config.seed, chunk * n_envs, nonfinite)
         buffer = make_replay(config, envs, rollout.same_step)
         batch = buffer.make_batch(config.batch_size, shared=None if config.frame_stack > 1 else False)
         buffer.start(rollout.observations)
@@ -529,12 +533,16 @@ def train(
         statistics: dict[str, float] = {}
         stopped_by, began_s, record_at_s = None, time.perf_counter(), 0.0
         while env_steps < config.total_timesteps and episodes_left() > 0 and stopped_by is None:
+            nonfinite.env_steps = env_steps
             if compiled_loop is not None:
                 count = min(chunk, -(-(config.total_timesteps - env_steps) // n_envs))
                 # at most one episode per env can end in a vector step
                 count = max(1, int(min(count, episodes_left() // n_envs)))
                 with _fused_loop:
-                    steps, env_steps = compiled_loop(steps, env_steps, count)
+                    steps, env_steps, odd_numbers = compiled_loop(steps, env_steps, count)
+                if odd_numbers:
+                    nonfinite.env_steps = env_steps
+                    nonfinite.kernel(envs, odd_numbers)
             else:
                 with _policy_forward:
                     epsilon = exploration_rate(config, env_steps)
@@ -546,6 +554,7 @@ def train(
                 ended = terminated | truncated
                 with _replay_push:
                     finals = final_observations(infos, observations, ended) if rollout.same_step else None
+                    nonfinite.step(observations, rewards, finals, ended)
                     push(actions, rewards, terminated, truncated, observations, finals)
                 rollout.observations = observations
                 env_steps += rollout.count_step(rewards, ended)
@@ -607,6 +616,7 @@ def train(
             stopped_by=stopped_by,
             statistics=statistics,
             unsaved=unsaved,
+            nonfinite=nonfinite.found,
         )
 
 
@@ -650,11 +660,12 @@ def make_compiled_loop(
     batch: ReplayBatch,
     rollout: RolloutState,
     rng: np.random.Generator,
-) -> Callable[[int, int, int], tuple[int, int]] | None:
+) -> Callable[[int, int, int], tuple[int, int, int]] | None:
     """The whole loop as one kernel, if `config` wants it and the learner has one for these envs.
 
     It makes `count` vector steps after `steps` vector steps and `env_steps` env steps, and returns both new
-    numbers.
+    numbers, and how many numbers of the envs were NaN or infinite. Unless these are allowed, it returns at
+    the first of them, before it is stored.
     """
     found = None
     plain = config.push != "batch" or config.log_every_steps is not None or config.prioritized

@@ -16,6 +16,7 @@ from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop.rl.envs import ENVIRONMENTS
 from hotloop.rl.envs.batch import BatchedEnv
+from hotloop.rl.nonfinite import NonFiniteCheck
 
 _reset = profile("env_reset")
 _evaluate = profile("evaluate")
@@ -93,10 +94,11 @@ class EpisodeLog(NamedTuple):
 class RolloutState:
     """Where vector envs stand between two steps: last observations, action masks, episodes under way.
 
-    `most_finished` bounds the number of episodes that can finish before `episodes` is cleared.
+    `most_finished` bounds the number of episodes that can finish before `episodes` is cleared. `nonfinite`
+    is for trainers to check what the envs return.
     """
 
-    def __init__(self, envs: Any, seed: int, most_finished: int):
+    def __init__(self, envs: Any, seed: int, most_finished: int, nonfinite: NonFiniteCheck | None = None):
         self.autoreset = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         if self.autoreset == AutoresetMode.DISABLED:
             raise HotloopError(
@@ -110,6 +112,8 @@ class RolloutState:
         with _reset:
             self.observations, infos = envs.reset(seed=seed)
         self.masks = action_masks(infos)
+        self.nonfinite = nonfinite or NonFiniteCheck()
+        self.nonfinite.step(self.observations)
 
     @property
     def same_step(self) -> bool:

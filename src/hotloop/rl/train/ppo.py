@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
+from hotloop.rl.nonfinite import NonFiniteCheck
 from hotloop.rl.train import runs
 from hotloop.rl.train.compiled_step import compile_gradient_step
 from hotloop.rl.train.make_envs import EpisodeLog, RolloutState, action_masks, evaluate_policy, make_envs
@@ -107,6 +108,8 @@ class PPOConfig:
     """Learner implementation; `auto` times the candidates and logs the choice."""
     threads: int = 0
     """Torch's intra-op threads; 0 uses one, or all cores where that is measurably faster."""
+    allow_nonfinite: bool = False
+    """Train on rewards and observations that are NaN or infinite, instead of stopping."""
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 episodes reaches this."""
     n_eval_episodes: int = 0
@@ -176,6 +179,7 @@ def collect_rollout(
         if state.same_step and cut.any():
             rows = np.flatnonzero(cut)
             finals = np.stack([infos["final_obs"][row] for row in rows])
+            state.nonfinite.finals(rows, finals, step * buffer.n_envs)
             with _policy_forward:
                 buffer.final_values[step, rows] = learner.values(
                     finals.astype(buffer.observations.dtype, copy=False)
@@ -510,7 +514,8 @@ def train(
             torch.set_num_threads(saved.state.get("threads", 1))
         network = network or make_network(config, envs)
         rng = np.random.default_rng(config.seed)
-        rollout = RolloutState(envs, config.seed, config.n_envs * config.n_steps)
+        nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)
+        rollout = RolloutState(envs, config.seed, config.n_envs * config.n_steps, nonfinite)
         buffer = RolloutBuffer(
             config.n_steps,
             config.n_envs,
@@ -556,6 +561,7 @@ def train(
         statistics: dict[str, float] = {}
         stopped_by, began_s = None, time.perf_counter()
         while env_steps < config.total_timesteps and stopped_by is None:
+            nonfinite.env_steps = env_steps
             uniforms = rng.random((config.n_steps, config.n_envs), dtype=np.float32)
             if compiled_rollout is not None:
                 with _fused_rollout:
@@ -563,6 +569,7 @@ def train(
             else:
                 with _collect_rollouts:
                     collect_rollout(learner, envs, buffer, rollout, uniforms)
+            nonfinite.rollout(buffer.observations[1:], buffer.rewards)
             with _advantage:
                 buffer.compute_advantages(config.gamma, config.gae_lambda)
             learning_rate = config.learning_rate
@@ -617,6 +624,7 @@ def train(
             stopped_by=stopped_by,
             statistics=statistics,
             unsaved=unsaved,
+            nonfinite=nonfinite.found,
         )
 
 

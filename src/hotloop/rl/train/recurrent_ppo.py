@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.rollout import RolloutBuffer
+from hotloop.rl.nonfinite import NonFiniteCheck
 from hotloop.rl.train import runs
 from hotloop.rl.train.make_envs import RolloutState
 from hotloop.rl.train.networks.conv import ConvEncoder
@@ -91,6 +92,8 @@ class RecurrentPPOConfig:
     """Train with torch.compile; the regions inside the network are then not recorded."""
     threads: int = 1
     """Torch's intra-op threads."""
+    allow_nonfinite: bool = False
+    """Train on rewards and observations that are NaN or infinite, instead of stopping."""
     checkpoint: Path | None = None
     """File to save to during training, at its end, and on SIGTERM or Ctrl-C."""
     checkpoint_every_steps: int = 100_000
@@ -169,6 +172,7 @@ def collect_rollout(
             rows = np.flatnonzero(truncated)
             finals = infos["final_obs"] if rollout.same_step else rollout.observations
             last = np.stack([finals[row] for row in rows])
+            rollout.nonfinite.finals(rows, last, step * buffer.n_envs)
             lstm_state = memory.lstm_state[torch.from_numpy(rows)]
             buffer.final_values[step, rows] = _values(
                 network, last, lstm_state, np.zeros_like(rows, np.bool_)
@@ -285,7 +289,8 @@ def train(
         network = make_network(config, envs.single_observation_space.shape, int(envs.single_action_space.n))
         learner = RecurrentLearner(network, config)
         rng = np.random.default_rng(config.seed)
-        rollout = RolloutState(envs, config.seed, envs.num_envs * config.n_steps)
+        nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)
+        rollout = RolloutState(envs, config.seed, envs.num_envs * config.n_steps, nonfinite)
         memory = Memory(network, envs.num_envs)
         buffer = SequenceBuffer(config.n_steps, envs, memory.lstm_state)
         recent = RecentEpisodes()
@@ -319,7 +324,9 @@ def train(
         statistics: dict[str, float] = {}
         began_s = time.perf_counter()
         while env_steps < config.total_timesteps and stop.by is None:
+            nonfinite.env_steps = env_steps
             env_steps += collect_rollout(network, buffer, rollout, memory, rng)
+            nonfinite.rollout(buffer.observations[1:], buffer.rewards)
             returns, lengths = rollout.episodes.finished()
             recent.add(returns, lengths)
             if returns:
@@ -352,6 +359,7 @@ def train(
             stopped_by=stop.by,
             statistics=statistics,
             unsaved=unsaved,
+            nonfinite=nonfinite.found,
         )
 
 

@@ -157,7 +157,7 @@ RENAMED_SETTINGS = {  # of version 1, in any algorithm
 
 # Settings that never change the numbers of a run, so a resumed run may have others.
 MAY_DIFFER = frozenset(
-    {"total_timesteps", "learner", "threads", "stop_at_return", "n_eval_episodes"}
+    {"total_timesteps", "learner", "threads", "stop_at_return", "n_eval_episodes", "allow_nonfinite"}
     | {"checkpoint", "checkpoint_every_steps", "resume", "tensorboard_log", "quiet"}
 )
 
@@ -510,6 +510,8 @@ class RunResult:
     """SIGTERM, SIGINT or stop_at_return; None when all steps were taken."""
     unsaved: str | None = field(default=None, kw_only=True)
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
+    nonfinite: int = field(default=0, kw_only=True)
+    """Rewards and observations that were NaN or infinite, with allow_nonfinite."""
 
     @property
     def steps_per_s(self) -> float:

@@ -36,6 +36,7 @@ from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
+from hotloop.rl.nonfinite import NonFiniteCheck
 from hotloop.rl.train import runs
 from hotloop.rl.train.make_envs import RolloutState, evaluate_policy, make_envs
 from hotloop.rl.train.networks.squashed import SquashedActor, TwinCritics, squashed_log_prob
@@ -122,6 +123,8 @@ class SACConfig:
     """Episodes per evaluation."""
     keep_best: bool = True
     """With evaluations: return the actor with the best one instead of the last."""
+    allow_nonfinite: bool = False
+    """Train on rewards and observations that are NaN or infinite, instead of stopping."""
     checkpoint: Path | None = None
     """File to save to, regularly, at the end and when asked to stop."""
     checkpoint_every_steps: int = 50_000
@@ -168,6 +171,8 @@ class SACResult:
     """Means of the losses and the entropy coefficient at the last record."""
     unsaved: str | None = None
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
+    nonfinite: int = 0
+    """Rewards and observations that were NaN or infinite, with allow_nonfinite."""
 
     @property
     def steps_per_s(self) -> float:
@@ -546,6 +551,7 @@ def train(
             stopped_by=stop.by,
             statistics=statistics,
             unsaved=unsaved,
+            nonfinite=run.nonfinite.found,
         )
 
 
@@ -576,7 +582,8 @@ class _Run:
         observation_size = math.prod(space.shape)
         actor, critics = make_networks(config, observation_size, n_actions, actor)
         self.learner = make_learner(config, actor, critics, stopwatch)
-        self.rollout = RolloutState(envs, config.seed, most_finished=1024 * n_envs)
+        self.nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)
+        self.rollout = RolloutState(envs, config.seed, 1024 * n_envs, self.nonfinite)
         self.buffer = ReplayBuffer(
             config.buffer_size,
             n_envs,
@@ -636,6 +643,8 @@ class _Run:
         with self._pushing:
             ended = terminated | truncated
             finals = rollout.final_observations(infos, ended)
+            self.nonfinite.env_steps = self.env_steps
+            self.nonfinite.step(observations, rewards, finals, ended)
             finals = None if finals is None else _rows(finals)
             self.buffer.push(actions, rewards, terminated, truncated, _rows(observations), finals)
             taken = rollout.count_step(rewards, ended)

@@ -167,6 +167,8 @@ class Mario:
     """How collector processes are started."""
     hang_timeout_s: float = 60.0
     """Restart a collector that makes no progress for this many seconds."""
+    allow_nonfinite: bool = False
+    """Train on rewards that are NaN or infinite, instead of stopping."""
     n_eval_episodes: int = 0
     """Episodes of the platformer to play after training, by the agent and at random, to compare how far
     each comes."""

@@ -135,7 +135,7 @@ class FusedDQN:
         batch: ReplayBatch,
         episodes: EpisodeLog,
         rng: np.random.Generator,
-    ) -> Callable[[int, int, int], tuple[int, int]] | None:
+    ) -> Callable[[int, int, int], tuple[int, int, int]] | None:
         """A function that trains for `count` vector steps in one kernel call (see `dqn.make_compiled_loop`).
 
         None for envs without a kernel of their own here.

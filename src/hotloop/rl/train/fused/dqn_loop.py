@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 # Indices into `clock`, int64: vector steps and env steps so far, then what is due when.
 STEP, ENV_STEPS, LEARNING_STARTS, TRAIN_FREQ, GRADIENT_STEPS, TARGET_INTERVAL = range(6)
+NONFINITE, ALLOW_NONFINITE = 6, 7  # numbers that were NaN or infinite; whether to go on then
 
 
 class Training(NamedTuple):
@@ -61,6 +62,7 @@ class Envs(NamedTuple):
     action_bytes: Bytes
     observations: Floats
     observation_bytes: Bytes
+    finals: Floats
     final_bytes: Bytes
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
@@ -79,6 +81,21 @@ def choose_actions(
     done = min(clock[ENV_STEPS] / settings[EXPLORATION_STEPS], 1.0)
     epsilon = settings[INITIAL_EPS] + done * (settings[FINAL_EPS] - settings[INITIAL_EPS])
     act(training.learner, settings, envs.observations, epsilon, uniforms, envs.actions)
+
+
+@kernel
+def must_stop(envs: Envs, clock: Words) -> bool:
+    """Count numbers of the last step that are NaN or infinite; True if there are some, unless allowed."""
+    found = 0
+    for row in range(envs.rewards.size):
+        found += not np.isfinite(envs.rewards[row])
+        for value in envs.observations[row]:
+            found += not np.isfinite(value)
+        if envs.terminated[row] or envs.truncated[row]:
+            for value in envs.finals[row]:
+                found += not np.isfinite(value)
+    clock[NONFINITE] += found
+    return found > 0 and not clock[ALLOW_NONFINITE]
 
 
 @kernel
@@ -131,6 +148,8 @@ def cartpole_loop(
     for _ in range(count):
         choose_actions(training, envs, clock, streams, uniforms)
         cartpole.step_batch(table, 0, envs.actions.size)
+        if must_stop(envs, clock):
+            return
         store_step(training, envs, replay)
         learn(training, replay, clock, envs.actions.size)
 
@@ -152,6 +171,8 @@ def snake_loop(
     for _ in range(count):
         choose_actions(training, envs, clock, streams, uniforms)
         snake.step_batch(table, envs.observations, options, payoffs, 0, envs.actions.size, SAME_STEP)
+        if must_stop(envs, clock):
+            return
         store_step(training, envs, replay)
         learn(training, replay, clock, envs.actions.size)
 
@@ -178,7 +199,7 @@ def compiled_loop(
     buffer: ReplayBuffer,
     batch: ReplayBatch,
     rng: np.random.Generator,
-) -> Callable[[int, int, int], tuple[int, int]] | None:
+) -> Callable[[int, int, int], tuple[int, int, int]] | None:
     """See `dqn.make_compiled_loop`; None for envs that have no loop here."""
     if not (
         isinstance(envs, BatchedEnv)
@@ -199,6 +220,7 @@ def compiled_loop(
         envs.actions.view(np.uint8),
         envs.observations.reshape(n_envs, -1),
         envs.observations.reshape(-1).view(np.uint8),
+        envs.final_observations.reshape(n_envs, -1),
         envs.final_observations.reshape(-1).view(np.uint8),
         envs.rewards,
         envs.terminated,
@@ -209,13 +231,13 @@ def compiled_loop(
     target_interval = max(config.target_update_interval // n_envs, 1)
     when = (config.learning_starts, config.train_freq, gradient_steps, target_interval)
 
-    def run(steps: int, env_steps: int, count: int) -> tuple[int, int]:
-        clock = np.array([steps, env_steps, *when], dtype=np.int64)
+    def run(steps: int, env_steps: int, count: int) -> tuple[int, int, int]:
+        clock = np.array([steps, env_steps, *when, 0, config.allow_nonfinite], dtype=np.int64)
         buffer.make_room(count * n_envs)
         copy_stream_from(rng, streams, 0)
         loop(training, buffer.kernel_arrays(batch), arrays, clock, streams, uniforms, count, *of_env)
         copy_stream_to(streams, 0, rng)
-        return int(clock[STEP]), int(clock[ENV_STEPS])
+        return int(clock[STEP]), int(clock[ENV_STEPS]), int(clock[NONFINITE])
 
     run(0, 0, 0)  # compile before any clock runs
     return run
