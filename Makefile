@@ -26,8 +26,9 @@ test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests
 
 MINUTES ?= 30
-campaign: $(INSTALLED) ## try to break it with damaged files and full disks (MINUTES=30 SEED=1 KINDS="...")
-	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+campaign: $(INSTALLED) ## try to break it: kills, signals, full disks ... (MINUTES=30 SEED=1 KINDS="..." COUNT="kill=1000")
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
+	    $(if $(COUNT),--count $(COUNT))
 
 lint: $(INSTALLED) ## ruff and mypy --strict
 	$(BIN)/ruff check .

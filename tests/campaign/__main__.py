@@ -3,8 +3,9 @@
 Runs the drivers in turn for the given time and prints a table: what was tried, how often, how often it
 failed, the first failure of each kind, and the seed that repeats it. Exit code 1 if anything failed.
 
-A driver is a module of this folder with `run(seed, seconds) -> Iterator[Case]`: one case for each seed from
-`seed` up, until the time is over, and at least one. So `--seed N --kinds DRIVER --minutes 0` repeats a case.
+A driver is a module of this folder with `run(seed, seconds, count) -> Iterator[Case]`: one case for each seed
+from `seed` up, until the time is over or, with a count, until that many are done; and at least one. So
+`--seed N --kinds DRIVER --minutes 0` repeats a case, and `--count kill=1000 signals=20000` makes that many.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from tests.campaign.case import Case
 DRIVERS = (
     "mutate_files",
     "disk_full",
+    "kill",
+    "signals",
+    "clocks",
+    "collectors",
+    "trainers",
 )
 TURN_S = 60.0  # then the next driver has its turn
 LATER_SEEDS = 1_000_000  # from one turn to the next
@@ -43,6 +49,13 @@ class Row:
             self.failed += 1
             if self.seed is None:
                 self.worst, self.seed = case.failure, case.seed
+
+
+def counted_cases(counts: dict[str, int], seed: int) -> Iterator[tuple[str, Case]]:
+    """So many cases of each driver."""
+    for name, count in counts.items():
+        for case in importlib.import_module(f"tests.campaign.{name}").run(seed, 0.0, count):
+            yield name, case
 
 
 def cases(drivers: Iterable[str], seed: int, minutes: float) -> Iterator[tuple[str, Case]]:
@@ -71,17 +84,28 @@ def table(rows: dict[str, Row]) -> str:
     return "\n".join([*lines, f"{'all':<{width}}  {tried:>8,}  {failed:>6,}"])
 
 
+def _count(text: str) -> tuple[str, int]:
+    driver, _, number = text.partition("=")
+    if driver not in DRIVERS or not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not DRIVER=N with one of {', '.join(DRIVERS)}")
+    return driver, int(number)
+
+
 def main(words: list[str] | None = None) -> int:
     """Run the campaign; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description="Tries to break hotloop.")
     parser.add_argument("--minutes", type=float, default=10.0, help="time for all drivers together")
     parser.add_argument("--seed", type=int, default=None, help="seed of the first case (default: the time)")
     parser.add_argument("--kinds", nargs="+", choices=DRIVERS, default=list(DRIVERS), help="drivers to run")
+    parser.add_argument(
+        "--count", nargs="+", type=_count, metavar="DRIVER=N", help="cases, instead of a time"
+    )
     given = parser.parse_args(words)
     seed = int(time.time()) % 1_000_000_000 if given.seed is None else given.seed
     rows: dict[str, Row] = {}
     said_s = time.monotonic()
-    for driver, case in cases(given.kinds, seed, given.minutes):
+    made = counted_cases(dict(given.count), seed) if given.count else cases(given.kinds, seed, given.minutes)
+    for driver, case in made:
         rows.setdefault(case.kind, Row(driver)).add(case)
         if case.failure is not None and rows[case.kind].failed <= 3:
             print(f"{case.kind}, seed {case.seed}: {case.failure}", file=sys.stderr, flush=True)

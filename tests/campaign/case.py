@@ -1,7 +1,10 @@
-"""One attempt to break something."""
+"""One attempt to break something, and how many of them there are."""
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -12,3 +15,12 @@ class Case:
     kind: str
     seed: int
     failure: str | None
+
+
+def seeds(first: int, seconds: float, count: int | None) -> Iterator[int]:
+    """Seeds of `count` cases, or, without a count, until `seconds` have passed; always at least one."""
+    end_s = time.monotonic() + seconds
+    for done in itertools.count(1):
+        yield first + done - 1
+        if done >= count if count is not None else time.monotonic() >= end_s:
+            return

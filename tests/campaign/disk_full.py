@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import random
@@ -20,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,7 +48,7 @@ from hotloop.rl.workloads.petri import Petri
 from hotloop.testing import Spec, make_capture
 from hotloop.tuning import cache as tuning_cache
 from hotloop.workflows.train import Recording, train
-from tests.campaign.case import Case
+from tests.campaign.case import Case, seeds
 from tests.campaign.corpus import printed
 from tests.campaign.failing_disk import ERRORS, FailingDisk
 from tests.unit.test_lab import FakeLab
@@ -284,13 +282,10 @@ RARE = ("training", "hotloop train")  # they take a hundred times as long
 # -- cases -----------------------------------------------------------------------------------------
 
 
-def run(seed: int, seconds: float) -> Iterator[Case]:
-    """One case for each seed from `seed` up, until `seconds` have passed."""
-    end_s = time.monotonic() + seconds
-    for number in itertools.count(seed):
+def run(seed: int, seconds: float, count: int | None = None) -> Iterator[Case]:
+    """One case for each seed from `seed` up, until `seconds` have passed or `count` are done."""
+    for number in seeds(seed, seconds, count):
         yield real_case(number) if number % REAL_EVERY == REAL_EVERY - 1 else one_case(number)
-        if time.monotonic() >= end_s:
-            return
 
 
 def one_case(seed: int) -> Case:

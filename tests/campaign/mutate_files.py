@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import glob
-import itertools
 import json
 import os
 import random
@@ -23,7 +22,6 @@ import signal
 import struct
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 import zipfile
@@ -35,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.read_files import CHECKSUM, json_text
-from tests.campaign.case import Case
+from tests.campaign.case import Case, seeds
 from tests.campaign.corpus import Read, Seen, Target, make_corpus
 from tests.campaign.mutations import (
     ESCAPES,
@@ -58,15 +56,12 @@ ODD = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800]")
 NOTICED = ("left out", "damaged", "checksum", "cannot be read", "not match", "no process has recorded")
 
 
-def run(seed: int, seconds: float) -> Iterator[Case]:
-    """One case for each seed from `seed` up, until `seconds` have passed."""
+def run(seed: int, seconds: float, count: int | None = None) -> Iterator[Case]:
+    """One case for each seed from `seed` up, until `seconds` have passed or `count` are done."""
     targets, folder = corpus()
-    end_s = time.monotonic() + seconds
     with bounded_memory():
-        for number in itertools.count(seed):
+        for number in seeds(seed, seconds, count):
             yield one_case(number, targets, folder)
-            if time.monotonic() >= end_s:
-                break
     changed = changed_by_reading()
     yield Case("read-only reading", seed, f"reading changed {', '.join(changed)}" if changed else None)
 
