@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 
+from hotloop import Profiler
 from hotloop.analysis.findings import Findings
+from hotloop.capture import layout
+from hotloop.cli import show
 from hotloop.report.to_json import SCHEMA_VERSION, findings_json, plain
+from tests.campaign.corpus import printed
 from tests.golden import findings as golden
 
 
@@ -38,3 +43,22 @@ def test_unknown_is_null_and_never_zero() -> None:
 def test_values_that_json_cannot_hold_become_plain() -> None:
     assert plain((float("nan"), float("inf"), 1.5)) == [None, None, 1.5]
     assert plain({"n": np.float64(2.5), 3: np.int64(4)}) == {"n": 2.5, "3": 4}
+
+
+def test_the_deepest_regions_there_can_be_are_shown(tmp_path: Path) -> None:
+    profiler = Profiler().start(tmp_path / "deep")
+
+    def call(left: int) -> None:
+        with profiler.profile("deeper"):
+            if left:
+                call(left - 1)
+
+    call(layout.MAX_DEPTH + 20)
+    profiler.stop()
+    seen = printed(lambda: show.run(show.Arguments(str(tmp_path / "deep"), json=True)), is_json=True)
+    assert seen.code == 0 and "nested deeper than 256 regions" in seen.err
+    region, depth = json.loads(seen.out)["tree"], 0
+    while region["children"]:
+        (region,) = region["children"]
+        depth += 1
+    assert depth == layout.MAX_DEPTH

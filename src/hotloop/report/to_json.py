@@ -39,7 +39,11 @@ def strict_json(data: Any, indent: int | None = None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value without dataclasses, tuples, numpy scalars, NaN or infinity."""
+    """A value without dataclasses, tuples, numpy scalars, NaN or infinity.
+
+    With `map`, because a comprehension is a call, too: a tree of the deepest regions there can be needs two
+    calls a level, and Python allows 1000.
+    """
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -47,9 +51,9 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {name: plain(getattr(value, name)) for name in _field_names(value.__class__)}
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return dict(zip(map(str, value), map(plain, value.values()), strict=True))
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return list(map(plain, value))
     if hasattr(value, "item"):  # a numpy scalar
         return plain(value.item())
     return str(value)
