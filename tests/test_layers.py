@@ -46,6 +46,8 @@ TOP = {
     "analyzer": {"_util", "workflows", "report"},
 }
 EXCEPTIONS = {
+    # The first code of every process that we prepare: it starts whatever the environment asks for.
+    ("hotloop.instrument.startup.sitecustomize", "hotloop.boost.bootstrap"),
     # A process of its own that runs the command line in forked children; it loads the verb beforehand.
     ("hotloop.workflows.probe_host", "hotloop.cli.train"),
 }

@@ -34,6 +34,7 @@ REQUIRED: dict[str, type] = {
 LONGEST_FUNCTION = 30  # lines; a pointer to a longer function does not show where the defect is
 TIERS = ("high", "medium", "low")  # of advice; "option" changes training, "not_worth_optimising" is none
 POINTER = "hottest_code"  # names the most expensive code without knowing what is wrong with it
+OF_ANY_SCRIPT = ("boost",)  # advice that holds for scripts without a defect, too; it is not judged
 NARROW = 0.03  # half width of the interval of a measured ratio, relative, at which it needs no more pairs
 LEVEL = 0.05  # of the interval of a measured ratio
 LEAST_PAIRS = 3  # before an interval may count as narrow
@@ -214,7 +215,9 @@ def judge(truth: Truth, source: str, report: Report, script: str = "slow.py") ->
     """Judge the recommendations of a report; `source` is the text of the script, `script` its file name."""
     clean = truth["defect"] == ""
     code = defect_code(source, truth["lines"])
-    counted = [one for one in report["recommendations"] if one["tier"] in TIERS]
+    counted = [
+        one for one in report["recommendations"] if one["tier"] in TIERS and one["name"] not in OF_ANY_SCRIPT
+    ]
     options = [one for one in report["recommendations"] if one["tier"] == "option"]
     false = [one["title"] for one in counted if one["name"] != POINTER] if clean else []
     return Judgement(

@@ -6,6 +6,7 @@ import collections
 import copy
 import functools
 import gc
+import importlib.util
 import io
 import weakref
 import zipfile
@@ -22,6 +23,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 import hotloop
+from hotloop.analysis.advice.learner import BOOSTABLE
 from hotloop.boost import active, install
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
@@ -400,6 +402,13 @@ def test_a_model_is_freed_when_nobody_uses_it() -> None:
 
 
 # ---- the rest
+
+
+def test_what_the_report_recommends_can_be_boosted() -> None:
+    known = {f"{module}.{cls}" for module, (cls, _) in install.ALGORITHMS.items()}
+    assert set(BOOSTABLE) <= known
+    for name in BOOSTABLE:
+        assert importlib.util.find_spec(install.ALGORITHMS[name.rpartition(".")[0]][1]) is not None
 
 
 def test_the_front_door_boosts_this_process() -> None:

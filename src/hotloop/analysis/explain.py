@@ -166,6 +166,7 @@ def explain_without_advice(
         lines=_lines(recorded),
         phases=phases,
         hot_lines=() if lines is None else hot_lines(lines, done.env_steps, done.updates),
+        boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
     )
 
@@ -320,6 +321,24 @@ def _unknown(
 
 def _no_gains(phases: Phases) -> str:
     return f"gains: {phases.why_no_gains}" if phases.why_no_gains else ""
+
+
+def _boosted(capture: Capture) -> tuple[str, ...]:
+    """What `hotloop boost` did in this run, a sentence for each model."""
+    found = []
+    for entry in capture.facts.get("libraries") or ():
+        for model in entry.get("boost", ()):
+            if model["boosted"] is None or not model["gradient_steps"]:
+                found.append(f"{model['model']} ran unboosted: {model['reason'] or 'it made no update'}.")
+                continue
+            ended = f" It ended unboosted: {model['reason']}." if model["reason"] else ""
+            found.append(
+                f"{model['model']} made {model['gradient_steps']:,} gradient steps in kernels "
+                f"({model['boosted']}). {model['audits_passed']} audits passed, {model['audits_failed']} "
+                f"failed; weights differed by {model['largest_mean_difference']:.1g} learning rates on "
+                f"average.{ended}"
+            )
+    return tuple(found)
 
 
 def _warnings(capture: Capture) -> list[str]:

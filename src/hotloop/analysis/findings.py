@@ -308,4 +308,5 @@ class Findings:
     phases: Phases | None = None  # None: nothing was recorded
     hot_lines: tuple[HotLine, ...] = ()  # most time first; empty if lines were not sampled
     gain_of_all: Estimate | None = None  # of all advice that keeps results; None: fewer than two known gains
+    boosted: tuple[str, ...] = ()  # sentences on models that ran under `hotloop boost`
     stood_still_ns: int = 0  # nothing ran at all (a paused machine); left out of every figure but wall_ns

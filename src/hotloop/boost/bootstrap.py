@@ -12,8 +12,9 @@ from typing import Any
 from hotloop._util.files import write_atomically
 from hotloop.boost import active
 from hotloop.boost.install import install
+from hotloop.instrument import process_facts
 
-BOOST_VARIABLE = "HOTLOOP_BOOST"  # JSON: the options of `hotloop boost`
+BOOST_VARIABLE = "HOTLOOP_BOOST"  # JSON: the options of `hotloop boost`, or 1
 REPORT = "report"  # an option: the file for `Report`, in the script's own process
 
 
@@ -41,10 +42,12 @@ class ModelReport:
 
 def boost_process() -> None:
     """Boost this process, and write the report when it ends if it is the script's own."""
-    options = json.loads(os.environ.get(BOOST_VARIABLE) or "{}")
+    given = json.loads(os.environ.get(BOOST_VARIABLE) or "{}")
+    options = given if isinstance(given, dict) else {}
     file = options.pop(REPORT, None)
     os.environ[BOOST_VARIABLE] = json.dumps(options)
     install()
+    atexit.register(note_in_capture)
     if file is not None:
         atexit.register(write_report, Path(file), os.getpid())
 
@@ -72,6 +75,12 @@ def write_report(file: Path, process: int) -> None:
     """Write the reports as JSON, unless this is a fork of the process that was to write them."""
     if os.getpid() == process:
         write_atomically(file, json.dumps([asdict(report) for report in reports()]))
+
+
+def note_in_capture() -> None:
+    """Write the reports into the capture, if this process is recorded."""
+    if active.history:
+        process_facts.note("boost", [asdict(report) for report in reports()])
 
 
 def read_reports(text: str) -> list[ModelReport]:

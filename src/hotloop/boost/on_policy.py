@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from hotloop import profile, progress
 from hotloop.boost import audit, eligible
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.actor_critic import Networks, chains, is_rmsprop, make_state
@@ -20,6 +21,7 @@ from hotloop.boost.observations import Observations, unsupported_observations
 from hotloop.boost.plain_modules import PlainModules
 from hotloop.boost.rollouts import Actor, collect_rollouts, compare_actions
 
+_gradient_steps = profile("boosted_update", "model")
 ROLLOUT_ARRAYS = ("observations", "actions", "values", "log_probs", "advantages", "returns")
 POLICY = "stable_baselines3.common.policies"
 BUFFERS = "stable_baselines3.common.buffers"
@@ -224,9 +226,11 @@ class OnPolicyLearner:
             for last in (stop,) if due is None else (stop, stop + 1):
                 is_audited = last == stop + 1
                 kept = (self.networks.keep(), self.networks.arrays()) if is_audited else None
-                made = kernels.run_minibatches(
-                    own, batch, order, batch_size, at, last, self._settings, self._statistics
-                )
+                with _gradient_steps:
+                    made = kernels.run_minibatches(
+                        own, batch, order, batch_size, at, last, self._settings, self._statistics
+                    )
+                progress(updates=made)
                 if self.record is not None:
                     self.record.gradient_steps += made
                 stopped = made > 0 and self._over_kl(at + made - 1)

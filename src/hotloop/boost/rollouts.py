@@ -14,8 +14,11 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from hotloop import profile
 from hotloop.boost import on_policy_kernels as kernels
 
+_acting = profile("boosted_act", "policy")
+_advantages = profile("advantage")
 VALUE_TOLERANCE = 1e-4  # of values, actions and log probabilities, relative to 1 + their size
 
 
@@ -59,17 +62,18 @@ class Actor:
             actions = np.empty((rows, self.networks.outputs), dtype=np.float32)
         else:
             choices = np.empty((rows, self.networks.state.heads.size), dtype=np.int64)
-        kernels.act(
-            self.networks.state,
-            self.observations.rows(observations),
-            self._flat_noise,
-            self._no_masks if masks is None else masks,
-            deterministic,
-            choices,
-            actions,
-            log_probs,
-            values.reshape(-1),
-        )
+        with _acting:
+            kernels.act(
+                self.networks.state,
+                self.observations.rows(observations),
+                self._flat_noise,
+                self._no_masks if masks is None else masks,
+                deterministic,
+                choices,
+                actions,
+                log_probs,
+                values.reshape(-1),
+            )
         return (actions if self.is_gaussian else choices).reshape(self.shape), values, log_probs
 
     def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
@@ -162,17 +166,18 @@ def add(
 
 def compute_returns_and_advantage(buffer: Any, last_values: NDArray[np.float32], dones: NDArray[Any]) -> None:
     """`RolloutBuffer.compute_returns_and_advantage`, bit for bit."""
-    kernels.advantages(
-        buffer.rewards,
-        buffer.values,
-        buffer.episode_starts,
-        last_values.reshape(-1),
-        dones.astype(np.float32),
-        np.float32(buffer.gamma),
-        np.float32(buffer.gamma * buffer.gae_lambda),
-        buffer.advantages,
-    )
-    buffer.returns = buffer.advantages + buffer.values
+    with _advantages:
+        kernels.advantages(
+            buffer.rewards,
+            buffer.values,
+            buffer.episode_starts,
+            last_values.reshape(-1),
+            dones.astype(np.float32),
+            np.float32(buffer.gamma),
+            np.float32(buffer.gamma * buffer.gae_lambda),
+            buffer.advantages,
+        )
+        buffer.returns = buffer.advantages + buffer.values
 
 
 def collect_rollouts(

@@ -42,12 +42,35 @@ class Env(TypedDict):
     num_envs: int
 
 
+class LibraryModel(TypedDict):
+    """A model of Stable-Baselines3 that began to learn: names of classes, and the type of its device."""
+
+    algorithm: str
+    policy: str
+    features_extractor: str
+    device: str
+
+
+class BoostedModel(TypedDict):
+    """What `hotloop boost` put into a model, and what its audits found."""
+
+    model: str
+    boosted: str | None
+    reason: str | None
+    gradient_steps: int
+    audits_passed: int
+    audits_failed: int
+    largest_mean_difference: float
+
+
 class Library(TypedDict, total=False):
     """What one process knew about its libraries."""
 
     pid: int
     envs: list[Env]
     policy_rows: list[int]
+    models: list[LibraryModel]
+    boost: list[BoostedModel]
 
 
 class Facts(TypedDict, total=False):

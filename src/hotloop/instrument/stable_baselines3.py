@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from hotloop.instrument import step_counting
+from hotloop._util.interrupts import suppress_own
+from hotloop.instrument import process_facts, step_counting
 from hotloop.instrument.acting_or_learning import (
     evaluate_forward,
     learner_forward,
@@ -120,11 +121,32 @@ def patch_algorithms(module: ModuleType, into: Patches) -> None:
 
 
 def _beginning_training(setup: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(model: Any, *args: Any, **kwargs: Any) -> Any:
         begin_training()
-        return setup(*args, **kwargs)
+        with suppress_own(Exception):
+            _note_model(model)
+        return setup(model, *args, **kwargs)
 
     return run
+
+
+_models: list[dict[str, str]] = []  # that began to learn in this process
+
+
+def _note_model(model: Any) -> None:
+    """Write the classes of a model into the capture; advice depends on them."""
+    about = {
+        "algorithm": f"{type(model).__module__}.{type(model).__qualname__}",
+        "policy": type(model.policy).__name__,
+        "features_extractor": type(getattr(model.policy, "features_extractor", None)).__name__,
+        "device": str(model.device.type),
+    }
+    actor = getattr(model.policy, "actor", None) or getattr(model.policy, "q_net", None)
+    if actor is not None:  # of off-policy algorithms, which have one for each network
+        about["features_extractor"] = type(actor.features_extractor).__name__
+    if about not in _models:
+        _models.append(about)
+        process_facts.note("models", list(_models))
 
 
 def patch_policies(module: ModuleType, into: Patches) -> None:

@@ -386,10 +386,14 @@ def machine_parts(findings: Findings) -> list[str]:
 
 
 def unmeasured(findings: Findings, pen: Pen) -> str:
-    """What could not be measured, and warnings about this capture."""
+    """What ran under `hotloop boost`, what could not be measured, and warnings about this capture."""
     blocks = []
     unknown = [sentence(reason) for reason in findings.not_measured]
-    for title, sentences in (("Not measured", unknown), ("Warnings", findings.warnings)):
+    for title, sentences in (
+        ("Boosted", findings.boosted),
+        ("Not measured", unknown),
+        ("Warnings", findings.warnings),
+    ):
         if sentences:
             blocks.append("\n".join([pen.heading(title), *(pen.wrap(s, "  - ", "    ") for s in sentences)]))
     return "\n\n".join(blocks)

@@ -76,6 +76,24 @@ def batch_of_samples_one_by_one() -> Planted:
 # -- learner -------------------------------------------------------------------------------------
 
 
+def small_ppo_of_stable_baselines3() -> Planted:
+    """PPO with an MLP policy on the CPU, on the library's own code."""
+    rollout = {"env_step": Spec(2048 * 4, 60 * US), "policy_forward": Spec(2048 * 4, 400 * US)}
+    loop = {
+        "collect_rollouts": Spec(4, 100 * US, rollout),
+        "train": Spec(4, 10 * MS, {**learn(320 * 4, 1.5)}),
+        "advantage": Spec(4, 2 * MS),
+    }
+    model = {
+        "algorithm": "stable_baselines3.ppo.ppo.PPO",
+        "policy": "ActorCriticPolicy",
+        "features_extractor": "FlattenExtractor",
+        "device": "cpu",
+    }
+    facts = {**TORCH, "libraries": [{"pid": 4000, "models": [model]}]}
+    return make_capture(loop, env_steps=2048 * 4, updates=320 * 4, facts=facts), "boost"
+
+
 def updates_for_a_quarter_of_256_envs() -> Planted:
     """64 updates per step of 256 envs."""
     loop = {**collect(100), "replay_sample": Spec(6400, 150 * US), **learn(6400)}
@@ -345,6 +363,7 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     memory_store_for_each_env,
     features_for_each_env,
     batch_of_samples_one_by_one,
+    small_ppo_of_stable_baselines3,
     observations_moved_one_by_one,
     loss_item_in_every_update,
     policy_called_env_by_env,

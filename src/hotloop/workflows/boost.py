@@ -13,9 +13,6 @@ from pathlib import Path
 from hotloop.boost.bootstrap import BOOST_VARIABLE, REPORT, ModelReport, read_reports
 from hotloop.workflows.run import PACKAGE, STARTUP, ScriptRun, resolve_command, wait_for
 
-STARTUP_VARIABLE = "HOTLOOP_STARTUP"
-BOOTSTRAP = "hotloop.boost.bootstrap:boost_process"
-
 
 @dataclass(frozen=True)
 class BoostedRun:
@@ -41,10 +38,8 @@ def run_boosted(words: tuple[str, ...], quiet: bool) -> BoostedRun:
 def boosting_environment(options: dict[str, str] | None = None) -> dict[str, str]:
     """Environment in which any Python, unmodified, is boosted."""
     before = os.environ.get("PYTHONPATH")
-    others = [word for word in os.environ.get(STARTUP_VARIABLE, "").split(",") if word and word != BOOTSTRAP]
     return dict(os.environ) | {
         BOOST_VARIABLE: json.dumps(options or {}),
-        STARTUP_VARIABLE: ",".join([*others, BOOTSTRAP]),
         "HOTLOOP_HOME": str(PACKAGE.parent),
         "PYTHONPATH": os.pathsep.join([str(STARTUP), *([before] if before else [])]),
     }

@@ -25,6 +25,7 @@ BUILT_IN = (
     batching.replay_item_by_item,
     batching.per_item_calls,
     batching.batch_item_by_item,
+    learner.boost,
     learner.too_many_updates,
     learner.transfers_one_by_one,
     learner.synchronising_calls,

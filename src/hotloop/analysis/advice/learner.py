@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.commands import command_again
 from hotloop.analysis.advice.recommendation import Change, about, advise, library, rate, times, took
 from hotloop.analysis.advice.run_view import SYNCHRONISING, TRANSFERRING, RegionRow, RunView
 from hotloop.analysis.findings import Recommendation
@@ -13,6 +16,62 @@ UPDATES_PER_ITERATION = 4.0
 UPDATES_PER_ENV_STEP = 0.1  # classic DQN makes 0.25 with one env
 LEAST_TRANSFERS = 8  # a batch has about five parts that cannot be stacked
 CUT = 4  # the proposed change: a quarter of the updates
+
+
+# What `hotloop boost` replaces, and the share of its time that it saves: the least and the most measured with
+# `benchmarks/boost.py` for `train`; acting takes a tenth. tests/unit/test_boost.py compares the names.
+BOOSTABLE = {
+    "stable_baselines3.ppo.ppo.PPO": (0.75, 0.95),
+    "stable_baselines3.a2c.a2c.A2C": (0.6, 0.9),
+    "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO": (0.75, 0.95),
+}
+LEAST_BOOSTED_SHARE = 0.1
+
+
+def boost(run: RunView) -> Recommendation | None:
+    """Stable-Baselines3 models that `hotloop boost` can run on compiled kernels."""
+    entries = run.capture.facts.get("libraries") or ()
+    mine = [entry for entry in entries if entry.get("pid") == run.process.pid]
+    models = [model for entry in mine for model in entry.get("models", ())]
+    if not models or any(entry.get("boost") for entry in mine):
+        return None
+    if not all(
+        model["algorithm"] in BOOSTABLE
+        and model["features_extractor"] == "FlattenExtractor"
+        and model["device"] == "cpu"
+        for model in models
+    ):
+        return None
+    rows = run.outermost(lambda row: row.name in ("train", "policy_forward", "policy_value"))
+    share = sum(row.share for row in rows)
+    if share < LEAST_BOOSTED_SHARE:
+        return None
+    least = min(BOOSTABLE[model["algorithm"]][0] for model in models)
+    most = max(BOOSTABLE[model["algorithm"]][1] for model in models)
+    names = ", ".join(sorted({model["algorithm"].rpartition(".")[2] for model in models}))
+    evidence = [
+        f"The script trains {names} of Stable-Baselines3 with an MLP policy on the CPU.",
+        f"Training and acting took {percent(share)} of the wall time.",
+        f"Assumption: compiled kernels save between {about(least)} and {about(most)} of it.",
+    ]
+    command = shlex.join(command_again(run.capture))
+    return advise(
+        run,
+        "boost",
+        rows[0],
+        "Run Stable-Baselines3 on compiled kernels (`hotloop boost`)",
+        evidence,
+        "The script stays as it is. Random numbers are the same and results are equal up to rounding, which "
+        "is checked against the library while it trains. What cannot be boosted runs as always; a line on "
+        "stderr says why.",
+        run.gain(rows, (least, most)),
+        Change(
+            f"hotloop boost -- {command}" if command else "hotloop.boost() in the first line of the script",
+            *("minutes", "rounding", "environment"),
+            environment={"HOTLOOP_BOOST": "1"},
+        ),
+        claimed=rows,
+    )
 
 
 def too_many_updates(run: RunView) -> Recommendation | None:

@@ -1,8 +1,8 @@
 """Python imports this at start-up: `hotloop run` and `hotloop boost` put its folder first on PYTHONPATH.
 
-It runs the user's own sitecustomize, then starts recording with HOTLOOP_RUN, and calls what HOTLOOP_STARTUP
-names as "module:function,...". A failure here must not keep the user's program
-from running, so everything is imported inside functions, where an exception can be caught.
+It runs the user's own sitecustomize, then starts recording with HOTLOOP_RUN and boosts with HOTLOOP_BOOST. A
+failure here must not keep the user's program from running, so everything is imported inside functions, where
+an exception can be caught.
 """
 
 import os
@@ -50,5 +50,5 @@ try:
 finally:
     if os.environ.get("HOTLOOP_RUN"):
         _begin("hotloop.instrument.bootstrap:instrument_process", "recorded")
-    for _target in filter(None, os.environ.get("HOTLOOP_STARTUP", "").split(",")):
-        _begin(_target, "boosted")
+    if os.environ.get("HOTLOOP_BOOST"):
+        _begin("hotloop.boost.bootstrap:boost_process", "boosted")

@@ -1,0 +1,180 @@
+"""How much faster `hotloop boost` makes Stable-Baselines3, and how far its numbers are from the library's.
+
+Speed: whole `learn()` calls, a fresh model each, in turn: the library on one thread, boosted on one thread
+with audits, the library on two threads. Environments, seeds and numbers of updates are the same. Differences:
+weights after 1, 10 and 100 updates against the library's, next to what moving one weight of the library's own
+model by one unit in the last place does.
+
+    python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hotloop.boost import active
+from hotloop.boost.install import install, remove
+
+warnings.filterwarnings("ignore")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting."""
+
+    algorithm: str
+    env: str
+    steps: int
+    """Env steps of one timed `learn`."""
+    words: dict[str, Any] = field(default_factory=dict)
+    goal: float = 0.0
+    first_update: int = 0
+    """Env steps before the first update, and for each update, when differences are measured."""
+    steps_per_update: int = 0
+    difference_words: dict[str, Any] = field(default_factory=dict)
+
+
+ONE_UPDATE = {"n_steps": 64, "batch_size": 64, "n_epochs": 1}
+SMALL_SAC = {"policy_kwargs": {"net_arch": [64, 64]}, "learning_starts": 100}
+CASES = {
+    "PPO defaults": Case("PPO", "CartPole-v1", 8192, {}, 8.0, 0, 64, ONE_UPDATE),
+    "PPO batch 256, 4 epochs": Case("PPO", "CartPole-v1", 8192, {"batch_size": 256, "n_epochs": 4}, 4.0),
+    "PPO Pendulum (Box)": Case("PPO", "Pendulum-v1", 8192, {}, 0.0, 0, 64, ONE_UPDATE),
+    "A2C defaults": Case("A2C", "CartPole-v1", 5000, {}, 2.5, 0, 5, {}),
+    "DQN defaults": Case("DQN", "CartPole-v1", 8000, {}, 3.0),
+    "DQN train_freq=1": Case(
+        "DQN", "CartPole-v1", 3000, {"train_freq": 1, "learning_starts": 100}, 4.0, 100, 1,
+        {"train_freq": 1, "learning_starts": 100},
+    ),
+    "SAC 64-64": Case("SAC", "Pendulum-v1", 600, SMALL_SAC, 4.5, 100, 1, SMALL_SAC),
+    "SAC 256-256": Case("SAC", "Pendulum-v1", 300, {"learning_starts": 100}, 2.3),
+    "TD3 400-300": Case(
+        "TD3", "Pendulum-v1", 300, {"learning_starts": 100}, 1.6, 100, 1, {"learning_starts": 100}
+    ),
+}  # fmt: skip
+
+
+def make(case: Case, words: dict[str, Any], seed: int = 0) -> Any:
+    import stable_baselines3
+
+    return getattr(stable_baselines3, case.algorithm)("MlpPolicy", case.env, seed=seed, device="cpu", **words)
+
+
+def timed(case: Case, is_boosted: bool, threads: int, steps: int) -> tuple[float, float, int, str | None]:
+    """Seconds, CPU seconds, updates, and why it was not boosted."""
+    torch.set_num_threads(threads)
+    if is_boosted:
+        install()
+    try:
+        model = make(case, case.words)
+        started, cpu = time.perf_counter(), time.process_time()
+        model.learn(steps)
+        took = time.perf_counter() - started, time.process_time() - cpu
+        found = active.boosted(model)
+        reason = None if not is_boosted or found is None else found.record.reason
+        return *took, model._n_updates, reason
+    finally:
+        if is_boosted:
+            remove()
+
+
+def speed(names: list[str], rounds: int) -> None:
+    print("| | library | boosted | x | x CPU time | library, 2 threads | x | to reach |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        case = CASES[name]
+        for is_boosted in (False, True):  # compilation and first imports are not measured
+            timed(case, is_boosted, 1, case.steps // 4)
+        results: dict[str, list[tuple[float, float]]] = {"library": [], "boosted": [], "two": []}
+        updates = set()
+        for _ in range(rounds):
+            for kind, is_boosted, threads in (("library", False, 1), ("boosted", True, 1), ("two", False, 2)):
+                wall, cpu, made, reason = timed(case, is_boosted, threads, case.steps)
+                if reason is not None:
+                    print(f"{name} is not boosted: {reason}", file=sys.stderr)
+                results[kind].append((wall, cpu))
+                updates.add(made)
+        assert len(updates) == 1, f"{name} made different numbers of updates: {updates}"
+        seconds = {kind: statistics.median(wall for wall, _ in found) for kind, found in results.items()}
+        pairs = list(zip(results["library"], results["boosted"], strict=True))
+        ratio = statistics.median(one[0] / other[0] for one, other in pairs)
+        cpu_ratio = statistics.median(one[1] / other[1] for one, other in pairs)
+        two = statistics.median(
+            one[0] / other[0] for one, other in zip(results["two"], results["boosted"], strict=True)
+        )
+        rates = {kind: f"{case.steps / found:,.0f}/s" for kind, found in seconds.items()}
+        goal = f"{case.goal:g}" if case.goal else ""
+        cells = [f"{name}, {case.env}", rates["library"], rates["boosted"], f"**{ratio:.1f}**"]
+        cells += [f"{cpu_ratio:.1f}", rates["two"], f"{two:.1f}", goal]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def weights(model: Any) -> Any:
+    return torch.cat([value.flatten() for value in model.policy.state_dict().values()]).double().numpy()
+
+
+def one_ulp(model: Any) -> None:
+    """Move one weight by one unit in the last place."""
+    with torch.no_grad():
+        first = next(model.policy.parameters()).view(-1)
+        first[0] = torch.nextafter(first[0], torch.tensor(float("inf")))
+
+
+def learned(case: Case, updates: int, is_boosted: bool, change: Callable[[Any], None] | None = None) -> Any:
+    if is_boosted:
+        install()
+    try:
+        model = make(case, case.difference_words)
+        if change is not None:
+            change(model)
+        model.learn(case.first_update + case.steps_per_update * updates)
+        return weights(model)
+    finally:
+        if is_boosted:
+            remove()
+
+
+def differences(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    print("| | after | boosted: mean | max | one weight moved by one ulp: mean | max |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        case = CASES[name]
+        if not case.steps_per_update:
+            continue
+        for updates in (1, 10, 100):
+            plain = learned(case, updates, is_boosted=False)
+            found = [
+                np.abs(other - plain)
+                for other in (learned(case, updates, True), learned(case, updates, False, one_ulp))
+            ]
+            cells = " | ".join(f"{value:.1e}" for one in found for value in (one.mean(), one.max()))
+            print(f"| {name.split(',')[0]}, {case.env} | {updates} | {cells} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--what", choices=("speed", "differences"), default="speed")
+    arguments = parser.parse_args()
+    if arguments.what == "speed":
+        speed(arguments.only, arguments.rounds)
+    else:
+        differences(arguments.only)
+
+
+if __name__ == "__main__":
+    main()
