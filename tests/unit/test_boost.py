@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 import hotloop
+from hotloop._util.errors import HotloopError
 from hotloop.analysis.advice.learner import BOOSTABLE
 from hotloop.boost import active, install
 from hotloop.boost import on_policy_kernels as kernels
@@ -30,6 +31,8 @@ from hotloop.boost.audit import EVERY, FIRST, Audits
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
+from hotloop.boost.trial import BoostPatch
+from hotloop.workflows.project_settings import load_settings, patches_to_keep, save_patches_to_keep
 from tests.boost_models import Result, assert_same, boosting, learn, make_model
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
@@ -409,6 +412,52 @@ def test_what_the_report_recommends_can_be_boosted() -> None:
     assert set(BOOSTABLE) <= known
     for name in BOOSTABLE:
         assert importlib.util.find_spec(install.ALGORITHMS[name.rpartition(".")[0]][1]) is not None
+
+
+def test_patches_that_were_kept_are_applied_when_training_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    before = gc.get_threshold()
+    try:
+        with boosting():
+            install.keep(["gc"])
+            model = make_ppo()
+            assert gc.get_threshold() == before
+            model.learn(64)
+            assert gc.get_threshold() != before
+            assert "hotloop boost: gc: applied" in capsys.readouterr().err
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def test_kept_patches_are_saved_beside_other_settings(tmp_path: Path) -> None:
+    file = tmp_path / "hotloop.toml"
+    file.write_text('redact = ["--mine"]\n[categories]\n"my_*" = "environment"\n')
+    for names in (["gc"], ["gc", "threads"]):
+        save_patches_to_keep(file, names)
+        assert patches_to_keep(file) == tuple(names)
+    settings = load_settings(tmp_path)
+    assert settings.redact == ("--mine",)
+    assert settings.category_patterns == (("my_*", "environment"),)
+    file.write_text('keep = ["nonsense"]')
+    with pytest.raises(HotloopError, match="keep has 'nonsense'"):
+        patches_to_keep(file)
+    file.write_text("")
+    with pytest.raises(HotloopError, match="keeps no patches"):
+        patches_to_keep(file)
+
+
+def test_boost_is_a_patch_that_can_be_switched() -> None:
+    with boosting():
+        patch = BoostPatch()
+        model = make_ppo()
+        assert patch.skip_reason() is None
+        steps = []
+        for switch in (patch.undo, patch.apply, patch.undo):
+            switch()
+            model.learn(64)
+            steps.append(active.history[0].gradient_steps)
+        patch.apply()
+    assert steps == [0, 8, 8]
 
 
 def test_the_front_door_boosts_this_process() -> None:

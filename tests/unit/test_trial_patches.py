@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hotloop.boost.trial import BoostPatch
 from hotloop.instrument.trial_patch import TrialPatch
 from hotloop.instrument.trial_patches import (
     NAMES,
@@ -197,7 +198,7 @@ def test_patches_without_effect_say_why(model: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_patch_is_named_explained_and_its_line_compiles() -> None:
-    made = all_patches()
+    made = [*all_patches(), BoostPatch()]  # added in the processes of a trial
     assert [patch.name for patch in made] == list(NAMES) and len(made) >= 8
     for patch in made:
         assert patch.why.endswith(".")

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.files import write_atomically
-from hotloop.boost import active
-from hotloop.boost.install import install
-from hotloop.instrument import process_facts
+from hotloop.boost import active, install
+from hotloop.boost.trial import BoostPatch
+from hotloop.instrument import process_facts, trial_patches
 
 BOOST_VARIABLE = "HOTLOOP_BOOST"  # JSON: the options of `hotloop boost`, or 1
+TRIAL = "trial"  # an option: boost is off, and a patch of `hotloop try`
+KEEP = "keep"  # an option: names of patches to apply when training begins
 REPORT = "report"  # an option: the file for `Report`, in the script's own process
 
 
@@ -46,7 +48,11 @@ def boost_process() -> None:
     options = given if isinstance(given, dict) else {}
     file = options.pop(REPORT, None)
     os.environ[BOOST_VARIABLE] = json.dumps(options)
-    install()
+    if options.get(TRIAL):
+        install.is_paused = True
+        trial_patches.more_patches.append(BoostPatch)
+    install.install()
+    install.keep(options.get(KEEP, ()))
     atexit.register(note_in_capture)
     if file is not None:
         atexit.register(write_report, Path(file), os.getpid())

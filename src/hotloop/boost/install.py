@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from hotloop.boost.active import Boosted, Record, say
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.trial_patches import all_patches
 
 # The library's module -> its class, and our module that stands in for it.
 ALGORITHMS = {
@@ -30,6 +31,7 @@ ALGORITHMS = {
     "sb3_contrib.ppo_mask.ppo_mask": ("MaskablePPO", "hotloop.boost.maskable_ppo"),
 }
 
+kept_names: list[str] = []  # patches of `hotloop try` still to apply
 _compiled: set[str] = set()  # our modules whose kernels are ready
 
 
@@ -77,6 +79,7 @@ class Installation:
 
 
 current: Installation | None = None
+is_paused = False  # then all models run on the library's own code
 
 
 def install() -> Installation:
@@ -86,6 +89,23 @@ def install() -> Installation:
         current = Installation()
         current.hook.install()
     return current
+
+
+def keep(names: Sequence[str]) -> None:
+    """Apply these patches of `hotloop try` when a model begins to learn."""
+    kept_names.extend(names)
+
+
+def _apply_kept() -> None:
+    if kept_names:
+        wanted = list(kept_names)
+        kept_names.clear()
+        for patch in all_patches():
+            if patch.name in wanted:
+                reason = patch.skip_reason()
+                if reason is None:
+                    patch.apply()
+                say(f"{patch.name}: {'applied' if reason is None else f'left out: {reason}'}")
 
 
 def remove() -> None:
@@ -103,7 +123,9 @@ def _prepare_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around `BaseAlgorithm._setup_learn`, which every `learn` calls before it starts its clock."""
 
     def setup_learn(model: Any, *args: Any, **kwargs: Any) -> Any:
-        prepare(model)
+        if not is_paused:
+            prepare(model)
+        _apply_kept()
         return original(model, *args, **kwargs)
 
     return setup_learn
@@ -114,8 +136,8 @@ def _training(original: Callable[..., Any]) -> Callable[..., Any]:
     from hotloop.boost.audit import AuditError
 
     def train(model: Any, *args: Any, **kwargs: Any) -> Any:
-        boosted = _ready(model)
-        if boosted.learner is None:
+        boosted = None if is_paused else _ready(model)
+        if boosted is None or boosted.learner is None:
             return original(model, *args, **kwargs)
         try:
             boosted.learner.train(model, original, *args, **kwargs)
@@ -130,10 +152,10 @@ def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around `collect_rollouts`."""
 
     def collect_rollouts(model: Any, *args: Any, **kwargs: Any) -> Any:
-        boosted = _ready(model)
-        learner = boosted.learner
+        boosted = None if is_paused else _ready(model)
+        learner: Any = None if boosted is None else boosted.learner
         collect = getattr(learner, "collect_rollouts", None)
-        if collect is None:
+        if boosted is None or collect is None:
             return original(model, *args, **kwargs)
         found = collect(model, original, *args, **kwargs)
         if learner.wrong_acting is not None:
@@ -153,7 +175,7 @@ def _predicting(original: Callable[..., Any]) -> Callable[..., Any]:
         episode_start: Any = None,
         deterministic: bool = False,
     ) -> Any:
-        learner = active.of_policy(policy)
+        learner = None if is_paused else active.of_policy(policy)
         found = None if learner is None else learner.predict(policy, original, observation, deterministic)
         if found is None:
             return original(policy, observation, state, episode_start, deterministic)

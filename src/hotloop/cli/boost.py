@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note
 from hotloop.cli.run import exit_code
 from hotloop.report.to_json import strict_json
 from hotloop.workflows.boost import BoostedRun, run_boosted
 
 TAKES_COMMAND = True
-OPTIONS_WITH_VALUE = ()
+OPTIONS_WITH_VALUE = ("--keep",)
 SCHEMA_VERSION = 1
 
 
@@ -35,13 +36,15 @@ class Arguments:
 
     show: Flag = False
     """At the end, print what was put into each model, or why not, and what the audits found."""
+    keep: Annotated[Path | None, option("FILE")] = None
+    """Apply the patches in this file, too, when training begins; hotloop try --save FILE writes it."""
     json: Flag = False
     """Print the same as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
 def run(arguments: Arguments) -> int:
-    result = run_boosted(arguments.command, quiet=arguments.json)
+    result = run_boosted(arguments.command, arguments.json, arguments.keep)
     if arguments.json:
         print(strict_json(as_json(result)))
     elif arguments.show:

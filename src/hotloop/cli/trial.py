@@ -14,10 +14,11 @@ from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.to_json import strict_json
 from hotloop.report.trial import TrialReport, trial_json, trial_text
+from hotloop.workflows.project_settings import save_patches_to_keep
 from hotloop.workflows.trial import TrialSettings, run_trial
 
 TAKES_COMMAND = True
-OPTIONS_WITH_VALUE = ("--budget", "--only", "--tolerance", "--seed", "--capture")
+OPTIONS_WITH_VALUE = ("--budget", "--only", "--tolerance", "--seed", "--capture", "--save")
 SCRIPT_FAILED, NOTHING_MEASURED, INTERRUPTED = 5, 1, 130
 
 
@@ -45,6 +46,8 @@ class Arguments:
     """Seed of the random order of patches."""
     capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<script>")] = None
     """Folder for the recording."""
+    save: Annotated[Path | None, option("FILE")] = None
+    """Write the patches that were faster to this file (hotloop.toml), for hotloop boost --keep FILE."""
     json: Flag = False
     """Print the verdicts as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -73,6 +76,8 @@ def run(arguments: Arguments) -> int:
         print(strict_json(trial_json(result.report) | {"script": script, "capture": str(result.ran.folder)}))
     elif not result.reported:
         show(result.report)
+    if arguments.save is not None:
+        keep(result.report, arguments.save)
     if result.stopped:
         return 0
     if result.ran.interrupted:
@@ -81,6 +86,16 @@ def run(arguments: Arguments) -> int:
         note(f"hotloop: the script failed ({result.ran.ending})")
         return SCRIPT_FAILED
     return 0 if result.report.began else NOTHING_MEASURED
+
+
+def keep(report: TrialReport, file: Path) -> None:
+    """Save the faster patches, or say that there are none."""
+    faster = [patch.name for patch in report.patches if patch.verdict.word == "faster"]
+    if not faster:
+        note(f"hotloop: no patch is clearly faster, so {file} was not written")
+        return
+    save_patches_to_keep(file, faster)
+    note(f"wrote {file}: {', '.join(faster)}; use it with: hotloop boost --keep {file} ...")
 
 
 def show(report: TrialReport) -> None:

@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hotloop.instrument.patch import Patch
@@ -226,14 +226,19 @@ def inert_patches(count: int) -> list[TrialPatch]:
     return [InertPatch(number) for number in range(1, count + 1)]
 
 
+more_patches: list[Callable[[], TrialPatch]] = []  # of other parts of hotloop, which add theirs at start-up
+
+
 def all_patches() -> list[TrialPatch]:
     """Every patch, whether it applies or not. Imports nothing that the script has not imported."""
     found: list[TrialPatch] = [DeferredCollection(), SwitchInterval(), EnvChecks(), Logging()]
-    return found + (torch_patches() if "torch" in sys.modules else [])
+    found += torch_patches() if "torch" in sys.modules else []
+    return found + [make() for make in more_patches]
 
 
 NAMES = (
     *("gc", "switch_interval", "env_checks", "logging"),
     *("threads", "denormals", "validation", "fused_optimizer", "inference_mode"),
     *("anomaly", "clip", "channels_last", "matmul_precision"),
+    "boost",
 )

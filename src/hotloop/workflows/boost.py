@@ -9,8 +9,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hotloop.boost.bootstrap import BOOST_VARIABLE, REPORT, ModelReport, read_reports
+from hotloop.boost.bootstrap import BOOST_VARIABLE, KEEP, REPORT, ModelReport, read_reports
+from hotloop.workflows.project_settings import patches_to_keep
 from hotloop.workflows.run import PACKAGE, STARTUP, ScriptRun, resolve_command, wait_for
 
 
@@ -23,19 +25,23 @@ class BoostedRun:
     """None if the script wrote no report, because it was killed or never began."""
 
 
-def run_boosted(words: tuple[str, ...], quiet: bool) -> BoostedRun:
-    """Run a command boosted; with `quiet` its stdout goes to stderr."""
+def run_boosted(words: tuple[str, ...], quiet: bool, keep: Path | None = None) -> BoostedRun:
+    """Run a command boosted; with `quiet` its stdout goes to stderr.
+
+    The file `keep` names patches of `hotloop try` to apply, too.
+    """
+    patches = () if keep is None else patches_to_keep(keep)
     command = resolve_command(words)
     with tempfile.TemporaryDirectory(prefix="hotloop-boost-") as folder:
         report = Path(folder) / "models.json"
-        environment = boosting_environment({REPORT: str(report)})
+        environment = boosting_environment({REPORT: str(report), KEEP: list(patches)})
         child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
         interrupted = wait_for(child)
         models = read_reports(report.read_text(encoding="utf-8")) if report.exists() else None
         return BoostedRun(ScriptRun(Path(folder), tuple(command), child.returncode, interrupted), models)
 
 
-def boosting_environment(options: dict[str, str] | None = None) -> dict[str, str]:
+def boosting_environment(options: dict[str, Any] | None = None) -> dict[str, str]:
     """Environment in which any Python, unmodified, is boosted."""
     before = os.environ.get("PYTHONPATH")
     return dict(os.environ) | {

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_atomically
 from hotloop._util.read_files import Reader
 from hotloop._util.redact import VARIABLE, compile_patterns
 from hotloop.analysis.categories import CATEGORIES
+from hotloop.instrument.trial_patches import NAMES
 
 _CHOICES = tuple(c for c in CATEGORIES if c not in ("unattributed", "hotloop"))
-_KEYS = ("categories", "redact")
+_KEYS = ("categories", "redact", "keep")
 _FILE = Reader(16 << 20, remedy="fix it or move it away")
 
 
@@ -26,6 +30,7 @@ class Settings:
     category_patterns: tuple[tuple[str, str], ...] = ()  # (prefix or glob of region names, category)
     redact: tuple[str, ...] = ()  # regular expressions: names of arguments, or values, that are secret
     file: Path | None = None  # where they come from; None: defaults
+    keep: tuple[str, ...] = ()  # patches of `hotloop try` for `hotloop boost --keep`
 
 
 def load_settings(folder: Path | None = None) -> Settings:
@@ -81,7 +86,48 @@ def _settings(table: Any, file: Path) -> Settings:
             raise HotloopError(
                 f"{file}: the category of {pattern!r} is {category!r}; choose one of {', '.join(_CHOICES)}."
             )
-    return Settings(tuple(rules.items()), _patterns(table.get("redact", []), file), file)
+    return Settings(
+        tuple(rules.items()),
+        _patterns(table.get("redact", []), file),
+        file,
+        _names(table.get("keep", []), file),
+    )
+
+
+def _names(given: Any, file: Path) -> tuple[str, ...]:
+    wrong = (
+        given if not isinstance(given, list) else next((name for name in given if name not in NAMES), None)
+    )
+    if wrong is not None:
+        raise HotloopError(f"{file}: keep has {wrong!r}; write it as a list of {', '.join(NAMES)}.")
+    return tuple(given)
+
+
+def patches_to_keep(file: Path) -> tuple[str, ...]:
+    """The patches that a settings file keeps; raises HotloopError for an invalid file, or one without any."""
+    table = _read(file)
+    found = _settings(_tools(table).get("hotloop", table), file).keep
+    if not found:
+        raise HotloopError(f"{file} keeps no patches; write it with: hotloop try --save {file} train.py")
+    return found
+
+
+def save_patches_to_keep(file: Path, names: Sequence[str]) -> None:
+    """Write `keep` into a hotloop.toml, and leave everything else in it as it is."""
+    line = (
+        f"keep = [{', '.join(json.dumps(name) for name in names)}]  # patches that hotloop try found faster"
+    )
+    text = ""
+    if file.exists():
+        table = _read(file)
+        _settings(_tools(table).get("hotloop", table), file)
+        text = _FILE.read_text(file)
+    found = re.search(r"^keep\s*=\s*\[[^\]]*\].*$", text, re.MULTILINE)
+    if found is not None:
+        text = text[: found.start()] + line + text[found.end() :]
+    else:
+        text = f"{line}\n{text}"  # in front: after a table it would belong to that
+    write_atomically(file, text)
 
 
 def _patterns(given: Any, file: Path) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from hotloop._util.files import write_atomically
 from hotloop.analysis.load_snapshot import machine_load_over
 from hotloop.analysis.trial import SequentialTrial, combination, patch_set_name, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
+from hotloop.boost.bootstrap import BOOST_VARIABLE
+from hotloop.boost.bootstrap import TRIAL as BOOST_TRIAL
 from hotloop.capture.folder import new_folder, update_facts
 from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_patches import NAMES
@@ -89,6 +91,7 @@ def run_trial(
         "selftest": SELFTEST_PATCHES if settings.selftest else 0,
     }
     environment = recording_environment(target, options={"on": True, "trial": trial}, run_id=run_id)
+    environment[BOOST_VARIABLE] = json.dumps({BOOST_TRIAL: True})
     judge = TrialJudge(target, settings, script_of(command))
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     over = threading.Event()
