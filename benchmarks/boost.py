@@ -3,9 +3,10 @@
 Speed: whole `learn()` calls, a fresh model each, in turn: the library on one thread, boosted on one thread
 with audits, the library on two threads. Environments, seeds and numbers of updates are the same. Differences:
 weights after 1, 10 and 100 updates against the library's, next to what moving one weight of the library's own
-model by one unit in the last place does.
+model by one unit in the last place does. Learning: curves of several seeds with and without boost, and a
+picture of them.
 
-    python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences]
+    python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences|learning]
 """
 
 from __future__ import annotations
@@ -162,18 +163,96 @@ def differences(names: list[str]) -> None:
             print(f"| {name.split(',')[0]}, {case.env} | {updates} | {cells} |", flush=True)
 
 
+def curve(case: Case, seed: int, is_boosted: bool, steps: int) -> list[float]:
+    """Mean return of the last 100 episodes after each rollout."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    found: list[float] = []
+
+    class Note(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            found.append(float(np.mean([episode["r"] for episode in self.model.ep_info_buffer or ()])))
+
+    if is_boosted:
+        install()
+    try:
+        make(case, case.words, seed).learn(steps, callback=Note())
+    finally:
+        if is_boosted:
+            remove()
+    return found
+
+
+def learning(names: list[str], seeds: int, steps: int, picture: str | None) -> None:
+    """Learning curves with and without boost, and whether the returns of the last fifth are equivalent."""
+    torch.set_num_threads(1)
+    rows: dict[str, dict[bool, list[list[float]]]] = {}
+    for name in names:
+        rows[name] = {True: [], False: []}
+        for seed in range(seeds):
+            for is_boosted in (False, True):
+                rows[name][is_boosted].append(curve(CASES[name], seed, is_boosted, steps))
+            print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
+        last = {
+            kind: np.array([np.mean(one[-max(len(one) // 5, 1) :]) for one in found])
+            for kind, found in rows[name].items()
+        }
+        ratio = (last[True] - last[False]) / abs(last[False].mean())
+        draws = np.random.default_rng(0).choice(ratio, (10_000, ratio.size)).mean(axis=1)
+        low, high = np.quantile(draws, [0.025, 0.975])
+        print(
+            f"| {name}, {CASES[name].env} | {seeds} | {last[False].mean():.1f} | {last[True].mean():.1f} | "
+            f"{100 * ratio.mean():+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] |",
+            flush=True,
+        )
+    if picture is not None:
+        draw(rows, steps, picture)
+
+
+def draw(rows: dict[str, dict[bool, list[list[float]]]], steps: int, picture: str) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(rows), figsize=(5.5 * len(rows), 3.4), squeeze=False)
+    for place, (name, found) in zip(axes[0], rows.items(), strict=True):
+        for is_boosted, colour, label in (
+            (False, "#888888", "Stable-Baselines3"),
+            (True, "#d9480f", "boosted"),
+        ):
+            curves = np.array(found[is_boosted])
+            x = np.linspace(steps / curves.shape[1], steps, curves.shape[1])
+            for one in curves:
+                place.plot(x, one, color=colour, alpha=0.25, linewidth=0.7)
+            place.plot(
+                x, curves.mean(axis=0), color=colour, linewidth=2.0, label=f"{label}, mean of {len(curves)}"
+            )
+        place.set(
+            title=f"{name}, {CASES[name].env}", xlabel="env steps", ylabel="mean return, last 100 episodes"
+        )
+        place.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--what", choices=("speed", "differences"), default="speed")
+    parser.add_argument("--what", choices=("speed", "differences", "learning"), default="speed")
+    parser.add_argument("--seeds", type=int, default=10, help="of learning")
+    parser.add_argument("--steps", type=int, default=49_152, help="of learning")
+    parser.add_argument("-o", "--picture", help="of learning")
     arguments = parser.parse_args()
     if arguments.what == "speed":
         speed(arguments.only, arguments.rounds)
-    else:
+    elif arguments.what == "differences":
         differences(arguments.only)
+    else:
+        learning(arguments.only, arguments.seeds, arguments.steps, arguments.picture)
 
 
 if __name__ == "__main__":

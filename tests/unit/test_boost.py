@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import gc
@@ -354,6 +355,29 @@ def test_normalised_observations_work() -> None:
         return PPO("MlpPolicy", VecNormalize(model.env), seed=1, device="cpu", **SMALL)
 
     assert_same(learn(make, 128, is_boosted) for is_boosted in (True, False))
+
+
+def error_of(is_boosted: bool, break_it: Any) -> tuple[type, str]:
+    with boosting() if is_boosted else contextlib.nullcontext():
+        model = make_ppo(learning_rate=1e-3)
+        model.learn(64)
+        break_it(model)
+        with pytest.raises(ValueError, match="found invalid values") as error:
+            model.learn(64)
+        return type(error.value), str(error.value).partition("(")[0]
+
+
+def spoil_weights(model: Any) -> None:
+    model.policy.action_net.weight.data[0, 0] = float("nan")
+
+
+def spoil_learning_rate(model: Any) -> None:
+    model.lr_schedule = lambda left: 1e30  # the second minibatch is not finite
+
+
+@pytest.mark.parametrize("break_it", [spoil_weights, spoil_learning_rate])
+def test_numbers_that_are_not_finite_give_the_librarys_error(break_it: Any) -> None:
+    assert error_of(True, break_it) == error_of(False, break_it)
 
 
 @pytest.mark.parametrize("actions", ["discrete", "multi-discrete", "box"])

@@ -45,7 +45,7 @@ class Learner(OnPolicyLearner):
         self.networks.read()
         self.flatten(buffer)
         batch = self.batch(buffer)
-        with self.undone_by_failed_audit(model, 1):
+        with self.undone_by_failure(model, 1):
             found, _ = self.one_pass(model, original, batch, batch.returns.size)
         self.networks.write()
         self.networks.write_grads()

@@ -70,6 +70,10 @@ class AuditError(Exception):
         self.difference = difference
 
 
+class NotFinite(Exception):
+    """The numbers are no longer finite: the library makes this call again and says so in its own words."""
+
+
 @dataclass(slots=True)
 class Audits:
     """The schedule of one model's audits, and their results."""

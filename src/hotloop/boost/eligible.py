@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu"}  # torch's class -> the kernels' name
-HOOKS = (
-    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_state_dict_hooks", "_load_state_dict_pre_hooks"),
-)
-RUNNING_HOOKS = HOOKS[:4]
+RUNNING_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def plain_module(module: Any, name: str) -> str | None:
     """No hooks in the module or below it, nothing overridden on its instances, float32 on the CPU."""
     import torch
 
+    everywhere = torch.nn.modules.module
+    if any(getattr(everywhere, f"_global{name}", None) for name in RUNNING_HOOKS):
+        return "torch has hooks for all modules"
     for path, part in module.named_modules():
         where = f"{name}.{path}" if path else name
         if has_hooks(part):

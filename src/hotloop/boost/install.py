@@ -133,7 +133,7 @@ def _prepare_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _training(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around an algorithm's `train`."""
-    from hotloop.boost.audit import AuditError
+    from hotloop.boost.audit import AuditError, NotFinite
 
     def train(model: Any, *args: Any, **kwargs: Any) -> Any:
         boosted = None if is_paused else _ready(model)
@@ -143,6 +143,8 @@ def _training(original: Callable[..., Any]) -> Callable[..., Any]:
             boosted.learner.train(model, original, *args, **kwargs)
         except AuditError as failure:
             boosted.switch_off(f"an audit failed: {failure}. The library's result was kept.")
+            return original(model, *args, **kwargs)
+        except NotFinite:
             return original(model, *args, **kwargs)
 
     return train

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from hotloop import profile, progress
 from hotloop.boost import audit, eligible
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.actor_critic import Networks, chains, is_rmsprop, make_state
-from hotloop.boost.audit import AuditError, Audits
+from hotloop.boost.audit import AuditError, Audits, NotFinite
 from hotloop.boost.observations import Observations, unsupported_observations
 from hotloop.boost.plain_modules import PlainModules
 from hotloop.boost.rollouts import Actor, collect_rollouts, compare_actions
@@ -129,6 +130,7 @@ class OnPolicyLearner:
         self.observations = Observations(model.observation_space)
         self._policy = policy
         self._optimizer = policy.optimizer
+        self._buffer_class = type(model.rollout_buffer)
         self._modules = PlainModules(policy)
         self._settings = np.zeros(kernels.SETTINGS)
         self._statistics = np.zeros((1, kernels.STATISTICS))
@@ -143,6 +145,8 @@ class OnPolicyLearner:
         """Whether something was exchanged that the decision to boost depends on; takes ten microseconds."""
         policy = model.policy
         if policy is not self._policy or policy.optimizer is not self._optimizer:
+            return True
+        if type(model.rollout_buffer) is not self._buffer_class:
             return True
         groups = self._optimizer.param_groups
         if len(groups) != 1 or any(groups[0][key] != value for key, value in self._group.items()):
@@ -233,6 +237,8 @@ class OnPolicyLearner:
                 progress(updates=made)
                 if self.record is not None:
                     self.record.gradient_steps += made
+                if not np.isfinite(self._statistics[at : at + made]).all():
+                    raise NotFinite
                 stopped = made > 0 and self._over_kl(at + made - 1)
                 if stopped:
                     return self._statistics[: at + made], True
@@ -243,17 +249,17 @@ class OnPolicyLearner:
         return self._statistics[:total], False
 
     @contextmanager
-    def undone_by_failed_audit(self, model: Any, gradient_steps: int) -> Iterator[None]:
-        """Bring weights, optimizer and numpy's generator back to where they were if an audit fails."""
-        if not self.audits.comes_within(gradient_steps):
-            yield
-            return
-        generator, kept, n_updates = np.random.get_state(), self.networks.keep(), model._n_updates
+    def undone_by_failure(self, model: Any, gradient_steps: int) -> Iterator[None]:
+        """Bring weights, optimizer and numpy's generator back if an audit fails or numbers are not finite."""
+        generator, n_updates = np.random.get_state(), model._n_updates
+        # Without an audit the library's tensors are not touched before the end.
+        kept = self.networks.keep() if self.audits.comes_within(gradient_steps) else None
         try:
             yield
-        except AuditError:
-            self.networks.restore(kept)
-            self.networks.write()
+        except (AuditError, NotFinite):
+            if kept is not None:
+                self.networks.restore(kept)
+                self.networks.write()
             np.random.set_state(generator)
             model._n_updates = n_updates
             raise
@@ -274,7 +280,10 @@ class OnPolicyLearner:
         """Actions, values and log probabilities as the policy's `forward` gives them."""
         self.networks.follow_weights()
         if self.wrong_acting is None and self.acting_audits.due(1) is None:
-            return actor.act(observations, masks)
+            found = actor.act(observations, masks)
+            if not math.isfinite(float(found[1].sum()) + float(found[2].sum())):
+                actor.library_act(model.policy, observations, masks)  # raises its own error, if it is one
+            return found
         started_s = time.perf_counter()
         if self.wrong_acting is None:
             found, self.wrong_acting = actor.audited(model.policy, observations, masks)

@@ -47,9 +47,10 @@ class Learner(OnPolicyLearner):
             clip_range_vf = model.clip_range_vf(model._current_progress_remaining)
         self.set_up(model, clip_range, clip_range_vf)
         self.networks.read()
-        per_epoch = -(-buffer.buffer_size * buffer.n_envs // model.batch_size)
-        with self.undone_by_failed_audit(model, model.n_epochs * per_epoch):
-            found, last = self._epochs(model, original, buffer)
+        samples = buffer.buffer_size * buffer.n_envs
+        batch_size = samples if model.batch_size is None else model.batch_size  # None: of MaskablePPO
+        with self.undone_by_failure(model, model.n_epochs * -(-samples // batch_size)):
+            found, last = self._epochs(model, original, buffer, batch_size)
         self.networks.write()
         self.networks.write_grads()
         explained = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
@@ -72,7 +73,7 @@ class Learner(OnPolicyLearner):
             record("train/clip_range_vf", clip_range_vf)
 
     def _epochs(
-        self, model: Any, original: Callable[[Any], None], buffer: Any
+        self, model: Any, original: Callable[[Any], None], buffer: Any, batch_size: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """All epochs; returns the statistics of all minibatches and those of the last epoch."""
         assert buffer.full, ""
@@ -83,7 +84,7 @@ class Learner(OnPolicyLearner):
                 # The library draws the first order before it flattens; nothing is drawn in between.
                 self.flatten(buffer)
                 batch = self.batch(buffer)
-            statistics, stopped = self.one_pass(model, original, batch, model.batch_size)
+            statistics, stopped = self.one_pass(model, original, batch, batch_size)
             found.append(statistics.copy())
             if stopped and model.verbose >= 1:
                 kl = np.float32(statistics[-1, kernels.APPROX_KL])
