@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel
+from hotloop.rl.train.fused.compiled import fast_kernel, inlined_kernel
 from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
 from hotloop.rl.train.fused.ppo_kernels import gather, moments
 from hotloop.rl.train.fused.tiles import Floats
@@ -135,7 +135,7 @@ def run_minibatches(
     return last - first
 
 
-@fast_kernel
+@inlined_kernel
 def optimizer_step(state: State, scale: float, settings: NDArray[np.float64]) -> None:
     """One step of Adam or RMSprop with gradients `scale * grads`, as torch makes it; `grads` get scaled."""
     factor, decay = np.float32(scale), np.float32(settings[WEIGHT_DECAY])
@@ -155,7 +155,7 @@ def optimizer_step(state: State, scale: float, settings: NDArray[np.float64]) ->
         )  # fmt: skip
 
 
-@fast_kernel
+@inlined_kernel
 def rmsprop(
     parameters: Floats,
     grads: Floats,
@@ -226,7 +226,7 @@ def policy_gradients(
         found[column] /= count
 
 
-@fast_kernel
+@inlined_kernel
 def policy_loss(
     advantage: np.float32,
     log_prob: np.float32,
@@ -250,7 +250,7 @@ def policy_loss(
     return 0.0 if cut else -float(advantage) * float(ratio)
 
 
-@fast_kernel
+@inlined_kernel
 def categorical_terms(
     logits: Floats, probs: Floats, heads: Words, actions: Floats, masks: Bools, sample: int
 ) -> tuple[np.float32, float]:
@@ -293,7 +293,7 @@ def normalise(logits: Floats, probs: Floats, masks: Bools, sample: int, at: int)
         logits[a] -= shift
 
 
-@fast_kernel
+@inlined_kernel
 def categorical_gradient(
     log_probs: Floats,
     gradient: Floats,
@@ -336,7 +336,7 @@ def gaussian_terms(means: Floats, log_stds: Floats, actions: Floats) -> tuple[np
     return log_prob, entropy
 
 
-@fast_kernel
+@inlined_kernel
 def gaussian_gradient(
     means: Floats,
     gradient: Floats,
