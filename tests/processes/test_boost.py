@@ -105,19 +105,16 @@ def test_ctrl_c_ends_a_boosted_script(script: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_boosted_script_can_be_recorded(script: Path, tmp_path: Path) -> None:
-    done = hotloop(
-        "run",
-        "--capture",
-        tmp_path / "runs",
-        "--",
-        sys.executable,
-        "-m",
-        "hotloop",
-        "boost",
-        script,
-        "dummy",
-        "256",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "runs on compiled kernels" in done.stderr
+def test_a_recorded_script_is_boosted_by_a_variable(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `hotloop prove` does it; without the variable, the report recommends it."""
+    plain = hotloop("run", "--json", "--capture", tmp_path / "plain", script, "dummy", "1024")
+    assert "boost" in [one["name"] for one in json.loads(plain.stdout)["recommendations"]]
+    monkeypatch.setenv("HOTLOOP_BOOST", "1")
+    boosted = hotloop("run", "--json", "--capture", tmp_path / "boosted", script, "dummy", "1024")
+    found = json.loads(boosted.stdout)
+    assert "boost" not in [one["name"] for one in found["recommendations"]]
+    (about,) = found["boosted"]
+    assert about.startswith("PPO made 64 gradient steps in kernels")
+    assert found["updates"] >= 64

@@ -172,7 +172,11 @@ def machine(findings: Findings) -> str:
     chips = "".join(f'<span class="chip">{m.text(part, 120)}</span>' for part in machine_parts(findings))
     parts = [f'<p class="chips">{chips}</p>'] if chips else []
     unknown = [sentence(reason) for reason in findings.not_measured]
-    lists = (("What could not be measured", unknown), ("Warnings", findings.warnings))
+    lists = (
+        ("Boosted", findings.boosted),
+        ("What could not be measured", unknown),
+        ("Warnings", findings.warnings),
+    )
     for title, sentences in lists:
         if sentences:
             listed = "".join(f"<li>{m.text(s, 600)}</li>" for s in sentences)
