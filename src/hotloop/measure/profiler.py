@@ -24,7 +24,7 @@ from hotloop.capture.folder import (
     update_facts,
 )
 from hotloop.measure import core_choice
-from hotloop.measure.capture_facts import device_facts, known, new_facts
+from hotloop.measure.capture_facts import device_facts, known, new_facts, plain
 from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.device import Device, DeviceTimer
@@ -345,8 +345,8 @@ class Profiler:
             core_name=self._core_name,
             device_name=device.name if device is not None else None,
             injected_clock=self.recorder.clock is not None,
-            config=config,
-            seeds=seeds,
+            config=plain(config or {}),  # here, because it may call code of the user's
+            seeds=plain(seeds or {}),
             run_id=given or new_run_id(),
             joinable=join and given is None,
         )
