@@ -16,6 +16,7 @@ import pytest
 import hotloop
 from hotloop._util import read_files
 from hotloop.capture import facts
+from hotloop.capture.model import Node
 from hotloop.rl.train import runs
 from hotloop.workflows import report
 from tests.campaign import clocks, collectors, disk_full, kill, mutate_files, signals, trainers
@@ -154,7 +155,9 @@ def test_an_exception_that_is_lost_is_noticed(tmp_path: Path, monkeypatch: pytes
     assert "None came out, the handler had raised" in found
 
 
-def test_a_time_that_is_negative_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_jumping_clock_breaks_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clocks._negative(Node("", total_ns=5, own_ns=3, children=[Node("a", total_ns=2)])) is None
+    assert clocks._negative(Node("", total_ns=5, children=[Node("a", own_ns=-1)])) == "a"
     monkeypatch.setattr(clocks, "by_name", lambda tree: {})
     assert "were made" in (clocks.one_case(1, tmp_path / "run").failure or "")
 
