@@ -11,7 +11,8 @@ from hotloop import Profiler
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.phases import cut_to_training, cycle_bounds, find_phases
 from hotloop.analysis.steady_state import run_figures
-from hotloop.capture.model import Capture
+from hotloop.capture.model import Capture, Node
+from hotloop.capture.plausible import no_windows
 from hotloop.capture.samples import SAMPLE_DTYPE, SampledPath
 from hotloop.testing.captures import Spec, make_capture
 from hotloop.testing.fakes import FakeClock
@@ -114,3 +115,14 @@ def test_samples_that_stand_for_no_time_say_nothing_about_phases() -> None:
     process = replace(process, samples=samples, paths=(SampledPath(()),) * 3)
     phases = find_phases(replace(capture, processes=(process,)))
     assert phases is not None and phases.training_ns == thread.wall_ns
+
+
+def test_a_damaged_recording_that_lost_its_nodes_has_phases() -> None:
+    capture = make_capture({"a": Spec(10, 1_000_000.0)})
+    (process,) = capture.processes
+    (thread,) = process.threads
+    samples = np.zeros(30, dtype=SAMPLE_DTYPE)
+    samples["native_id"], samples["time_ns"] = thread.native_id, thread.end_ns
+    bare = replace(thread, paths=(), root=Node("", own_ns=thread.wall_ns), windows=no_windows(0))
+    process = replace(process, samples=samples, paths=(SampledPath(()),), threads=(bare,))
+    assert find_phases(replace(capture, processes=(process,))) is not None

@@ -186,6 +186,12 @@ def test_the_view_names_regions_processes_and_stuck_threads() -> None:
         assert words in text
 
 
+def test_of_many_warnings_those_about_damage_are_shown() -> None:
+    capture = replace(running(10), warnings=("one", "two", "three", "damaged: another checksum"))
+    lines = top_lines(look(capture))
+    assert "damaged: another checksum" in lines and "one" in lines and "three" not in lines
+
+
 def test_the_view_fits_the_screen_however_many_processes_there_are() -> None:
     many = [worker(0.0) for _ in range(60)]
     regions = {f"region {n}": Spec(10, 1e6) for n in range(50)}

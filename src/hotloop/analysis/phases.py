@@ -59,7 +59,8 @@ def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
     samples = process.samples[process.samples["native_id"] == thread.native_id]
     # A script that ends while it imports has no training.
     prepares = np.array([bool(path) and path[0] in PREPARING for path in thread.paths])
-    if len(samples) and prepares[np.minimum(samples["node"], len(prepares) - 1)].mean() > DOMINANT:
+    known = len(samples) and len(prepares)  # a damaged recording may have lost its nodes
+    if known and prepares[np.minimum(samples["node"], len(prepares) - 1)].mean() > DOMINANT:
         return Phases(wall_ns, 0, 0, 0, 0, "", _too_short(0, wall_ns, wall_ns))
     at_ns = samples["time_ns"].astype(np.int64) - thread.start_ns
     late = samples[at_ns > wall_ns // 2]

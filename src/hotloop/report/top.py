@@ -109,7 +109,8 @@ def _notices(status: LiveStatus) -> list[str]:
         lines.append(f"died before closing the recording: {_who(died)}")
     if not status.processes:
         lines.append("no process has recorded anything yet")
-    return lines + [shown(warning, 200) for warning in status.warnings[:_WARNINGS]]
+    doubtful_first = sorted(status.warnings, key=lambda warning: not warning.startswith("damaged"))
+    return lines + [shown(warning, 200) for warning in doubtful_first[:_WARNINGS]]
 
 
 def _stuck_words(stuck: Stuck) -> str:
