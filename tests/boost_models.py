@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,12 +80,15 @@ class Result:
     def __init__(self, model: Any):
         self.model = model
         self.weights = {name: value.clone().numpy() for name, value in model.policy.state_dict().items()}
-        state = model.policy.optimizer.state_dict()["state"]
         self.optimizer = {
-            (index, name): value.clone().numpy()
-            for index, found in state.items()
+            (optimizer, index, name): value.clone().numpy()
+            for optimizer in model._get_torch_save_params()[0]
+            if optimizer.endswith("optimizer")
+            for index, found in operator.attrgetter(optimizer)(model).state_dict()["state"].items()
             for name, value in found.items()
         }
+        for name in model._get_torch_save_params()[1]:
+            self.weights[name] = operator.attrgetter(name)(model).detach().clone().numpy()
         self.grads = {
             name: None if parameter.grad is None else parameter.grad.clone().numpy()
             for name, parameter in model.policy.named_parameters()
@@ -131,7 +135,8 @@ def assert_same(results: Iterable[Result]) -> None:
         for name, value in others.items():
             assert mine[name].dtype == value.dtype
             np.testing.assert_allclose(mine[name], value, rtol=1e-3, atol=2e-5, err_msg=str(name))
-    for name, value in theirs.grads.items():
+    is_on_policy = hasattr(ours.model, "rollout_buffer")
+    for name, value in theirs.grads.items() if is_on_policy else ():
         mine_now: Any = ours.grads[name]
         assert (value is None) == (mine_now is None)
         if value is not None:

@@ -47,6 +47,7 @@ class Boosted:
 
 _by_model: weakref.WeakKeyDictionary[Any, Boosted] = weakref.WeakKeyDictionary()
 _by_policy: weakref.WeakKeyDictionary[Any, weakref.ref[Boosted]] = weakref.WeakKeyDictionary()
+is_paused = False  # then all models run on the library's own code
 history: list[Record] = []  # of every model decided on, for reports
 
 
@@ -56,11 +57,16 @@ def of(model: Any) -> Any:
     return None if found is None else found.learner
 
 
+def boosted_policy(policy: Any) -> Boosted | None:
+    """What is known of the model that a policy belongs to, or None; None for all while boost is paused."""
+    found = None if is_paused else _by_policy.get(policy)
+    return None if found is None else found()
+
+
 def of_policy(policy: Any) -> Any:
     """The compiled learner of the model that a policy belongs to, or None."""
-    found = _by_policy.get(policy)
-    boosted = None if found is None else found()
-    return None if boosted is None else boosted.learner
+    found = boosted_policy(policy)
+    return None if found is None else found.learner
 
 
 def boosted(model: Any) -> Boosted | None:

@@ -49,7 +49,7 @@ def boost_process() -> None:
     file = options.pop(REPORT, None)
     os.environ[BOOST_VARIABLE] = json.dumps(options)
     if options.get(TRIAL):
-        install.is_paused = True
+        active.is_paused = True
         trial_patches.more_patches.append(BoostPatch)
     install.install()
     install.keep(options.get(KEEP, ()))

@@ -79,7 +79,6 @@ class Installation:
 
 
 current: Installation | None = None
-is_paused = False  # then all models run on the library's own code
 
 
 def install() -> Installation:
@@ -123,7 +122,7 @@ def _prepare_first(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around `BaseAlgorithm._setup_learn`, which every `learn` calls before it starts its clock."""
 
     def setup_learn(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_paused:
+        if not active.is_paused:
             prepare(model)
         _apply_kept()
         return original(model, *args, **kwargs)
@@ -136,7 +135,7 @@ def _training(original: Callable[..., Any]) -> Callable[..., Any]:
     from hotloop.boost.audit import AuditError, NotFinite
 
     def train(model: Any, *args: Any, **kwargs: Any) -> Any:
-        boosted = None if is_paused else _ready(model)
+        boosted = None if active.is_paused else _ready(model)
         if boosted is None or boosted.learner is None:
             return original(model, *args, **kwargs)
         try:
@@ -154,7 +153,7 @@ def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
     """Around `collect_rollouts`."""
 
     def collect_rollouts(model: Any, *args: Any, **kwargs: Any) -> Any:
-        boosted = None if is_paused else _ready(model)
+        boosted = None if active.is_paused else _ready(model)
         learner: Any = None if boosted is None else boosted.learner
         collect = getattr(learner, "collect_rollouts", None)
         if boosted is None or collect is None:
@@ -177,7 +176,7 @@ def _predicting(original: Callable[..., Any]) -> Callable[..., Any]:
         episode_start: Any = None,
         deterministic: bool = False,
     ) -> Any:
-        learner = None if is_paused else active.of_policy(policy)
+        learner = active.of_policy(policy)
         found = None if learner is None else learner.predict(policy, original, observation, deterministic)
         if found is None:
             return original(policy, observation, state, episode_start, deterministic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hotloop.boost import install
+from hotloop.boost import active, install
 from hotloop.instrument.trial_patch import Place, TrialPatch, live_objects
 
 
@@ -32,7 +32,7 @@ class BoostPatch(TrialPatch):
         return None if None in reasons else reasons[0]
 
     def apply(self) -> None:
-        install.is_paused = False
+        active.is_paused = False
 
     def undo(self) -> None:
-        install.is_paused = True
+        active.is_paused = True

@@ -24,6 +24,10 @@ BOOSTABLE = {
     "stable_baselines3.ppo.ppo.PPO": (0.75, 0.95),
     "stable_baselines3.a2c.a2c.A2C": (0.6, 0.9),
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO": (0.75, 0.95),
+    "stable_baselines3.dqn.dqn.DQN": (0.8, 0.95),
+    "stable_baselines3.sac.sac.SAC": (0.5, 0.85),
+    "stable_baselines3.td3.td3.TD3": (0.35, 0.85),
+    "stable_baselines3.ddpg.ddpg.DDPG": (0.35, 0.85),
 }
 LEAST_BOOSTED_SHARE = 0.1
 

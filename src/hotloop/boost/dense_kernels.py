@@ -1,0 +1,303 @@
+"""Dense networks in kernels that work on torch's own tensors, for the off-policy learners.
+
+Weights, Adam's moments and target weights are read and written where torch keeps them, so there is no copy
+that could be out of date. This works because activations are stored with one sample a column: with weights W
+[outputs, inputs] as torch has them, W X is the layer, W^T D its input's gradient, and both are products that
+`tiles.multiply` makes without a transposed copy of W. Only the weights' gradient D X^T needs the transposed
+activations. Sums over the depth have a fixed order, whoever calls and however the work is split.
+
+A network is a table with one row for each Linear layer; its tensors are rows of a table of addresses, weight
+and bias of each layer in the order of the table. Offsets count float32 elements. Activations are [width,
+samples], samples padded to a multiple of LANES. `grads` has gradients of weights as [outputs, padded inputs].
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.rl.envs.compiled import array_at, kernel
+from hotloop.rl.train.fused import layers
+from hotloop.rl.train.fused.compiled import fast_kernel, fma, not_inlined
+from hotloop.rl.train.fused.tiles import LANES, Floats, multiply, squares, transpose
+
+# Columns of a network's table. BELOW is the row of the layer whose output is read, or -1 for the network's
+# input; the last rows may be two heads, with the same BELOW.
+INPUTS, OUTPUTS, TENSOR, INPUT_AT, OUTPUT_AT, ACTIVATION, GRADS_AT, BELOW = range(8)
+TABLE_WIDTH = 8
+
+NONE, TANH, RELU, ELU, SILU = 0, 1, 2, 3, 4
+
+# Columns of a table of addresses, one row for each tensor.
+WEIGHTS, FIRST, SECOND, STEPS, TARGET = range(5)
+ADDRESSES = 5
+
+# Indices into the settings of an optimizer, float64.
+LEARNING_RATE, BETA1, BETA2, EPSILON, WEIGHT_DECAY, MAX_GRAD_NORM = range(6)
+OPTIMIZER_SETTINGS = 6
+
+Table = NDArray[np.int64]
+Addresses = NDArray[np.int64]
+
+_ZERO, _HALF, _ONE, _TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
+
+
+@kernel
+def forward(
+    table: Table, addresses: Addresses, column: int, work: Floats, slopes: Floats, samples: int
+) -> None:
+    """Run the network on its input in `work` and leave every layer's output there.
+
+    `column` is WEIGHTS or TARGET. `slopes` gets the derivative of activations that cannot be had from their
+    output; with others it is not touched.
+    """
+    not_inlined()
+    for layer in range(table.shape[0]):
+        inputs, outputs, tensor = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, TENSOR]
+        where, out = addresses[:, column], table[layer, OUTPUT_AT]
+        weights = array_at(where, tensor, (outputs * inputs,), np.float32)
+        bias = array_at(where, tensor + 1, (outputs,), np.float32)
+        multiply(
+            weights, 0, inputs, 1, work, table[layer, INPUT_AT], samples,
+            work, out, samples, outputs, samples, inputs, False,
+        )  # fmt: skip
+        kind = table[layer, ACTIVATION]
+        for i in range(outputs):
+            at = out + i * samples
+            activate(work[at : at + samples], bias[i], kind)
+        if kind == SILU:
+            size = outputs * samples
+            silu(work[out : out + size], slopes[out : out + size])
+
+
+@kernel
+def activate(row: Floats, bias: np.float32, kind: int) -> None:
+    """Add the bias and apply the activation in place; SiLU is left to `silu`."""
+    if kind == RELU:
+        for j in range(row.size):
+            value = row[j] + bias
+            row[j] = _ZERO if value < _ZERO else value
+    elif kind == TANH:
+        for j in range(row.size):
+            row[j] = layers.tanh(row[j] + bias)
+    elif kind == ELU:
+        for j in range(row.size):
+            value = row[j] + bias
+            half = layers.tanh(_HALF * value)
+            row[j] = value if value > _ZERO else _TWO * half / (_ONE - half)  # exp(value) - 1
+    else:
+        for j in range(row.size):
+            row[j] += bias
+
+
+@kernel
+def silu(values: Floats, slopes: Floats) -> None:
+    """x * sigmoid(x) in place, and its derivative."""
+    for j in range(values.size):
+        x = values[j]
+        sigmoid = fma(_HALF, layers.tanh(_HALF * x), _HALF)
+        slopes[j] = sigmoid * fma(x, _ONE - sigmoid, _ONE)
+        values[j] = x * sigmoid
+
+
+@kernel
+def through_activation(deltas: Floats, outputs: Floats, slopes: Floats, kind: int) -> None:
+    """Multiply the gradient by the derivative of the activation."""
+    if kind == RELU:
+        for j in range(deltas.size):
+            deltas[j] = deltas[j] if outputs[j] > _ZERO else _ZERO
+    elif kind == TANH:
+        for j in range(deltas.size):
+            deltas[j] *= fma(-outputs[j], outputs[j], _ONE)
+    elif kind == ELU:
+        for j in range(deltas.size):
+            deltas[j] *= _ONE if outputs[j] > _ZERO else outputs[j] + _ONE
+    elif kind == SILU:
+        for j in range(deltas.size):
+            deltas[j] *= slopes[j]
+
+
+@kernel
+def backward(
+    table: Table,
+    addresses: Addresses,
+    work: Floats,
+    deltas: Floats,
+    slopes: Floats,
+    samples: int,
+    real_samples: int,
+    grads: Floats,
+    across: Floats,
+    input_rows: int,
+) -> None:
+    """Gradients of the network that `forward` has just run, given those of its outputs in `deltas`.
+
+    With `input_rows` 0 the weights' gradients are written to `grads`. Otherwise those are left alone, and the
+    gradient of the network's last `input_rows` inputs is written to `deltas`, after the place of the last
+    layer's output. `deltas` has the offsets of `work`. `across` has room for the transposed activations of a
+    layer.
+    """
+    not_inlined()
+    last = table.shape[0] - 1
+    for layer in range(last, -1, -1):
+        inputs, outputs, tensor = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, TENSOR]
+        source, out, below = table[layer, INPUT_AT], table[layer, OUTPUT_AT], table[layer, BELOW]
+        weights = array_at(addresses[:, WEIGHTS], tensor, (outputs * inputs,), np.float32)
+        after_head = layer < last and table[layer + 1, BELOW] == below
+        before_head = layer > 0 and table[layer - 1, BELOW] == below
+        if input_rows == 0:
+            wide = (inputs + LANES - 1) // LANES * LANES
+            if not after_head:
+                transpose(work, source, inputs, samples, across, int(np.int64(0)), wide)
+            at = table[layer, GRADS_AT]
+            multiply(
+                deltas, out, samples, 1, across, int(np.int64(0)), wide,
+                grads, at, wide, outputs, wide, real_samples, False,
+            )  # fmt: skip
+            at += outputs * wide
+            sum_rows(deltas[out : out + outputs * samples], samples, real_samples, grads[at : at + outputs])
+        if below >= 0:
+            multiply(
+                weights, 0, 1, inputs, deltas, out, samples,
+                deltas, source, samples, inputs, samples, outputs, after_head,
+            )  # fmt: skip
+            if not before_head:
+                end = source + inputs * samples
+                through_activation(
+                    deltas[source:end], work[source:end], slopes[source:end], table[below, ACTIVATION]
+                )
+        elif input_rows > 0:
+            after = table[last, OUTPUT_AT] + table[last, OUTPUTS] * samples
+            multiply(
+                weights, inputs - input_rows, 1, inputs, deltas, out, samples,
+                deltas, after, samples, input_rows, samples, outputs, False,
+            )  # fmt: skip
+
+
+@fast_kernel
+def sum_rows(matrix: Floats, row: int, count: int, sums: Floats) -> None:
+    """The sum of the first `count` numbers of each row; rows are `row` apart."""
+    not_inlined()
+    for i in range(sums.size):
+        line = matrix[i * row : i * row + count]
+        total = _ZERO
+        for j in range(count):
+            total += line[j]
+        sums[i] = total
+
+
+@kernel
+def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np.float64]) -> None:
+    """One step of `torch.optim.Adam` for the tensors of the network, with the gradients from `backward`."""
+    not_inlined()
+    tighten(table, grads)
+    scale, largest = 1.0, settings[MAX_GRAD_NORM]
+    decay = np.float32(settings[WEIGHT_DECAY])
+    if largest >= 0.0:  # as torch.nn.utils.clip_grad_norm_
+        total = 0.0
+        for layer in range(table.shape[0]):
+            total += sum_of_squares(grads, table[layer, GRADS_AT], grads_size(table, layer))
+        scale = largest / (math.sqrt(total) + 1e-6)
+        scale = min(scale, 1.0)
+    for layer in range(table.shape[0]):
+        inputs, outputs, at = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, GRADS_AT]
+        for bias in range(2):
+            size = outputs if bias else outputs * inputs
+            tensor = table[layer, TENSOR] + bias
+            weights = array_at(addresses[:, WEIGHTS], tensor, (size,), np.float32)
+            first = array_at(addresses[:, FIRST], tensor, (size,), np.float32)
+            second = array_at(addresses[:, SECOND], tensor, (size,), np.float32)
+            steps = array_at(addresses[:, STEPS], tensor, (1,), np.float32)
+            gradient = grads[at : at + size]
+            if decay != _ZERO:
+                for i in range(size):
+                    gradient[i] = fma(decay, weights[i], gradient[i])
+            steps[0] += _ONE
+            layers.adam(
+                weights, gradient, first, second, int(steps[0]), settings[LEARNING_RATE],
+                settings[BETA1], settings[BETA2], settings[EPSILON], scale,
+            )  # fmt: skip
+            at += size
+
+
+@kernel
+def grads_size(table: Table, layer: int) -> int:
+    """How many gradients a layer has once they are tightened."""
+    return int(table[layer, OUTPUTS] * (table[layer, INPUTS] + 1))
+
+
+@kernel
+def tighten(table: Table, grads: Floats) -> None:
+    """Close the gaps that padding left between the rows of `grads`, and before the bias."""
+    for layer in range(table.shape[0]):
+        inputs, outputs, at = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, GRADS_AT]
+        wide = (inputs + LANES - 1) // LANES * LANES
+        if wide != inputs:
+            for i in range(1, outputs):
+                for j in range(inputs):
+                    grads[at + i * inputs + j] = grads[at + i * wide + j]
+            for i in range(outputs):
+                grads[at + outputs * inputs + i] = grads[at + outputs * wide + i]
+
+
+@kernel
+def sum_of_squares(values: Floats, at: int, size: int) -> float:
+    """The sum of the squares, in a fixed order."""
+    return float(squares(values[at : at + size], size))
+
+
+@kernel
+def update_targets(table: Table, addresses: Addresses, tau: float) -> None:
+    """`polyak_update` of Stable-Baselines3 for the tensors of the network."""
+    not_inlined()
+    keep, new = np.float32(1.0 - tau), np.float32(tau)
+    for layer in range(table.shape[0]):
+        inputs, outputs = table[layer, INPUTS], table[layer, OUTPUTS]
+        for bias in range(2):
+            size = outputs if bias else outputs * inputs
+            tensor = table[layer, TENSOR] + bias
+            weights = array_at(addresses[:, WEIGHTS], tensor, (size,), np.float32)
+            target = array_at(addresses[:, TARGET], tensor, (size,), np.float32)
+            for i in range(size):
+                target[i] = fma(new, weights[i], target[i] * keep)
+
+
+@fast_kernel
+def run_one(table: Table, addresses: Addresses, inputs: Floats, scratch: Floats, outputs: Floats) -> None:
+    """The network's outputs [count] for a single observation; `scratch` [2, widest layer]."""
+    not_inlined()
+    half, last = scratch.size // 2, table.shape[0] - 1
+    for layer in range(last + 1):
+        wide, high, tensor = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, TENSOR]
+        below = table[layer, BELOW]
+        weights = array_at(addresses[:, WEIGHTS], tensor, (high * wide,), np.float32)
+        bias = array_at(addresses[:, WEIGHTS], tensor + 1, (high,), np.float32)
+        reads = inputs if below < 0 else scratch[half * (below % 2) :]
+        writes = scratch[half * (layer % 2) :]
+        if layer == last or table[layer + 1, BELOW] == below:  # a head
+            writes = outputs
+        if layer > 0 and table[layer - 1, BELOW] == below:  # the second head
+            writes = outputs[table[layer - 1, OUTPUTS] :]
+        for i in range(high):
+            line = weights[i * wide : (i + 1) * wide]
+            total = _ZERO
+            for j in range(wide):
+                total += line[j] * reads[j]
+            writes[i] = activated(total + bias[i], table[layer, ACTIVATION])
+
+
+@kernel
+def activated(value: np.float32, kind: int) -> np.float32:
+    """The activation of one number."""
+    if kind == RELU:
+        return _ZERO if value < _ZERO else value
+    if kind == TANH:
+        return layers.tanh(value)
+    if kind == ELU:
+        half = layers.tanh(_HALF * value)
+        return value if value > _ZERO else _TWO * half / (_ONE - half)
+    if kind == SILU:
+        return value * fma(_HALF, layers.tanh(_HALF * value), _HALF)
+    return value

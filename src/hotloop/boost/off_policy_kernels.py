@@ -1,0 +1,170 @@
+"""Kernels that the off-policy learners share: memory, samples from a replay buffer, Adam for one number."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.boost.dense_kernels import (
+    ACTIVATION,
+    FIRST,
+    OUTPUT_AT,
+    OUTPUTS,
+    SECOND,
+    SILU,
+    STEPS,
+    WEIGHTS,
+    Addresses,
+    Table,
+    backward,
+)
+from hotloop.rl.envs.compiled import array_at, kernel
+from hotloop.rl.train.fused import layers
+from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.tiles import LANES, Floats, transpose
+
+Words = NDArray[np.int64]
+
+
+class Memory(NamedTuple):
+    """Arrays for one batch size; see `dense_kernels`."""
+
+    work: Floats
+    deltas: Floats
+    slopes: Floats
+    grads: Floats
+    across: Floats
+    """[threads, ...]"""
+
+
+class Batch(NamedTuple):
+    """A batch of transitions [samples, ...]."""
+
+    observations: Floats
+    next_observations: Floats
+    actions: Floats
+    rewards: Floats
+    discounts: Floats
+    """gamma, or 0 after a terminal transition."""
+
+
+@kernel
+def gather(
+    observations: NDArray[Any],
+    next_observations: NDArray[Any],
+    actions: NDArray[Any],
+    rewards: Floats,
+    dones: Floats,
+    timeouts: Floats,
+    steps: Words,
+    envs: Words,
+    n_envs: int,
+    gamma: float,
+    batch: Batch,
+) -> None:
+    """The transitions (steps[i], envs[i]) of a replay buffer flattened to [steps * n_envs, ...]."""
+    discount = np.float32(gamma)
+    for i in range(steps.size):
+        row = steps[i] * n_envs + envs[i]
+        source, target = observations[row], batch.observations[i]
+        for j in range(target.size):
+            target[j] = source[j]
+        source, target = next_observations[row], batch.next_observations[i]
+        for j in range(target.size):
+            target[j] = source[j]
+        for j in range(actions.shape[1]):
+            batch.actions[i, j] = actions[row, j]
+        done = dones[row] * (np.float32(1.0) - timeouts[row])
+        batch.rewards[i] = rewards[row]
+        batch.discounts[i] = (np.float32(1.0) - done) * discount
+
+
+@kernel
+def load(rows: Floats, work: Floats, at: int, samples: int) -> None:
+    """Write rows [real samples, width] as columns [width, samples] from `at` on."""
+    transpose(rows.reshape(-1), int(np.int64(0)), rows.shape[0], rows.shape[1], work, at, samples)
+
+
+@kernel
+def padded_samples(count: int) -> int:
+    """`count` rounded up to whole vectors."""
+    return (count + LANES - 1) // LANES * LANES
+
+
+@kernel
+def adam_number(addresses: Addresses, gradient: Floats, settings: NDArray[np.float64]) -> None:
+    """One step of Adam for a tensor of one number; see `dense_kernels.adam`."""
+    steps = array_at(addresses[:, STEPS], 0, (1,), np.float32)
+    steps[0] += np.float32(1.0)
+    layers.adam(
+        array_at(addresses[:, WEIGHTS], 0, (1,), np.float32), gradient,
+        array_at(addresses[:, FIRST], 0, (1,), np.float32),
+        array_at(addresses[:, SECOND], 0, (1,), np.float32),
+        int(steps[0]), settings[0], settings[1], settings[2], settings[3], 1.0,
+    )  # fmt: skip
+
+
+@kernel
+def mean_squared_error(values: Floats, targets: Floats, weight: float, deltas: Floats) -> float:
+    """`weight` times the mean of (value - target)^2, and its derivative; padding gets 0."""
+    count = targets.size
+    slope = np.float32(weight * 2.0 / count)
+    total = 0.0
+    for i in range(count):
+        error = values[i] - targets[i]
+        total += error * error
+        deltas[i] = slope * error
+    for i in range(count, deltas.size):
+        deltas[i] = 0.0
+    return weight * total / count
+
+
+@kernel
+def input_gradient_of_selected(
+    table: Table,
+    addresses: Addresses,
+    memory: Memory,
+    across: Floats,
+    samples: int,
+    selected: Words,
+    slope: np.float32,
+    rows: int,
+    gradient: Floats,
+) -> None:
+    """`slope` times the gradient of the network's only output by its last `rows` inputs, for some samples.
+
+    `selected` has increasing numbers of samples. Their columns are moved together first, so the others cost
+    nothing. `gradient` [rows, samples] is written for the selected samples only.
+    """
+    not_inlined()
+    count, few = selected.size, padded_samples(selected.size)
+    last = table.shape[0] - 1
+    for layer in range(last):
+        at, silu = table[layer, OUTPUT_AT], table[layer, ACTIVATION] == SILU
+        for i in range(table[layer, OUTPUTS]):
+            to, source = at + i * few, at + i * samples
+            for j in range(count):  # to + j <= source + selected[j], so nothing is overwritten too early
+                memory.work[to + j] = memory.work[source + selected[j]]
+                if silu:
+                    memory.slopes[to + j] = memory.slopes[source + selected[j]]
+    out = table[last, OUTPUT_AT]
+    for j in range(few):
+        memory.deltas[out + j] = slope if j < count else np.float32(0.0)
+    backward(
+        table,
+        addresses,
+        memory.work,
+        memory.deltas,
+        memory.slopes,
+        few,
+        count,
+        memory.grads,
+        across,
+        rows,
+    )
+    at = out + few  # see `backward`
+    for i in range(rows):
+        for j in range(count):
+            gradient[i * samples + selected[j]] = memory.deltas[at + i * few + j]

@@ -1,0 +1,190 @@
+"""The compiled TD3 and DDPG: stand in for `train` and the policy's `predict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hotloop.boost import dense_kernels as dense
+from hotloop.boost import off_policy
+from hotloop.boost import td3_kernels as kernels
+from hotloop.boost.off_policy import (
+    Acting,
+    Layout,
+    OffPolicyLearner,
+    Samples,
+    Tensors,
+    linear_chain,
+    parameters_of,
+)
+from hotloop.boost.team import Team, threads_for
+from hotloop.instrument.patch import Patch
+
+NETWORKS = ("actor", "actor_target", "critic", "critic_target")
+SOURCES = (
+    *off_policy.SOURCES,
+    *off_policy.CRITIC_SOURCES,
+    "stable_baselines3.td3.td3.TD3.train",
+    *(f"stable_baselines3.td3.policies.Actor.{name}" for name in ("__init__", "forward", "_predict")),
+    *(
+        f"stable_baselines3.td3.policies.TD3Policy.{name}"
+        for name in ("_build", "_predict", "set_training_mode")
+    ),
+)
+
+
+def why_not(model: Any) -> str | None:
+    """None if this model can be boosted; else the reason."""
+    reason = off_policy.why_not(model, "TD3Policy", NETWORKS)
+    if reason is not None:
+        return reason
+    for name in ("actor", "actor_target"):
+        *body, last = getattr(model, name).mu
+        if type(last) is not nn.Tanh:
+            return f"{name} ends with {type(last).__name__}: not Tanh"
+        found = linear_chain(body, name)
+        if isinstance(found, str):
+            return found
+    for name in ("critic", "critic_target"):
+        for index, network in enumerate(getattr(model, name).q_networks):
+            found = linear_chain(network, f"{name}.qf{index}")
+            if isinstance(found, str):
+                return found
+    for name in ("target_policy_noise", "target_noise_clip"):
+        if not isinstance(getattr(model, name), (int, float)):
+            return f"{name} is a {type(getattr(model, name)).__name__}, not a number"
+    return off_policy.optimizer_reason(
+        model.actor.optimizer, list(model.actor.parameters())
+    ) or off_policy.optimizer_reason(model.critic.optimizer, list(model.critic.parameters()))
+
+
+def acting_patches() -> list[Patch]:
+    """Patches of the policy, once a model is boosted."""
+    from stable_baselines3.td3.policies import TD3Policy
+
+    return off_policy.acting_patches(TD3Policy)
+
+
+class Learner(OffPolicyLearner):
+    """Makes the gradient steps of one TD3 or DDPG."""
+
+    logged = {"train/actor_loss": kernels.ACTOR_LOSS, "train/critic_loss": kernels.CRITIC_LOSS}  # noqa: RUF012
+
+    def __init__(self, model: Any):
+        actor, critic = model.actor, model.critic
+        body = linear_chain([*actor.mu][:-1], "actor")
+        assert not isinstance(body, str)
+        self._actor, self._actor_kind = body
+        chains = [linear_chain(network, "critic") for network in critic.q_networks]
+        self._critics = [found for found in chains if not isinstance(found, str)]
+        self.of_actor = Tensors(
+            actor.optimizer, [f"actor.{name}" for name, _ in actor.named_parameters()],
+            parameters_of(self._actor), list(model.actor_target.parameters()),
+        )  # fmt: skip
+        self.of_critic = Tensors(
+            critic.optimizer, [f"critic.{name}" for name, _ in critic.named_parameters()],
+            [tensor for linears, _ in self._critics for tensor in parameters_of(linears)],
+            list(model.critic_target.parameters()),
+        )  # fmt: skip
+        table = Layout(1).table(self._actor, self._actor_kind, 0)
+        acting = Acting(model, table, self.of_actor.weights)
+        super().__init__(model, NETWORKS, [self.of_actor, self.of_critic], acting)
+        self._count = self._actor[-1].out_features
+        self._settings, self._optimizers = np.zeros(kernels.SETTINGS), np.zeros((2, dense.OPTIMIZER_SETTINGS))
+
+    def compile(self, model: Any) -> None:
+        """Load or compile the kernels, without changing anything."""
+        samples = self.allocate(0, 1)
+        samples.compile(model.replay_buffer)
+        self._update(samples, np.zeros(kernels.STATISTICS))
+        self.act(model.policy, np.zeros((0, self._actor[0].in_features), dtype=np.float32), True)
+
+    def exchanged(self, model: Any) -> bool:
+        """See `OffPolicyLearner.exchanged`."""
+        return (
+            model.actor.optimizer is not self.of_actor.optimizer
+            or model.critic.optimizer is not self.of_critic.optimizer
+        )
+
+    def describe(self) -> str:
+        """One line for the user."""
+        actor, critic = off_policy.shape_of(self._actor), off_policy.shape_of(self._critics[0][0])
+        return f"actor {actor}, {len(self._critics)} critics {critic}"
+
+    def threads(self, batch_size: int) -> int:
+        """See `OffPolicyLearner.threads`."""
+        actor = off_policy.multiplications(self._actor)
+        critic = off_policy.multiplications(self._critics[0][0])
+        n_critics = len(self._critics)
+        return threads_for(batch_size * (4.0 * actor + 5.0 * n_critics * critic), n_critics)
+
+    def allocate(self, batch_size: int, threads: int) -> Samples:
+        """See `OffPolicyLearner.allocate`."""
+        layout, count = Layout(batch_size), self._count
+        width = self._actor[0].in_features
+        blocks = [layout.region(width + count) for _ in range(3)]
+        actor = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_POLICY])
+        on_next = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_NEXT])
+        critics, tensor = [], 0
+        for linears, kind in self._critics:
+            critics.append(layout.table(linears, kind, 0, tensor, after=count))
+            tensor += 2 * len(linears)
+        passes = np.array([[off_policy.reading(table, block) for table in critics] for block in blocks])
+        self._tables = kernels.Networks(
+            actor, on_next, passes, self.of_actor.addresses, self.of_critic.addresses
+        )
+        self.team = Team(threads)
+        self._memory = layout.memory(threads)
+        self._scratch = kernels.Scratch(
+            targets=np.zeros((threads, layout.samples), dtype=np.float32),
+            next_values=np.zeros((len(self._critics), layout.samples), dtype=np.float32),
+            losses=np.zeros(len(self._critics)),
+            action_grads=np.zeros(count * layout.samples, dtype=np.float32),
+            everyone=np.arange(layout.samples, dtype=np.int64),
+        )
+        self._noise = torch.zeros(batch_size, count)
+        return Samples(batch_size, width, count)
+
+    def gradient_step(self, model: Any, step: int, found: NDArray[np.float64]) -> None:
+        """See `OffPolicyLearner.gradient_step`."""
+        del step
+        assert self.samples is not None
+        model._n_updates += 1
+        settings = self._settings
+        settings[kernels.NOISE_CLIP], settings[kernels.TAU] = model.target_noise_clip, model.tau
+        settings[kernels.UPDATE_ACTOR] = model._n_updates % model.policy_delay == 0
+        found[kernels.ACTOR_LOSS] = np.nan  # unless the actor is updated
+        self.samples.draw(model)
+        self._noise.normal_(0, model.target_policy_noise)
+        self._update(self.samples, found)
+
+    def _update(self, samples: Samples, found: NDArray[np.float64]) -> None:
+        for row, group in enumerate(self.groups):
+            self._optimizers[row] = group.settings
+        self.team.run(
+            kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise.numpy(),
+            self._optimizers, self._settings, found,
+        )  # fmt: skip
+
+    def finish(self, model: Any, gradient_steps: int, rows: NDArray[np.float64]) -> None:
+        """See `OffPolicyLearner.finish`; each gradient step has counted itself."""
+        del gradient_steps
+        self.of_actor.forget_unused_moments()
+        model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
+        of_actor = rows[:, kernels.ACTOR_LOSS]
+        if not np.isnan(of_actor).all():
+            model.logger.record("train/actor_loss", np.nanmean(of_actor))
+        model.logger.record("train/critic_loss", np.mean(rows[:, kernels.CRITIC_LOSS]))
+
+    def act(self, policy: Any, rows: NDArray[np.float32], deterministic: bool) -> NDArray[Any]:
+        """See `OffPolicyLearner.act`: actions [environments, ...] within the space's bounds."""
+        del deterministic
+        self.set_training_mode(False)
+        actions = np.empty((len(rows), self._count), dtype=np.float32)
+        kernels.act(self.acting.table, self.acting.addresses, rows, self.acting.scratch, actions)
+        found: NDArray[Any] = policy.unscale_action(actions.reshape(-1, *policy.action_space.shape))
+        return found

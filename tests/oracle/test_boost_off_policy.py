@@ -1,0 +1,381 @@
+"""Boosted DQN, SAC, TD3 and DDPG against Stable-Baselines3 itself: same numbers, same random numbers."""
+
+from __future__ import annotations
+
+import operator
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.utils import set_random_seed
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+
+from hotloop.boost import active, dqn, dqn_kernels, sac, td3, team
+from hotloop.boost.install import remove
+from tests.boost_models import Result, assert_same, boosting, learn, make_model
+
+MODULES: dict[Any, Any] = {DQN: dqn, SAC: sac, TD3: td3, DDPG: td3}
+SMALL: dict[str, Any] = {"batch_size": 16, "buffer_size": 200, "learning_starts": 20}
+NOISE = NormalActionNoise(np.zeros(3), np.full(3, 0.1))
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dqn": (DQN, {"target_update_interval": 20}),
+    "dqn-soft-targets": (DQN, {"train_freq": 1, "tau": 0.1, "target_update_interval": 4, "n_envs": 1}),
+    "dqn-episodes": (DQN, {"train_freq": (1, "episode"), "gradient_steps": -1, "n_envs": 1}),
+    "dqn-clipped": (DQN, {"max_grad_norm": 0.01, "policy_kwargs": {"net_arch": []}}),
+    "dqn-float64-observations": (DQN, {"observations": spaces.Box(-1.0, 1.0, (2, 3), np.float64)}),
+    "dqn-whole-numbers": (DQN, {"observations": spaces.Box(-9, 9, (3,), np.int64)}),
+    "sac": (SAC, {"actions": "box"}),
+    "sac-fixed-ent-coef": (SAC, {"actions": "box", "ent_coef": 0.1, "n_envs": 1, "action_noise": NOISE}),
+    "sac-schedule": (
+        SAC,
+        {"actions": "box", "learning_rate": lambda left: 1e-3 * left, "ent_coef": "auto_0.5"},
+    ),
+    "sac-many-steps": (
+        SAC,
+        {"actions": "box", "train_freq": 8, "gradient_steps": -1, "target_update_interval": 3},
+    ),
+    "sac-n-steps": (SAC, {"actions": "box", "n_steps": 3, "batch_size": 33}),
+    "td3": (TD3, {"actions": "box", "action_noise": NOISE}),
+    "td3-saving-memory": (
+        TD3,
+        {
+            "actions": "box",
+            "optimize_memory_usage": True,
+            "replay_buffer_kwargs": {"handle_timeout_termination": False},
+            "policy_delay": 3,
+        },
+    ),
+    "ddpg": (DDPG, {"actions": "box", "policy_kwargs": {"net_arch": [20, 16], "activation_fn": nn.Tanh}}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_learning_gives_the_librarys_numbers(case: str) -> None:
+    cls, words = CASES[case]
+    results = [
+        learn(lambda: make_model(cls, **(SMALL | words)), 90, is_boosted) for is_boosted in (True, False)
+    ]
+    assert_same(results)
+
+
+def test_vec_normalize_gives_the_librarys_numbers() -> None:
+    def make() -> Any:
+        model = make_model(SAC, "box", **SMALL)
+        model.set_env(VecNormalize(model.get_env()))
+        return model
+
+    assert_same([learn(make, 60, True), learn(make, 60, False)])
+
+
+NETWORKS = st.lists(st.integers(1, 40), max_size=3)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    cls=st.sampled_from([DQN, SAC, TD3, DDPG]),
+    hidden=NETWORKS,
+    of_critics=NETWORKS,
+    activation=st.sampled_from([nn.ReLU, nn.Tanh, nn.ELU, nn.SiLU]),
+    batch_size=st.integers(1, 70),
+    n_critics=st.integers(1, 3),
+    weight_decay=st.sampled_from([0.0, 0.1]),
+    steps_before=st.sampled_from([0, 3]),
+)
+def test_any_update_from_any_state(
+    seed: int,
+    cls: Any,
+    hidden: list[int],
+    of_critics: list[int],
+    activation: Any,
+    batch_size: int,
+    n_critics: int,
+    weight_decay: float,
+    steps_before: int,
+) -> None:
+    random = np.random.default_rng(seed)
+    policy: dict[str, Any] = {"net_arch": hidden, "activation_fn": activation}
+    policy["optimizer_kwargs"] = {"weight_decay": weight_decay}
+    if cls is not DQN:
+        policy |= {"net_arch": {"pi": hidden, "qf": of_critics}, "n_critics": n_critics}
+    words: dict[str, Any] = {"policy_delay": 1} if cls is TD3 else {}
+    model = make_model(
+        cls, "discrete" if cls is DQN else "box", policy_kwargs=policy, buffer_size=200, **words
+    )
+    model._setup_learn(1)
+    fill(model, random)
+    model.train(gradient_steps=steps_before, batch_size=32) if steps_before else None
+    before = {name: kept(value) for name, value in tensors(model).items()}
+    set_random_seed(seed)
+    model.train(gradient_steps=1, batch_size=batch_size)
+    theirs, logged = (
+        {name: kept(value) for name, value in tensors(model).items()},
+        dict(model.logger.name_to_value),
+    )
+    for name, value in tensors(model).items():
+        value.data.copy_(torch.from_numpy(before.get(name, np.zeros_like(theirs[name]))))
+    model._n_updates -= 1
+    set_random_seed(seed)
+    learner = MODULES[cls].Learner(model)
+    learner.audits._next = 10**9
+    learner.train(model, cls.train, gradient_steps=1, batch_size=batch_size)
+    rate = model.lr_schedule(1.0)
+    ours = {name: kept(value) for name, value in tensors(model).items()}
+    assert ours.keys() == theirs.keys()
+    weights = [name for name in theirs if "optimizer" not in name]
+    apart = np.concatenate([np.abs(ours[name] - theirs[name]).ravel() / rate for name in weights])
+    # Adam's first step is the gradient's sign: where the gradient is rounding, that is what differs.
+    assert np.mean(apart) < 0.01
+    for name in theirs.keys() - set(weights):
+        size = np.linalg.norm(theirs[name])
+        assert np.linalg.norm(ours[name] - theirs[name]) <= 1e-3 * size + 1e-7, name
+    for key, value in logged.items():
+        np.testing.assert_allclose(model.logger.name_to_value[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+def fill(model: Any, random: np.random.Generator) -> None:
+    """Random weights and random transitions."""
+    for parameter in model.policy.parameters():
+        noise = random.normal(size=tuple(parameter.shape)) * 0.1
+        parameter.data += torch.as_tensor(noise, dtype=torch.float32)
+    buffer = model.replay_buffer
+    for name in ("observations", "next_observations", "rewards"):
+        array = getattr(buffer, name)
+        array[:] = random.normal(size=array.shape) * 10.0 ** random.uniform(-1, 1)
+    if isinstance(model.action_space, spaces.Discrete):
+        buffer.actions[:] = random.integers(0, model.action_space.n, buffer.actions.shape)
+    else:
+        buffer.actions[:] = random.uniform(-1, 1, buffer.actions.shape)
+    buffer.dones[:] = random.random(buffer.dones.shape) < 0.1
+    buffer.timeouts[:] = random.random(buffer.dones.shape) < 0.1
+    buffer.full = True
+
+
+def kept(value: Any) -> Any:
+    return value.detach().clone().numpy()
+
+
+def tensors(model: Any) -> dict[str, Any]:
+    """All that `train` changes, by name."""
+    found = dict(model.policy.state_dict(keep_vars=True))
+    optimizers, others = model._get_torch_save_params()
+    found |= {name: operator.attrgetter(name)(model) for name in others}
+    for path in optimizers[1:]:
+        optimizer = operator.attrgetter(path)(model)
+        for index, parameter in enumerate(optimizer.param_groups[0]["params"]):
+            found |= {f"{path}.{index}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return found
+
+
+@pytest.mark.parametrize("cls", [SAC, TD3])
+def test_two_threads_give_the_same_numbers_to_the_last_bit(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "ENOUGH", 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    found = []
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        model = make_model(cls, "box", buffer_size=200, policy_kwargs={"net_arch": [40, 24]})
+        model._setup_learn(1)
+        fill(model, np.random.default_rng(0))
+        learner = MODULES[cls].Learner(model)
+        learner.audits._next = 10**9
+        set_random_seed(0)
+        learner.train(model, cls.train, gradient_steps=20, batch_size=48)
+        assert learner.team.parts == threads
+        learner.team.close()
+        found.append({name: kept(value) for name, value in tensors(model).items()})
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+
+
+class Meddler(BaseCallback):
+    """Replaces weights and optimizer state in the middle of training."""
+
+    def _on_step(self) -> bool:
+        model: Any = self.model
+        if self.n_calls == 20:
+            model.set_parameters(model.get_parameters())
+        if self.n_calls == 25:
+            for parameter in model.policy.parameters():
+                parameter.data = parameter.data * 0.9
+        if self.n_calls == 30:
+            for name in model._get_torch_save_params()[0][1:]:
+                optimizer = operator.attrgetter(name)(model)
+                optimizer.load_state_dict(optimizer.state_dict())
+        return True
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+def test_callbacks_may_replace_tensors(cls: Any) -> None:
+    actions = "discrete" if cls is DQN else "box"
+
+    def run(is_boosted: bool) -> Result:
+        def more(model: Any) -> None:
+            model.learn(80, callback=Meddler(), reset_num_timesteps=False)
+
+        return learn(lambda: make_model(cls, actions, **SMALL), 30, is_boosted, more)
+
+    assert_same([run(True), run(False)])
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+def test_checkpoints_continue_with_and_without_boost(cls: Any, tmp_path: Path) -> None:
+    actions = "discrete" if cls is DQN else "box"
+
+    def make() -> Any:
+        return make_model(cls, actions, **SMALL)
+
+    def through_a_file(model: Any) -> Any:
+        model.save(tmp_path / "model")
+        model.save_replay_buffer(tmp_path / "buffer")
+        state = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+        loaded = cls.load(tmp_path / "model", env=model.get_env(), device="cpu")
+        loaded.load_replay_buffer(tmp_path / "buffer")
+        np.random.set_state(state[0])  # noqa: NPY002
+        torch.set_rng_state(state[1])
+        return loaded
+
+    with boosting():
+        model = make()
+        model.learn(50)
+        model = through_a_file(model)
+    model.learn(50, reset_num_timesteps=False)
+    boosted_first = Result(model)
+    model = make()
+    model.learn(50)
+    with boosting():
+        model = through_a_file(model)
+        model.learn(50, reset_num_timesteps=False)
+        found = active.boosted(model)
+        assert found is not None
+        assert found.record.gradient_steps > 0
+        assert_same([Result(model), boosted_first])
+
+
+@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+def test_predict_draws_and_returns_what_the_library_does(cls: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    with boosting():
+        model = make_model(cls, "discrete" if cls is DQN else "box", **SMALL)
+        model.learn(40)
+        found = []
+        for is_boosted in (True, False):
+            if not is_boosted:
+                remove()
+            torch.manual_seed(3)
+            found.append(
+                [
+                    model.policy.predict(given, deterministic=deterministic)[0]
+                    for deterministic in (True, False)
+                    for given in (rows, rows[0], rows[:1].astype(np.float64))
+                ]
+            )
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_numbers_that_are_not_finite_are_the_librarys() -> None:
+    with boosting():
+        model = make_model(SAC, "box", **SMALL)
+        model.learn(40)
+        with torch.no_grad():
+            model.actor.mu.bias.fill_(np.nan)
+        before = kept(model.critic.qf0[0].weight)
+        with pytest.raises(ValueError, match="loc"):
+            model.train(gradient_steps=1, batch_size=8)
+        np.testing.assert_array_equal(kept(model.critic.qf0[0].weight), before)
+        with pytest.raises(ValueError, match="loc"):
+            model.predict(np.zeros((1, 5), dtype=np.float32))
+
+
+# ---- what is left to the library
+
+
+def with_hook(model: Any) -> None:
+    model.actor.mu.register_forward_hook(lambda *_: None)
+
+
+def with_other_buffer(model: Any) -> None:
+    class MyBuffer(type(model.replay_buffer)):  # type: ignore[misc]
+        pass
+
+    model.replay_buffer.__class__ = MyBuffer
+
+
+def with_instance_method(model: Any) -> None:
+    model.actor.action_log_prob = model.actor.action_log_prob
+
+
+def with_frozen_layer(model: Any) -> None:
+    next(model.critic.parameters()).requires_grad = False
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "reason"),
+    [
+        ({}, with_hook, "policy.actor.mu has hooks"),
+        ({}, with_other_buffer, "replay_buffer is MyBuffer: not ReplayBuffer or NStepReplayBuffer"),
+        ({}, with_instance_method, "policy.actor.action_log_prob is replaced on the instance"),
+        ({}, with_frozen_layer, "policy.critic.qf0.0.weight is frozen"),
+        ({"use_sde": True}, None, "use_sde=True"),
+        ({"policy_kwargs": {"activation_fn": nn.Softplus}}, None, "actor has the activation Softplus"),
+        ({"policy_kwargs": {"optimizer_class": torch.optim.AdamW}}, None, "the optimizer is"),
+        ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, None, "the optimizer has amsgrad=True"),
+        ({"observations": spaces.Discrete(4)}, None, "observations are a Discrete space"),
+    ],
+)
+def test_what_is_left_to_the_library_and_why(words: dict[str, Any], change: Any, reason: str) -> None:
+    with boosting():
+        model = make_model(SAC, "box", **(SMALL | words))
+        if change is not None:
+            change(model)
+        model.learn(25)
+        found = active.boosted(model)
+        assert found is not None
+        assert found.learner is None
+        assert found.record.reason is not None
+        assert found.record.reason.startswith(reason)
+
+
+def test_a_hook_added_later_runs() -> None:
+    with boosting():
+        model = make_model(SAC, "box", **SMALL)
+        model.learn(40)
+        calls: list[int] = []
+        model.actor.mu.register_forward_hook(lambda *_: calls.append(1))
+        model.predict(np.zeros((2, 5), dtype=np.float32))
+        assert calls
+        model.train(gradient_steps=1, batch_size=8)
+        found = active.boosted(model)
+        assert found is not None
+        assert found.record.reason == "policy.actor.mu has hooks"
+
+
+def test_wrong_kernels_are_found_and_the_librarys_result_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = dqn_kernels.update
+
+    def wrong(networks: Any, memory: Any, batch: Any, *more: Any) -> None:
+        batch.rewards[:] += 0.1
+        right(networks, memory, batch, *more)
+
+    expected = learn(lambda: make_model(DQN, **SMALL), 60, False)
+    with boosting():
+        monkeypatch.setattr(dqn_kernels, "update", wrong)
+        model = make_model(DQN, **SMALL)
+        model.learn(60)
+        found = active.boosted(model)
+        assert found is not None
+        assert found.learner is None
+        assert "an audit failed" in str(found.record.reason)
+        assert_same([Result(model), expected])
