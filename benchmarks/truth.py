@@ -1,6 +1,7 @@
 """Does the first advice of `hotloop run` name what is slow? Checked on training scripts with a known defect.
 
     python benchmarks/truth.py --set development [--cases a,b] [--rounds 5] [--quick] [--peers all]
+    python benchmarks/truth.py --again DIR --rounds 0 --quick    # captures kept by --keep DIR, with new rules
 
 Each case in tests/truth has a slow script and a fixed twin, or a clean script. slow.py and fixed.py are run
 in random pairs, which gives the speed-up of the fix. hotloop records slow.py, and tests/truth/judge.py judges
@@ -210,12 +211,15 @@ def judge_case(case: Case, arguments: list[str], given: argparse.Namespace, rati
         return nothing
     ratio = None
     try:
-        if not case.clean and given.rounds:
+        if not case.clean:
             ratio = measure(case, arguments, given.rounds, ratios, problems)
         with tempfile.TemporaryDirectory() as name:
-            script, report = record(case, arguments, Path(name))
+            if given.again is not None:
+                script, report = kept_capture(given.again / case.name)
+            else:
+                script, report = record(case, arguments, Path(name))
             if given.keep is not None:
-                keep_capture(Path(name), given.keep / case.name, report)
+                keep_capture(Path(name), given.keep / case.name, script, report)
     except RunError as error:
         return dataclasses.replace(nothing, ratio=ratio, problems=(*problems, str(error)))
     judgement = judging.judge(case.truth, case.source, report, case.script)
@@ -239,11 +243,20 @@ def judge_case(case: Case, arguments: list[str], given: argparse.Namespace, rati
     )
 
 
-def keep_capture(made: Path, kept: Path, report: dict[str, Any]) -> None:
+def keep_capture(made: Path, kept: Path, script: dict[str, Any], report: dict[str, Any]) -> None:
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     shutil.copytree(made / "capture", kept / "capture")
     (kept / "report.json").write_text(json.dumps(report))
+    (kept / "script.json").write_text(json.dumps(script))
+
+
+def kept_capture(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the script printed when a capture was kept, and what hotloop reports about that capture now."""
+    if not (folder / "script.json").exists():
+        raise RunError(f"no capture was kept in {folder}")
+    reported = run([str(BIN / "hotloop"), "report", str(folder / "capture"), "--json"], folder)
+    return json.loads((folder / "script.json").read_text()), json.loads(reported.stdout)
 
 
 # Other profilers: each returns what it puts first, as text, and whether that is the defect.
@@ -505,6 +518,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of slow and fixed; 0: measure no ratio")
     parser.add_argument("--quick", action="store_true", help="use each case's shortest sensible call")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep captures, reports and ratios here")
+    parser.add_argument(
+        "--again", type=Path, metavar="DIR", help="judge the captures kept there, record nothing"
+    )
     parser.add_argument("--peers", default="", metavar="A,B", help=f"also judge {', '.join(PEERS)}, or all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found")
     given = parser.parse_args()
@@ -517,7 +533,7 @@ def main() -> int:
         print("held_out: do not tune rules by what --keep and --json show")
     print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        ratios = Ratios((given.keep or Path(scratch)) / "ratios.json")
+        ratios = Ratios((given.keep or given.again or Path(scratch)) / "ratios.json")
         rows: list[Row] = []
         if not secret:
             print_row(WIDTHS, HEAD)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from hotloop.analysis.advice.hot_code import (
+    HELPER,
+    awaits_one_by_one,
     busy_threads,
     evaluation_in_the_loop,
     hottest_code,
@@ -18,7 +20,7 @@ from hotloop.analysis.advice.hot_code import (
 )
 from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.explain import explain_without_advice
-from hotloop.analysis.hot_lines import hot_lines, line_samples, spots
+from hotloop.analysis.hot_lines import _without_stack_of_parent, hot_lines, line_samples, spots
 from hotloop.analysis.phases import find_phases, training_of
 from hotloop.capture.model import Capture
 from hotloop.capture.samples import (
@@ -44,7 +46,7 @@ def gather(batch):
 for i in range(1000):
     obs, r, te, tr, _ = env.step(policy(obs))
     x = gather(memory)
-    y = work(x)
+    y += work(x)
 """
 GATHER = ("train.py", "gather", 2)
 MODULE = ("train.py", "<module>", 1)
@@ -327,6 +329,13 @@ def test_an_event_loop_that_sleeps_in_a_loop() -> None:
     assert advice.gain.value == pytest.approx(1 / (1 - 0.6 * 0.9), rel=0.05)
 
 
+LARGE_INFO = """\
+class Shop(gym.Env):
+    def step(self, action):
+        return obs, 0.0, False, False, {"stock": self.stock, "sold": sold, "cost": cost}
+"""
+
+
 def test_a_part_of_a_library_that_takes_long_is_named_with_its_remedy() -> None:
     learn = SampledPath(
         (SampledFrame("train.py", "<module>", 1, 12),),
@@ -334,9 +343,134 @@ def test_a_part_of_a_library_that_takes_long_is_named_with_its_remedy() -> None:
         innermost="tianshou.data.batch.Batch.__init__",
     )
     network = replace(learn, innermost="torch.nn.modules.linear.Linear.forward")
-    (advice,) = library_parts(run_of(capture_with([learn, network], [4, 6])))
+    capture = capture_with([learn, network], [4, 6])
+    assert library_parts(run_of(capture)) == []  # no env of the user's that returns much
+    capture = with_source(capture, ("train.py", "<module>", 1, LARGE_INFO))
+    (advice,) = library_parts(run_of(capture))
     assert advice.name == "large_infos" and "info" in advice.advice and advice.site == "train.py:12"
     assert library_parts(run_of(capture_with([learn, network], [0, 10]))) == []
+
+
+def test_time_spent_waiting_belongs_to_what_the_helper_did() -> None:
+    """The driver waits in queue.get for a thread that copies: the copy is the advice, not the wait."""
+    waiting = replace(path((MODULE, 12), called="queue.Queue.get"), innermost="threading.Condition.wait")
+    copying = path((PLAN, 3), called="copy.deepcopy")
+    capture = with_thread(capture_with([waiting, PATHS[2]], [6, 4]), copying, asleep=[0])
+    capture = with_source(capture, ("train.py", "plan", 1, COPIES))
+    run = run_of(capture)
+    assert run.lines is not None
+    assert run.lines.share_of([2]) == pytest.approx(0.6, abs=0.02) and run.lines.share_of([0]) == 0
+    assert run.lines.helped([2]) == 1 and run.lines.helped([1]) == 0
+    (advice,) = slow_idioms(run)
+    assert advice.name == "deep_copy" and advice.site == "train.py:3" and HELPER in advice.evidence
+
+
+def test_a_wait_in_which_helpers_wait_too_stays_a_wait() -> None:
+    waiting = replace(path((MODULE, 12), called="queue.Queue.get"), innermost="threading.Condition.wait")
+    idle = replace(path((PLAN, 3), called="queue.Queue.get"), innermost="threading.Condition.wait")
+    capture = with_thread(capture_with([waiting, PATHS[2]], [6, 4]), idle, asleep=[0])
+    run = run_of(capture)
+    assert run.lines is not None and run.lines.share_of([0]) == pytest.approx(0.6, abs=0.02)
+
+
+def test_a_forked_worker_does_not_blame_the_line_that_started_it() -> None:
+    start, step = (MODULE, 11), (("train.py", "Env.step", 30), 33)
+    paths = [path(start), path(start, step), path(start, (("train.py", "Env.step", 30), 34))]
+    stripped = _without_stack_of_parent(paths, np.array([0, 1, 2]))
+    assert [len(one.frames) for one in stripped] == [0, 1, 1]
+    alone = _without_stack_of_parent([path(step)], np.array([0]))
+    assert len(alone[0].frames) == 1
+
+
+REQUESTS = """\
+async def collect(clients, actions):
+    for client, action in zip(clients, actions):
+        memory.add(await client.step(action))
+"""
+TOGETHER = """\
+async def collect(clients, actions):
+    for step in range(9):
+        await client.step(step)
+    return await asyncio.gather(*(client.step(a) for client, a in zip(clients, actions)))
+"""
+
+
+def test_requests_awaited_one_by_one_while_the_event_loop_is_idle() -> None:
+    idle = replace(
+        path((MODULE, 12), called="asyncio.runners.run"), innermost="selectors.EpollSelector.select"
+    )
+    capture = capture_with([idle, PATHS[2]], [6, 4])
+    one_by_one = with_source(capture, ("train.py", "collect", 1, REQUESTS))
+    (advice,) = awaits_one_by_one(run_of(one_by_one))
+    assert advice.site == "train.py:3" and "asyncio.gather" in advice.advice
+    assert awaits_one_by_one(run_of(with_source(capture, ("train.py", "collect", 1, TOGETHER)))) == []
+    busy = with_source(capture_with([idle, PATHS[2]], [0, 10]), ("train.py", "collect", 1, REQUESTS))
+    assert awaits_one_by_one(run_of(busy)) == []
+
+
+LOCKED = """\
+def pull(self):
+    with self.lock:
+        net.load_state_dict(self.net.state_dict())
+self.lock = Lock()
+"""
+
+
+def test_waiting_for_a_lock_belongs_to_what_is_done_under_it() -> None:
+    place = ("train.py", "pull", 1)
+    paths = [
+        path((place, 2)),
+        path((place, 3), called="torch.nn.modules.module.Module.load_state_dict"),
+        PATHS[2],
+    ]
+    capture = with_thread(capture_with(paths, [4, 3, 3]), PATHS[2], asleep=[0])
+    capture = with_source(capture, ("train.py", "<module>", 1, LOCKED), ("train.py", "pull", 1, LOCKED))
+    (advice,) = slow_idioms(run_of(capture))
+    assert advice.name == "weights_copied" and advice.site == "train.py:3"
+    assert advice.claim is not None and advice.claim.sampled == (0, 1)
+
+
+PARTS_SEEN = {
+    "collating": (
+        "torch.utils.data._utils.collate.default_collate",
+        "torch.utils.data._utils.fetch._MapFetcher.fetch",
+    ),
+    "anomaly_detection": ("traceback.format_stack", "linecache.checkcache"),
+    "starting_processes": (
+        "multiprocessing.popen_fork.Popen._launch",
+        "multiprocessing.process.BaseProcess.start",
+    ),
+    "manager_proxies": (
+        "multiprocessing.managers.BaseProxy._callmethod",
+        "multiprocessing.managers.dispatch",
+    ),
+    "progress_bar": ("tqdm.std.tqdm.refresh", "rich.segment.Segment.get_line_length"),
+    "library_files": ("h5py._hl.files.File.__init__", "gzip.GzipFile.write"),
+    "validation": ("pydantic.main.BaseModel.__init__", "jsonschema.validators.validate"),
+    "formatting_tensors": ("torch._tensor_str._str", "numpy._core.arrayprint.array2string"),
+}
+
+
+@pytest.mark.parametrize(("name", "function"), [(n, f) for n, some in PARTS_SEEN.items() for f in some])
+def test_costly_parts_of_libraries(name: str, function: str) -> None:
+    part = replace(path((MODULE, 12), called="lightning.Trainer.fit"), innermost=function)
+    network = replace(part, innermost="torch.nn.modules.linear.Linear.forward")
+    (advice,) = library_parts(run_of(capture_with([part, network], [4, 6])))
+    assert advice.name == name and advice.gain is not None and advice.gain.value > 1.3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
+        "multiprocessing.connection.Connection._recv",
+        "torch.optim.adam.adam",
+        "numpy._core.fromnumeric.sum",
+    ],
+)
+def test_ordinary_parts_of_libraries_are_left_alone(function: str) -> None:
+    part = replace(path((MODULE, 12), called="lightning.Trainer.fit"), innermost=function)
+    assert library_parts(run_of(capture_with([part, PATHS[2]], [4, 6]))) == []
 
 
 def test_library_calls_that_are_no_training_are_pointed_at() -> None:

@@ -77,7 +77,7 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 # what was thrown away from what was handed over, nor a collection of garbage from other work of a library.
 WITHOUT_A_NAME = {
     "replay_item_by_item": {"replay_item_by_item", "per_item_calls"},
-    "resizing": {"resizing", "rendering_in_python", "envs_one_after_another"},
+    "resizing": {"resizing", "rendering_in_python"},
     "costly_resets": {"leave_alone"},
     "lock_wait": {"nothing"},
     "experience_dropped": {"nothing"},

@@ -317,22 +317,6 @@ def test_rare_pauses_do_not_make_a_cheap_policy_call_costly() -> None:
     assert "too_few_envs" in rules_of(make_capture(costly, env_steps=3000))
 
 
-def test_slow_calls_everywhere_are_not_workers_being_started() -> None:
-    slow = {"next_batch": Spec(300, MS, pauses=(20, 40 * MS))}
-    alike = {"imitate": Spec(300, MS, pauses=(20, 40 * MS))}
-    alone = make_capture({**slow, "imitate": Spec(300, MS)}, updates=300)
-    assert "loader_workers_on_small_data" in rules_of(alone)
-    assert "loader_workers_on_small_data" not in rules_of(make_capture({**slow, **alike}, updates=300))
-
-
-def test_memory_that_levels_off_fits() -> None:
-    facts = {"config": {"total_timesteps": 800_000}}
-    full = make_capture(collect(2000), env_steps=16_000, rss=(2 << 30, 2 << 30), facts=facts)
-    grows = make_capture(collect(2000), env_steps=16_000, rss=(1 << 28, 2 << 30), facts=facts)
-    assert "memory_will_not_fit" not in rules_of(full)
-    assert "memory_will_not_fit" in rules_of(grows)
-
-
 def test_one_thread_each_is_not_oversubscription() -> None:
     worker = ThreadSpec({"env_step": Spec(1000, 2 * MS)}, cpu=0.6)
     processes = [ProcessSpec([worker]) for _ in range(8)]

@@ -153,3 +153,12 @@ def test_unknown_gains_with_strong_evidence_come_first() -> None:
     ]
     found = recommend(capture, explain_without_advice(capture), [lambda run: given])
     assert [one.name for one in found] == ["strong", "large", "small", "weak", "option"]
+
+
+def test_of_two_about_the_same_time_the_one_that_names_the_line_stays() -> None:
+    region = advice("logging_too_often", claim=Claim(regions=(("log",),)))
+    line = advice("metrics_each_step", claim=Claim(sampled=(0,)), site="train.py:9")
+    pointer = advice("hottest_code", claim=Claim(sampled=(0,)), site="train.py:9")
+    table = TimeTable(np.array([0.6, 0.4]), (("log",), ("env_step",)), np.array([0, 1]))
+    assert [one.name for one in without_double_promises([region, line], table)] == ["metrics_each_step"]
+    assert [one.name for one in without_double_promises([region, pointer], table)] == ["logging_too_often"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,7 +34,10 @@ BLOCKS = 40  # of equal length, for intervals: samples of one moment are not ind
 LEAST_SAMPLES = 20  # fewer say too little about anything
 LOOP_OF_TRAINING = 0.97  # share of a loop that does nearly everything
 MOST_SHARE = 0.99  # of training that a gain may count as removed
-WAITING = (".wait", ".get", ".acquire", ".select", ".poll", ".sleep", ".accept", ".recv")  # ends of functions
+WAITING = (  # ends of functions
+    *(".wait", ".get", ".acquire", ".select", ".poll", ".sleep", ".accept", ".recv", "._recv", "._poll"),
+    *(".recv_bytes", "._recv_bytes", "._wait_for_tstate_lock", ".join", ".result", ".readinto"),
+)
 
 Floats = NDArray[np.float64]
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -56,6 +59,8 @@ class LineSamples:
     time_ns: NDArray[np.int64]  # [samples]
     state: NDArray[np.int64]  # [samples], RUNNING, RUNNABLE, SLEEPING or UNKNOWN
     others: Samples  # of the other threads of the process, taken at the same moments
+    # [samples], whether a sample shows what a helper did while this thread waited; empty: none does
+    helping: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     @cached_property
     def total_ns(self) -> float:
@@ -127,12 +132,14 @@ class LineSamples:
 
         Only samples in which this thread had something to run: it waited for the GIL, not for a message.
         """
-        ready = (self.state == SLEEPING) & ~np.isin(self.path, self.paths_where(_waits))
+        ready = (self.state == SLEEPING) & ~np.isin(self.path, self.paths_where(waits))
+        if len(self.helping):
+            ready &= ~self.helping
         found: dict[str, NDArray[np.bool_]] = {}
         running = self.others[np.isin(self.others["state"], (RUNNING, RUNNABLE))]
         for number in np.unique(running["path"]):
             frame = line_of(self.paths[number])
-            if frame is None or _waits(self.paths[number]):
+            if frame is None or waits(self.paths[number]):
                 continue
             moments = running["time_ns"][running["path"] == number].astype(np.int64)
             mask = ready & np.isin(self.time_ns, moments)
@@ -148,13 +155,21 @@ class LineSamples:
         busy = [
             number
             for number, path in enumerate(self.paths)
-            if any(name in path.innermost or name in path.called for name in libraries) and not _waits(path)
+            if any(name in path.innermost or name in path.called for name in libraries) and not waits(path)
         ]
         active = np.isin(self.others["path"], busy) & np.isin(self.others["state"], (RUNNING, RUNNABLE))
         at_once = np.isin(self.time_ns, self.others["time_ns"][active].astype(np.int64))
         # A thread that was ready to run, but without a core, may not have got the GIL, either.
         lost = np.where(self.state == SLEEPING, 1.0, np.where(self.state == RUNNABLE, 0.5, 0.0))
         return np.where(at_once, lost, 0.0)
+
+    def helped(self, paths: Iterable[int]) -> float:
+        """Part of the time of these paths that helpers took while this thread waited for them."""
+        among = self.among(paths)
+        whole = float(self.weight_ns[among].sum())
+        if not len(self.helping) or not whole:
+            return 0.0
+        return float(self.weight_ns[among & self.helping].sum()) / whole
 
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:
         return [number for number, path in enumerate(self.paths) if wanted(path)]
@@ -171,7 +186,7 @@ class LineSamples:
         return found
 
 
-def _waits(path: SampledPath) -> bool:
+def waits(path: SampledPath) -> bool:
     """Whether a stack ends in a function that waits."""
     return path.innermost.lower().endswith(WAITING)
 
@@ -204,6 +219,73 @@ def line_samples(process: Process, thread: Thread) -> LineSamples | None:
     )
 
 
+def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Process) -> LineSamples:
+    """The same samples; where the thread waited for others, what they did at that moment.
+
+    Time in which training waits for a queue or a pipe is not the fault of the line that waits. It goes to
+    whatever the helpers (threads of the process, other processes) were doing then, in equal parts; a wait
+    during which every helper waits too stays what it is.
+    """
+    waiting = np.isin(lines.path, lines.paths_where(waits)) & (lines.state == SLEEPING)
+    if not waiting.any() or not len(lines.time_ns):
+        return lines
+    paths, sources = list(lines.paths), {(s.file, s.first_line): s for s in lines.sources}
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    for process in processes:
+        rows, offset = lines.others, 0
+        if process is not driver:
+            if process.sampling is None or process.sampling.biased or process.host != driver.host:
+                continue
+            rows = process.samples[process.samples["native_id"] == process.pid]
+            offset = len(paths)
+            paths += _without_stack_of_parent(process.paths, rows["path"])
+            sources = {(s.file, s.first_line): s for s in process.sources} | sources
+        working = [n for n, p in enumerate(paths[offset:]) if p.frames and not waits(p)]
+        rows = rows[np.isin(rows["path"], working)]
+        found.append(
+            (rows["time_ns"].astype(np.int64), rows["path"].astype(np.int64) + offset, rows["state"])
+        )
+    time_ns, path, state = (np.concatenate(column) for column in zip(*found, strict=True))
+    # The sample of this thread that is nearest in time; its weight says how far it reaches.
+    nearest = np.clip(np.searchsorted(lines.time_ns, time_ns), 1, len(lines.time_ns) - 1)
+    nearest -= time_ns - lines.time_ns[nearest - 1] < lines.time_ns[nearest] - time_ns
+    near = np.abs(lines.time_ns[nearest] - time_ns) <= lines.weight_ns[nearest]
+    kept = near & waiting[nearest]
+    nearest, path, state = nearest[kept], path[kept], state[kept].astype(np.int64)
+    if not len(nearest):
+        return lines
+    count = np.bincount(nearest, minlength=len(lines.path))
+    own = count == 0
+    helping = np.concatenate(
+        [np.zeros(int(own.sum()), dtype=np.bool_), np.ones(len(nearest), dtype=np.bool_)]
+    )
+    return replace(
+        lines,
+        paths=tuple(paths),
+        sources=tuple(sources.values()),
+        path=np.concatenate([lines.path[own], path]),
+        node=np.concatenate([lines.node[own], lines.node[nearest]]),
+        weight_ns=np.concatenate([lines.weight_ns[own], lines.weight_ns[nearest] / count[nearest]]),
+        block=np.concatenate([lines.block[own], lines.block[nearest]]),
+        time_ns=np.concatenate([lines.time_ns[own], lines.time_ns[nearest]]),
+        state=np.concatenate([lines.state[own], state]),
+        helping=helping,
+    )
+
+
+def _without_stack_of_parent(paths: Sequence[SampledPath], seen: NDArray[np.int64]) -> list[SampledPath]:
+    """Paths without the frames that all of them share: a forked process begins inside its parent's stack."""
+    stacks = [frames for number in np.unique(seen) if (frames := paths[number].frames)]
+    shared = 0
+    while longer := [stack for stack in stacks if len(stack) > shared]:
+        if any(stack[shared] != longer[0][shared] for stack in longer):
+            break
+        shared += 1
+    else:  # a worker that was only seen in one line keeps that
+        shared = max(shared - 1, 0)
+    return [replace(path, frames=path.frames[shared:]) for path in paths]
+
+
 # -- statements and loops ---------------------------------------------------------------------------
 
 
@@ -224,8 +306,8 @@ class Spot:
     below: tuple[int, ...] = ()  # samples of other functions of the user that it called
     names: Names = field(default_factory=Names)  # what names of the file stand for
     asleep: float = 0.0  # part of its time in which the thread slept: waited for time, a lock, input
-    calls_networks: bool = False  # whether networks take much of a loop's time, with functions that it calls
-    trains: bool = False  # whether a loop learns or steps envs, with functions that it calls
+    calls_networks: bool = False  # whether networks take much of its time, with functions that it calls
+    trains: bool = False  # whether it learns or steps envs, with functions that it calls
 
     @property
     def site(self) -> str:
@@ -313,7 +395,7 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
             continue
         if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING and _does_much(lines, node, below):
             continue
-        networks, training = _purpose(lines, together) if isinstance(node, LOOPS) else (0.0, 0.0)
+        networks, training = _purpose(lines, together)
         yield Spot(
             file=function.source.file,
             function=function.source.function,

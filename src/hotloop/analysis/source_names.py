@@ -42,6 +42,11 @@ class Names:
     kinds: dict[str, frozenset[str]] = field(default_factory=dict)
     appended: frozenset[str] = frozenset()
     mentioned: frozenset[str] = frozenset()  # every name and attribute in the source
+    # Attributes of self that only the constructor sets, and whose items nobody changes.
+    set_once: frozenset[str] = frozenset()
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(
+        default_factory=dict
+    )  # by plain name
 
     def of(self, name: str) -> frozenset[str]:
         """Kinds of a name as written (`self.seen`); of another object's attribute, as its class sets it."""
@@ -49,6 +54,14 @@ class Names:
 
     def is_appended(self, name: str) -> bool:
         return name in self.appended or _as_own(name) in self.appended
+
+    @property
+    def made(self) -> frozenset[str]:
+        """All kinds that some name has: classes whose instances the source makes."""
+        return frozenset[str]().union(*self.kinds.values())
+
+    def is_set_once(self, name: str) -> bool:
+        return ".".join(name.split(".")[:2]) in self.set_once
 
     def is_scanned(self, name: str) -> bool:
         """Whether it is a list or the like. Unknown counts only if something is appended to it."""
@@ -76,6 +89,7 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
     """All names that these pieces of source assign to."""
     kinds: dict[str, set[str]] = {}
     appended, mentioned = set(), set()
+    trees = list(trees)
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
@@ -92,7 +106,39 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
             ):
                 appended.add(dotted(node.func.value))
     known = {name: frozenset(found) for name, found in kinds.items()}
-    return Names(known, frozenset(appended), frozenset(mentioned))
+    functions = {
+        node.name: node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    once = frozenset(_set_once(trees) - appended)
+    return Names(known, frozenset(appended), frozenset(mentioned), once, functions)
+
+
+CONSTRUCTORS = ("__init__", "__post_init__")
+
+
+def _set_once(trees: Iterable[ast.AST]) -> set[str]:
+    """`self.x` that is assigned in constructors alone, and not changed in place."""
+    made, changed = set(), set()
+    for tree in trees:
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for function in functions:
+            for node in ast.walk(function):
+                if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
+                    continue
+                plain = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                name = dotted(node if plain else node.value)
+                if plain and function.name in CONSTRUCTORS and name.startswith("self."):
+                    made.add(name)
+                else:
+                    changed.add(".".join(name.split(".")[:2]))
+        for body in (n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
+            made |= {f"self.{dotted(t)}" for n in body if isinstance(n, ast.Assign) for t in n.targets}
+    # `env.x = ...` from outside changes `self.x` as well.
+    changed |= {_as_own(name) for name in changed}
+    return made - changed
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
@@ -127,6 +173,8 @@ def _kind(value: ast.AST) -> str:
         last = name.rpartition(".")[2]
         if last in MADE_BY:
             return MADE_BY[last]
+        if ".nn." in name:  # torch.nn.LSTM(...)
+            return last
         return LIBRARIES.get(name.partition(".")[0]) or last
     if isinstance(value, ast.Name) and value.id in ("list", "dict", "set", "deque", "tuple", "str", "List"):
         return value.id.lower()

@@ -8,9 +8,10 @@ counting (`measure/twin/step_counter.py`); this module knows the libraries and h
 
 from __future__ import annotations
 
-import re
+import functools
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -26,10 +27,13 @@ _report: Callable[..., object] | None = None
 enabled = True
 trains = False  # an env was stepped outside of evaluations
 MAX_ENVS = 32  # kinds of envs that are noted
-# Names of functions that play to see how good a policy is. Plain `test` would be any test function.
-EVALUATES = re.compile(
-    r"(?:^|_)(?:eval|evaluate|evaluation|validate|validation)(?:_|$)"
-    r"|(?:^|_)test_(?:agent|policy|actor|model|episodes?)(?:_|$)"
+# Words in names of functions that play to see how good a policy is. Plain `test` would be any test function.
+EVALUATION = frozenset({"eval", "evaluate", "evaluates", "evaluation", "validate", "validation"})
+TESTED = frozenset({"agent", "policy", "actor", "model", "episode", "episodes"})
+# Words of functions around a training loop: `train_and_evaluate`, `run_without_evaluation`.
+AROUND_TRAINING = frozenset(
+    {"train", "training", "trains", "learn", "learning", "fit", "main", "and", "or", "with", "without", "no"}
+    | {"in", "not", "before", "after", "between", "during", "until", "while", "is", "are", "loop"}
 )
 
 
@@ -135,12 +139,22 @@ def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
     return forget
 
 
+@functools.lru_cache(maxsize=4096)
+def evaluates(function: str) -> bool:
+    """Whether a function is named after evaluation: `evaluate_policy`, `_run_eval`, `test_agent`."""
+    words = function.lower().strip("_").split("_")
+    if not AROUND_TRAINING.isdisjoint(words):
+        return False
+    tests = any(word == "test" and after in TESTED for word, after in pairwise(words))
+    return tests or not EVALUATION.isdisjoint(words)
+
+
 def in_evaluation(frame: FrameType | None) -> bool:
     """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
     module = getattr(sys.modules.get("torch"), "nn", None)
     while frame is not None:
         code = frame.f_code
-        if EVALUATES.search(code.co_name):
+        if evaluates(code.co_name):
             has_self = code.co_argcount > 0 and code.co_varnames[0] == "self"
             if not (has_self and module and isinstance(frame.f_locals.get("self"), module.Module)):
                 return True

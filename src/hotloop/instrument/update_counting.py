@@ -67,8 +67,13 @@ def _describe(key: int, optimizer: Any) -> None:
     entry = _described.get(key)
     if entry is None:
         groups = getattr(optimizer, "param_groups", ())
-        parameters = sum(p.numel() for group in groups for p in group.get("params", ()))
-        entry = _described[key] = {"class": type(optimizer).__name__, "parameters": parameters, "steps": 0}
+        tensors = [p for group in groups for p in group.get("params", ())]
+        entry = _described[key] = {
+            "class": type(optimizer).__name__,
+            "parameters": sum(p.numel() for p in tensors),
+            "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
+            "steps": 0,
+        }
         process_facts.note("optimizers", list(_described.values()))
     entry["steps"] += 1
     process_facts.changed_again()

@@ -107,22 +107,12 @@ def three_updates_for_each_step() -> Planted:
     return make_capture(loop, env_steps=1000, updates=3000), "too_many_updates"
 
 
-def observations_moved_one_by_one() -> Planted:
-    """128 small transfers per iteration."""
-    moves = {"transfer": Spec(128 * 300, 25 * US, bytes_moved=512.0, site="train.py:33")}
-    return make_capture({**collect(300), **moves}, env_steps=128 * 300), "transfers_one_by_one"
-
-
-def loss_item_in_every_update() -> Planted:
-    """`.item()` after each update makes the program wait for the device."""
-    learner = {
-        "learner_forward": Spec(2000, 0.2 * MS, device_ns=0.9 * MS),
-        "backward": Spec(2000, 0.3 * MS, device_ns=1.8 * MS),
-        "loss_item": Spec(2000, 2.4 * MS, category="wait", site="train.py:71"),
-    }
-    facts = {**TORCH, "device": "cuda:0"}
-    loop = {**collect(2000), **learner}
-    return make_capture(loop, env_steps=16 * 2000, updates=2000, facts=facts), "synchronising_calls"
+def networks_in_double_precision() -> Planted:
+    """All parameters are float64, and networks take most of the time."""
+    optimizer = {"class": "Adam", "parameters": 130_000, "dtypes": ["float64"], "steps": 900}
+    facts = {**TORCH, "libraries": [{"pid": 4000, "optimizers": [optimizer]}]}
+    loop = {**collect(900), **learn(900)}
+    return make_capture(loop, env_steps=900, updates=900, facts=facts), "float64_networks"
 
 
 # -- policy --------------------------------------------------------------------------------------
@@ -162,39 +152,6 @@ def cheap_envs_in_processes() -> Planted:
     processes = [ProcessSpec([worker], label=f"env-{i}") for i in range(4)]
     capture = make_capture(loop, env_steps=4 * 3000, processes=processes, facts=TORCH, cpu=0.4)
     return capture, "env_workers_cost_more_than_work"
-
-
-def expensive_envs_one_after_another() -> Planted:
-    """An env step takes 2 ms; eight envs are stepped in turn while seven cores idle."""
-    loop = {
-        "policy_forward": Spec(400, 300 * US),
-        "env_step": Spec(400, 16 * MS, site="train.py:42"),
-        **learn(60),
-    }
-    return make_capture(loop, env_steps=8 * 400, updates=60, facts=TORCH), "envs_one_after_another"
-
-
-def loader_processes_for_small_data() -> Planted:
-    """The first batch of every epoch waits 150 ms for loader processes to start."""
-    loop = {
-        "next_batch": Spec(30 * 20, 90 * US, pauses=(30, 150 * MS), site="clone.py:15"),
-        "learner_forward": Spec(600, 0.6 * MS),
-        "backward": Spec(600, 0.9 * MS),
-        "optimizer_step": Spec(600, 0.4 * MS),
-    }
-    return make_capture(loop, updates=600, facts=TORCH), "loader_workers_on_small_data"
-
-
-def loaders_slower_than_loading() -> Planted:
-    """Waiting for loader processes takes longer than all the loading they do."""
-    worker = ThreadSpec({"data_load": Spec(400, 100 * US)}, cpu=0.1)
-    loop = {
-        "data_load": Spec(800, 1.5 * MS, site="clone.py:15"),
-        "forward": Spec(800, 0.6 * MS),
-        "backward": Spec(800, MS),
-    }
-    processes = [ProcessSpec([worker], label=f"loader-{i}") for i in range(2)]
-    return make_capture(loop, updates=800, processes=processes, facts=TORCH), "loader_workers_on_small_data"
 
 
 def eight_threads_in_each_of_eight_processes() -> Planted:
@@ -349,28 +306,15 @@ def collector_pauses_everywhere() -> Planted:
     return make_capture(loop, env_steps=3000, updates=300), "garbage_collection_pauses"
 
 
-def buffer_larger_than_memory() -> Planted:
-    """2 GiB after a fiftieth of the goal, still growing, with 16 GiB in total."""
-    facts = {"config": {"total_timesteps": 50 * 16_000}}
-    push = {"replay_push": Spec(2000, 20 * US, rss_growth_bytes=int(1.9 * GIB), site="buffer.py:8")}
-    loop = {**collect(2000), **push, **learn(100)}
-    capture = make_capture(loop, env_steps=16_000, updates=100, rss=(GIB // 8, 2 * GIB), facts=facts)
-    return capture, "memory_will_not_fit"
-
-
 DEFECTS: tuple[Callable[[], Planted], ...] = (
     replay_push_for_each_env,
     memory_store_for_each_env,
     features_for_each_env,
     batch_of_samples_one_by_one,
     small_ppo_of_stable_baselines3,
-    observations_moved_one_by_one,
-    loss_item_in_every_update,
+    networks_in_double_precision,
     policy_called_env_by_env,
     cheap_envs_in_processes,
-    expensive_envs_one_after_another,
-    loader_processes_for_small_data,
-    loaders_slower_than_loading,
     eight_threads_in_each_of_eight_processes,
     learner_without_experience,
     collectors_at_one_lock,
@@ -387,7 +331,6 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     list_buffer_that_slows_down,
     log_that_is_rewritten,
     collector_pauses_everywhere,
-    buffer_larger_than_memory,
 )
 
 # Runs in which another amount of work would be faster: an option, since it changes training.

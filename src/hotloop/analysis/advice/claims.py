@@ -77,6 +77,8 @@ def without_double_promises(ranked: Sequence[Recommendation], table: TimeTable) 
             theirs = masks[most]
             assert theirs is not None
             if shared[most] >= SAME * max(share, table.share_of(theirs)):
+                if _names_the_line(one) and not _names_the_line(kept[most]):
+                    kept[most], masks[most] = one, mask
                 continue
             if shared[most] >= PART * share:
                 said = f"This time is part of advice {most + 1}: the two gains do not add up."
@@ -84,6 +86,11 @@ def without_double_promises(ranked: Sequence[Recommendation], table: TimeTable) 
         kept.append(one)
         masks.append(mask)
     return kept
+
+
+def _names_the_line(one: Recommendation) -> bool:
+    """Advice about sampled lines of the user's code, with its remedy; a region's advice knows less."""
+    return bool(one.claim and one.claim.sampled and one.site) and one.name != "hottest_code"
 
 
 def is_fix(one: Recommendation) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,9 +14,10 @@ import numpy as np
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation, Safety
-from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LOOPS, LineSamples, Spot, line_of, spots
+from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LOOPS, LineSamples, Spot, line_of, spots, waits
 from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import FunctionSource, SampledPath
 
@@ -32,6 +33,8 @@ LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom ke
 MOST = 4  # pieces of advice about idioms
 LEAST_EVALUATION = 0.10  # share of training
 LEARNING = ("backward", "optimizer_step", "zero_grad")
+NEARLY_ALL = 0.85  # share of training of a statement that runs it
+MOST_POINTERS = 3  # places named without knowing what is wrong with them
 LEAST_HOT = 0.10  # share of a function or statement without a known idiom that is worth naming
 FRAMEWORKS = (
     *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
@@ -44,6 +47,7 @@ TRAINING = (
     *("collect_rollouts", "rollout", "act", "__iter__", "__next__", "__call__", "wrapper", "inner", "get"),
     *("step_wait", "step_async", "get_action", "remote"),
 )
+HELPER = "It ran in another thread or process, while the training thread waited for it."
 TORCH_OPERATORS = ("torch._tensor.", "torch.functional.", "torch._ops.")  # Python around single operations
 
 
@@ -64,6 +68,7 @@ class _Found:
             number
             for number in found - self.without
             if _belongs(self.lines.paths[number], self.match.library_calls)
+            and (self.match.waits or not waits(self.lines.paths[number]))
         )
 
     @property
@@ -113,14 +118,51 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
 
 def _by_expected_gain(lines: LineSamples) -> list[_Found]:
     """Places of the same idiom in the same function belong together; largest saving first."""
-    groups: dict[tuple[str, str, str], list[tuple[Match, Spot]]] = {}
+    groups: _Groups = {}
     for spot in spots(lines, LEAST_SHARE / 3):
-        found = match(spot)
+        found = repeated_work(spot) or match(spot)
         if found is not None:
             groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
+    groups = _with_waits_for_locks(groups)
     result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
     result = [_without_more_specific(one, result) if one.is_loop else one for one in result]
     return sorted(result, key=lambda f: -f.expected)
+
+
+_Groups = dict[tuple[str, str, str], list[tuple[Match, Spot]]]
+
+
+def _with_waits_for_locks(groups: _Groups) -> _Groups:
+    """Waiting for a lock belongs to the slow code that is run while it is held, where that is known."""
+    result: _Groups = {}
+    for key, places in groups.items():
+        name, file, function = key
+        for found, spot in places:
+            inside = (
+                [
+                    other
+                    for other, theirs in groups.items()
+                    if other[1:] == (file, function)
+                    and other[0] != name
+                    and any(one.line in _body_of(spot) for _, one in theirs)
+                ]
+                if name == "waiting_for_a_lock"
+                else []
+            )
+            if inside:
+                result.setdefault(inside[0], []).append((replace(groups[inside[0]][0][0], waits=True), spot))
+            else:
+                result.setdefault(key, []).append((found, spot))
+    # The slow code comes first: it names the idiom and the line.
+    return {key: sorted(places, key=lambda place: place[1].asleep >= 0.6) for key, places in result.items()}
+
+
+def _body_of(spot: Spot) -> range:
+    """Lines of the `with` statement that begins where the spot is."""
+    for node in ast.walk(spot.scope):
+        if isinstance(node, ast.With) and node.lineno == spot.line:
+            return range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+    return range(0)
 
 
 def _without_more_specific(loop: _Found, others: list[_Found]) -> _Found:
@@ -141,6 +183,8 @@ def _idiom_advice(
     if first.text:
         evidence.append(f"{short(first.site)}: {first.text}")
     evidence.append(found.match.why)
+    if lines.helped(paths) > 0.5:
+        evidence.append(HELPER)
     held_up = lines.held_up_by(found.match.library_calls)
     waited = float((held_up * lines.weight_ns)[~lines.among(paths)].sum()) / lines.total_ns
     if waited >= LEAST_WAITED:
@@ -215,6 +259,10 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
     for place in _outermost_functions(lines):
         if not LEAST_EVALUATION <= place.share <= 0.95 or not _plays_only(lines, place.paths):
             continue
+        rest = set(range(len(lines.paths))) - place.paths
+        steps = any(_steps_envs(region) for region in lines.region_paths_of(rest))
+        if not steps and not any(lines.paths[n].called.endswith(".backward") for n in rest):
+            return []  # evolution strategies train by what others call evaluating
         caller = place.caller
         evidence = [
             f"`{place.name}` took {percent(place.share)} of training{_per_unit(run, place.share)}. It steps "
@@ -317,9 +365,13 @@ def _plays_only(lines: LineSamples, paths: Iterable[int]) -> bool:
     """Whether envs are stepped there and nothing is learnt."""
     plays = learns = 0.0
     for region, share in lines.region_paths_of(paths).items():
-        plays += share * any(name == "env_step" or name.endswith((".step", "step_wait")) for name in region)
+        plays += share * _steps_envs(region)
         learns += share * any(name in LEARNING for name in region)
     return plays > 0.02 and learns < 0.01
+
+
+def _steps_envs(region: tuple[str, ...]) -> bool:
+    return any(name == "env_step" or name.endswith((".step", "step_wait")) for name in region)
 
 
 def sleeping_event_loop(run: RunView) -> list[Recommendation]:
@@ -350,6 +402,69 @@ def sleeping_event_loop(run: RunView) -> list[Recommendation]:
         Change("await the event, not asyncio.sleep", "minutes", "safe"),
     )
     return [replace(made, site=site, claim=Claim(sampled=tuple(idle)))]
+
+
+def awaits_one_by_one(run: RunView) -> list[Recommendation]:
+    """An asyncio program that waits for the answers of several others one after the other."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    idle = lines.paths_where(lambda path: "asyncio" in path.called and path.innermost.endswith(".select"))
+    share = lines.share_of(idle)
+    places = [place for source in lines.sources for place in _awaits_in_loops(source)]
+    if share < LEAST_SAVED or not places or any(_sleeps_in_loops(source) for source in lines.sources):
+        return []
+    site, text = places[0]
+    made = advise(
+        run,
+        "awaits_one_by_one",
+        None,
+        f"Await all requests together, not one after the other ({short(site)})",
+        [
+            f"The event loop had nothing to run {percent(share)} of training{_per_unit(run, share)}.",
+            f"{short(site)}: {text}",
+            "The loop awaits each request before it starts the next one, so their delays add up.",
+            "Assumption: waiting for all at once saves 85 % of that time (between 40 % and 97 %).",
+        ],
+        "Start all requests and await them together: `await asyncio.gather(*(client.step(a) for ...))`, or a "
+        "TaskGroup. The results come in the same order.",
+        lines.gain(idle, (0.4, 0.85, 0.97)),
+        Change("asyncio.gather over the requests", "minutes", "safe"),
+    )
+    return [replace(made, site=site, claim=Claim(sampled=tuple(idle)))]
+
+
+def _awaits_in_loops(source: FunctionSource) -> list[tuple[str, str]]:
+    """Sites and texts of `await request(item)` in a loop over items that does not need the answer before."""
+    try:
+        tree = ast.parse(textwrap.dedent(source.text))
+    except SyntaxError:
+        return []
+    rows = source.text.splitlines()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and not _is_count(node):
+            targets = {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+            body: list[ast.AST] = list(node.body)
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp):
+            targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+            body = [node.value if isinstance(node, ast.DictComp) else node.elt]
+        else:
+            continue
+        for inner in (n for part in body for n in ast.walk(part) if isinstance(n, ast.Await)):
+            used = {n.id for n in ast.walk(inner.value) if isinstance(n, ast.Name)}
+            if (
+                isinstance(inner.value, ast.Call)
+                and used & targets
+                and "sleep" not in dotted(inner.value.func)
+            ):
+                found.add(inner.lineno)
+    return [(f"{source.file}:{source.first_line + row - 1}", rows[row - 1].strip()) for row in sorted(found)]
+
+
+def _is_count(loop: ast.For) -> bool:
+    """`for step in range(n)`: a loop over time."""
+    return isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range"
 
 
 def _sleeps_in_loops(source: FunctionSource) -> list[tuple[str, str]]:
@@ -413,17 +528,118 @@ class _Part:
     remedy: str
     saved: tuple[float, float, float]
     safety: Safety = "safe"
+    takes: tuple[str, ...] = ()  # ends of the user's functions that the part calls and that go away with it
+    takes_users: bool = False  # also counts where the user's code calls it directly
+    only_if: Callable[[LineSamples], bool] = lambda _: True  # further evidence
+
+
+def _returns_much_info(source: FunctionSource) -> bool:
+    """Whether a class with a `step` makes dicts with three entries or more, as large infos are."""
+    try:
+        tree = ast.parse(textwrap.dedent(source.text))
+    except SyntaxError:
+        return False
+    classes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    envs = [c for c in classes if any(isinstance(n, ast.FunctionDef) and n.name == "step" for n in c.body)]
+    return any(isinstance(n, ast.Dict) and len(n.keys) >= 3 for env in envs for n in ast.walk(env))
 
 
 PARTS = (
     _Part(
-        ("tianshou.data.batch",),
+        ("torch.utils.data._utils.collate", "torch.utils.data._utils.fetch", "torch.utils.data.dataset."),
+        "collating",
+        "Yield whole batches, do not collate single samples",
+        "The DataLoader fetches samples one at a time and collates them into a batch in Python.",
+        "Let the dataset index its arrays once for a whole batch and yield ready batches: "
+        "DataLoader(dataset, batch_size=None), or no loader at all for data that fits into memory.",
+        (0.6, 0.9, 0.98),
+        takes=("__getitem__", "__iter__"),
+    ),
+    _Part(
+        ("torch._tensor_str", "numpy.core.arrayprint", "numpy._core.arrayprint"),
+        "formatting_tensors",
+        "Do not format tensors as text in the loop",
+        "Formatting a tensor or array takes hundreds of microseconds, whether or not the text is shown.",
+        "Format plain numbers, and only when the line is printed.",
+        (0.85, 0.98, 1.0),
+    ),
+    _Part(
+        ("traceback.", "linecache.", "torch.autograd.anomaly_mode"),
+        "anomaly_detection",
+        "Turn off anomaly detection",
+        "Stack traces are recorded during training, as torch.autograd.set_detect_anomaly(True) does for "
+        "every operation (detect_anomaly=True in Lightning); it also checks each gradient for NaN.",
+        "Remove torch.autograd.set_detect_anomaly(True) or detect_anomaly; switch it on only to find a NaN.",
+        (0.85, 0.98, 1.0),
+    ),
+    _Part(
+        ("multiprocessing.managers.",),
+        "manager_proxies",
+        "Take data out of multiprocessing.Manager",
+        "Each access to a Manager's dict, list or value is a message to another process and back.",
+        "Use plain shared memory (multiprocessing.Array, tensors with share_memory_), a Pipe, or "
+        "fetch the whole object once and work on the copy.",
+        (0.6, 0.9, 0.99),
+        takes_users=True,
+    ),
+    _Part(
+        (
+            *(
+                "multiprocessing.popen_fork",
+                "multiprocessing.popen_spawn",
+                "multiprocessing.popen_forkserver",
+            ),
+            *(
+                "multiprocessing.process",
+                "multiprocessing.context",
+                "multiprocessing.forkserver",
+                "subprocess.",
+            ),
+        ),
+        "starting_processes",
+        "Start worker processes once, not again and again",
+        "Processes are started (and waited for at their end) during training, as a DataLoader with workers "
+        "does for every pass over its data.",
+        "DataLoader: num_workers=0 for data that fits into memory, or persistent_workers=True. Pools and env "
+        "workers: create them before the loop.",
+        (0.7, 0.95, 1.0),
+        takes_users=True,
+    ),
+    _Part(
+        ("tqdm.", "rich.", "lightning.pytorch.callbacks.progress", "pytorch_lightning.callbacks.progress"),
+        "progress_bar",
+        "Update the progress bar less often",
+        "A progress bar is drawn during training.",
+        "Raise its interval (mininterval, refresh_rate), or turn it off.",
+        (0.85, 0.98, 1.0),
+        takes_users=True,
+    ),
+    _Part(
+        ("h5py.", "gzip.", "zipfile.", "bz2.", "lzma.", "PIL.", "imageio."),
+        "library_files",
+        "Write or read files less often",
+        "A library writes, reads or compresses files during training.",
+        "Save rarely, without compression, or in another process; keep what was read.",
+        (0.75, 0.95, 1.0),
+    ),
+    _Part(
+        ("pydantic.", "jsonschema.", "beartype.", "typeguard.", "jaxtyping.", "dacite."),
+        "validation",
+        "Validate data at the border, not at every step",
+        "A library checks types or schemas of data during training.",
+        "Use plain dataclasses, tuples or arrays inside the loop, or turn the checks off.",
+        (0.7, 0.93, 1.0),
+        takes_users=True,
+    ),
+    _Part(
+        ("tianshou.data.",),
         "large_infos",
         "Return small, flat infos",
         "tianshou turns each info dict into a Batch, stores it in the replay buffer and copies it into every "
         "batch, entry by entry.",
         "Let the env return only the entries of `info` that are used; drop nested dicts and arrays.",
-        (0.2, 0.7, 0.95),
+        (0.3, 0.8, 0.97),
+        only_if=lambda lines: any(_returns_much_info(source) for source in lines.sources),
     ),
     _Part(
         ("gymnasium.utils.passive_env_checker", "gymnasium.wrappers.common.PassiveEnvChecker"),
@@ -480,14 +696,23 @@ def library_parts(run: RunView) -> list[Recommendation]:
         paths = {
             number
             for number, path in enumerate(lines.paths)
-            if path.innermost.startswith(part.modules) and number not in known and not _in_user_code(path)
+            if path.innermost.startswith(part.modules)
+            and number not in known
+            and (part.takes_users or not _in_user_code(path))
         }
+        if part.takes and lines.share_of(paths) * part.saved[1] >= LEAST_SAVED / 3:
+            paths |= {
+                number
+                for number, path in enumerate(lines.paths)
+                if number not in known and path.line and path.line.function.endswith(part.takes)
+            }
         share = lines.share_of(paths)
-        if share * part.saved[1] < LEAST_SAVED:
+        if share * part.saved[1] < LEAST_SAVED or not part.only_if(lines):
             continue
-        hottest = lines.paths[max(paths, key=lambda number: lines.weight_of([number]))]
+        inner = [number for number in paths if lines.paths[number].innermost.startswith(part.modules)]
+        hottest = lines.paths[max(inner, key=lambda number: lines.weight_of([number]))]
         site = hottest.line.site if hottest.line else ""
-        inside = part.modules[0].rstrip(".")
+        inside = next(name for name in part.modules if hottest.innermost.startswith(name)).rstrip(".")
         made = advise(
             run,
             part.name,
@@ -509,21 +734,31 @@ def library_parts(run: RunView) -> list[Recommendation]:
 
 
 def hottest_code(run: RunView) -> list[Recommendation]:
-    """The user's function or statement without a known idiom that takes most of training.
+    """The user's functions and statements without a known idiom that take most of training.
 
-    Calls into frameworks count only if they are not what training is about: networks, optimizers, envs.
+    First come those that are not what training is about (networks, optimizers, envs of a library); the
+    statement that calls those is named only if there is nothing else.
     """
     lines = run.lines
     if lines is None or lines.biased:
         return []
     known = {number for found in _by_expected_gain(lines) for number in found.paths}
+    known |= {number for one in run.given if one.claim is not None for number in one.claim.sampled}
     own = {number for number in lines.paths_where(_in_user_code) if number not in known}
     places = [*_functions(lines, own), *_statements(lines, own), *_library_statements(lines, known)]
-    places = [place for place in places if place.share >= LEAST_HOT]
-    if not places:
-        return []
+    chosen: list[_Place] = []
     # A statement is the better answer when it accounts for most of its function.
-    best = max(places, key=lambda place: place.share * (1.3 if place.text else 1.0))
+    for place in sorted(places, key=lambda place: -place.share * (1.3 if place.text else 1.0)):
+        new = place.paths - {number for other in chosen for number in other.paths}
+        if place.share >= LEAST_HOT and lines.share_of(new) > place.share / 2:
+            chosen.append(place)
+    if not chosen:
+        rest = [place for place in _training_statements(lines, known) if place.share >= LEAST_HOT]
+        chosen = sorted(rest, key=lambda place: -place.share)[:1]
+    return [_pointer(run, lines, place) for place in chosen[:MOST_POINTERS]]
+
+
+def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
     what = f"`{best.name}`" if best.name != "<module>" else "your script"
     inside = (
         f"inside `{best.called}`"
@@ -535,24 +770,37 @@ def hottest_code(run: RunView) -> list[Recommendation]:
         f"{short(best.site)} ({what}) took {percent(best.share)} of training {inside}"
         f"{_per_unit(run, best.share)}.",
         *([f"{short(best.site)}: {best.text}"] if best.text else []),
+        *([HELPER] if lines.helped(best.paths) > 0.5 else []),
         "The gain is for making it twice as fast (at least a quarter faster, at most gone); without it, "
         f"training would run {gone.value:.2f}x as fast.",
     ]
+    advice = (
+        "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
+        "elements, or compile it with numba."
+    )
+    if best.essential:
+        advice = (
+            "No known slow idiom was found, and this is what training consists of. Is all of it needed, "
+            "as often, in this size and precision?"
+        )
+    elif best.called:
+        advice = (
+            f"Look at what `{best.called}` is given and how it is set up: hand it less, call it less often, "
+            "or do it on whole arrays."
+        )
     made = advise(
         run,
         "hottest_code",
         None,
         f"Look at {what}: it takes {percent(best.share)} ({short(best.site)})",
         evidence,
-        "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
-        "elements, or compile it with numba."
-        if not best.called
-        else f"Look at what `{best.called}` is given and how it is set up: hand it less, call it less often, "
-        "or do it on whole arrays.",
+        advice,
         lines.gain(best.paths, (0.25, 0.5, 1.0)),
-        Change(f"make {what} cheaper, or call it less often", "hours", "semantic"),
+        Change(
+            f"make {what} cheaper, or call it less often", "days" if best.essential else "hours", "semantic"
+        ),
     )
-    return [replace(made, site=best.site, claim=Claim(sampled=tuple(sorted(best.paths))))]
+    return replace(made, site=best.site, claim=Claim(sampled=tuple(sorted(best.paths))))
 
 
 @dataclass(frozen=True)
@@ -563,6 +811,7 @@ class _Place:
     paths: frozenset[int]
     share: float
     called: str = ""  # the library function that takes the time; "": the code itself
+    essential: bool = False  # acting, stepping or learning
 
 
 def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
@@ -584,7 +833,7 @@ def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
 def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
     places = []
     for spot in spots(lines, LEAST_HOT):
-        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)):
+        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)) or _is_everything(lines, spot):
             continue  # a loop is as large as its function, or as the script
         paths = frozenset(spot.paths) & own
         share = lines.share_of(paths)
@@ -592,17 +841,36 @@ def _statements(lines: LineSamples, own: set[int]) -> list[_Place]:
     return places
 
 
+def _is_everything(lines: LineSamples, spot: Spot) -> bool:
+    """`trainer.fit(model)`, `asyncio.run(main())`: a statement that stands for all of training."""
+    return lines.share_of({*spot.paths, *spot.below}) > NEARLY_ALL
+
+
 def _library_statements(lines: LineSamples, known: set[int]) -> list[_Place]:
     """Statements that spend their time in a framework, on other things than acting, stepping and learning."""
     places = []
     for spot in spots(lines, LEAST_HOT):
-        if isinstance(spot.node, LOOPS):
+        if isinstance(spot.node, LOOPS) or _is_everything(lines, spot):
             continue
         paths = frozenset(n for n in spot.paths if n not in known and not _is_training(lines.paths[n]))
         share = lines.share_of(paths)
         called = lines.paths[max(paths, key=lambda n: lines.weight_of([n]))].called if paths else ""
         if called.partition(".")[0] in FRAMEWORKS:
             places.append(_Place(spot.function, spot.site, spot.text, paths, share, called))
+    return places
+
+
+def _training_statements(lines: LineSamples, known: set[int]) -> list[_Place]:
+    """Statements with all that they call, but not those that stand for nearly everything."""
+    places = []
+    for spot in spots(lines, LEAST_HOT):
+        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)):
+            continue
+        paths = frozenset({*spot.paths, *spot.below} - known)
+        share = lines.share_of(paths)
+        called = lines.paths[max(paths, key=lambda n: lines.weight_of([n]))].called if paths else ""
+        if LEAST_HOT <= share < LOOP_OF_TRAINING / 2:
+            places.append(_Place(spot.function, spot.site, spot.text, paths, share, called, essential=True))
     return places
 
 

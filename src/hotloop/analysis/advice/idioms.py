@@ -37,6 +37,7 @@ class Match:
     takes: Literal["own", "hooks", "all"] = "hooks"
     # Whether it reads or writes so much memory at each pass that what runs next finds cold caches.
     walks_memory: bool = False
+    waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
 
 
 Idiom = Callable[[Spot], Match | None]
@@ -172,8 +173,8 @@ def weights_copied(spot: Spot) -> Match | None:
         "weights_copied",
         "Copy weights less often, or in place",
         "state_dict and load_state_dict build dictionaries and copy every tensor through Python.",
-        "Copy parameters in place with torch._foreach_copy_ (or lerp for soft updates), and only when they "
-        "are used next.",
+        "Load weights only when they have changed (keep a version number, or once for each rollout), and "
+        "copy them in place with torch._foreach_copy_ (lerp for soft updates).",
         (0.5, 0.85, 0.97),
         library_calls=("state_dict",),
     )
@@ -197,6 +198,10 @@ def growing_array(spot: Spot) -> Match | None:
         "numpy.vstack",
         "numpy.hstack",
         "numpy.r_",
+        "numpy.delete",
+        "numpy.insert",
+        "numpy.roll",
+        "torch.roll",
         "torch.cat",
         "torch.concat",
         "torch.vstack",
@@ -281,7 +286,10 @@ def linear_scan(spot: Spot) -> Match | None:
         return None
     for inner in ast.walk(spot.node):
         if isinstance(inner, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in inner.ops):
-            what = dotted(inner.comparators[0])
+            searched = inner.comparators[0]
+            if _made_to_search(searched):
+                return _searches_a_copy(searched)
+            what = dotted(searched)
             if not spot.names.is_scanned(what):
                 continue
             return Match(
@@ -302,6 +310,56 @@ def linear_scan(spot: Spot) -> Match | None:
                 "Keep a dict from value to position.",
                 (0.85, 0.98, 1.0),
                 walks_memory=True,
+            )
+    return None
+
+
+def _made_to_search(node: ast.AST) -> bool:
+    """A list that is made to be searched once: `[key(x) for x in seen]`, `seen[:t]`, `list(seen)`."""
+    if isinstance(node, ast.Call):
+        name = dotted(node.func)
+        return name in ("list", "tuple", "sorted") or name.endswith((".tolist", ".values", ".copy"))
+    return isinstance(node, ast.ListComp | ast.GeneratorExp) or (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    )
+
+
+def _searches_a_copy(node: ast.AST) -> Match:
+    return Match(
+        "linear_scan",
+        "Look up membership in a set, not in a list made for each test",
+        "Every test builds a list and then compares element by element, so its cost grows with the length: "
+        "quadratic over an episode.",
+        "Keep a set (or a dict from key to the first position) and ask that; build it once, in one pass.",
+        (0.85, 0.98, 1.0),
+        takes="all",
+    )
+
+
+@idiom
+def python_builtin_over_an_array(spot: Spot) -> Match | None:
+    """`max(self.priorities)` of an array: Python's builtin takes it apart element by element."""
+    if _is_loop(spot):
+        return None
+    for name, call in spot.calls():
+        if name not in ("max", "min", "sum", "any", "all", "sorted", "list", "map") or not call.args:
+            continue
+        given = call.args[-1] if name == "map" else call.args[0]
+        owner = given.value if isinstance(given, ast.Subscript) else given
+        kinds = spot.names.of(dotted(owner))
+        if len(call.args) > 1 and name != "map":
+            continue
+        if kinds & {"array", "tensor"} and not kinds - {"array", "tensor"}:
+            return Match(
+                "python_builtin_over_an_array",
+                f"Use {dotted(owner)}.{name if name in ('max', 'min', 'sum', 'any', 'all') else 'tolist'}() "
+                f"instead of Python's {name}()",
+                f"Python's {name}() makes an object of every element of the array.",
+                "Use the array's own method, which is a hundred times as fast, or keep the value up to date "
+                "as elements change.",
+                (0.85, 0.98, 1.0),
+                walks_memory=True,
+                safety="rounding" if name == "sum" else "safe",
             )
     return None
 
@@ -529,6 +587,16 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             walks_memory=True,
             effort="hours",
         )
+    if any(_takes_a_few(inner) for inner in ast.walk(spot.node)):
+        return Match(
+            "permuting_to_draw_a_few",
+            "Draw the indices you need instead of permuting all",
+            "The whole range is permuted and only its first few entries are used.",
+            "Use rng.integers(0, n, size=k) (torch.randint); for an epoch, permute once and walk through it.",
+            (0.7, 0.95, 0.99),
+            walks_memory=True,
+            safety="semantic",
+        )
     call = _calls(spot, "numpy.random.choice", ".choice")
     if call is None or dotted(call.func) == "random.choice":  # of a list: one index
         return None
@@ -553,6 +621,14 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         walks_memory=True,
         safety="semantic",
     )
+
+
+def _takes_a_few(node: ast.AST) -> bool:
+    """`rng.permutation(n)[:k]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
+        return False
+    name = dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
+    return node.slice.lower is None and name.endswith((".permutation", ".randperm"))
 
 
 def _indexed_in_loops(spot: Spot) -> Iterator[ast.Subscript]:
@@ -602,6 +678,35 @@ def network_in_a_loop(spot: Spot) -> Match | None:
         safety="rounding",
         takes="all",
         library_calls=("torch.nn", "distributions"),
+    )
+
+
+RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
+
+
+@idiom
+def recurrent_step_by_step(spot: Spot) -> Match | None:
+    """A recurrent network called for one time step after the other on a sequence that is already there."""
+    if not isinstance(spot.node, ast.For) or not spot.calls_networks or _trains(spot):
+        return None
+    if not _carries_over(spot.node) or not (spot.names.made & RECURRENT):
+        return None
+    # Acting needs the step before: only a loop over recorded data can be replaced.
+    words = {name.rpartition(".")[2] for name, _ in spot.calls()}
+    if words & {"sample", "multinomial", "item", "act", "argmax", "step"}:
+        return None
+    return Match(
+        "recurrent_step_by_step",
+        "Run the recurrent network over the whole sequence at once",
+        "The loop calls the LSTM or GRU for one time step at a time, so every step pays for the calls (and "
+        "again in backward); the network takes whole sequences.",
+        "Give nn.LSTM or nn.GRU the sequence [time, batch, features] in one call (instead of a cell). Where "
+        "episodes end inside, split the sequence there, or reset the state by a mask for each stretch.",
+        (0.4, 0.75, 0.93),
+        safety="rounding",
+        effort="hours",
+        takes="all",
+        library_calls=("torch.nn", "torch.autograd", "backward"),
     )
 
 
@@ -812,13 +917,104 @@ def printing(spot: Spot) -> Match | None:
     )
 
 
+SAVED = re.compile(
+    r"(^|[._])(save|dump|write|export|serialize|checkpoint|to_csv|to_parquet|to_hdf|to_pickle)(_|$|\w*$)"
+)
+READ = re.compile(
+    r"(^|[._])(read_csv|read_json|read_parquet|read_pickle|read_text|read_bytes|loadtxt|genfromtxt|load_results)$"
+)
+
+
+@idiom
+def compressing(spot: Spot) -> Match | None:
+    names = (
+        *("zlib.compress", "zlib.decompress", "gzip.compress", "gzip.decompress", "lzma.compress"),
+        *("bz2.compress", "bz2.decompress", "blosc.pack_array", "blosc.compress", "lz4.frame.compress"),
+        *("lzma.decompress", "cv2.imencode", "cv2.imdecode", "numpy.savez_compressed", "gzip.open"),
+    )
+    compressed = any(k.arg == "compression" for _, call in spot.calls() for k in call.keywords)
+    if _is_loop(spot) or not (_calls(spot, *names) or compressed):
+        return None
+    return Match(
+        "compressing",
+        "Do not compress (gzip, zlib, PNG) while training waits",
+        "Compression runs on the training thread, at tens of MB/s.",
+        "Keep data as uint8 or float16 arrays in memory. Write replay buffers and other large files rarely, "
+        "or once at the end, uncompressed, or compress them in another process.",
+        (0.75, 0.97, 1.0),
+        library_calls=("",),
+        takes="all",
+    )
+
+
+@idiom
+def reading_files(spot: Spot) -> Match | None:
+    names = (
+        *(
+            "pandas.read_csv",
+            "pandas.read_parquet",
+            "numpy.load",
+            "numpy.loadtxt",
+            "numpy.genfromtxt",
+            "torch.load",
+        ),
+        *(
+            "pickle.load",
+            "joblib.load",
+            ".read_text",
+            ".read_bytes",
+            "csv.reader",
+            "csv.DictReader",
+            "load_results",
+        ),
+        *(
+            "os.listdir",
+            "glob.glob",
+            ".glob",
+            ".rglob",
+            "os.walk",
+            "os.scandir",
+            "yaml.safe_load",
+            "h5py.File",
+        ),
+    )
+    reads = any(READ.search(name) for name in _called_by_name(spot))
+    if _is_loop(spot) or not (_calls(spot, *names) or reads or _opens_to_read(spot)):
+        return None
+    return Match(
+        "reading_files",
+        "Read the file once and keep what it says",
+        "Files are read and parsed again inside the loop.",
+        "Read them before training (or in the constructor) and keep the arrays; read only what was added, or "
+        "keep the numbers in memory as they come.",
+        (0.8, 0.97, 1.0),
+        library_calls=("load", "read", "pandas", "csv"),
+        takes="all",
+    )
+
+
+def _called_by_name(spot: Spot) -> list[str]:
+    """Library functions that were sampled there and that the source calls by the same name."""
+    written = {name.rpartition(".")[2] for name, _ in spot.calls()}
+    return [name for name in spot.called[:3] if name.rpartition(".")[2] in written]
+
+
+def _opens_to_read(spot: Spot) -> bool:
+    for name, call in spot.calls():
+        if name == "open" or name.endswith("Path().open"):
+            mode = call.args[1] if len(call.args) > 1 else None
+            given = [k.value for k in call.keywords if k.arg == "mode"] or [mode]
+            text = given[0].value if isinstance(given[0], ast.Constant) else "r"
+            return isinstance(text, str) and not set(text) & set("wax+")
+    return False
+
+
 @idiom
 def writing_files(spot: Spot) -> Match | None:
     names = (
         "torch.save",
         "numpy.save",
         "numpy.savez",
-        "numpy.savez_compressed",
         "pickle.dump",
         ".to_csv",
         ".writerow",
@@ -830,17 +1026,23 @@ def writing_files(spot: Spot) -> Match | None:
         ".commit",
         ".execute",
         ".to_parquet",
+        ".save_hdf5",
+        ".save_replay_buffer",
+        ".save_checkpoint",
+        ".write_text",
+        ".write_bytes",
     )
-    if _is_loop(spot) or not (_calls(spot, *names) or _writes_text(spot)):
+    saves = any(SAVED.search(name) for name in _called_by_name(spot))
+    if _is_loop(spot) or not (_calls(spot, *names) or saves or _writes_text(spot)):
         return None
     return Match(
         "writing_files",
         "Write files less often",
-        "Files are opened, serialised or flushed inside the loop.",
+        "Files are opened, serialised or flushed inside the loop, and training waits for it.",
         "Save every few thousand steps, keep the file open, buffer rows in memory, and write only what "
-        "changed.",
+        "changed: the small policy often, a replay buffer rarely or once at the end.",
         (0.8, 0.98, 1.0),
-        library_calls=("serialization", "save"),
+        library_calls=("serialization", "save", "dump", "write", "h5py"),
     )
 
 
@@ -888,6 +1090,64 @@ def _logs(name: str, call: ast.Call) -> bool:
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+@idiom
+def checks_in_the_loop(spot: Spot) -> Match | None:
+    """Assertions and tests for NaN that cost more than what they check."""
+    if _is_loop(spot):
+        return None
+    checks = (
+        "torch.isnan",
+        "torch.isfinite",
+        "torch.isinf",
+        "numpy.isnan",
+        "numpy.isfinite",
+        "numpy.allclose",
+    )
+    more = (
+        "torch.allclose",
+        "check_env",
+        "check_env_specs",
+        ".contains",
+        "numpy.testing.assert_allclose",
+        "numpy.array_equal",
+    )
+    if not isinstance(spot.node, ast.Assert) and not (
+        _calls(spot, *checks, *more) and _only_tests(spot.node)
+    ):
+        return None
+    return Match(
+        "checks_in_the_loop",
+        "Check values rarely, or only while debugging",
+        "The check reads all values at every pass.",
+        "Run it every few hundred passes or behind a debug flag; `python -O` leaves assertions out.",
+        (0.8, 0.97, 1.0),
+        takes="all",
+        library_calls=("isnan", "isfinite", "contains", "allclose", "check"),
+    )
+
+
+def _only_tests(node: ast.AST) -> bool:
+    """The head of an `if`, or a statement that keeps no value."""
+    return isinstance(node, ast.Expr)
+
+
+@idiom
+def formatting_tensors(spot: Spot) -> Match | None:
+    if _is_loop(spot) or not any(
+        "torch._tensor_str" in name or name.endswith("arrayprint.array2string") for name in spot.called[:2]
+    ):
+        return None
+    return Match(
+        "formatting_tensors",
+        "Do not format tensors as text in the loop",
+        "Printing or formatting a tensor or array takes hundreds of microseconds, shown or not.",
+        "Format plain numbers (`.item()`), and only when the line is printed: logger.debug('%s', x) formats "
+        "only if the level is on.",
+        (0.85, 0.98, 1.0),
+        library_calls=("_tensor_str", "arrayprint"),
+    )
 
 
 @idiom
@@ -1080,6 +1340,7 @@ def data_loader(spot: Spot) -> Match | None:
         (0.6, 0.93, 0.98),
         library_calls=("utils.data",),
         safety="semantic",
+        waits=True,
     )
 
 
@@ -1104,6 +1365,31 @@ def threads_and_pools_each_time(spot: Spot) -> Match | None:
         "Workers are started anew each time.",
         "Create the pool before the loop and reuse it.",
         (0.7, 0.95, 1.0),
+        waits=True,
+    )
+
+
+@idiom
+def jobs_one_by_one(spot: Spot) -> Match | None:
+    """`pool.submit(f, x).result()` or `pool.apply(f)` in a loop: the workers take turns."""
+    if _is_loop(spot) or not (spot.loops or list(_comprehensions(spot.node))):
+        return None
+    names = [name for name, _ in spot.calls()]
+    if not any(
+        name.endswith((".submit().result", ".apply_async().get", ".remote().get")) for name in names
+    ) and not any(
+        name.endswith(".apply") and spot.names.of(name.rpartition(".")[0]) & {"Pool", "ThreadPool"}
+        for name in names
+    ):
+        return None
+    return Match(
+        "jobs_one_by_one",
+        "Start all jobs before you wait for the first",
+        "Each job is awaited before the next one is handed over, so one worker works and the others wait.",
+        "Use pool.map, or submit all jobs first and then collect the results.",
+        (0.2, 0.5, 0.9),
+        takes="all",
+        waits=True,
     )
 
 
@@ -1114,6 +1400,8 @@ def threads_and_pools_each_time(spot: Spot) -> Match | None:
 def sleeping(spot: Spot) -> Match | None:
     if not _calls(spot, "time.sleep", "sleep", "asyncio.sleep") or _is_loop(spot):
         return None
+    if not any(isinstance(loop, ast.For | ast.While) for loop in spot.loops):
+        return None  # a device or a service that takes its time
     return Match(
         "sleeping",
         "Wait for the event instead of sleeping",
@@ -1121,6 +1409,7 @@ def sleeping(spot: Spot) -> Match | None:
         "Block on the queue, pipe, condition or future (get(timeout=...), poll, select) that tells when "
         "there is work.",
         (0.8, 0.97, 1.0),
+        waits=True,
     )
 
 
@@ -1141,6 +1430,7 @@ def busy_waiting(spot: Spot) -> Match | None:
         "result().",
         (0.5, 0.9, 1.0),
         takes="all",
+        waits=True,
     )
 
 
@@ -1177,6 +1467,7 @@ def waiting_for_a_lock(spot: Spot) -> Match | None:
         "Do the work outside of the lock and take it only to exchange the result; or give each thread a "
         "queue of its own.",
         (0.4, 0.9, 1.0),
+        waits=True,
     )
 
 
@@ -1202,6 +1493,7 @@ def talking_to_processes(spot: Spot) -> Match | None:
             (0.2, 0.6, 0.95),
             effort="hours",
             library_calls=("ray",),
+            waits=True,
         )
     return Match(
         "talking_to_processes",
@@ -1212,6 +1504,7 @@ def talking_to_processes(spot: Spot) -> Match | None:
         (0.3, 0.8, 0.95),
         effort="hours",
         library_calls=("ray",),
+        waits=True,
     )
 
 
@@ -1222,7 +1515,7 @@ def talking_to_processes(spot: Spot) -> Match | None:
 def double_precision(spot: Spot) -> Match | None:
     if _is_loop(spot) or not (
         _calls(spot, ".double")
-        or any(isinstance(n, ast.Attribute) and n.attr in ("float64", "double") for n in ast.walk(spot.node))
+        or any(dotted(n) in ("torch.float64", "torch.double", "th.float64") for n in ast.walk(spot.node))
     ):
         return None
     return Match(

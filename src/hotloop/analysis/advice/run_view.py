@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import CoreTime, Estimate, Findings, Recommendation
-from hotloop.analysis.hot_lines import LineSamples, line_samples
+from hotloop.analysis.hot_lines import LineSamples, line_samples, with_helpers
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.analysis.utilisation import compute_threads, core_time
 from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
@@ -221,8 +221,12 @@ class RunView:
 
     @cached_property
     def lines(self) -> LineSamples | None:
-        """Sampled lines of the driving thread during training; None if there are too few."""
-        return line_samples(self.process, self.driver)
+        """Sampled lines of the driving thread during training; None if there are too few.
+
+        While it waits for helpers, their lines.
+        """
+        found = line_samples(self.process, self.driver)
+        return with_helpers(found, self.capture.processes, self.process) if found is not None else None
 
     # -- rates -----------------------------------------------------------------------------------
 

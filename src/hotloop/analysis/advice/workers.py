@@ -5,15 +5,12 @@ from __future__ import annotations
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import (
     HIGH,
-    PARALLEL,
     SERIAL,
     Change,
-    about,
     advise,
     library,
-    took,
 )
-from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near, tail
+from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near
 from hotloop.analysis.findings import Recommendation, Tier
 from hotloop.analysis.utilisation import compute_threads, core_time, working_processes
 from hotloop.capture.model import Process
@@ -26,10 +23,10 @@ POOL_WAITS = 0.1  # share of training in which threads of the pool wait for a co
 POOL_WAITS_OF_WANTED = 0.25  # its share of the time they want one, for strong evidence
 POOL_ALWAYS_WAITS = 0.5  # share of training in which they wait that is enough on its own
 FAR_TOO_MANY = 4.0  # threads for each core that are advice where the system does not report waiting
-DATA_LOAD = "data_load"  # the region around torch's DataLoader
 FASTEST = 0.05  # quantile of durations that stands for an undisturbed call
 LEAST_CALLS = 20  # for that quantile
 LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
+SURE_STRETCH = 10.0  # the same where other programs have the cores, too, which alone stretches calls
 WORTH_ADVICE = 1.1  # expected speed-up; a weaker case is a test, no advice
 ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
 
@@ -43,6 +40,8 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     if len(workers) < 2:
         return None
     work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
+    if any(one.name in ("sleeping", "busy_waiting") for one in run.given):
+        return None  # workers that sleep between two looks at their pipe: that is what costs
     rows = _talking_to_workers(run, workers)
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
@@ -80,121 +79,6 @@ def _talking_to_workers(run: RunView, workers: list[Worker]) -> list[RegionRow]:
         return rows
     calls = max((row.calls for w in workers for row in w.rows), default=0)
     return run.outermost(lambda row: row.category == "other" and row.calls > 1 and near(row.calls, calls))[:1]
-
-
-def envs_one_after_another(run: RunView) -> Recommendation | None:
-    """Expensive envs are stepped one after another while cores are idle."""
-    cores = float(run.capture.machine.get("cores_granted") or 1.0)
-    if cores < 3 or not run.env_steps or any(w.busy_ns > 0.1 * run.wall_ns for w in run.workers):
-        return None
-    rows = run.outermost(lambda row: row.category == "environment")
-    drawing_ns = sum(row.own_ns for top in rows for row in run.below(top) if row.category == "rendering")
-    total_ns = sum(row.total_ns for row in rows) - drawing_ns  # drawing has advice of its own
-    each_ns = total_ns / run.env_steps
-    if not rows or total_ns < 0.5 * run.wall_ns or each_ns < 3 * HANDOVER_NS:
-        return None
-    workers = int(min(cores - 1, 8))
-    evidence = [
-        f"Envs took {percent(total_ns / run.wall_ns)} of the wall time, {duration(each_ns)} per env step, "
-        "one after another in your training thread.",
-        f"You have {cores:g} cores, and nothing else is busy.",
-        f"Assumption: {workers} workers save between 50 % and {about(1 - 1 / workers)} of it; handing over a "
-        f"step costs about {duration(HANDOVER_NS)}.",
-    ]
-    return advise(
-        run,
-        "envs_one_after_another",
-        rows[0],
-        f"Step envs in {workers} worker processes",
-        evidence,
-        f"Use {PARALLEL.get(library(run), 'a vector env with worker processes')}.",
-        run.gain(rows, (0.5, 1 - 1 / workers)),
-        Change(f"{workers} env workers", effort="minutes", safety="semantic", provable_by="flag"),
-        claimed=rows,
-    )
-
-
-def loader_workers_on_small_data(run: RunView) -> Recommendation | None:
-    """Starting or asking loader processes costs more than small data is worth."""
-
-    def wanted(row: RegionRow) -> bool:
-        # When learning from data only, what runs once per update and is not the learner loads data.
-        feeds = not run.env_steps and near(row.calls, run.updates)
-        loads = row.category in ("other", "wait", "ipc") and feeds
-        return (row.category == "data" or loads) and not row.is_gap and row.calls >= 8
-
-    for row in run.outermost(wanted):
-        if row.share < 0.1:
-            continue
-        count, slow_ns = _slow_calls(row)
-        slow = min(slow_ns / row.total_ns, 0.98)
-        noise = _slow_elsewhere(run, row)
-        starts_up = 5 <= count <= 0.2 * row.calls and slow > max(0.35, 1.5 * noise)
-        helpers = [w for w in run.workers if w.work_ns("data") > 0]
-        work_ns = sum(w.work_ns("data") for w in helpers)
-        hands_over = bool(helpers) and work_ns < 0.7 * row.total_ns
-        if not starts_up and not hands_over:
-            continue
-        evidence = [took(row)]
-        if starts_up:
-            saved = 0.6 * (slow - noise), slow
-            evidence.append(
-                f"{count} of {row.calls:,} calls take {percent(slow)} of it, {duration(slow_ns / count)} "
-                f"each; the others take {duration(row.usual_ns)}. That is typical of workers that are "
-                "restarted every epoch."
-            )
-            if noise > 0.05:
-                evidence.append(
-                    f"Slow calls also take {percent(noise)} of the other regions; that much may be due to a "
-                    "busy machine and would stay."
-                )
-        else:
-            saved = 0.6 * (1 - work_ns / row.total_ns), 1 - work_ns / row.total_ns
-            evidence.append(
-                f"{len(helpers)} workers spent {duration(work_ns)} on loading, less than the "
-                f"{duration(row.total_ns)} spent waiting for them."
-            )
-        evidence.append("Assumption: between 60 % and 100 % of that is saved.")
-        return advise(
-            run,
-            "loader_workers_on_small_data",
-            row,
-            f"Load small data without worker processes (`{row.name}`)",
-            evidence,
-            "Use DataLoader(num_workers=0), or index a tensor that holds all the data. If you need workers, "
-            "persistent_workers=True starts them only once, but shuffles in another order. Without workers "
-            "the order stays the same; random augmentations draw other numbers in another process."
-            if row.name == DATA_LOAD
-            else "Load in the training process, or keep all the data in one array and index it. If you need "
-            "workers, start them once and not for every epoch.",
-            run.gain([row], saved),
-            Change(
-                "num_workers=0" if row.name == DATA_LOAD else "no worker processes for loading",
-                effort="minutes",
-                safety="safe",
-                provable_by="flag",
-                flags=("num-workers", "workers", "loader-workers", "n-workers"),
-                times=0.0,
-            ),
-        )
-    return None
-
-
-def _slow_calls(row: RegionRow) -> tuple[int, float]:
-    """Number and time of calls far longer than the median."""
-    return tail(row.node, max(8 * row.usual_ns, 5e6))
-
-
-def _slow_elsewhere(run: RunView, row: RegionRow) -> float:
-    """Share of slow calls in the time of the driving thread's other regions: the effect of a busy machine.
-
-    Starting workers makes one region slow; a core lost to other programs makes all of them slow.
-    """
-    leaves = [r for r in run.rows if r.end == r.number + 1 and r.category != "wait"]
-    others = [r for r in leaves if not row.number <= r.number < row.end]
-    total_ns = sum(r.total_ns for r in others)
-    slow_ns = sum(min(_slow_calls(r)[1], r.total_ns) for r in others)
-    return slow_ns / total_ns if total_ns else 0.0
 
 
 def thread_oversubscription(run: RunView) -> Recommendation | None:
@@ -271,7 +155,10 @@ def try_one_thread(run: RunView) -> Recommendation | None:
             "time they wanted one"
         )
         why = "Your training thread waits for the slowest thread of every operation."
-        tier: Tier = "high" if expected >= HIGH else "medium"
+        # Where the training thread lacks a core as often as the pool, other programs have the cores.
+        alone = run.core_time is None or run.core_time.run_queue < pool[1] / sum(pool) / 2
+        sure = expected >= HIGH and (alone or _stretch(run) >= SURE_STRETCH)
+        tier: Tier = "high" if sure else "medium"
     else:
         title = f"one compute thread instead of {threads} may be faster; this decides within a minute"
         why = "For small networks, sharing each operation between threads often costs more than it gains."

@@ -1,0 +1,294 @@
+"""Families of slow code: each fires on two pieces of source and leaves three alone that look alike."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from hotloop.analysis.advice import idioms
+from hotloop.analysis.advice import repeated_work as repetition
+from hotloop.analysis.advice.idioms import match
+from hotloop.analysis.advice.repeated_work import repeated_work
+from hotloop.analysis.source_names import dotted
+from tests.unit.test_idioms import MATCHES, spot
+
+FIRES = {
+    "read_after_the_loop": [
+        """
+        def update(agent, batch):
+            for start in range(0, size, 64):
+                loss = loss_of(agent, batch[start])
+                loss.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    kl = (old - agent.log_prob(batch)).mean().item()  # hot
+            return kl
+        """,
+        """
+        def fit(data):
+            for epoch in range(9):
+                for rows in data:
+                    optimizer.step()
+                    q = net(data.all_observations)  # hot networks
+                    spread = q.std().item()
+                if spread > limit:
+                    break
+        """,
+    ],
+    "same_every_time": [
+        """
+        class Room(gym.Env):
+            def __init__(self):
+                self.walls = np.eye(40)
+                self.dt = 0.1
+            def step(self, action):
+                inverse = np.linalg.inv(np.eye(40) + self.dt * self.walls)  # hot
+                self.heat = inverse @ self.heat
+        """,
+        """
+        def population(mean, cov):
+            for _ in range(50):
+                theta = rng.multivariate_normal(mean, cov)  # hot
+                scores.append(play(theta))
+        """,
+        """
+        def plan(model, weights):
+            for t in range(horizon):
+                basis = np.linalg.svd(weights)  # hot
+                x = model(basis, t)
+        """,
+    ],
+    "only_logged": [
+        """
+        def learn(batch):
+            for i in range(n):
+                loss = criterion(net(batch))
+                loss.backward()
+                optimizer.step()
+                with torch.no_grad():
+                    entropy = net.spectrum(everything).mean().item()  # hot
+                writer.add_scalar("entropy", entropy, i)
+        """,
+        """
+        def learn(batch):
+            norms = []
+            for i in range(n):
+                batch = next(data)
+                loss.backward()
+                rank = torch.linalg.matrix_rank(batch)  # hot
+                norms.append(rank)
+                optimizer.step()
+            print(norms)
+        """,
+    ],
+    "linear_scan": [
+        """
+        def improve(episode):
+            for t in range(len(episode)):
+                if (s, a) not in [(x, y) for x, y, _ in episode[:t]]:  # hot
+                    visits += 1
+        """,
+        """
+        for i in x:
+            if key in list(table.keys()):  # hot
+                n += 1
+        """,
+        """
+        for i in x:
+            new = state not in episode[:t]  # hot
+        """,
+    ],
+    "python_builtin_over_an_array": [
+        """
+        class Replay:
+            def __init__(self):
+                self.priorities = np.zeros(10000)
+            def add(self, item):
+                self.priorities[i] = max(self.priorities)  # hot
+        """,
+        """
+        weights = torch.ones(9000)
+        for i in x:
+            if sum(weights) > 9:  # hot
+                break
+        """,
+    ],
+    "recurrent_step_by_step": [
+        """
+        net = nn.LSTM(8, 64)
+        for t in range(T):  # hot networks
+            out, state = net(obs[t : t + 1], state)
+            outs.append(out)
+        """,
+        """
+        cell = nn.GRUCell(8, 64)
+        for o in observations:  # hot networks
+            h = cell(o, h)
+            hidden.append(h)
+        """,
+    ],
+    "compressing": [
+        "for i in x:\n    frames.append(zlib.compress(obs.tobytes()))  # hot",
+        "for i in x:\n    buffer.save_hdf5(path, compression='gzip')  # hot",
+    ],
+    "reading_files": [
+        "def reset(self):\n    prices = pd.read_csv('prices.csv')  # hot",
+        "for i in x:\n    opponent.load(torch.load('best.pt'))  # hot",
+        "def reset(self):\n    with open('map.txt') as file:  # hot\n        return file.read()",
+    ],
+    "writing_files": [
+        "for i in x:\n    buffer.save_hdf5(path)  # hot",
+        "for i in x:\n    with open('log.csv', 'a') as file:  # hot\n        file.write(row)",
+    ],
+    "permuting_to_draw_a_few": [
+        "for i in x:\n    j = rng.permutation(size)[:64]  # hot",
+        "for i in x:\n    batch = data[torch.randperm(len(data))[:256]]  # hot",
+    ],
+    "growing_array": [
+        "for i in x:\n    window = np.roll(window, -1)  # hot",
+        "for i in x:\n    queue = np.delete(queue, 0, axis=0)  # hot",
+    ],
+    "checks_in_the_loop": [
+        "for i in x:\n    assert np.isfinite(obs).all()  # hot",
+        "for i in x:\n    if torch.isnan(flat).any():  # hot\n        raise ValueError",
+    ],
+    "formatting_tensors": [
+        "for i in x:\n    history.append(describe(weights))  # hot printed",
+        "for i in x:\n    note(weights)  # hot printed",
+    ],
+    "jobs_one_by_one": [
+        "for i in x:\n    scores.append(pool.submit(play, i).result())  # hot",
+        "pool = Pool(4)\nfor i in x:\n    y = pool.apply(play, (i,))  # hot",
+    ],
+    "sleeping": [
+        "while not conn.poll():\n    time.sleep(0.002)  # hot",
+        "while True:\n    if inbox.empty():\n        time.sleep(0.01)  # hot\n        continue",
+    ],
+}
+
+SILENT = {
+    "read_after_the_loop": [
+        # the value of each pass is read in the loop
+        "for i in x:\n    kl = (old - net(batch)).mean()  # hot\n    if kl > limit:\n        break",
+        # carried from pass to pass
+        "for i in x:\n    h = torch.tanh(w @ h)  # hot",
+        # has an effect
+        "for i in x:\n    obs = env.step(action)  # hot\nprint(obs)",
+        # read in the next pass, before it is assigned again
+        "for i in x:\n    y = net(last)\n    y.backward()\n    last = torch.relu(batch)  # hot",
+        # random numbers: another stream
+        "for i in x:\n    noise = torch.randn(64)  # hot\nuse(noise)",
+    ],
+    "same_every_time": [
+        "def step(self, a):\n    inverse = np.linalg.inv(self.mass)  # hot",  # who sets it is not known
+        "class E:\n    def __init__(self):\n        self.m = np.eye(9)\n    def step(self, a):\n"
+        "        self.m[0, 0] = a\n        y = np.linalg.inv(self.m)  # hot",
+        "for i in x:\n    m = jacobian(i)\n    y = np.linalg.inv(m)  # hot",
+        "for i in x:\n    y = np.exp(i)  # hot",
+        "for i in x:\n    z = rng.multivariate_normal(mean, cov, size=50)  # hot",
+        "for i in x:\n    buffer.add(obs)\n    y = np.mean(buffer)  # hot",
+    ],
+    "only_logged": [
+        # the loss needs it
+        "for i in x:\n    q = torch.relu(net(b))  # hot\n    q.mean().backward()\n    print(q)",
+        # decides when to stop
+        "for i in x:\n    opt.step()\n    kl = torch.exp(b)  # hot\n    if kl > 1:\n        print(kl)",
+        # returned to who knows whom
+        "def f(b):\n    for i in x:\n        opt.step()\n        kl = divergence(b)  # hot\n    return kl",
+    ],
+    "linear_scan": [
+        "seen = set()\nfor i in x:\n    new = key not in seen  # hot",
+        "for i in x:\n    ok = action in (0, 1)  # hot",
+        "for i in x:\n    ok = key in {k for k in wanted}  # hot",
+    ],
+    "python_builtin_over_an_array": [
+        "for i in x:\n    best = max(scores)  # hot",
+        "p = np.zeros(9)\nfor i in x:\n    best = p.max()  # hot",
+        "p = np.zeros(9)\nfor i in x:\n    best = max(p[0], 1.0)  # hot",
+        "p = [0.0] * 9\nfor i in x:\n    best = max(p)  # hot",
+    ],
+    "recurrent_step_by_step": [
+        # acting: the next input depends on the output
+        "net = nn.LSTM(8, 64)\nfor t in range(T):  # hot networks\n    o, h = net(o, h)\n    a = o.argmax()",
+        "net = nn.LSTM(8, 64)\nfor t in range(T):  # hot networks trains\n    out, h = net(obs[t], h)",
+        "net = nn.Linear(8, 64)\nfor t in range(T):  # hot networks\n    h = net(h)",
+    ],
+    "compressing": [
+        "for i in x:\n    obs = np.asarray(frame)  # hot",
+        "for i in x:\n    small = frame[::2, ::2]  # hot",
+        "for i in x:\n    y = codec(x)  # hot",
+    ],
+    "reading_files": [
+        "for i in x:\n    row = table[i]  # hot",
+        "for i in x:\n    model.load(i)  # hot",
+        "for i in x:\n    with open('log.csv', 'a') as file:  # hot\n        file.write(row)",
+    ],
+    "writing_files": [
+        "for i in x:\n    kept.append(row)  # hot",
+        "for i in x:\n    state = buffer.last()  # hot",
+        "for i in x:\n    y = net(saved)  # hot",
+    ],
+    "permuting_to_draw_a_few": [
+        "for i in x:\n    order = rng.permutation(size)  # hot",
+        "for i in x:\n    rows = order[:64]  # hot",
+        "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
+    ],
+    "growing_array": [
+        "for i in x:\n    shifted = np.roll(window, 1)  # hot",
+        "for i in x:\n    window[:-1] = window[1:]  # hot",
+        "for i in x:\n    flat = np.concatenate(parts)  # hot",
+    ],
+    "checks_in_the_loop": [
+        "for i in x:\n    mask = torch.isnan(q)  # hot",
+        "for i in x:\n    if done:  # hot\n        reset()",
+        "for i in x:\n    inside = box.contains(obs)  # hot",
+    ],
+    "formatting_tensors": [
+        "for i in x:\n    y = net(x)  # hot",
+        "for i in x:\n    y = weights.mean()  # hot",
+        "for i in x:\n    y = describe(weights)  # hot",
+    ],
+    "jobs_one_by_one": [
+        "for i in x:\n    jobs.append(pool.submit(play, i))  # hot",
+        "scores = pool.map(play, seeds)  # hot",
+        "for i in x:\n    scores.append(job.result())  # hot",
+        "for i in x:\n    y = frame.apply(play)  # hot",
+    ],
+    "sleeping": [
+        "def step(self, a):\n    time.sleep(self.latency)  # hot",
+        "for i in x:\n    event.wait()  # hot",
+        "def read(self):\n    sleep(0.001)  # hot",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "source"), [(name, one) for name, some in FIRES.items() for one in some])
+def test_a_family_fires(name: str, source: str) -> None:
+    one = spot(source)
+    found = repeated_work(one) or match(one)
+    assert found is not None and found.name == name
+    assert 0 < found.saved[0] <= found.saved[1] <= found.saved[2] <= 1
+
+
+@pytest.mark.parametrize(("name", "source"), [(name, one) for name, some in SILENT.items() for one in some])
+def test_a_family_leaves_similar_code_alone(name: str, source: str) -> None:
+    one = spot(source)
+    found = repeated_work(one) or match(one)
+    assert found is None or found.name != name
+
+
+def test_each_family_has_two_examples_and_three_counter_examples() -> None:
+    assert FIRES.keys() == SILENT.keys()
+    assert all(len(some) >= 2 for some in FIRES.values()) and all(len(some) >= 3 for some in SILENT.values())
+
+
+def test_every_idiom_has_an_example() -> None:
+    """And every example an idiom: the names that the modules can return are those of the examples."""
+    names = set()
+    for module in (idioms, repetition):
+        tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
+        names |= {ast.literal_eval(call.args[0]) for call in calls}
+    assert names == set(MATCHES) | set(FIRES)
