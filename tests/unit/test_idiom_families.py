@@ -59,6 +59,25 @@ FIRES = {
                 basis = np.linalg.svd(weights)  # hot
                 x = model(basis, t)
         """,
+        """
+        class Flock:
+            def observe(self):
+                for i in range(self.n):
+                    d = np.linalg.norm(self.pos[:, None] - self.pos[None], axis=-1)  # hot
+                    seen.append(d[i])
+        """,
+        """
+        def gae(rewards, values):
+            advantages = np.zeros_like(rewards)
+            for t in range(len(rewards)):
+                advantages[t] = rewards[t] - values[t]
+            return advantages
+        def update(agent, rewards, values):
+            for epoch in range(10):
+                a = gae(rewards, values)  # hot
+                loss = agent.loss(a)
+                loss.backward()
+        """,
     ],
     "only_logged": [
         """
@@ -144,7 +163,12 @@ FIRES = {
     ],
     "permuting_to_draw_a_few": [
         "for i in x:\n    j = rng.permutation(size)[:64]  # hot",
+        "for i in x:\n    random.shuffle(memory)  # hot\n    batch = memory[:64]",
         "for i in x:\n    batch = data[torch.randperm(len(data))[:256]]  # hot",
+    ],
+    "introspection": [
+        "for i in x:\n    used.append(psutil.Process().memory_info().rss)  # hot",
+        "for i in x:\n    n = len(gc.get_objects())  # hot",
     ],
     "growing_array": [
         "for i in x:\n    window = np.roll(window, -1)  # hot",
@@ -189,6 +213,9 @@ SILENT = {
         "for i in x:\n    y = np.exp(i)  # hot",
         "for i in x:\n    z = rng.multivariate_normal(mean, cov, size=50)  # hot",
         "for i in x:\n    buffer.add(obs)\n    y = np.mean(buffer)  # hot",
+        "def f(self):\n    for i in x:\n        self.p += 1\n        y = np.exp(self.p)  # hot",
+        "def f(self):\n    for i in x:\n        self.move()\n        y = np.exp(self.p)  # hot",
+        "def f(a):\n    a[0] = 1\n    return a\nfor i in x:\n    y = f(table)  # hot",
     ],
     "only_logged": [
         # the loss needs it
@@ -234,6 +261,11 @@ SILENT = {
         "for i in x:\n    order = rng.permutation(size)  # hot",
         "for i in x:\n    rows = order[:64]  # hot",
         "for i in x:\n    j = rng.integers(0, size, 64)  # hot",
+    ],
+    "introspection": [
+        "for i in x:\n    n = len(objects)  # hot",
+        "for i in x:\n    y = memory.info()  # hot",
+        "for i in x:\n    y = stack(frames)  # hot",
     ],
     "growing_array": [
         "for i in x:\n    shifted = np.roll(window, 1)  # hot",
@@ -288,7 +320,7 @@ def test_every_idiom_has_an_example() -> None:
     """And every example an idiom: the names that the modules can return are those of the examples."""
     names = set()
     for module in (idioms, repetition):
-        tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
         names |= {ast.literal_eval(call.args[0]) for call in calls}
     assert names == set(MATCHES) | set(FIRES)

@@ -107,6 +107,16 @@ def three_updates_for_each_step() -> Planted:
     return make_capture(loop, env_steps=1000, updates=3000), "too_many_updates"
 
 
+def backward_for_each_sample() -> Planted:
+    """32 forward and backward passes for each step of the optimizer."""
+    learner = {
+        "learner_forward": Spec(32 * 100, 200 * US, site="train.py:60"),
+        "backward": Spec(32 * 100, 350 * US, site="train.py:62"),
+        "optimizer_step": Spec(100, 600 * US),
+    }
+    return make_capture({**collect(1000), **learner}, env_steps=16_000, updates=100), "backward_one_by_one"
+
+
 def networks_in_double_precision() -> Planted:
     """All parameters are float64, and networks take most of the time."""
     optimizer = {"class": "Adam", "parameters": 130_000, "dtypes": ["float64"], "steps": 900}
@@ -312,6 +322,8 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     features_for_each_env,
     batch_of_samples_one_by_one,
     small_ppo_of_stable_baselines3,
+    backward_for_each_sample,
+    networks_in_double_precision,
     networks_in_double_precision,
     policy_called_env_by_env,
     cheap_envs_in_processes,

@@ -28,6 +28,7 @@ BUILT_IN = (
     batching.batch_item_by_item,
     learner.boost,
     learner.too_many_updates,
+    learner.backward_one_by_one,
     learner.float64_networks,
     policy.policy_one_by_one,
     policy.too_few_envs,

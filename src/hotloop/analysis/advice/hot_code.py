@@ -29,6 +29,7 @@ LEAST_SAVED = 0.05  # of training, for advice
 # for each pass), least, most likely, largest.
 COLD_CODE = ((0.0, 0.0), (0.2, 0.15e6), (0.5, 0.5e6))
 COLD_MEMORY = ((0.0, 0.0), (0.35, 0.35e6), (0.6, 1e6))
+NO_COLD = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
 LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom keeps busy
 MOST = 4  # pieces of advice about idioms
 LEAST_EVALUATION = 0.10  # share of training
@@ -64,7 +65,12 @@ class _Found:
         found = {number for spot in self.places for number in spot.paths}
         for spot in self.places:
             found |= _goes_away(self.lines, spot, self.match)
-        return frozenset(
+        passes = frozenset(
+            self.lines.paths_where(lambda path: path.called.endswith(".backward"))
+            if self.match.backward
+            else ()
+        )
+        return passes | frozenset(
             number
             for number in found - self.without
             if _belongs(self.lines.paths[number], self.match.library_calls)
@@ -193,9 +199,10 @@ def _idiom_advice(
             "from running: Python runs one thread at a time."
         )
     low, likely, high = found.match.saved
+    warm = ", and code that runs after it gets faster too, since the caches stay warm"
     evidence.append(
         f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
-        f"{about(high)}), and code that runs after it gets faster too, since the caches stay warm."
+        f"{about(high)}){warm if found.match.chills else ''}."
     )
     change = Change(_lower(found.match.title), found.match.effort, found.match.safety)
     made = advise(
@@ -209,7 +216,9 @@ def _idiom_advice(
             paths,
             found.match.saved,
             held_up if waited >= LEAST_WAITED else None,
-            _rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE),
+            _rest_faster(run, COLD_MEMORY if found.match.walks_memory else COLD_CODE)
+            if found.match.chills
+            else NO_COLD,
         ),
         change,
     )
@@ -530,6 +539,7 @@ class _Part:
     safety: Safety = "safe"
     takes: tuple[str, ...] = ()  # ends of the user's functions that the part calls and that go away with it
     takes_users: bool = False  # also counts where the user's code calls it directly
+    with_waits: bool = False  # also takes time in which the same library call waits
     only_if: Callable[[LineSamples], bool] = lambda _: True  # further evidence
 
 
@@ -602,8 +612,9 @@ PARTS = (
         "does for every pass over its data.",
         "DataLoader: num_workers=0 for data that fits into memory, or persistent_workers=True. Pools and env "
         "workers: create them before the loop.",
-        (0.7, 0.95, 1.0),
+        (0.5, 0.9, 1.0),
         takes_users=True,
+        with_waits=True,
     ),
     _Part(
         ("tqdm.", "rich.", "lightning.pytorch.callbacks.progress", "pytorch_lightning.callbacks.progress"),
@@ -621,6 +632,7 @@ PARTS = (
         "A library writes, reads or compresses files during training.",
         "Save rarely, without compression, or in another process; keep what was read.",
         (0.75, 0.95, 1.0),
+        takes_users=True,
     ),
     _Part(
         ("pydantic.", "jsonschema.", "beartype.", "typeguard.", "jaxtyping.", "dacite."),
@@ -667,7 +679,11 @@ PARTS = (
         (0.8, 0.98, 1.0),
     ),
     _Part(
-        ("tensorboard.", "torch.utils.tensorboard", "wandb.", "mlflow.", "logging."),
+        (
+            *("tensorboard.", "torch.utils.tensorboard", "wandb.", "mlflow.", "logging.", "torchmetrics."),
+            *("lightning.pytorch.loggers", "lightning.fabric.loggers", "pytorch_lightning.loggers"),
+            "lightning.pytorch.trainer.connectors.logger_connector",
+        ),
         "library_logging",
         "Log metrics less often",
         "A logger of the library writes during training.",
@@ -696,7 +712,10 @@ def library_parts(run: RunView) -> list[Recommendation]:
         paths = {
             number
             for number, path in enumerate(lines.paths)
-            if path.innermost.startswith(part.modules)
+            if (
+                path.innermost.startswith(part.modules)
+                or (part.takes_users and path.called.startswith(part.modules))
+            )
             and number not in known
             and (part.takes_users or not _in_user_code(path))
         }
@@ -706,13 +725,20 @@ def library_parts(run: RunView) -> list[Recommendation]:
                 for number, path in enumerate(lines.paths)
                 if number not in known and path.line and path.line.function.endswith(part.takes)
             }
+        if part.with_waits and lines.share_of(paths) >= LEAST_SAVED:
+            callers = {lines.paths[number].called for number in paths}
+            paths |= set(lines.paths_where(lambda path, names=callers: waits(path) and path.called in names))
         share = lines.share_of(paths)
         if share * part.saved[1] < LEAST_SAVED or not part.only_if(lines):
             continue
-        inner = [number for number in paths if lines.paths[number].innermost.startswith(part.modules)]
+        inner = [
+            n for n in paths if any(name.startswith(part.modules) for name in _libraries(lines.paths[n]))
+        ]
         hottest = lines.paths[max(inner, key=lambda number: lines.weight_of([number]))]
         site = hottest.line.site if hottest.line else ""
-        inside = next(name for name in part.modules if hottest.innermost.startswith(name)).rstrip(".")
+        inside = next(m for name in _libraries(hottest) for m in part.modules if name.startswith(m)).rstrip(
+            "."
+        )
         made = advise(
             run,
             part.name,
@@ -731,6 +757,11 @@ def library_parts(run: RunView) -> list[Recommendation]:
         )
         advice.append(replace(made, site=site, claim=Claim(sampled=tuple(sorted(paths)))))
     return advice
+
+
+def _libraries(path: SampledPath) -> tuple[str, str]:
+    """The innermost library function, and the one that the user's line called."""
+    return path.innermost, path.called
 
 
 def hottest_code(run: RunView) -> list[Recommendation]:

@@ -37,6 +37,8 @@ class Match:
     takes: Literal["own", "hooks", "all"] = "hooks"
     # Whether it reads or writes so much memory at each pass that what runs next finds cold caches.
     walks_memory: bool = False
+    backward: bool = False  # whether backward passes get cheaper with it, too
+    chills: bool = True  # whether it leaves cold caches at all: code that training runs anyway does not
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
 
 
@@ -587,7 +589,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             walks_memory=True,
             effort="hours",
         )
-    if any(_takes_a_few(inner) for inner in ast.walk(spot.node)):
+    if any(_takes_a_few(inner) for inner in ast.walk(spot.node)) or _shuffles_for_a_few(spot):
         return Match(
             "permuting_to_draw_a_few",
             "Draw the indices you need instead of permuting all",
@@ -629,6 +631,21 @@ def _takes_a_few(node: ast.AST) -> bool:
         return False
     name = dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
     return node.slice.lower is None and name.endswith((".permutation", ".randperm"))
+
+
+def _shuffles_for_a_few(spot: Spot) -> bool:
+    """`random.shuffle(memory)` in a function that then takes `memory[:k]`."""
+    call = _calls(spot, ".shuffle")
+    if call is None or not call.args:
+        return False
+    name = dotted(call.args[0])
+    return name != "?" and any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Slice)
+        and n.slice.lower is None
+        and dotted(n.value) == name
+        for n in ast.walk(spot.scope)
+    )
 
 
 def _indexed_in_loops(spot: Spot) -> Iterator[ast.Subscript]:
@@ -706,7 +723,8 @@ def recurrent_step_by_step(spot: Spot) -> Match | None:
         safety="rounding",
         effort="hours",
         takes="all",
-        library_calls=("torch.nn", "torch.autograd", "backward"),
+        library_calls=("torch.nn", "distributions"),
+        backward=True,
     )
 
 
@@ -1002,9 +1020,8 @@ def _called_by_name(spot: Spot) -> list[str]:
 def _opens_to_read(spot: Spot) -> bool:
     for name, call in spot.calls():
         if name == "open" or name.endswith("Path().open"):
-            mode = call.args[1] if len(call.args) > 1 else None
-            given = [k.value for k in call.keywords if k.arg == "mode"] or [mode]
-            text = given[0].value if isinstance(given[0], ast.Constant) else "r"
+            modes = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
+            text = modes[0].value if modes and isinstance(modes[0], ast.Constant) else "r"
             return isinstance(text, str) and not set(text) & set("wax+")
     return False
 
@@ -1246,7 +1263,16 @@ def made_each_time(spot: Spot) -> Match | None:
         spot, "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator", "random.Random"
     ):
         what, why = "the random generator", "Seeding a generator takes longer than most draws."
-    elif _calls(spot, "torch.compile", "torch.jit.script", "torch.jit.trace", "re.compile", "numba.njit"):
+    elif _calls(
+        spot,
+        "torch.compile",
+        "torch.jit.script",
+        "torch.jit.trace",
+        "re.compile",
+        "numba.njit",
+        "jax.jit",
+        "jax.vmap",
+    ):
         what, why = "the compiled function", "It is compiled, or looked up again, at every pass."
     elif any(
         name.endswith((".eval", ".train")) and not call.args for name, call in spot.calls()
@@ -1346,6 +1372,8 @@ def data_loader(spot: Spot) -> Match | None:
 
 @idiom
 def threads_and_pools_each_time(spot: Spot) -> Match | None:
+    if any(name.startswith("psutil.") for name, _ in spot.calls()):
+        return None
     if _is_loop(spot) or not _calls(
         spot,
         "Pool",
@@ -1565,6 +1593,33 @@ def state_as_text(spot: Spot) -> Match | None:
         "when it is printed.",
         (0.5, 0.8, 0.95),
         effort="hours",
+    )
+
+
+@idiom
+def introspection(spot: Spot) -> Match | None:
+    """Asking the system or the interpreter about itself at every pass."""
+    names = (
+        *("gc.get_objects", "tracemalloc.take_snapshot", "tracemalloc.get_traced_memory", "inspect.stack"),
+        *(
+            "inspect.getsource",
+            "psutil.virtual_memory",
+            "psutil.cpu_percent",
+            ".memory_info",
+            ".memory_full_info",
+        ),
+        *("traceback.format_stack", "traceback.extract_stack", "torch.cuda.memory_summary"),
+    )
+    if _is_loop(spot) or not (
+        _calls(spot, *names) or any(name.startswith("psutil.") for name in spot.called[:1])
+    ):
+        return None
+    return Match(
+        "introspection",
+        "Look at memory, stacks or the system less often",
+        "The program asks the system or the interpreter about itself at every pass.",
+        "Do it every few seconds, or only while debugging.",
+        (0.9, 0.98, 1.0),
     )
 
 

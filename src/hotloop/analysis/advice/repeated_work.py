@@ -78,13 +78,14 @@ def read_after_the_loop(spot: Spot) -> Match | None:
         (0.75, 0.96, 1.0),
         takes="all",
         library_calls=("",),
+        chills=False,
     )
 
 
 def _unread(loop: ast.stmt, purity: _Purity) -> set[ast.stmt]:
     """Assignments in a loop that no other statement of the loop needs, nor their own next pass."""
     statements = list(_simple_statements(loop))
-    unread = {
+    unread: set[ast.stmt] = {
         s
         for s in statements
         if isinstance(s, ast.Assign | ast.AnnAssign)
@@ -128,7 +129,7 @@ def same_every_time(spot: Spot) -> Match | None:
         drawn = name.endswith((".multivariate_normal", "MultivariateNormal().sample")) and not _size_given(
             call
         )
-        if not (drawn or _is_heavy(name)) or not call.args:
+        if not (drawn or _is_heavy(name) or _is_own_and_pure(spot, name)) or not call.args:
             continue
         where = _constant_since(spot, [*call.args, *(k.value for k in call.keywords)])
         if not where:
@@ -153,7 +154,9 @@ def same_every_time(spot: Spot) -> Match | None:
             "Compute it once, keep the result, and use that; compute it again only when an argument changes.",
             (0.8, 0.97, 1.0),
             safety="safe",
-            takes="own",
+            takes="own" if _is_heavy(name) else "all",
+            library_calls=() if _is_heavy(name) else ("torch",),
+            chills=False,
         )
     return None
 
@@ -173,6 +176,14 @@ def _is_heavy(name: str) -> bool:
     return library and not _CHEAP.search(name) and not EFFECTS.match(last) and not CHECKS.match(last)
 
 
+def _is_own_and_pure(spot: Spot, name: str) -> bool:
+    """A function of the script that only computes, such as `compute_gae`; not one that calls networks."""
+    function = spot.names.functions.get(name)
+    if function is None or spot.trains or spot.calls_networks:
+        return False
+    return _Purity(spot.names, frozenset())._function_is_pure(function, 2)
+
+
 def _size_given(call: ast.Call) -> bool:
     return len(call.args) > 2 or any(keyword.arg == "size" for keyword in call.keywords)
 
@@ -187,13 +198,27 @@ def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
     loop = _statement_loop(spot)
     if loop is None:
         return ""
-    own = any(isinstance(n, ast.Attribute) for a in arguments for n in ast.walk(a) if dotted(n) != "?")
+    own = {dotted(n) for a in arguments for n in ast.walk(a) if isinstance(n, ast.Attribute)} - {"?"}
+    own = {name for name in own if name.startswith("self.")}
     loaded = {n for argument in arguments for n in _loads(argument)} - MODULES
     changed = {n for s in _simple_statements(loop) for n in _stores(s)} | _loop_targets(loop)
     changed |= {root for s in _simple_statements(loop) for root in _mutated(s)}
-    if loaded & changed or (own and "self" in loaded):  # other methods may change attributes
+    if (loaded - {"self"}) & changed or (own and _may_change(loop, own, purity)):
         return ""
-    return "before the loop"
+    return "before the loop" if not own or loaded else ""
+
+
+def _may_change(loop: ast.stmt, attributes: set[str], purity: _Purity) -> bool:
+    """Whether a loop may change attributes of self: it stores to them, or calls something with effects."""
+    stores = {
+        ".".join(dotted(n if isinstance(n, ast.Attribute) else n.value).split(".")[:2])
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load)
+    }
+    if stores & {".".join(name.split(".")[:2]) for name in attributes}:
+        return True
+    calls = [n for n in ast.walk(loop) if isinstance(n, ast.Call) and dotted(n.func).startswith("self.")]
+    return any(purity.has_effects(call) for call in calls)
 
 
 MODULES = frozenset({"np", "numpy", "torch", "th", "math", "scipy", "linalg", "F", "nn"})
@@ -260,6 +285,7 @@ def only_logged(spot: Spot) -> Match | None:
         (0.75, 0.96, 1.0),
         takes="all",
         library_calls=("",),
+        chills=False,
     )
 
 
@@ -267,7 +293,7 @@ def _only_for_logs(scope: ast.AST, loop: ast.stmt, purity: _Purity) -> set[ast.s
     """Assignments of a loop whose values reach nothing but loggers and lists of numbers to log."""
     statements = list(_simple_statements(scope))
     lists = _logged_containers(scope, statements)
-    candidates = {
+    candidates: set[ast.stmt] = {
         s
         for s in _simple_statements(loop)
         if isinstance(s, ast.Assign | ast.AnnAssign)
@@ -451,10 +477,14 @@ class _Purity:
         return function is not None and depth > 0 and self._function_is_pure(function, depth - 1)
 
     def _function_is_pure(self, function: ast.FunctionDef | ast.AsyncFunctionDef, depth: int) -> bool:
+        """Whether it changes nothing but arrays that it has made itself."""
+        own = {name for statement in _simple_statements(function) for name in _stores(statement)}
         for node in ast.walk(function):
-            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                return False
             if isinstance(node, ast.Global | ast.Nonlocal):
+                return False
+            if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
+                continue
+            if isinstance(node, ast.Attribute) or dotted(node.value) not in own:
                 return False
         return not any(self.has_effects(statement, depth=depth) for statement in function.body)
 

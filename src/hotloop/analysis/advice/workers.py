@@ -26,7 +26,6 @@ FAR_TOO_MANY = 4.0  # threads for each core that are advice where the system doe
 FASTEST = 0.05  # quantile of durations that stands for an undisturbed call
 LEAST_CALLS = 20  # for that quantile
 LEAST_STRETCH = 3.0  # typical over fastest duration; up to 2.6 was seen with one thread at a load of 15
-SURE_STRETCH = 10.0  # the same where other programs have the cores, too, which alone stretches calls
 WORTH_ADVICE = 1.1  # expected speed-up; a weaker case is a test, no advice
 ONE_THREAD = "torch.set_num_threads(1) at the top of the script, or OMP_NUM_THREADS=1"
 
@@ -144,7 +143,7 @@ def try_one_thread(run: RunView) -> Recommendation | None:
     ]
     held_up = pool is not None and _pools_wait(*pool)
     expected = _expected_with_one_thread(run) if held_up else 1.0
-    if pool is not None and expected >= WORTH_ADVICE:
+    if pool is not None and expected >= WORTH_ADVICE and not _others_have_the_cores(run, *pool):
         if _stretch(run) >= LEAST_STRETCH:
             evidence.append(
                 f"A typical call of the network takes {_stretch(run):.0f}x as long as the fastest ones: it "
@@ -155,10 +154,7 @@ def try_one_thread(run: RunView) -> Recommendation | None:
             "time they wanted one"
         )
         why = "Your training thread waits for the slowest thread of every operation."
-        # Where the training thread lacks a core as often as the pool, other programs have the cores.
-        alone = run.core_time is None or run.core_time.run_queue < pool[1] / sum(pool) / 2
-        sure = expected >= HIGH and (alone or _stretch(run) >= SURE_STRETCH)
-        tier: Tier = "high" if sure else "medium"
+        tier: Tier = "high" if expected >= HIGH else "medium"
     else:
         title = f"one compute thread instead of {threads} may be faster; this decides within a minute"
         why = "For small networks, sharing each operation between threads often costs more than it gains."
@@ -191,6 +187,16 @@ def _pools_of(run: RunView, process: Process) -> tuple[float, float] | None:
     if time is None or time.pool_on_core is None:
         return None
     return time.pool_on_core, time.pool_run_queue or 0.0
+
+
+def _others_have_the_cores(run: RunView, ran: float, waited: float) -> bool:
+    """Whether the training thread lacks a core as often as its pool, in a run of one process.
+
+    Then other programs are busy, which says nothing about the script.
+    """
+    if run.core_time is None or len(run.capture.processes) > 1:
+        return False
+    return run.core_time.run_queue > waited / (ran + waited) / 2
 
 
 def _pools_wait(ran: float, waited: float) -> bool:
