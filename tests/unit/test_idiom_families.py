@@ -170,6 +170,10 @@ FIRES = {
         "for i in x:\n    used.append(psutil.Process().memory_info().rss)  # hot",
         "for i in x:\n    n = len(gc.get_objects())  # hot",
     ],
+    "statistics_of_a_window": [
+        "recent = deque(maxlen=20000)\nfor i in x:\n    recent.append(r)\n    f(np.std(recent))  # hot",
+        "recent = deque()\nfor i in x:\n    recent.append(i)\n    f(np.mean(recent))  # hot",
+    ],
     "growing_array": [
         "for i in x:\n    window = np.roll(window, -1)  # hot",
         "for i in x:\n    queue = np.delete(queue, 0, axis=0)  # hot",
@@ -266,6 +270,11 @@ SILENT = {
         "for i in x:\n    n = len(objects)  # hot",
         "for i in x:\n    y = memory.info()  # hot",
         "for i in x:\n    y = stack(frames)  # hot",
+    ],
+    "statistics_of_a_window": [
+        "recent = deque(maxlen=100)\nfor i in x:\n    f(np.mean(recent))  # hot",
+        "recent = np.zeros(100)\nfor i in x:\n    f(np.mean(recent))  # hot",
+        "recent = deque()\nfor i in x:\n    recent.append(r)  # hot",
     ],
     "growing_array": [
         "for i in x:\n    shifted = np.roll(window, 1)  # hot",

@@ -77,6 +77,16 @@ def test_contention_is_found_however_long_calls_are(scale: float) -> None:
     assert first.safety == "rounding"
 
 
+def test_cores_that_other_programs_take_are_no_contention_of_this_script() -> None:
+    shares = {"on": 0.2, "queue": 0.7, "pool": 0.15, "pool_queue": 0.6}
+    capture = with_scheduling(ppo(), 2, **shares)
+    machine = {**capture.facts["machine"], "load_1min": 7.5, "cores_granted": 2.0}
+    busy = replace(capture, facts={**capture.facts, "machine": machine})
+    assert advice_on(busy)["try_one_thread"].tier == "undecided"
+    idle = replace(capture, facts={**capture.facts, "machine": {**machine, "load_1min": 0.3}})
+    assert advice_on(idle)["try_one_thread"].tier == "high"
+
+
 def test_a_process_with_one_compute_thread_gets_no_thread_advice() -> None:
     by_call = with_scheduling(ppo(), 1, on=0.2, queue=0.7, pool=0.15, pool_queue=0.6)
     assert "try_one_thread" not in advice_on(by_call)

@@ -79,6 +79,8 @@ def without_double_promises(ranked: Sequence[Recommendation], table: TimeTable) 
             if shared[most] >= SAME * max(share, table.share_of(theirs)):
                 if _names_the_line(one) and not _names_the_line(kept[most]):
                     kept[most], masks[most] = one, mask
+                elif not kept[most].site:
+                    kept[most] = replace(kept[most], site=one.site)
                 continue
             if shared[most] >= PART * share:
                 said = f"This time is part of advice {most + 1}: the two gains do not add up."

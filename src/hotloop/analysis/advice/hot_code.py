@@ -727,7 +727,7 @@ def library_parts(run: RunView) -> list[Recommendation]:
             }
         if part.with_waits and lines.share_of(paths) >= LEAST_SAVED:
             callers = {lines.paths[number].called for number in paths}
-            paths |= set(lines.paths_where(lambda path, names=callers: waits(path) and path.called in names))
+            paths |= {n for n in lines.paths_where(waits) if lines.paths[n].called in callers}
         share = lines.share_of(paths)
         if share * part.saved[1] < LEAST_SAVED or not part.only_if(lines):
             continue

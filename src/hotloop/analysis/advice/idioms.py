@@ -335,6 +335,7 @@ def _searches_a_copy(node: ast.AST) -> Match:
         "Keep a set (or a dict from key to the first position) and ask that; build it once, in one pass.",
         (0.85, 0.98, 1.0),
         takes="all",
+        chills=False,
     )
 
 
@@ -401,6 +402,17 @@ def statistics_of_everything(spot: Spot) -> Match | None:
     if _is_loop(spot) or call is None or not call.args:
         return None
     argument = call.args[0]
+    if "deque" in spot.names.of(dotted(argument)) and not _is_short(spot, dotted(argument)):
+        return Match(
+            "statistics_of_a_window",
+            f"Keep the window of {dotted(argument)} in an array, or running sums",
+            "A deque is turned into an array, element by element, at every pass.",
+            "Keep the last values in a NumPy ring buffer and take the statistic of that, or keep running "
+            "sums (mean and variance, Welford).",
+            (0.7, 0.93, 0.99),
+            walks_memory=True,
+            safety="rounding",
+        )
     # A bare name or attribute: a container that was filled over time. An expression is a computation.
     if not isinstance(argument, ast.Attribute | ast.Name) or not _grows_with_the_run(spot, dotted(argument)):
         return None
@@ -412,6 +424,26 @@ def statistics_of_everything(spot: Spot) -> Match | None:
         (0.85, 0.98, 1.0),
         walks_memory=True,
         safety="rounding",
+    )
+
+
+SHORT = 1000  # elements of a window that nobody needs to keep in an array
+
+
+def _is_short(spot: Spot, name: str) -> bool:
+    """Whether the source makes it as a deque of a few elements: `recent = deque(maxlen=100)`."""
+    return any(
+        isinstance(n, ast.Assign)
+        and any(dotted(target) == name for target in n.targets)
+        and isinstance(n.value, ast.Call)
+        and any(
+            k.arg == "maxlen"
+            and isinstance(k.value, ast.Constant)
+            and isinstance(k.value.value, int)
+            and k.value.value <= SHORT
+            for k in n.value.keywords
+        )
+        for n in ast.walk(spot.scope)
     )
 
 
@@ -1363,7 +1395,7 @@ def data_loader(spot: Spot) -> Match | None:
         "workers anew for each pass.",
         "Keep the data as tensors and take data[torch.randperm(n)[i:i + batch_size]]; if you need the "
         "loader, build it once, with num_workers=0 or persistent_workers=True.",
-        (0.6, 0.93, 0.98),
+        (0.5, 0.85, 0.97),
         library_calls=("utils.data",),
         safety="semantic",
         waits=True,

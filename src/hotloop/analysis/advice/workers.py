@@ -190,11 +190,13 @@ def _pools_of(run: RunView, process: Process) -> tuple[float, float] | None:
 
 
 def _others_have_the_cores(run: RunView, ran: float, waited: float) -> bool:
-    """Whether the training thread lacks a core as often as its pool, in a run of one process.
+    """Whether the training thread of a single process lacks a core as often as its pool, on a busy machine.
 
-    Then other programs are busy, which says nothing about the script.
+    Then other programs, which were there before, take the cores; that says nothing about the script.
     """
-    if run.core_time is None or len(run.capture.processes) > 1:
+    load, cores = run.capture.machine.get("load_1min"), run.capture.machine.get("cores_granted")
+    busy = isinstance(load, int | float) and isinstance(cores, int | float) and load >= cores
+    if not busy or run.core_time is None or len(run.capture.processes) > 1:
         return False
     return run.core_time.run_queue > waited / (ran + waited) / 2
 
