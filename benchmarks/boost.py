@@ -127,7 +127,7 @@ def weights(model: Any) -> Any:
 def one_ulp(model: Any) -> None:
     """Move one weight by one unit in the last place."""
     with torch.no_grad():
-        first = next(model.policy.parameters()).view(-1)
+        first = next(one for one in model.policy.parameters() if one.ndim == 2).view(-1)
         first[0] = torch.nextafter(first[0], torch.tensor(float("inf")))
 
 

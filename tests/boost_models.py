@@ -22,6 +22,7 @@ ACTIONS: dict[str, Any] = {
     "discrete": spaces.Discrete(4),
     "multi-discrete": spaces.MultiDiscrete([3, 2, 4]),
     "box": spaces.Box(-2.0, 2.0, (3,), np.float32),
+    "box-2d": spaces.Box(-0.5, 0.5, (2, 2), np.float32),
 }
 
 

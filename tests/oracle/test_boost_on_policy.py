@@ -48,6 +48,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
             "actions": "box",
         },
     ),
+    "ppo-own-extractors": (
+        PPO,
+        SMALL | {"policy_kwargs": {"net_arch": [16], "share_features_extractor": False}},
+    ),
+    "ppo-box-of-two-dimensions": (PPO, SMALL | {"actions": "box-2d"}),
     "ppo-no-hidden-layers": (PPO, SMALL | {"policy_kwargs": {"net_arch": []}}),
     "ppo-discrete-observations": (PPO, SMALL | {"observations": spaces.Discrete(6)}),
     "ppo-float64-observations": (PPO, SMALL | {"observations": spaces.Box(-1.0, 1.0, (2, 3), np.float64)}),

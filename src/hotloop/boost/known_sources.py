@@ -31,7 +31,7 @@ def unknown(names: Iterable[str]) -> str | None:
         if _hash_of(original) not in HASHES.get(name, ()):
             library = name.split(".")[0]
             version = getattr(sys.modules.get(library), "__version__", "?")
-            return f"{label} of {library} {version} is not one that hotloop knows (it knows {VERSIONS})"
+            return f"{label} of {library} {version} is not one that hotloop knows ({VERSIONS})"
     return None
 
 
