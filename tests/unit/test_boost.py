@@ -173,19 +173,19 @@ def test_audits_take_at_most_their_share_of_the_time() -> None:
     assert all(audits.due(1000) is None for _ in range(50))
 
 
-def wrong_value_loss(self: OnPolicyLearner, model: Any, *args: Any) -> None:
-    correct_set_up(self, model, *args)
-    self._settings[kernels.VF_COEF] += 0.01
-
-
 correct_set_up = OnPolicyLearner.set_up
 
 
+@pytest.mark.parametrize("setting", [kernels.LEARNING_RATE, kernels.MAX_GRAD_NORM, kernels.BETA1])
 def test_a_failed_audit_keeps_the_librarys_result(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    setting: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def set_up(self: OnPolicyLearner, model: Any, *args: Any) -> None:
+        correct_set_up(self, model, *args)
+        self._settings[setting] *= 1.05
+
     expected = learn(make_ppo, 192, is_boosted=False)
-    monkeypatch.setattr(OnPolicyLearner, "set_up", wrong_value_loss)
+    monkeypatch.setattr(OnPolicyLearner, "set_up", set_up)
     with boosting():
         model = make_ppo()
         model.learn(192)

@@ -176,7 +176,7 @@ def rmsprop(
 # ---- gradients
 
 
-@fast_kernel
+@inlined_kernel
 def policy_gradients(
     state: State, batch: Batch, rows: Words, settings: NDArray[np.float64], found: NDArray[np.float64]
 ) -> None:
@@ -354,7 +354,7 @@ def gaussian_gradient(
         log_std_grads[a] += np.float32(slope * (z * z - 1.0) - bonus)
 
 
-@fast_kernel
+@inlined_kernel
 def value_gradients(
     state: State, batch: Batch, rows: Words, settings: NDArray[np.float64], found: NDArray[np.float64]
 ) -> None:
