@@ -190,7 +190,8 @@ def _distances(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.float64]:
     """|difference|; infinite when only one side is finite, 0 where neither is."""
     if not np.array_equal(np.isfinite(ours), np.isfinite(theirs)):
         return np.full(ours.shape, np.inf)
-    return np.nan_to_num(np.abs(ours.astype(np.float64) - theirs), nan=0.0)
+    apart: NDArray[np.float64] = np.abs(ours.astype(np.float64) - theirs)
+    return np.where(np.isfinite(apart), apart, 0.0)
 
 
 def _relative(difference: float, change: float, size: float) -> float:
