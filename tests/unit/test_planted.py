@@ -73,8 +73,9 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 
 
 # What can be said when only the category is known: a push is then some work done env by env, a resize
-# some drawing or the env's own work; the training of a library is known by its regions; a reset and a lock cannot be told from steps and other waits, nor
-# what was thrown away from what was handed over, nor a collection of garbage from other work of a library.
+# some drawing or the env's own work; a library that can be boosted is known by its regions; a reset and a
+# lock cannot be told from steps and other waits, nor what was thrown away from what was handed over, nor a
+# collection of garbage from other work of a library.
 WITHOUT_A_NAME = {
     "replay_item_by_item": {"replay_item_by_item", "per_item_calls"},
     "resizing": {"resizing", "rendering_in_python"},
