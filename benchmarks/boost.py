@@ -3,10 +3,10 @@
 Speed: whole `learn()` calls, a fresh model each, in turn: the library on one thread, boosted on one thread
 with audits, the library on two threads. Environments, seeds and numbers of updates are the same. Differences:
 weights after 1, 10 and 100 updates against the library's, next to what moving one weight of the library's own
-model by one unit in the last place does. Learning: curves of several seeds with and without boost, and a
-picture of them.
+model by one unit in the last place does. Audits: the largest differences that frequent audits find. Learning:
+curves of several seeds with and without boost, and a picture of them.
 
-    python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences|learning]
+    python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences|audits|learning]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hotloop.boost import active
+from hotloop.boost import active, audit
 from hotloop.boost.install import install, remove
 
 warnings.filterwarnings("ignore")
@@ -236,13 +236,41 @@ def draw(rows: dict[str, dict[bool, list[list[float]]]], steps: int, picture: st
     figure.savefig(picture, dpi=110)
 
 
+def audits(names: list[str]) -> None:
+    """The largest differences that frequent audits find; none of them ends the boost."""
+    torch.set_num_threads(1)
+    every, share, record = audit.EVERY, audit.SHARE, audit.Audits.record
+    print("| | audits | weights, learning rates | moments | one tensor | logged | would fail |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        found: list[audit.Difference] = []
+
+        def note(self: audit.Audits, difference: audit.Difference, started_s: float) -> None:
+            found.append(difference)  # noqa: B023
+            self.note(True, started_s)
+
+        audit.EVERY, audit.SHARE = 5, float("inf")
+        audit.Audits.record = note  # type: ignore[method-assign]
+        install()
+        try:
+            make(CASES[name], CASES[name].words).learn(2 * CASES[name].steps)
+        finally:
+            remove()
+            audit.EVERY, audit.SHARE = every, share
+            audit.Audits.record = record  # type: ignore[method-assign]
+        fields = ("mean_step", "moments", "tensor", "logged")
+        cells = [f"{max(getattr(one, field) for one in found):.1e}" for field in fields]
+        failed = sum(not one.passes for one in found)
+        print(f"| {name}, {CASES[name].env} | {len(found)} | {' | '.join(cells)} | {failed} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--what", choices=("speed", "differences", "learning"), default="speed")
+    parser.add_argument("--what", choices=("speed", "differences", "audits", "learning"), default="speed")
     parser.add_argument("--seeds", type=int, default=10, help="of learning")
     parser.add_argument("--steps", type=int, default=49_152, help="of learning")
     parser.add_argument("-o", "--picture", help="of learning")
@@ -251,6 +279,8 @@ def main() -> None:
         speed(arguments.only, arguments.rounds)
     elif arguments.what == "differences":
         differences(arguments.only)
+    elif arguments.what == "audits":
+        audits(arguments.only)
     else:
         learning(arguments.only, arguments.seeds, arguments.steps, arguments.picture)
 
