@@ -11,6 +11,7 @@ from `seed` up, until the time is over or, with a count, until that many are don
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 import time
@@ -105,14 +106,15 @@ def main(words: list[str] | None = None) -> int:
     rows: dict[str, Row] = {}
     said_s = time.monotonic()
     made = counted_cases(dict(given.count), seed) if given.count else cases(given.kinds, seed, given.minutes)
-    for driver, case in made:
-        rows.setdefault(case.kind, Row(driver)).add(case)
-        if case.failure is not None and rows[case.kind].failed <= 3:
-            print(f"{case.kind}, seed {case.seed}: {case.failure}", file=sys.stderr, flush=True)
-        if time.monotonic() - said_s > 60:
-            said_s = time.monotonic()
-            tried, failed = sum(r.tried for r in rows.values()), sum(r.failed for r in rows.values())
-            print(f"{tried:,} tried, {failed:,} failed", file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it; the table is printed all the same
+        for driver, case in made:
+            rows.setdefault(case.kind, Row(driver)).add(case)
+            if case.failure is not None and rows[case.kind].failed <= 3:
+                print(f"{case.kind}, seed {case.seed}: {case.failure}", file=sys.stderr, flush=True)
+            if time.monotonic() - said_s > 60:
+                said_s = time.monotonic()
+                tried, failed = sum(r.tried for r in rows.values()), sum(r.failed for r in rows.values())
+                print(f"{tried:,} tried, {failed:,} failed", file=sys.stderr, flush=True)
     print(f"seed {seed}\n{table(rows)}")
     return 1 if any(row.failed for row in rows.values()) else 0
 

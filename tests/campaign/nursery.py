@@ -39,6 +39,8 @@ class Nursery:
             cwd=ROOT,
             env=clean | environment,
         )
+        self.killed = False
+        """Whether the last program was ended by SIGKILL, and not by itself before."""
 
     @contextlib.contextmanager
     def program(self, **request: Any) -> Iterator[int]:
@@ -52,7 +54,7 @@ class Nursery:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
-            assert self._answer() == "ended"
+            self.killed = self._answer() == "killed"
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -115,7 +117,9 @@ def serve(
         prepare(request)
         child = fork_program(request, run)
         print(child, flush=True)
+        killed = False
         with contextlib.suppress(ChildProcessError):
             while True:
-                os.waitpid(-child, 0)
-        print("ended", flush=True)
+                ended, status = os.waitpid(-child, 0)
+                killed |= ended == child and os.WIFSIGNALED(status)
+        print("killed" if killed else "ended", flush=True)

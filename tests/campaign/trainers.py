@@ -1,8 +1,8 @@
 """Trainings of every algorithm that are killed at any instant, resumed, and compared bit by bit.
 
-A case is one training that is ended once or several times (SIGKILL at a random instant, SIGKILL at a counted
-moment while it saves, SIGTERM), and resumed to its end. Its last checkpoint (weights, moments, replay,
-environments, random numbers, counters) must be that of a training that nobody disturbed.
+A case is one training that is killed one to three times (at a random instant, or at a counted moment while
+it saves; some are asked to stop by SIGTERM before), and resumed to its end. Its last checkpoint (weights,
+moments, replay, environments, random numbers, counters) must be that of a training that nobody disturbed.
 
     python -m tests.campaign --kinds trainers --seed 17 --minutes 0     # repeats one case
 """
@@ -57,25 +57,22 @@ def one_case(seed: int, nursery: Nursery, whole: dict[str, Whole], folder: Path)
     rng = random.Random(seed)
     training = TRAININGS[seed % len(TRAININGS)]
     if training not in whole:
-        place = _fresh(folder / "whole")
-        began_s = time.monotonic()
-        ended = end_training(nursery, training, place)
-        assert ended is None, f"{training} without a kill: {ended}"
+        for _ in range(2):  # the first one compiles and loads what it needs
+            place, began_s = _fresh(folder / "whole"), time.monotonic()
+            ended = end_training(nursery, training, place)
+            assert ended is None, f"{training} without a kill: {ended}"
         whole[training] = Whole(load_checkpoint(place / "agent"), time.monotonic() - began_s)
-    place, failure, kills = _fresh(folder / "case"), None, rng.choice((1, 1, 2, 3))
-    for _ in range(kills):
-        how = rng.choice(("instant", "instant", "while saving", "SIGTERM"))
-        die_at = int(10 ** rng.uniform(0, 3)) if how == "while saving" else 0
+    place, kills, wanted = _fresh(folder / "case"), 0, rng.choice((1, 1, 2, 3))
+    failure = stop_training(nursery, training, place, rng, whole[training]) if rng.random() < 0.2 else None
+    while kills < wanted and failure is None:
+        die_at = int(10 ** rng.uniform(0, 3)) if rng.random() < 0.4 else 0
         delay_s = PATIENCE_S if die_at else rng.uniform(0, whole[training].seconds)
         with nursery.program(training=training, die_at=die_at, **_files(place)) as child:
             wait_for_end(child, delay_s)
-            if how == "SIGTERM":
-                _signal(child, signal.SIGTERM)
-                if not wait_for_end(child, PATIENCE_S):
-                    failure = "it did not stop on SIGTERM"
-        failure = failure or problem_of_killed(place)
-        if failure is not None:
-            break
+        failure = problem_of_killed(place)
+        kills += nursery.killed
+        if not nursery.killed:  # it came to its end before
+            _fresh(place)
     failure = failure or end_training(nursery, training, place) or differs(place, whole[training].checkpoint)
     if failure is not None:
         kept = KEPT / f"trainers-{seed}"
@@ -83,6 +80,18 @@ def one_case(seed: int, nursery: Nursery, whole: dict[str, Whole], folder: Path)
         shutil.copytree(place, kept)
         failure = f"{failure} (kept in {kept})"
     return Case(f"killed {training}", seed, failure)
+
+
+def stop_training(
+    nursery: Nursery, training: str, place: Path, rng: random.Random, whole: Whole
+) -> str | None:
+    """Ask a training to stop; returns what went wrong."""
+    with nursery.program(training=training, die_at=0, **_files(place)) as child:
+        wait_for_end(child, rng.uniform(0.2, 1.0) * whole.seconds)
+        _signal(child, signal.SIGTERM)
+        if not wait_for_end(child, PATIENCE_S):
+            return "it did not stop on SIGTERM"
+    return problem_of_killed(place)
 
 
 def _fresh(place: Path) -> Path:
