@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import signal
@@ -382,3 +383,24 @@ def waits(collector: Any) -> bool:
         WAITING_FOR_LEARNER,
         WAITING_FOR_LOCK,
     )
+
+
+def test_a_collector_that_is_stopped_just_after_it_got_the_lock_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had not said yet that it no longer waits for the lock, and the whole run waited for it for ever."""
+    lockf, learner, once = fcntl.lockf, os.getpid(), tmp_path / "once"
+
+    def stops(file: Any, operation: int) -> None:
+        lockf(file, operation)
+        if operation == fcntl.LOCK_EX and os.getpid() != learner and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(fcntl, "lockf", stops)
+    setup = Setup(collectors=3, ring_rows=8, method="fork", hang_timeout_s=2.0, log=lambda text: None)
+    with LockedCollector(Task(Counting, Steered, seed=1), setup) as collector:
+        rows = wait_for_rows(collector, lambda rows: len(set(rows["collector"])) == 3)
+        failures = collector.state().failures
+    assert "no progress for" in failures[0].what
+    check_streams(rows)

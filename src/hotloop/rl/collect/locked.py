@@ -88,6 +88,9 @@ class QueueLink:
     def wake(self) -> None:
         self.queue.close()
 
+    def is_blocked(self, pid: int) -> bool:
+        return self.queue.is_blocked(pid)
+
 
 class LockedCollector(MultiprocessCollector):
     """One queue with the capacity of all rings together; `take` copies rows out of it under the lock."""

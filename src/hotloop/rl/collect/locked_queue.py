@@ -8,6 +8,9 @@ its holder dies; a semaphore would stay taken for ever. Every wait for it is tim
 from __future__ import annotations
 
 import fcntl
+import os
+import struct
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +27,7 @@ from hotloop.rl.collect.status import HEARTBEAT_NS, PHASE, RUNNING, WAITING_FOR_
 _lock_wait = profile("lock_wait")
 _HEAD, _TAIL = 0, 1
 _ROOM_AT, _DATA_AT, _ROWS_AT = 64, 128, 192
+_FLOCK = struct.Struct("@hhqqi4x")  # struct flock of Linux: type, whence, start, length, pid
 
 
 class LockedQueue:
@@ -72,6 +76,14 @@ class LockedQueue:
             yield
         finally:
             fcntl.lockf(self._lock.fileno(), fcntl.LOCK_UN)
+
+    def is_blocked(self, pid: int) -> bool:
+        """Whether another process than `pid` and this one holds the lock; True where that is not known."""
+        if not sys.platform.startswith("linux"):
+            return True
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, holder = _FLOCK.unpack(fcntl.fcntl(self._lock.fileno(), fcntl.F_GETLK, asked))
+        return bool(kind != fcntl.F_UNLCK and holder != pid)
 
     def put(self, rows: NDArray[Any]) -> tuple[int, int]:
         """Copy in as many rows as fit; return their number, and the room bell's count from before."""

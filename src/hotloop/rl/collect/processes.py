@@ -23,6 +23,9 @@ class RingLink:
     def wake(self) -> None:
         self.ring.close()
 
+    def is_blocked(self, pid: int) -> bool:
+        return False  # there is no lock
+
 
 class ProcessCollector(MultiprocessCollector):
     """`take` returns the rings' own memory, so a row is copied only once, into the replay buffer."""

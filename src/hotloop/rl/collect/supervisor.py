@@ -54,6 +54,9 @@ class Link(Protocol):
     def wake(self) -> None:
         """Called in the learner's process: end the waits of that collector."""
 
+    def is_blocked(self, pid: int) -> bool:
+        """Called in the learner's process: whether another process than `pid` holds the collector's lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
@@ -78,6 +81,7 @@ class _Slot:
         self.life = -1
         self.process: Any = None
         self.pid: int | None = None
+        self.blocked_ns = 0  # when it was last seen waiting for a lock that another process held
         self.failures_without_step = 0  # in a row
         self.steps_before = 0
 
@@ -170,6 +174,7 @@ class Supervisor:
     def _begin_life(self, number: int) -> None:
         slot = self._slots[number]
         slot.life += 1
+        slot.blocked_ns = 0
         slot.note.take()
         self._status.begin_life(number)
         self._before_life(number)
@@ -199,8 +204,12 @@ class Supervisor:
             return
         line = self._status.words[number]
         limit_s = self._setup.start_timeout_s if line[PHASE] == STARTING else self._setup.hang_timeout_s
-        silent_s = (time.monotonic_ns() - int(line[HEARTBEAT_NS])) / 1e9
-        if silent_s > limit_s and line[PHASE] != WAITING_FOR_LOCK:
+        now_ns = time.monotonic_ns()
+        # A process may be stopped after it got the lock and before it says so: then it is not blocked.
+        if line[PHASE] == WAITING_FOR_LOCK and self._links[number].is_blocked(slot.process.pid):
+            slot.blocked_ns = now_ns
+        silent_s = (now_ns - max(int(line[HEARTBEAT_NS]), slot.blocked_ns)) / 1e9
+        if silent_s > limit_s:
             self._request_traceback(slot)
             slot.process.kill()
             slot.process.join()
