@@ -137,6 +137,7 @@ def test_percentiles_of_many_equal_those_of_each(durations: list[list[int]]) -> 
         ends = (min(calls), max(calls)) if calls else (None, None)
         nodes.append(Node("x", calls=len(calls), min_ns=ends[0], max_ns=ends[1], buckets=buckets))
     nodes.append(Node("no histogram", calls=3, min_ns=1, max_ns=2))
+    nodes.append(Node("damaged", calls=3, min_ns=1, buckets=np.ones(layout.BUCKETS, dtype=np.uint64)))
     for node, found in zip(nodes, percentiles_ns(nodes, (0.5, 0.9, 0.99)), strict=True):
         for fraction, value in zip((0.5, 0.9, 0.99), found, strict=True):
             one = node.percentile_ns(fraction)

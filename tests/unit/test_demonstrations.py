@@ -178,6 +178,12 @@ def test_files_that_do_not_match_the_schema_are_refused(tmp_path: Path) -> None:
     store.write(0, Episode(seen, actions, np.zeros(4), step, step))
     with pytest.raises(DemonstrationError, match=r"observations is float32 \[5, 7\], not float32 \[5, 8\]"):
         store.load()
+    hostile = track_schema(3, SHORT)
+    hostile["arrays"]["observations"]["dtype"] = "\x1b[2J\nowned"
+    (tmp_path / "schema.json").write_text(json.dumps(hostile))
+    with pytest.raises(DemonstrationError) as refused:
+        store.load()
+    assert str(refused.value).isprintable()
     (tmp_path / "schema.json").write_text('{"format": "other"}')
     with pytest.raises(DemonstrationError, match="has format 'other', version None"):
         store.load()

@@ -14,7 +14,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import read_plan
-from hotloop.capture.series import Figures, Run, append, begin_run, create
+from hotloop.capture.series import Figures, Run, append, begin_run, create, read
 from hotloop.report.pen import Pen
 from hotloop.report.series_charts import ticks
 from hotloop.workflows.lab import plan_text, with_seed
@@ -55,6 +55,15 @@ def test_the_text_has_verdict_intervals_runs_parts_and_badge(tmp_path: Path) -> 
     assert "  16 B" in said and "failed  exit code 1" in said
     assert said.count(" A ") >= 8
     assert max(len(line) for line in said.splitlines()) <= 80
+
+
+def test_the_reason_of_a_failure_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    folder = made(tmp_path / "s", ("A", "B"), 8)
+    series = read(folder)
+    number, _ = begin_run(series)
+    append(series, Run(number, "B", 9, 0, 0, ("run",), failure="\x1b[2J\r\nowned", stderr_tail="why"))
+    said = text(series_report(str(folder)), Pen(width=80, unicode=False))
+    assert "\x1b" not in said and "\r" not in said and "owned" in said
 
 
 def test_several_variants_are_ranked(tmp_path: Path) -> None:

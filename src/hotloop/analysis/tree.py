@@ -161,7 +161,8 @@ def region_findings(flat: FlatTree, env_steps: int) -> tuple[RegionFinding, ...]
 def percentiles_ns(nodes: Sequence[Node], fractions: Sequence[float]) -> list[tuple[float | None, ...]]:
     """`Node.percentile_ns` for many nodes at once (50,000 in 0.1 s instead of 2 s)."""
     found: list[tuple[float | None, ...]] = [(None,) * len(fractions)] * len(nodes)
-    known = [(i, n, n.buckets) for i, n in enumerate(nodes) if n.buckets is not None and n.min_ns is not None]
+    measured = [(i, n) for i, n in enumerate(nodes) if n.min_ns is not None and n.max_ns is not None]
+    known = [(i, n, n.buckets) for i, n in measured if n.buckets is not None]
     for start in range(0, len(known), _CHUNK):
         rows = known[start : start + _CHUNK]
         counts = np.stack([buckets for _, _, buckets in rows]).astype(np.float64)

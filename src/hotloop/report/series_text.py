@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop._util.units import duration, percent
+from hotloop._util.visible import visible
 from hotloop.analysis.comparison import Comparison, Metric, VariantComparison, rank_comparison, value_s
 from hotloop.analysis.findings import Estimate
 from hotloop.analysis.load_snapshot import LoadLevel, MachineLoad
@@ -145,7 +146,7 @@ def failures(series: Series) -> list[str]:
             last = runs[-1].stderr_tail.strip().splitlines()[-1:] or ["nothing on stderr"]
             said.append(
                 f"{variant.name}: {len(runs)} {'run' if len(runs) == 1 else 'runs'} failed "
-                f"({runs[-1].failure}): {last[0]}"
+                f"({visible(str(runs[-1].failure))}): {last[0]}"
             )
     return said
 
@@ -242,7 +243,7 @@ def run_lines(series: Series, found: Comparison, pen: Pen) -> str:
     lines = [pen.heading("Runs in order", aside)]
     for line, run in zip(drawn, shown, strict=True):
         dots = "" if not run.ok else " " * round(30 * value_s(run, found.metric) / most) + "o"
-        lines.append(f"{line}  {dots}".rstrip() if run.ok else f"{line}  {run.failure}")
+        lines.append(f"{line}  {dots}".rstrip() if run.ok else f"{line}  {visible(str(run.failure))}")
     return "\n".join(lines)
 
 

@@ -267,7 +267,7 @@ class DemonstrationStore:
             if list(array.shape) != shape or str(array.dtype) != expected["dtype"]:
                 raise DemonstrationError(
                     f"{file} does not match its schema: {name} is {array.dtype} {list(array.shape)}, not "
-                    f"{expected['dtype']} {shape}; delete it and collect again with --resume."
+                    f"{visible(expected['dtype'])} {shape}; delete it and collect again with --resume."
                 )
         return Episode(**arrays)
 
