@@ -331,12 +331,13 @@ def _boosted(capture: Capture) -> tuple[str, ...]:
             if model["boosted"] is None or not model["gradient_steps"]:
                 found.append(f"{model['model']} ran unboosted: {model['reason'] or 'it made no update'}.")
                 continue
+            difference = model["largest_mean_difference"]
+            apart = "infinitely" if difference is None else f"by {difference:.1g} learning rates on average"
             ended = f" It ended unboosted: {model['reason']}." if model["reason"] else ""
             found.append(
                 f"{model['model']} made {model['gradient_steps']:,} gradient steps in kernels "
                 f"({model['boosted']}). {model['audits_passed']} audits passed, {model['audits_failed']} "
-                f"failed; weights differed by {model['largest_mean_difference']:.1g} learning rates on "
-                f"average.{ended}"
+                f"failed; weights differed {apart}.{ended}"
             )
     return tuple(found)
 

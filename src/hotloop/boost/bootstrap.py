@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hotloop._util import strict_json
 from hotloop._util.files import write_atomically
 from hotloop.boost import active, install
 from hotloop.boost.trial import BoostPatch
@@ -36,8 +37,8 @@ class ModelReport:
     audits_failed: int
     acting_audits_passed: int
     acting_audits_failed: int
-    largest_mean_difference: float
-    """Largest mean difference of the weights after an audited gradient step, in learning rates."""
+    largest_mean_difference: float | None
+    """Of the weights after an audited gradient step, in learning rates; None: infinite."""
     audit_s: float
     """Time spent on audits."""
 
@@ -47,7 +48,7 @@ def boost_process() -> None:
     given = json.loads(os.environ.get(BOOST_VARIABLE) or "{}")
     options = given if isinstance(given, dict) else {}
     file = options.pop(REPORT, None)
-    os.environ[BOOST_VARIABLE] = json.dumps(options)
+    os.environ[BOOST_VARIABLE] = strict_json.dumps(options)
     if options.get(TRIAL):
         active.is_paused = True
         trial_patches.more_patches.append(BoostPatch)
@@ -70,7 +71,7 @@ def reports() -> list[ModelReport]:
             audits_failed=record.audits.failed,
             acting_audits_passed=record.acting_audits.passed,
             acting_audits_failed=record.acting_audits.failed,
-            largest_mean_difference=record.audits.largest_mean_step,
+            largest_mean_difference=strict_json.finite(record.audits.largest_mean_step),
             audit_s=record.audits.spent_s + record.acting_audits.spent_s,
         )
         for record in active.history
@@ -80,7 +81,7 @@ def reports() -> list[ModelReport]:
 def write_report(file: Path, process: int) -> None:
     """Write the reports as JSON, unless this is a fork of the process that was to write them."""
     if os.getpid() == process:
-        write_atomically(file, json.dumps([asdict(report) for report in reports()]))
+        write_atomically(file, strict_json.dumps([asdict(report) for report in reports()]))
 
 
 def note_in_capture() -> None:

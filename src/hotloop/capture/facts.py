@@ -60,7 +60,7 @@ class BoostedModel(TypedDict):
     gradient_steps: int
     audits_passed: int
     audits_failed: int
-    largest_mean_difference: float
+    largest_mean_difference: float | None
 
 
 class Library(TypedDict, total=False):

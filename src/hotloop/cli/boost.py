@@ -75,9 +75,11 @@ def as_text(result: BoostedRun) -> list[str]:
 def _about(model: Any) -> list[str]:
     if model.boosted is None or model.gradient_steps == 0:
         return [f"hotloop boost: {model.model} ran unboosted: {model.reason or 'it made no gradient step'}"]
+    difference = model.largest_mean_difference
+    apart = "infinite" if difference is None else f"{difference:.1g} learning rates"
     checks = (
         f"audits: {model.audits_passed} gradient steps and {model.acting_audits_passed} actions equal to the "
-        f"library's (weights within {model.largest_mean_difference:.1g} learning rates on average), "
+        f"library's (largest mean difference of weights: {apart}), "
         f"{model.audits_failed + model.acting_audits_failed} failed, {model.audit_s:.2f} s"
     )
     found = [

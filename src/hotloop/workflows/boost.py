@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotloop._util import strict_json
 from hotloop.boost.bootstrap import BOOST_VARIABLE, KEEP, REPORT, ModelReport, read_reports
 from hotloop.workflows.project_settings import patches_to_keep
 from hotloop.workflows.run import PACKAGE, STARTUP, ScriptRun, resolve_command, wait_for
@@ -45,7 +45,7 @@ def boosting_environment(options: dict[str, Any] | None = None) -> dict[str, str
     """Environment in which any Python, unmodified, is boosted."""
     before = os.environ.get("PYTHONPATH")
     return dict(os.environ) | {
-        BOOST_VARIABLE: json.dumps(options or {}),
+        BOOST_VARIABLE: strict_json.dumps(options or {}),
         "HOTLOOP_HOME": str(PACKAGE.parent),
         "PYTHONPATH": os.pathsep.join([str(STARTUP), *([before] if before else [])]),
     }

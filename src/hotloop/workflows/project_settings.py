@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotloop._util import strict_json
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop._util.read_files import Reader
@@ -114,9 +114,8 @@ def patches_to_keep(file: Path) -> tuple[str, ...]:
 
 def save_patches_to_keep(file: Path, names: Sequence[str]) -> None:
     """Write `keep` into a hotloop.toml, and leave everything else in it as it is."""
-    line = (
-        f"keep = [{', '.join(json.dumps(name) for name in names)}]  # patches that hotloop try found faster"
-    )
+    listed = ", ".join(strict_json.dumps(name) for name in names)
+    line = f"keep = [{listed}]  # patches that hotloop try found faster"
     text = ""
     if file.exists():
         table = _read(file)
