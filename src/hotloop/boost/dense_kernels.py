@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hotloop.rl.envs.compiled import array_at, kernel
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel, fma, not_inlined
+from hotloop.rl.train.fused.compiled import fast_kernel, fma, inlined_kernel, not_inlined
 from hotloop.rl.train.fused.tiles import LANES, Floats, multiply, squares, transpose
 
 # Columns of a network's table. BELOW is the row of the layer whose output is read, or -1 for the network's
@@ -72,7 +72,7 @@ def forward(
             silu(work[out : out + size], slopes[out : out + size])
 
 
-@kernel
+@inlined_kernel
 def activate(row: Floats, bias: np.float32, kind: int) -> None:
     """Add the bias and apply the activation in place; SiLU is left to `silu`."""
     if kind == RELU:
@@ -92,7 +92,7 @@ def activate(row: Floats, bias: np.float32, kind: int) -> None:
             row[j] += bias
 
 
-@kernel
+@inlined_kernel
 def silu(values: Floats, slopes: Floats) -> None:
     """x * sigmoid(x) in place, and its derivative."""
     for j in range(values.size):
@@ -102,7 +102,7 @@ def silu(values: Floats, slopes: Floats) -> None:
         values[j] = x * sigmoid
 
 
-@kernel
+@inlined_kernel
 def through_activation(deltas: Floats, outputs: Floats, slopes: Floats, kind: int) -> None:
     """Multiply the gradient by the derivative of the activation."""
     if kind == RELU:
@@ -222,13 +222,13 @@ def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np
             at += size
 
 
-@kernel
+@inlined_kernel
 def grads_size(table: Table, layer: int) -> int:
     """How many gradients a layer has once they are tightened."""
     return int(table[layer, OUTPUTS] * (table[layer, INPUTS] + 1))
 
 
-@kernel
+@inlined_kernel
 def tighten(table: Table, grads: Floats) -> None:
     """Close the gaps that padding left between the rows of `grads`, and before the bias."""
     for layer in range(table.shape[0]):
@@ -242,7 +242,7 @@ def tighten(table: Table, grads: Floats) -> None:
                 grads[at + outputs * inputs + i] = grads[at + outputs * wide + i]
 
 
-@kernel
+@inlined_kernel
 def sum_of_squares(values: Floats, at: int, size: int) -> float:
     """The sum of the squares, in a fixed order."""
     return float(squares(values[at : at + size], size))
@@ -288,7 +288,7 @@ def run_one(table: Table, addresses: Addresses, inputs: Floats, scratch: Floats,
             writes[i] = activated(total + bias[i], table[layer, ACTIVATION])
 
 
-@kernel
+@inlined_kernel
 def activated(value: np.float32, kind: int) -> np.float32:
     """The activation of one number."""
     if kind == RELU:

@@ -22,10 +22,11 @@ from hotloop.boost.dense_kernels import (
 )
 from hotloop.rl.envs.compiled import array_at, kernel
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
 from hotloop.rl.train.fused.tiles import LANES, Floats, transpose
 
 Words = NDArray[np.int64]
+Numbers = NDArray[np.uint64]  # an index that cannot be negative is faster
 
 
 class Memory(NamedTuple):
@@ -87,13 +88,13 @@ def load(rows: Floats, work: Floats, at: int, samples: int) -> None:
     transpose(rows.reshape(-1), int(np.int64(0)), rows.shape[0], rows.shape[1], work, at, samples)
 
 
-@kernel
+@inlined_kernel
 def padded_samples(count: int) -> int:
     """`count` rounded up to whole vectors."""
     return (count + LANES - 1) // LANES * LANES
 
 
-@kernel
+@inlined_kernel
 def adam_number(addresses: Addresses, gradient: Floats, settings: NDArray[np.float64]) -> None:
     """One step of Adam for a tensor of one number; see `dense_kernels.adam`."""
     steps = array_at(addresses[:, STEPS], 0, (1,), np.float32)
@@ -106,7 +107,7 @@ def adam_number(addresses: Addresses, gradient: Floats, settings: NDArray[np.flo
     )  # fmt: skip
 
 
-@kernel
+@inlined_kernel
 def mean_squared_error(values: Floats, targets: Floats, weight: float, deltas: Floats) -> float:
     """`weight` times the mean of (value - target)^2, and its derivative; padding gets 0."""
     count = targets.size
@@ -122,13 +123,24 @@ def mean_squared_error(values: Floats, targets: Floats, weight: float, deltas: F
 
 
 @kernel
+def select_columns(matrix: Floats, at: int, rows: int, columns: int, fewer: int, selected: Numbers) -> None:
+    """Keep the selected columns of a matrix [rows, columns], which becomes [rows, fewer], in place."""
+    for i in range(rows):
+        # A column moves to the left, so nothing is overwritten before it was read.
+        source = matrix[at + i * columns : at + (i + 1) * columns]
+        target = matrix[at + i * fewer : at + i * fewer + selected.size]
+        for j in range(selected.size):
+            target[j] = source[selected[j]]
+
+
+@kernel
 def input_gradient_of_selected(
     table: Table,
     addresses: Addresses,
     memory: Memory,
     across: Floats,
     samples: int,
-    selected: Words,
+    selected: Numbers,
     slope: np.float32,
     rows: int,
     gradient: Floats,
@@ -141,14 +153,12 @@ def input_gradient_of_selected(
     not_inlined()
     count, few = selected.size, padded_samples(selected.size)
     last = table.shape[0] - 1
-    for layer in range(last):
-        at, silu = table[layer, OUTPUT_AT], table[layer, ACTIVATION] == SILU
-        for i in range(table[layer, OUTPUTS]):
-            to, source = at + i * few, at + i * samples
-            for j in range(count):  # to + j <= source + selected[j], so nothing is overwritten too early
-                memory.work[to + j] = memory.work[source + selected[j]]
-                if silu:
-                    memory.slopes[to + j] = memory.slopes[source + selected[j]]
+    are_all = few == samples and count > 0 and selected[count - 1] == count - 1
+    for layer in range(0 if are_all else last):
+        at, rows_of_layer = table[layer, OUTPUT_AT], table[layer, OUTPUTS]
+        select_columns(memory.work, at, rows_of_layer, samples, few, selected)
+        if table[layer, ACTIVATION] == SILU:
+            select_columns(memory.slopes, at, rows_of_layer, samples, few, selected)
     out = table[last, OUTPUT_AT]
     for j in range(few):
         memory.deltas[out + j] = slope if j < count else np.float32(0.0)

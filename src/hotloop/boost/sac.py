@@ -196,7 +196,7 @@ class Learner(OffPolicyLearner):
             values=np.zeros((n_critics, samples), dtype=np.float32),
             losses=np.zeros(n_critics),
             action_grads=np.zeros(count * samples, dtype=np.float32),
-            selected=np.zeros((n_critics, samples), dtype=np.int64),
+            selected=np.zeros((n_critics, samples), dtype=np.uint64),
             numbers=np.zeros(2, dtype=np.float32),
         )
         self._noise = torch.zeros(2, batch_size, count)

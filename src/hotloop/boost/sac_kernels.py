@@ -16,6 +16,7 @@ from hotloop.boost.dense_kernels import INPUTS, OUTPUT_AT, TARGET, WEIGHTS, Addr
 from hotloop.boost.off_policy_kernels import (
     Batch,
     Memory,
+    Numbers,
     adam_number,
     input_gradient_of_selected,
     load,
@@ -24,7 +25,7 @@ from hotloop.boost.off_policy_kernels import (
 )
 from hotloop.boost.team_kernels import wait_for_all
 from hotloop.rl.envs.compiled import array_at, kernel
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
 # Indices into `settings`, float64; the three optimizers' settings are rows of a table.
@@ -76,7 +77,7 @@ class Scratch(NamedTuple):
     """[critics]"""
     action_grads: Floats
     """[actions * samples]"""
-    selected: Words
+    selected: Numbers
     """[critics, samples]: the samples for which each critic is the smallest one."""
     numbers: Floats
     """[2]: the entropy coefficient in use, and a gradient."""
@@ -179,7 +180,7 @@ def update(
         update_actor(networks, memory, scratch, noise[0], samples, optimizers, statistics)
 
 
-@kernel
+@inlined_kernel
 def update_ent_coef(
     networks: Networks,
     scratch: Scratch,
@@ -214,7 +215,7 @@ def run_critic(
         values[c, i] = memory.work[out + i]
 
 
-@kernel
+@inlined_kernel
 def update_critic(
     networks: Networks,
     c: int,
@@ -242,7 +243,7 @@ def update_critic(
         dense.update_targets(table, networks.critics_at, settings[TAU])
 
 
-@kernel
+@inlined_kernel
 def gradient_of_critic(
     networks: Networks,
     c: int,
@@ -269,7 +270,7 @@ def gradient_of_critic(
     )  # fmt: skip
 
 
-@kernel
+@inlined_kernel
 def update_actor(
     networks: Networks,
     memory: Memory,

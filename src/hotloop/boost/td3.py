@@ -144,7 +144,7 @@ class Learner(OffPolicyLearner):
             next_values=np.zeros((len(self._critics), layout.samples), dtype=np.float32),
             losses=np.zeros(len(self._critics)),
             action_grads=np.zeros(count * layout.samples, dtype=np.float32),
-            everyone=np.arange(layout.samples, dtype=np.int64),
+            everyone=np.arange(layout.samples, dtype=np.uint64),
         )
         self._noise = torch.zeros(batch_size, count)
         return Samples(batch_size, width, count)

@@ -16,6 +16,7 @@ from hotloop.boost.dense_kernels import INPUT_AT, INPUTS, OUTPUT_AT, TARGET, WEI
 from hotloop.boost.off_policy_kernels import (
     Batch,
     Memory,
+    Numbers,
     input_gradient_of_selected,
     load,
     mean_squared_error,
@@ -23,7 +24,7 @@ from hotloop.boost.off_policy_kernels import (
 )
 from hotloop.boost.team_kernels import wait_for_all
 from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
 # Indices into `settings`, float64; the two optimizers' settings are rows of a table.
@@ -67,7 +68,7 @@ class Scratch(NamedTuple):
     """[critics]"""
     action_grads: Floats
     """[actions * samples]"""
-    everyone: Words
+    everyone: Numbers
     """[samples]: 0, 1, 2, ..."""
 
 
@@ -139,7 +140,7 @@ def update(
             statistics[CRITIC_LOSS] += scratch.losses[c]
 
 
-@kernel
+@inlined_kernel
 def choose_next_actions(
     networks: Networks, memory: Memory, samples: int, noise: Floats, width: int, clip: np.float32
 ) -> None:
@@ -165,7 +166,7 @@ def squash(table: Table, work: Floats, samples: int, real: int, count: int) -> N
             work[actions + a * samples + i] = math.tanh(work[out + a * samples + i])
 
 
-@kernel
+@inlined_kernel
 def update_critic(
     networks: Networks,
     c: int,
@@ -193,7 +194,7 @@ def update_critic(
     dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC])
 
 
-@kernel
+@inlined_kernel
 def update_actor(
     networks: Networks,
     memory: Memory,
