@@ -92,7 +92,7 @@ def timed(case: Case, is_boosted: bool, threads: int, steps: int) -> tuple[float
             remove()
 
 
-def speed(names: list[str], rounds: int) -> None:
+def speed(names: list[str], rounds: int, has_two: bool) -> None:
     print("| | library | boosted | x | x CPU time | library, 2 threads | x | to reach", end=" | ")
     print("boosted, 2 threads | x |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
@@ -100,8 +100,9 @@ def speed(names: list[str], rounds: int) -> None:
         case = CASES[name]
         for is_boosted in (False, True):  # compilation and first imports are not measured
             timed(case, is_boosted, 1, case.steps // 4)
-        kinds = [("library", False, 1), ("boosted", True, 1), ("two", False, 2)]
-        kinds += [("boosted two", True, 2)] if case.two_goal else []
+        kinds = [("library", False, 1), ("boosted", True, 1)]
+        kinds += [("two", False, 2)] if has_two else []
+        kinds += [("boosted two", True, 2)] if has_two and case.two_goal else []
         results: dict[str, list[tuple[float, float]]] = {kind: [] for kind, _, _ in kinds}
         updates = set()
         for _ in range(rounds):
@@ -116,14 +117,14 @@ def speed(names: list[str], rounds: int) -> None:
         pairs = list(zip(results["library"], results["boosted"], strict=True))
         ratio = statistics.median(one[0] / other[0] for one, other in pairs)
         cpu_ratio = statistics.median(one[1] / other[1] for one, other in pairs)
-        two = statistics.median(
-            one[0] / other[0] for one, other in zip(results["two"], results["boosted"], strict=True)
-        )
         rates = {kind: f"{case.steps / found:,.0f}/s" for kind, found in seconds.items()}
         goal = f"{case.goal:g}" if case.goal else ""
         cells = [f"{name}, {case.env}", rates["library"], rates["boosted"], f"**{ratio:.2f}**"]
-        cells += [f"{cpu_ratio:.1f}", rates["two"], f"{two:.1f}", goal, "", ""]
-        if case.two_goal:
+        cells += [f"{cpu_ratio:.1f}", "", "", goal, "", ""]
+        if has_two:
+            two = zip(results["two"], results["boosted"], strict=True)
+            cells[5:7] = [rates["two"], f"{statistics.median(one[0] / ours[0] for one, ours in two):.1f}"]
+        if "boosted two" in results:
             best = zip(results["library"], results["two"], results["boosted two"], strict=True)
             gain = statistics.median(min(one[0], other[0]) / ours[0] for one, other, ours in best)
             cells[-2:] = [rates["boosted two"], f"**{gain:.1f}** (to reach {case.two_goal:g})"]
@@ -284,9 +285,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="of learning")
     parser.add_argument("--steps", type=int, default=49_152, help="of learning")
     parser.add_argument("-o", "--picture", help="of learning")
+    parser.add_argument("--one-thread", action="store_true", help="leave out the runs on two threads")
     arguments = parser.parse_args()
     if arguments.what == "speed":
-        speed(arguments.only, arguments.rounds)
+        speed(arguments.only, arguments.rounds, not arguments.one_thread)
     elif arguments.what == "differences":
         differences(arguments.only)
     elif arguments.what == "audits":
