@@ -18,9 +18,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import array_at, kernel
+from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel, fma, inlined_kernel, not_inlined
+from hotloop.rl.train.fused.compiled import fast_kernel, fma, inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import LANES, Floats, multiply, squares, transpose
 
 # Columns of a network's table. BELOW is the row of the layer whose output is read, or -1 for the network's

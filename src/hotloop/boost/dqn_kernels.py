@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from hotloop.boost import dense_kernels as dense
 from hotloop.boost.dense_kernels import OUTPUT_AT, OUTPUTS, TARGET, WEIGHTS, Addresses, Table
 from hotloop.boost.off_policy_kernels import Batch, Memory, load, padded_samples
-from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
 LOSS = 0

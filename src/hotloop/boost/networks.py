@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import array_at, kernel
+from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
+from hotloop.rl.train.fused.compiled import kernel
 from hotloop.rl.train.fused.flat import MlpLayout
 from hotloop.rl.train.fused.tiles import Floats, transpose
 

@@ -20,9 +20,9 @@ from hotloop.boost.dense_kernels import (
     Table,
     backward,
 )
-from hotloop.rl.envs.compiled import array_at, kernel
+from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
+from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import LANES, Floats, transpose
 
 Words = NDArray[np.int64]

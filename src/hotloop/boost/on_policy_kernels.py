@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import fast_kernel, inlined_kernel
+from hotloop.rl.train.fused.compiled import fast_kernel, inlined_kernel, kernel
 from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
 from hotloop.rl.train.fused.ppo_kernels import gather, moments
 from hotloop.rl.train.fused.tiles import Floats

@@ -24,8 +24,8 @@ from hotloop.boost.off_policy_kernels import (
     padded_samples,
 )
 from hotloop.boost.team_kernels import wait_for_all
-from hotloop.rl.envs.compiled import array_at, kernel
-from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
+from hotloop.rl.envs.compiled import array_at
+from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
 # Indices into `settings`, float64; the three optimizers' settings are rows of a table.

@@ -23,8 +23,7 @@ from hotloop.boost.off_policy_kernels import (
     padded_samples,
 )
 from hotloop.boost.team_kernels import wait_for_all
-from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.train.fused.compiled import inlined_kernel, not_inlined
+from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
 # Indices into `settings`, float64; the two optimizers' settings are rows of a table.

@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import kernel
+from hotloop.rl.train.fused.compiled import kernel
 
 Counter = NDArray[np.int64]
 

@@ -29,6 +29,7 @@ from hotloop._util.errors import FileError
 from hotloop._util.files import write_atomically
 from hotloop._util.read_files import Reader
 from hotloop.rl.envs.kernel_cache_key import describe_type, kernel_cache_key
+from hotloop.rl.envs.kernel_compiler import KernelCompiler, is_linked
 
 LOCK_TIMEOUT_S = 600.0  # then compile without the lock: its holder may be suspended
 LOCK_POLL_S = 0.05
@@ -72,7 +73,7 @@ class KernelCache(_Cache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the code to disk and release the processes that wait for it."""
         try:
-            if self._is_enabled and self._impl.check_cachable(data):
+            if self._is_enabled and not is_linked(data) and self._impl.check_cachable(data):
                 self._impl.locator.ensure_cache_path()
                 file = self._file(sig, data.codegen)
                 content = dumps(self._impl.reduce(data))  # type: ignore[no-untyped-call]
@@ -107,7 +108,12 @@ class KernelCache(_Cache):
     def _file(self, sig: Any, codegen: Any) -> Path:
         """Return the file of one signature; its name covers everything the code depends on."""
         arguments = sig if isinstance(sig, tuple) else (*sig.args, sig.return_type)
-        target = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
+        target = (
+            numba.__version__,
+            sys.implementation.cache_tag,
+            codegen.magic_tuple(),
+            KernelCompiler.VERSION,
+        )
         words = repr((self._key, [describe_type(argument) for argument in arguments], target))
         digest = hashlib.sha256(words.encode()).hexdigest()
         return Path(self.cache_path) / f"{self._name}-{self._key[:16]}-{digest[:16]}.nbc"

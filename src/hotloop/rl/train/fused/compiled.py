@@ -19,12 +19,17 @@ from numba.extending import intrinsic
 from hotloop.rl.envs.compiled import Function, compiled
 
 
+def kernel(function: Function) -> Function:
+    """A strict kernel, optimised once for all its callers."""
+    return compiled(function, linked=False)
+
+
 def fast_kernel(function: Function) -> Function:
     """A kernel whose sums may be reordered and contracted; NaN and infinity keep their meaning.
 
     Its last digits may differ between two kernels that it is inlined into.
     """
-    return compiled(function, fastmath={"contract", "reassoc", "nsz"})
+    return compiled(function, fastmath={"contract", "reassoc", "nsz"}, linked=False)
 
 
 def inlined_kernel(function: Function) -> Function:
@@ -33,7 +38,7 @@ def inlined_kernel(function: Function) -> Function:
     A kernel optimises the code of all kernels it calls again, so every level of calls costs compile time:
     SAC's kernels took 31 s of CPU time to compile with every part a kernel, 19 s with some of them inlined.
     """
-    return compiled(function, fastmath={"contract", "reassoc", "nsz"}, inline="always")
+    return compiled(function, fastmath={"contract", "reassoc", "nsz"}, linked=False, inline="always")
 
 
 @intrinsic

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.rl.buffers import replay_kernels
-from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.train.fused import layers
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import kernel, not_inlined
 from hotloop.rl.train.fused.layers import CHUNK, COLUMNS, HIDDEN, OUTPUTS, Table
 from hotloop.rl.train.fused.tiles import Floats
 

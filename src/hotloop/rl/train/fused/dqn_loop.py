@@ -20,9 +20,9 @@ from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.buffers.replay_kernels import Bytes, ReplayArrays, Words
 from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.cartpole import kernels as cartpole
-from hotloop.rl.envs.compiled import kernel
 from hotloop.rl.envs.snake import kernels as snake
 from hotloop.rl.envs.streams import Streams, copy_stream_from, copy_stream_to, make_streams, next_double
+from hotloop.rl.train.fused.compiled import kernel
 from hotloop.rl.train.fused.dqn_kernels import (
     EXPLORATION_STEPS,
     FINAL_EPS,

@@ -13,8 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.train.fused.compiled import fma, not_inlined
+from hotloop.rl.train.fused.compiled import fma, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats, multiply, squares, transpose
 
 Table = NDArray[np.int64]  # [layers, 10]: the columns below

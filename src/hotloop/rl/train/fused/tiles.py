@@ -20,8 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hotloop.rl.envs.compiled import kernel
-from hotloop.rl.train.fused.compiled import not_inlined
+from hotloop.rl.train.fused.compiled import kernel, not_inlined
 
 Floats = NDArray[np.float32]
 
