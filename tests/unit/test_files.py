@@ -123,6 +123,7 @@ def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
         (lambda f: f.write_text("[1]"), "does not hold a JSON object"),
         (lambda f: f.write_text('{"a": 1, "checksum": "crc32:00000000"}'), "does not match its checksum"),
         (lambda f: f.write_text('{"a": 1, "checksum": 7}'), "does not match its checksum"),
+        (lambda f: f.write_text('{"a": 1, "chec{sum": "crc32:2b1ba180"}'), "does not match its checksum"),
     ],
 )
 def test_whatever_cannot_be_read_is_one_sentence(tmp_path: Path, make: Any, says: str) -> None:

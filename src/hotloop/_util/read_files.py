@@ -23,6 +23,7 @@ from hotloop._util.units import size
 MOST_LEVELS = 60  # of nesting in a JSON file
 MOST_FILES = 20_000  # of one kind in a folder
 CHECKSUM = "checksum"  # key of a JSON object
+CHECKSUM_KIND = "crc32:"  # how its value begins
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
@@ -107,7 +108,7 @@ class Reader:
                 raise self.fail(file, f"is nested more than {MOST_LEVELS} levels deep") from None
             raise self.fail(file, f"is not valid JSON ({error})") from None
         first(found)
-        written = found.pop(CHECKSUM, None) if isinstance(found, dict) else None
+        written = _take_checksum(found) if isinstance(found, dict) else None
         if written is not None and written != checksum_of(found):
             raise self.fail(
                 file, "does not match its checksum, so it is damaged or was edited (then delete its checksum)"
@@ -161,10 +162,17 @@ def json_text(data: dict[str, Any], *, indent: int | None = 1, default: Any = No
     return json.dumps(plain | {CHECKSUM: checksum_of(plain)}, indent=indent) + "\n"
 
 
+def _take_checksum(data: dict[str, Any]) -> Any:
+    """Remove and return an object's checksum; one whose own name is damaged counts, and fits no content."""
+    if CHECKSUM in data:
+        return data.pop(CHECKSUM)
+    return next((v for v in data.values() if isinstance(v, str) and v.startswith(CHECKSUM_KIND)), None)
+
+
 def checksum_of(data: dict[str, Any]) -> str:
     """Checksum of what a JSON object says, however it is laid out."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return f"crc32:{zlib.crc32(text.encode('ascii')):08x}"
+    return f"{CHECKSUM_KIND}{zlib.crc32(text.encode('ascii')):08x}"
 
 
 def _encoded(value: Any) -> Any:
