@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
@@ -80,6 +80,7 @@ def test_vec_normalize_gives_the_librarys_numbers() -> None:
 NETWORKS = st.lists(st.integers(1, 40), max_size=3)
 
 
+@example(0, DQN, [], [], nn.ReLU, 1, 1, 0.1, 0)  # weight decay and a gradient that is clipped
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31 - 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -119,10 +120,11 @@ def test_another_process_may_begin_between_looking_and_writing(
 ) -> None:
     """The race, in slow motion."""
     create = create_exclusively
+    Profiler().start(tmp_path / "other").stop()
 
     def too_late(path: Path, content: str) -> bool:
         monkeypatch.setattr(capture_folder, "create_exclusively", create)
-        Profiler().start(tmp_path / "capture").stop()
+        shutil.copytree(tmp_path / "other", path.parent, dirs_exist_ok=True)
         return create(path, content)
 
     monkeypatch.setattr(capture_folder, "create_exclusively", too_late)

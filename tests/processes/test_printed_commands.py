@@ -22,7 +22,7 @@ torch.set_num_threads(2)
 policy = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 optimizer = torch.optim.Adam(policy.parameters())
 data = torch.randn(64, 64)
-for update in range(1500):
+for update in range(800):
     loss = policy(data).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -86,11 +86,15 @@ def printed(report: str) -> list[str]:
 def run_as_printed(command: str) -> None:
     for words, limit in LIMITS.items():
         command = command.replace(words, f"{words} {limit}", 1)
-    done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+# Two compute threads on a busy machine wait for each other at every update: minutes for seconds of work.
+SLOW = pytest.param("network", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("name", [SLOW, *(name for name in SCRIPTS if name != "network")])
 def test_every_command_of_a_report_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, arguments, expected, command = SCRIPTS[name]
     monkeypatch.chdir(tmp_path)

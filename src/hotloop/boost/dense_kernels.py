@@ -211,13 +211,13 @@ def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np
             second = array_at(addresses[:, SECOND], tensor, (size,), np.float32)
             steps = array_at(addresses[:, STEPS], tensor, (1,), np.float32)
             gradient = grads[at : at + size]
-            if decay != _ZERO:
+            if decay != _ZERO:  # clipping comes first, as in the library
                 for i in range(size):
-                    gradient[i] = fma(decay, weights[i], gradient[i])
+                    gradient[i] = fma(decay, weights[i], gradient[i] * np.float32(scale))
             steps[0] += _ONE
             layers.adam(
                 weights, gradient, first, second, int(steps[0]), settings[LEARNING_RATE],
-                settings[BETA1], settings[BETA2], settings[EPSILON], scale,
+                settings[BETA1], settings[BETA2], settings[EPSILON], scale if decay == _ZERO else 1.0,
             )  # fmt: skip
             at += size
 
