@@ -60,7 +60,7 @@ class Policy(nn.Module):
 
 def next_question(questions):
     while questions.empty():
-        time.sleep(0.003)
+        time.sleep(0.002)
     return questions.get()
 
 
