@@ -49,10 +49,18 @@ class Model(nn.Module):
     def __init__(self, hidden):
         super().__init__()
         self.pi = nn.Sequential(
-            nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)
+            nn.Linear(6, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, 2),
         )
         self.v = nn.Sequential(
-            nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+            nn.Linear(6, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, 1),
         )
         self.log_std = nn.Parameter(torch.full((2,), -0.5))
 
