@@ -86,6 +86,24 @@ def test_times_still_add_up_afterwards(profiler: Profiler, clock: FakeClock) -> 
     assert gone_ns > 0 and training_of(capture).threads[0].wall_ns <= thread.wall_ns
 
 
+def test_a_thread_without_regions_is_cut_too(profiler: Profiler, clock: FakeClock) -> None:
+    capture = a_run(profiler, clock, paused=True)
+    process, thread = capture.processes[0], capture.threads[0]
+    windows = thread.windows
+    no_columns = {name: getattr(windows, name)[:, :0] for name in ("calls", "total_ns", "own_ns")}
+    idle = replace(
+        thread,
+        paths=(),
+        root=replace(thread.root, children=[], own_ns=thread.root.total_ns),
+        windows=replace(windows, **no_columns),
+    )
+    cut, gone_ns = without_standstills(
+        replace(capture, processes=(replace(process, threads=(thread, idle)),))
+    )
+    assert gone_ns > 0
+    assert cut.threads[1].wall_ns == cut.threads[1].root.own_ns == cut.threads[0].wall_ns
+
+
 @pytest.mark.parametrize("what", ["no pause", "one long call", "short and busy"])
 def test_a_long_call_is_no_standstill(
     profiler: Profiler, clock: FakeClock, what: str, monkeypatch: pytest.MonkeyPatch

@@ -147,9 +147,9 @@ def _cut_thread(thread: Thread, still: Standstill) -> Thread:
     own = windows.own_ns.astype(np.int64)
     late = own[at] if at < len(windows) else final
     early = own[at - 1] if at else np.zeros_like(final)
-    open_then = int(np.argmax(late - early)) if len(final) else 0
-    path = thread.paths[open_then] if thread.paths else ()
-    around = [i for i, other in enumerate(thread.paths) if other == path[: len(other)] and i != open_then]
+    open_then = [int(np.argmax(late - early))] if len(final) else []  # none: a thread without regions
+    path = thread.paths[open_then[0]] if open_then else ()
+    around = [i for i, other in enumerate(thread.paths) if other == path[: len(other)] and i not in open_then]
     root = _shortened(thread.root, path, gone_ns)
     scheduling = thread.scheduling
     return replace(
@@ -180,9 +180,9 @@ def _shortened(node: Node, path: tuple[str, ...], gone_ns: int) -> Node:
 
 
 def _cut_windows(
-    windows: Windows, at: int, open_then: int, around: list[int], still: Standstill, gone_ns: int
+    windows: Windows, at: int, open_then: list[int], around: list[int], still: Standstill, gone_ns: int
 ) -> Windows:
-    """`at`: the first window after the standstill; `open_then` and `around`: columns of the open regions."""
+    """`at`: the first window after the standstill; `open_then` and `around`: columns of the regions open then."""
     if not len(windows):
         return windows
 
@@ -197,6 +197,6 @@ def _cut_windows(
         windows,
         time_ns=_all_moved(windows.time_ns, still),
         real_ns=real_ns.astype(np.uint64),
-        total_ns=less(windows.total_ns, [open_then, *around]),
-        own_ns=less(windows.own_ns, [open_then]),
+        total_ns=less(windows.total_ns, [*open_then, *around]),
+        own_ns=less(windows.own_ns, open_then),
     )
