@@ -9,6 +9,7 @@ from hotloop._util import units
 from hotloop.analysis import growth as growing
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
+from hotloop.analysis.find_system import find_system
 from hotloop.analysis.findings import (
     ADVICE_TIERS,
     Bottleneck,
@@ -168,6 +169,7 @@ def explain_without_advice(
         hot_lines=() if lines is None else hot_lines(lines, done.env_steps, done.updates),
         boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
+        system=find_system(capture, resolver),
     )
 
 

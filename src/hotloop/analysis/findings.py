@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hotloop.analysis.system import System
+
 # An option changes training itself (more envs, fewer updates): faster, but not the same work.
 # Undecided: the evidence is too weak for advice, but a test that takes a minute would tell.
 Tier = Literal["high", "medium", "low", "undecided", "option", "not_worth_optimising"]
@@ -310,3 +312,4 @@ class Findings:
     gain_of_all: Estimate | None = None  # of all advice that keeps results; None: fewer than two known gains
     boosted: tuple[str, ...] = ()  # sentences on models that ran under `hotloop boost`
     stood_still_ns: int = 0  # nothing ran at all (a paused machine); left out of every figure but wall_ns
+    system: System | None = None  # who works, who waits and for whom; None: nothing was recorded

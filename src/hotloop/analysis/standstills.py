@@ -182,7 +182,7 @@ def _shortened(node: Node, path: tuple[str, ...], gone_ns: int) -> Node:
 def _cut_windows(
     windows: Windows, at: int, open_then: list[int], around: list[int], still: Standstill, gone_ns: int
 ) -> Windows:
-    """`at`: the first window after the standstill; `open_then` and `around`: columns of the regions open then."""
+    """`at`: the first window after the standstill; `open_then` and `around`: columns of open regions."""
     if not len(windows):
         return windows
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.capture import layout
+from hotloop.capture.origin import Origin
 from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
 
@@ -246,6 +247,7 @@ class Process:
     samples: Samples = field(default_factory=no_samples)  # SAMPLE_DTYPE, in order of time
     paths: tuple[SampledPath, ...] = ()
     sources: tuple[FunctionSource, ...] = ()
+    origin: Origin | None = None  # None: the version that recorded it did not write it
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,161 @@
+"""From a capture to its `System`: puts states, roles, edges, barriers, the chain and the limit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hotloop.analysis.categories import Resolver
+from hotloop.analysis.roles import PLURAL, Part, find_parts, main_thread, named
+from hotloop.analysis.system import (
+    Limit,
+    Member,
+    Role,
+    RoleKind,
+    States,
+    System,
+)
+from hotloop.analysis.thread_states import ThreadStates, sampled_states, thread_states
+from hotloop.analysis.tree import driving_thread
+from hotloop.capture.model import Capture, Process
+from hotloop.capture.samples import RUNNABLE, RUNNING
+
+ORDER: tuple[RoleKind, ...] = (
+    "learner",
+    "rank",
+    "collector",
+    "env_worker",
+    "loader_worker",
+    "worker",
+    "thread",
+    "evaluator",
+    "logger",
+    "launcher",
+    "service",
+)
+LEAST_TIME = 0.2  # a thread that lived for less of training is left out
+
+
+def find_system(training: Capture, resolver: Resolver | None = None) -> System | None:
+    """The system of a capture that was cut to its training; None if nothing was recorded."""
+    resolver = resolver or Resolver()
+    driver = driving_thread(training)
+    if driver is None:
+        return None
+    training_ns = driver[1].wall_ns
+    parts = [
+        part for part in find_parts(training, resolver) if _lived(training, part) >= LEAST_TIME * training_ns
+    ]
+    parts.sort(key=lambda part: (ORDER.index(part.kind), part.group, part.rank or 0, part.process))
+    members = _members(training, parts, resolver)
+    roles = _roles(members)
+    cores = training.machine.get("cores_granted")
+    return System(
+        training_ns=training_ns,
+        cores_granted=float(cores) if isinstance(cores, (int, float)) and cores > 0 else None,
+        core_load=_core_load(training, training_ns, cores),
+        members=tuple(members),
+        roles=tuple(roles),
+        edges=(),
+        barriers=(),
+        chain=(),
+        chain_sentence="",
+        limit=Limit("unknown", None, None, None, ""),
+    )
+
+
+def _lived(capture: Capture, part: Part) -> int:
+    """Time of a thread, in ns."""
+    process = capture.processes[part.process]
+    if part.thread is not None:
+        return process.threads[part.thread].wall_ns
+    return int(process.samples["weight_ns"][process.samples["native_id"] == part.native_id].sum())
+
+
+def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> list[Member]:
+    role_of: dict[tuple[RoleKind, str], int] = {}
+    found = []
+    for part, name, number in named(parts):
+        role = role_of.setdefault((part.kind, part.group), len(role_of))
+        process = capture.processes[part.process]
+        thread = process.threads[part.thread] if part.thread is not None else None
+        seen: ThreadStates
+        if thread is not None:
+            seen = thread_states(process, thread, resolver)
+        else:
+            seen = sampled_states(process, part.native_id)
+        found.append(
+            Member(
+                name=name,
+                kind=part.kind,
+                role=role,
+                process=part.process,
+                thread=part.thread,
+                pid=process.pid,
+                native_id=part.native_id,
+                label=part.label,
+                number=number,
+                wall_ns=_lived(capture, part),
+                states=seen.states,
+                how=seen.how,
+                regions=seen.regions,
+                blocked=seen.blocked,
+                busiest=busiest(process, part, seen),
+                env_steps=thread.progress.env_steps if thread is not None else 0,
+                updates=thread.progress.updates if thread is not None else 0,
+            )
+        )
+    return found
+
+
+def busiest(process: Process, part: Part, seen: ThreadStates) -> str:
+    """Where a thread works most: a region and a line of the user's code."""
+    mine = process.samples[process.samples["native_id"] == part.native_id]
+    works = mine[np.isin(mine["state"], (RUNNING, RUNNABLE))]
+    region = next((r for r in seen.regions if r.category != "wait" and r.path), None)
+    text = f"`{region.path[-1]}`" if region is not None else ""
+    if len(works):
+        weight: dict[str, float] = {}
+        for row in works:
+            path = process.paths[row["path"]] if row["path"] < len(process.paths) else None
+            if path is not None and path.line is not None:
+                site = path.line.site.rpartition("/")[2]
+                weight[site] = weight.get(site, 0.0) + float(row["weight_ns"])
+        if weight:
+            site = max(weight, key=lambda one: weight[one])
+            return f"{text}, {site}" if text else site
+    return text
+
+
+def _roles(members: Sequence[Member]) -> list[Role]:
+    found = []
+    for number in range(1 + max((m.role for m in members), default=-1)):
+        mine = [i for i, m in enumerate(members) if m.role == number]
+        kind = members[mine[0]].kind
+        states = mean_states([members[i].states for i in mine])
+        name = PLURAL[kind] if len(mine) > 1 or kind == "rank" else members[mine[0]].name
+        found.append(Role(kind, name, tuple(mine), states, slack=states.waiting))
+    return found
+
+
+def mean_states(states: Sequence[States]) -> States:
+    """Mean of each share."""
+    rows = np.array([(s.running, s.ready, s.waiting, s.gil, s.blocked, s.unknown) for s in states])
+    return States(*(float(value) for value in rows.mean(axis=0)))
+
+
+def _core_load(capture: Capture, training_ns: int, cores: object) -> float | None:
+    """Cores that all processes of the run used, as a share of those granted."""
+    if not isinstance(cores, (int, float)) or cores <= 0 or not training_ns:
+        return None
+    used = 0.0
+    for process in capture.processes:
+        rows = process.scheduling
+        if rows is None or len(rows.time_ns) < 2:
+            main = main_thread(process)
+            used += (main.cpu_ns or 0) if main is not None else 0
+            continue
+        at = np.interp([process.start_ns, process.end_ns], rows.time_ns.astype(np.float64), rows.cpu_ns)
+        used += float(at[1] - at[0])
+    return used / training_ns / float(cores)

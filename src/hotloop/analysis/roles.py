@@ -1,0 +1,240 @@
+"""Which threads do the same: learner, ranks, env workers, loader workers, collectors, loggers, services.
+
+A role is told by how a process was made (the function that multiprocessing runs in it, the rank that a
+launcher gave it) and by what its threads did (updates, env steps, regions), never by the name of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hotloop.analysis.categories import Resolver
+from hotloop.analysis.system import RoleKind
+from hotloop.analysis.tree import driving_thread, thread_label
+from hotloop.analysis.utilisation import NOT_WORK
+from hotloop.capture.model import Capture, Process, Thread
+
+# Functions that multiprocessing runs in a worker of a known library -> what it is for
+TARGETS: tuple[tuple[str, RoleKind], ...] = (
+    (r"stable_baselines3\..*_worker", "env_worker"),
+    (r"gymnasium\.vector\..*worker.*", "env_worker"),
+    (r"gym\.vector\..*worker.*", "env_worker"),
+    (r"torchrl\.envs\..*", "env_worker"),
+    (r"torchrl\.collectors\..*", "collector"),
+    (r"torch\.utils\.data\..*", "loader_worker"),
+    (r"hotloop\.rl\.collect\..*", "collector"),
+    (r"multiprocessing\.managers\..*", "service"),
+)
+SERVICES = (
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.semaphore_tracker",
+)
+LAUNCHERS = (
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+)
+LOGGER_THREADS = re.compile(
+    r"_EventLoggerThread|wandb|tensorboard|SenderThread|HandlerThread|WriterThread|MsgRouterThr"
+)
+SERVICE_THREADS = re.compile(r"QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop")
+PLURAL: dict[RoleKind, str] = {
+    "learner": "learner",
+    "rank": "ranks",
+    "env_worker": "env workers",
+    "loader_worker": "loader workers",
+    "collector": "collectors",
+    "evaluator": "evaluators",
+    "logger": "loggers",
+    "thread": "threads",
+    "worker": "workers",
+    "launcher": "launcher",
+    "service": "services",
+}
+SINGULAR: dict[RoleKind, str] = {
+    kind: name[:-1] if name.endswith("s") else name for kind, name in PLURAL.items()
+}
+MOSTLY = 0.5  # share of its busy time in one category that makes a thread an evaluator or a logger
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thread and what it is for."""
+
+    process: int
+    thread: int | None
+    native_id: int
+    kind: RoleKind
+    group: str  # threads of one kind and group are one role
+    label: str
+    rank: int | None = None
+
+
+def find_parts(capture: Capture, resolver: Resolver) -> list[Part]:
+    """Every thread of the run with its role; threads that were only sampled come last in their process."""
+    driver = driving_thread(capture)
+    ranked = [p for p in capture.processes if p.origin is not None and p.origin.rank is not None]
+    parents = {p.parent_pid for p in capture.processes}
+    found: list[Part] = []
+    for number, process in enumerate(capture.processes):
+        kind, group = process_kind(process, capture, driver, resolver, ranked, parents)
+        main = main_thread(process)
+        for place, thread in enumerate(process.threads):
+            own, own_group = kind, group
+            if thread is not main and not (driver is not None and thread is driver[1]):
+                own, own_group = thread_kind(process, thread, kind, resolver)
+            rank = process.origin.rank if process.origin is not None and own == "rank" else None
+            label = thread_label(process, thread)
+            found.append(Part(number, place, thread.native_id, own, own_group, label, rank))
+        found += _only_sampled(number, process, kind)
+    return found
+
+
+def main_thread(process: Process) -> Thread | None:
+    """The thread that does the process's work: the one with progress, else the main one, else the longest."""
+    if not process.threads:
+        return None
+    return max(
+        process.threads,
+        key=lambda t: (
+            t.folded_threads == 0,
+            t.progress.updates + t.progress.env_steps,
+            t.native_id == process.pid or t.name == "MainThread",
+            t.wall_ns,
+        ),
+    )
+
+
+def process_kind(
+    process: Process,
+    capture: Capture,
+    driver: tuple[Process, Thread] | None,
+    resolver: Resolver,
+    ranked: Sequence[Process],
+    parents: set[int],
+) -> tuple[RoleKind, str]:
+    """What a process is for, and what else its role is told apart by."""
+    origin = process.origin
+    program = (origin.program if origin is not None else "") or process.label
+    target = origin.target if origin is not None else ""
+    for pattern, kind in TARGETS:
+        if target and re.fullmatch(pattern, target):
+            return kind, target
+    if any(name in program for name in SERVICES):
+        return "service", ""
+    updates = sum(t.progress.updates for t in process.threads)
+    env_steps = sum(t.progress.env_steps for t in process.threads)
+    is_ranked = origin is not None and origin.rank is not None and not target
+    launcher = any(name in program.rsplit("/", 1)[-1] for name in LAUNCHERS)
+    if (
+        launcher or (ranked and not is_ranked and process.pid in {p.parent_pid for p in ranked})
+    ) and not updates:
+        return "launcher", ""
+    if is_ranked and origin is not None and (origin.world_size or 0) > 1:
+        return "rank", ""
+    if driver is not None and process is driver[0]:
+        return "learner", ""
+    spent = _by_category(process, resolver)
+    busy = sum(ns for kind, ns in spent.items() if kind not in ("wait", "unattributed")) or 1
+    if spent.get("evaluation", 0) > MOSTLY * busy:
+        return "evaluator", target
+    if updates:
+        return "learner", target
+    if env_steps or spent.get("policy", 0) > 0.05 * busy:
+        return "collector", target
+    if spent.get("environment", 0) > 0.2 * busy:
+        return "env_worker", target
+    if spent.get("logging", 0) > MOSTLY * busy:
+        return "logger", target
+    if not any(map(_works, process.threads)) and not _user_lines(process):
+        return ("launcher", "") if process.pid in parents else ("service", "")
+    return "worker", target or process.label
+
+
+def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Resolver) -> tuple[RoleKind, str]:
+    """What a further thread of a process is for."""
+    if kind in ("service", "launcher") or SERVICE_THREADS.search(thread.name):
+        return "service", ""
+    if LOGGER_THREADS.search(thread.name):
+        return "logger", ""
+    if thread.progress.updates:
+        return "learner", ""
+    if thread.progress.env_steps:
+        return "collector", ""
+    return "thread", f"{process.pid}:{_function_of(thread.name)}"
+
+
+def _function_of(name: str) -> str:
+    """`collect` for "Thread-3 (collect)"; else the name without its number."""
+    target = re.search(r"\((.+)\)$", name)
+    return target[1] if target else re.sub(r"[-_ ]?\d+$", "", name)
+
+
+def _only_sampled(number: int, process: Process, kind: RoleKind) -> list[Part]:
+    """Threads that have opened no region: only samples know them."""
+    if process.sampling is None:
+        return []
+    known = {thread.native_id for thread in process.threads}
+    ids = sorted({int(i) for i in process.samples["native_id"]} - known)
+    found = []
+    for native_id in ids:
+        name = process.sampling.thread_names.get(native_id, f"thread {native_id}")
+        label = f"{process.label or 'process'} (pid {process.pid}), {name}"
+        if kind in ("service", "launcher") or SERVICE_THREADS.search(name):
+            found.append(Part(number, None, native_id, "service", "", label))
+        elif LOGGER_THREADS.search(name):
+            found.append(Part(number, None, native_id, "logger", "", label))
+        elif native_id == process.pid and not process.threads:
+            found.append(Part(number, None, native_id, kind, "", label))
+        else:
+            found.append(
+                Part(number, None, native_id, "thread", f"{process.pid}:{_function_of(name)}", label)
+            )
+    return found
+
+
+def _by_category(process: Process, resolver: Resolver) -> dict[str, int]:
+    spent: dict[str, int] = {}
+    for thread in process.threads:
+        for node, kind, _, _ in resolver.walk(thread.root):
+            spent[kind] = spent.get(kind, 0) + node.own_ns
+    return spent
+
+
+def _works(thread: Thread) -> bool:
+    spent_ns = sum(node.total_ns for node in thread.root.children if node.name not in NOT_WORK)
+    return spent_ns > 0.01 * thread.wall_ns or thread.progress.env_steps + thread.progress.updates > 0
+
+
+def _user_lines(process: Process) -> bool:
+    """Whether the user's code was seen running in the process."""
+    seen = {int(number) for number in process.samples["path"]}
+    return any(number < len(process.paths) and process.paths[number].line is not None for number in seen)
+
+
+def named(parts: Sequence[Part]) -> list[tuple[Part, str, int | None]]:
+    """Each part with its name and its number within its role."""
+    groups: dict[tuple[RoleKind, str], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.kind, part.group), []).append(part)
+    numbered: dict[int, tuple[str, int | None]] = {}
+    for (kind, _), members in groups.items():
+        for number, part in enumerate(members):
+            at = part.rank if part.rank is not None else number
+            alone = len(members) == 1 and part.rank is None
+            name = SINGULAR[kind] if kind != "thread" else _thread_name(part)
+            numbered[id(part)] = (
+                name if alone or kind == "thread" else f"{name} {at}",
+                None if alone else at,
+            )
+    return [(part, *numbered[id(part)]) for part in parts]
+
+
+def _thread_name(part: Part) -> str:
+    return f"thread {part.label.rpartition(', ')[2]}"

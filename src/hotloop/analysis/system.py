@@ -1,0 +1,233 @@
+"""The whole run as a system: threads with their states, roles, and the edges over which they wait.
+
+`find_system` (in `find_system.py`) fills this from a capture. Everything refers to training unless a comment
+says otherwise, and to one host. Members, roles and edges refer to each other by index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a thread is for. A service is a process that only starts or looks after others (fork server, resource
+# tracker, manager), a launcher one that starts the training itself (torchrun's agent): neither is a worker.
+RoleKind = Literal[
+    "learner",
+    "rank",
+    "env_worker",
+    "loader_worker",
+    "collector",
+    "evaluator",
+    "logger",
+    "thread",
+    "worker",
+    "launcher",
+    "service",
+]
+NO_WORKERS: tuple[RoleKind, ...] = ("launcher", "service")
+EdgeKind = Literal["pipe", "queue", "thread_queue", "condition", "ring", "loader", "collective", "unknown"]
+# What training is limited by: cores (more busy threads than cores), the GIL of one process, one role (its
+# members work while the others wait for them), a device, or unknown.
+Regime = Literal["cores", "gil", "role", "device", "unknown"]
+How = Literal["measured", "sampled", "regions"]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Where a thread was, as shares of its time; they add up to 1."""
+
+    running: float  # on a core
+    ready: float  # ready to run, but without a core
+    waiting: float  # off the core in a wait that has a known partner
+    gil: float  # off the core, waiting for the GIL
+    blocked: float  # off the core for another reason: sleep, input and output, a lock, a library's own wait
+    unknown: float = 0.0  # the recording does not tell
+
+    @property
+    def off_core(self) -> float:
+        """Share of the time in which it neither had nor wanted a core."""
+        return self.waiting + self.gil + self.blocked
+
+
+@dataclass(frozen=True, slots=True)
+class RegionStates:
+    """Where a thread was while one region was the innermost open one."""
+
+    path: tuple[str, ...]  # () for the time outside of all regions
+    category: str
+    share: float  # of the thread's time
+    calls: int
+    states: States  # shares of this region's time
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A wait without a known partner, at one line."""
+
+    share: float  # of the thread's time
+    reason: str  # "sleep", "lock", "input", "event", "child process", "disk"; "" if the system does not tell
+    region: str  # innermost open region; "" for none
+    site: str  # file:line of the user's code; "" if only libraries were on the stack
+    function: str  # the library function it was in, such as "ray.get"; "" for none
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One thread of the run."""
+
+    name: str  # "learner", "env worker 3", "rank 1"
+    kind: RoleKind
+    role: int  # index into System.roles
+    process: int  # index into Capture.processes
+    thread: int | None  # index into Process.threads; None: it has opened no region and was only sampled
+    pid: int
+    native_id: int
+    label: str  # as in other parts of the report: "train.py (pid 42), MainThread"
+    number: int | None  # rank, or number of the worker within its role, from 0 up
+    wall_ns: int  # time of it that falls into training
+    states: States
+    how: How  # measured: from the kernel's counters; sampled; regions: only from what regions tell
+    regions: tuple[RegionStates, ...]  # most time first
+    blocked: tuple[Blocked, ...]  # most time first
+    busiest: str  # where it works most: "`Env.step`, physics.py:88"; "" if it hardly works
+    env_steps: int
+    updates: int
+
+    @property
+    def demand_ns(self) -> float:
+        """Time in which it worked or wanted to work: running, or ready without a core or the GIL."""
+        return self.wall_ns * (self.states.running + self.states.ready + self.states.gil)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Members that do the same."""
+
+    kind: RoleKind
+    name: str  # "env workers"
+    members: tuple[int, ...]  # indices into System.members
+    states: States  # mean over the members
+    slack: float  # share of its time in which its members wait for others; the limiting role has the least
+    limiting: bool = False
+
+    @property
+    def works(self) -> bool:
+        """Whether it counts as a worker: no launcher and no service."""
+        return self.kind not in NO_WORKERS
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Messages from one member to another; an answer to a request is an edge of its own, the other way round.
+
+    A collective has one edge for each pair (source: a member; target: the member that waited for it).
+    """
+
+    kind: EdgeKind
+    name: str  # "pipe 3", "queue 1", "all_reduce"
+    source: int  # index into System.members
+    target: int
+    messages: int | None  # None: not measured
+    bytes: int | None
+    source_waited_ns: int  # while it sent: the queue or pipe was full
+    target_waited_ns: int  # until a message arrived
+    depth_mean: float | None = None  # messages in the queue when one was taken; None: no queue, or unknown
+    depth_max: int | None = None
+    capacity: int | None = None  # None: unbounded or unknown
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierMember:
+    """What one member takes in each round of a barrier."""
+
+    member: int  # index into System.members
+    mean_ns: float
+    sd_ns: float
+    slowest_fraction: float | None  # of the rounds in which it was the last one; None: rounds were not seen
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Rounds in which all members have to arrive: a step of a vector env, a collective."""
+
+    name: str  # "step of 4 envs", "all_reduce of 2 ranks"
+    role: int  # index into System.roles: those who arrive
+    waits: int | None  # index into System.members: who waits for them; None: they wait for each other
+    rounds: int
+    mean_ns: float  # mean over rounds and members
+    slowest_ns: float  # mean over rounds of the slowest member
+    members: tuple[BarrierMember, ...]
+    pattern: Literal["even", "steady", "random"]  # steady: the same members are slow in every round
+    share: float  # imbalance_ns x rounds / training time: what imbalance costs
+    exact: bool  # rounds were seen one by one; False: computed from each member's distribution
+
+    @property
+    def imbalance_ns(self) -> float:
+        """Mean of the slowest minus the mean, in each round."""
+        return self.slowest_ns - self.mean_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """One step of the critical chain: a member that waits for the next one, or works."""
+
+    member: int  # index into System.members
+    share: float  # of its time: waiting for the next link or, in the last one, working
+    edge: int | None  # index into System.edges; None in the last link
+    what: str  # what it waits for or does
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What training is limited by, and what would be next."""
+
+    regime: Regime
+    role: int | None  # index into System.roles
+    next_role: int | None
+    gain_until_next: float | None  # speed-up at which the next limit is reached, if the first one vanished
+    why: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one lane of the timeline; times from the beginning of the cycle."""
+
+    begin_ns: int
+    end_ns: int
+    region: str
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One member during the typical cycle."""
+
+    member: int
+    spans: tuple[Span, ...]  # outermost regions that are no mere framework, in order of time; no overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One typical round of the driving member, with everyone on one clock."""
+
+    region: str  # what repeats: "env_step", "training_epoch", ...
+    length_ns: int
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Everything about who works, who waits and for whom."""
+
+    training_ns: int
+    cores_granted: float | None
+    core_load: float | None  # cores used by this run / cores granted
+    members: tuple[Member, ...]
+    roles: tuple[Role, ...]  # the learner first, then by number of members
+    edges: tuple[Edge, ...]
+    barriers: tuple[Barrier, ...]
+    chain: tuple[ChainLink, ...]
+    chain_sentence: str  # "" if nobody waits
+    limit: Limit
+    cycle: Cycle | None = None
+    sentences: tuple[str, ...] = ()  # stragglers, imbalance, spinning: further facts worth reading

@@ -1,0 +1,165 @@
+"""Where a thread was: on a core, ready without one, waiting for a partner or for the GIL, or blocked.
+
+The kernel counts time on a core and in the run queue exactly, so these two shares come from its counters.
+What the thread did off the core, and where, comes from samples: each has the state of the thread, its open
+region, its line and, for a sleeping thread, what it sleeps for. Nothing here is found by subtracting CPU time
+from wall time: what is not known stays `unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.analysis.categories import Resolver
+from hotloop.analysis.system import Blocked, How, RegionStates, States
+from hotloop.analysis.utilisation import core_time
+from hotloop.analysis.windows import node_categories, nodes_by_path
+from hotloop.capture.model import Process, Thread
+from hotloop.capture.samples import RUNNABLE, RUNNING, SLEEPING, Samples
+
+LEAST_SAMPLES = 5  # of a region, before its own states are told
+MOST_REGIONS = 24
+MOST_BLOCKED = 8
+LEAST_BLOCKED = 0.005  # share of the thread's time
+
+RUN, READY, WAIT, GIL, BLOCK, UNKNOWN = range(6)
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStates:
+    """What was found about one thread."""
+
+    states: States
+    how: How
+    regions: tuple[RegionStates, ...]
+    blocked: tuple[Blocked, ...]
+
+
+def thread_states(process: Process, thread: Thread, resolver: Resolver) -> ThreadStates:
+    """The states of a recorded thread, as a whole and by region."""
+    kinds = np.array(node_categories(thread, resolver) or ["unattributed"])
+    mine = samples_of(process, thread.native_id)
+    waits = kinds[np.clip(mine["node"], 0, len(kinds) - 1)] == "wait"
+    slots = state_slots(mine, waits)
+    weights = mine["weight_ns"].astype(np.float64)
+    table = np.zeros((len(kinds), 6))
+    np.add.at(table, (np.clip(mine["node"], 0, len(kinds) - 1), slots), weights)
+    wait_share = _wait_share(thread, kinds)
+    states, how = _whole(process, thread, table.sum(axis=0), wait_share)
+    regions = _regions(thread, kinds, table, mine)
+    return ThreadStates(states, how, regions, blocked_at(process, thread, mine, slots))
+
+
+def sampled_states(process: Process, native_id: int) -> ThreadStates:
+    """The states of a thread that has opened no region."""
+    mine = samples_of(process, native_id)
+    slots = state_slots(mine, np.zeros(len(mine), dtype=np.bool_))
+    sums = np.bincount(slots, weights=mine["weight_ns"], minlength=6).astype(np.float64)
+    return ThreadStates(_states(sums), "sampled", (), blocked_at(process, None, mine, slots))
+
+
+def samples_of(process: Process, native_id: int) -> Samples:
+    """The samples of one thread."""
+    found: Samples = process.samples[process.samples["native_id"] == native_id]
+    return found
+
+
+def state_slots(mine: Samples, waits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Which of the six states each sample shows; `waits` says which were taken in a wait with a partner."""
+    slots = np.full(len(mine), UNKNOWN)
+    slots[mine["state"] == RUNNING] = RUN
+    slots[mine["state"] == RUNNABLE] = READY
+    asleep = mine["state"] == SLEEPING
+    slots[asleep & waits] = WAIT
+    slots[asleep & ~waits] = BLOCK
+    return slots
+
+
+def _states(sums: Floats) -> States:
+    """Shares from sums; all unknown where nothing was seen."""
+    whole = float(sums.sum())
+    if whole <= 0:
+        return States(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    return States(*(float(value) / whole for value in sums))
+
+
+def _wait_share(thread: Thread, kinds: NDArray[np.str_]) -> float:
+    """Own time of regions of category `wait`, as a share of the thread's time."""
+    own = [0 if node is None else node.own_ns for node in nodes_by_path(thread)]
+    waited = sum(ns for ns, kind in zip(own, kinds, strict=False) if kind == "wait")
+    return min(waited / thread.wall_ns, 1.0) if thread.wall_ns else 0.0
+
+
+def _whole(process: Process, thread: Thread, sums: Floats, wait_share: float) -> tuple[States, How]:
+    """The states of the whole thread: the kernel's counters first, samples for the rest."""
+    known = float(sums[:UNKNOWN].sum())
+    counted = core_time(process, thread)
+    if counted is not None:
+        running = min(counted.on_core, 1.0)
+        ready = min(counted.run_queue, 1.0 - running)
+        off = 1.0 - running - ready
+        asleep = sums[WAIT:UNKNOWN]
+        if asleep.sum() > 0:
+            waiting, gil, blocked = (float(part) for part in off * asleep / asleep.sum())
+            return States(running, ready, waiting, gil, blocked), "measured"
+        waiting = min(wait_share, off)
+        return States(running, ready, waiting, 0.0, 0.0, max(off - waiting, 0.0)), "measured"
+    if known > 0:
+        return _states(sums), "sampled"
+    if thread.cpu_ns is None or not thread.wall_ns:
+        return States(0.0, 0.0, wait_share, 0.0, 0.0, 1.0 - wait_share), "regions"
+    running = min(thread.cpu_ns / thread.wall_ns, 1.0)
+    waiting = min(wait_share, 1.0 - running)
+    return States(running, 0.0, waiting, 0.0, 0.0, max(1.0 - running - waiting, 0.0)), "regions"
+
+
+def _regions(
+    thread: Thread, kinds: NDArray[np.str_], table: Floats, mine: Samples
+) -> tuple[RegionStates, ...]:
+    counts = np.bincount(np.clip(mine["node"], 0, len(kinds) - 1), minlength=len(kinds))
+    found = []
+    for number, node in enumerate(nodes_by_path(thread)):
+        if node is None or node.own_ns <= 0 or not thread.wall_ns:
+            continue
+        seen = int(counts[number]) >= LEAST_SAMPLES and float(table[number].sum()) > 0
+        nothing = States(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+        found.append(
+            RegionStates(
+                path=thread.paths[number],
+                category=str(kinds[number]),
+                share=node.own_ns / thread.wall_ns,
+                calls=node.calls,
+                states=_states(table[number]) if seen else nothing,
+            )
+        )
+    found.sort(key=lambda region: (-region.share, region.path))
+    return tuple(found[:MOST_REGIONS])
+
+
+def blocked_at(
+    process: Process, thread: Thread | None, mine: Samples, slots: NDArray[np.int64]
+) -> tuple[Blocked, ...]:
+    """Waits without a known partner, by line."""
+    whole = float(mine["weight_ns"].sum())
+    found: dict[tuple[str, str, str, str], float] = {}
+    for row in mine[slots == BLOCK]:
+        path = process.paths[row["path"]] if row["path"] < len(process.paths) else None
+        line = path.line if path is not None else None
+        names = thread.paths[row["node"]] if thread is not None and row["node"] < len(thread.paths) else ()
+        key = (
+            "",
+            names[-1] if names else "",
+            line.site if line is not None else "",
+            (path.called or path.innermost) if path is not None else "",
+        )
+        found[key] = found.get(key, 0.0) + float(row["weight_ns"])
+    ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Blocked(weight / whole, *key)
+        for key, weight in ranked[:MOST_BLOCKED]
+        if weight >= LEAST_BLOCKED * whole
+    )
