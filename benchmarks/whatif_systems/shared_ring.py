@@ -20,7 +20,7 @@ SLOTS, ROW = 4, 4096
 
 
 def act(name: str, empty: Any, full: Any, scale: float) -> None:
-    memory = SharedMemory(name)
+    memory: Any = SharedMemory(name)
     at = 0
     while True:
         empty.acquire()
@@ -35,7 +35,7 @@ def act(name: str, empty: Any, full: Any, scale: float) -> None:
 def main() -> None:
     p = parameters(act=1, learn=1)
     context = multiprocessing.get_context("fork")
-    memory = SharedMemory(create=True, size=SLOTS * ROW)
+    memory: Any = SharedMemory(create=True, size=SLOTS * ROW)
     empty, full = context.Semaphore(SLOTS), context.Semaphore(0)
     actor = context.Process(target=act, args=(memory.name, empty, full, p["act"]), daemon=True)
     actor.start()
