@@ -20,9 +20,9 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from hotloop.boost import active, dqn, dqn_kernels, sac, td3, team
+from hotloop.boost import active, dqn, dqn_kernels, install, sac, td3, team
 from hotloop.boost.install import remove
-from tests.boost_models import Result, assert_same, boosting, learn, make_model
+from tests.boost_models import NoAudits, Result, assert_same, boosting, learn, make_model
 
 MODULES: dict[Any, Any] = {DQN: dqn, SAC: sac, TD3: td3, DDPG: td3}
 SMALL: dict[str, Any] = {"batch_size": 16, "buffer_size": 200, "learning_starts": 20}
@@ -34,6 +34,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dqn-clipped": (DQN, {"max_grad_norm": 0.01, "policy_kwargs": {"net_arch": []}}),
     "dqn-float64-observations": (DQN, {"observations": spaces.Box(-1.0, 1.0, (2, 3), np.float64)}),
     "dqn-whole-numbers": (DQN, {"observations": spaces.Box(-9, 9, (3,), np.int64)}),
+    "dqn-discrete-observations": (DQN, {"observations": spaces.Discrete(6)}),
+    "dqn-one-observation": (DQN, {"observations": spaces.Discrete(1), "n_envs": 1}),
     "sac": (SAC, {"actions": "box"}),
     "sac-fixed-ent-coef": (SAC, {"actions": "box", "ent_coef": 0.1, "n_envs": 1, "action_noise": NOISE}),
     "sac-schedule": (
@@ -44,7 +46,10 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         SAC,
         {"actions": "box", "train_freq": 8, "gradient_steps": -1, "target_update_interval": 3},
     ),
-    "sac-n-steps": (SAC, {"actions": "box", "n_steps": 3, "batch_size": 33}),
+    "sac-n-steps": (
+        SAC,
+        {"actions": "box", "n_steps": 3, "batch_size": 33, "observations": spaces.Discrete(6)},
+    ),
     "td3": (TD3, {"actions": "box", "action_noise": NOISE}),
     "td3-saving-memory": (
         TD3,
@@ -128,7 +133,7 @@ def test_any_update_from_any_state(
     model._n_updates -= 1
     set_random_seed(seed)
     learner = MODULES[cls].Learner(model)
-    learner.audits._next = 10**9
+    learner.audits = NoAudits()
     learner.train(model, cls.train, gradient_steps=1, batch_size=batch_size)
     rate = model.lr_schedule(1.0)
     ours = {name: kept(value) for name, value in tensors(model).items()}
@@ -189,7 +194,7 @@ def test_two_threads_give_the_same_numbers_to_the_last_bit(cls: Any, monkeypatch
         model._setup_learn(1)
         fill(model, np.random.default_rng(0))
         learner = MODULES[cls].Learner(model)
-        learner.audits._next = 10**9
+        learner.audits = NoAudits()
         set_random_seed(0)
         learner.train(model, cls.train, gradient_steps=20, batch_size=48)
         assert learner.team.parts == threads
@@ -300,7 +305,67 @@ def test_numbers_that_are_not_finite_are_the_librarys() -> None:
             model.predict(np.zeros((1, 5), dtype=np.float32))
 
 
+@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+def test_gradients_are_those_the_optimizers_used(cls: Any) -> None:
+    words: dict[str, Any] = (
+        {"policy_delay": 1} if cls is TD3 else {"max_grad_norm": 0.01} if cls is DQN else {}
+    )
+    policy = {"net_arch": [16], "optimizer_kwargs": {"weight_decay": 0.1}}
+    model = make_model(
+        cls, "discrete" if cls is DQN else "box", buffer_size=200, policy_kwargs=policy, **words
+    )
+    model._setup_learn(1)
+    fill(model, np.random.default_rng(0))
+    before = [kept(parameter) for parameter in model.policy.parameters()]
+    learner = MODULES[cls].Learner(model)
+    learner.audits = NoAudits()
+    learner.train(model, cls.train, gradient_steps=1, batch_size=16)
+    learned = 0
+    for parameter, weights in zip(model.policy.parameters(), before, strict=True):
+        for optimizer in (group.optimizer for group in learner.groups):
+            if parameter in optimizer.state:  # after one step, the first moment is a tenth of the gradient
+                expected = 10.0 * kept(optimizer.state[parameter]["exp_avg"]) - 0.1 * weights
+                np.testing.assert_allclose(parameter.grad.numpy(), expected, rtol=1e-3, atol=1e-5)
+                learned += 1
+    assert learned == sum(len(group.weights) for group in learner.groups if "log_ent_coef" not in group.names)
+
+
+def test_an_observation_outside_its_space_gives_the_librarys_error() -> None:
+    with boosting():
+        model = make_model(DQN, observations=spaces.Discrete(6), **SMALL)
+        model.learn(40)
+        model.replay_buffer.observations[:] = 6
+        with pytest.raises(RuntimeError, match="Class values must be smaller than num_classes"):
+            model.train(gradient_steps=1, batch_size=8)
+        with pytest.raises(RuntimeError, match="Class values must be smaller than num_classes"):
+            model.predict(np.array([6, 2]))
+
+
+def test_copied_targets_call_for_an_audit() -> None:
+    with boosting():
+        model = make_model(DQN, n_envs=1, train_freq=1, target_update_interval=30, **SMALL)
+        model.learn(40)
+        found = active.boosted(model)
+        assert found is not None
+        audits = found.record.audits
+        seen = []
+        for _ in range(40):  # one gradient step each; targets are copied once or twice meanwhile
+            audits._next, audits.spent_s, before = 10**9, 0.0, audits.passed
+            model.num_timesteps, model._total_timesteps = 0, 1
+            model.collect_rollouts(
+                model.env, train_freq=model.train_freq, callback=model._init_callback(None),
+                learning_starts=0, replay_buffer=model.replay_buffer,
+            )  # fmt: skip
+            model.train(gradient_steps=1, batch_size=8)
+            seen.append(audits.passed - before)
+        assert sum(seen) in (1, 2)
+
+
 # ---- what is left to the library
+
+
+class MySAC(SAC):
+    pass
 
 
 def with_hook(model: Any) -> None:
@@ -333,20 +398,19 @@ def with_frozen_layer(model: Any) -> None:
         ({"policy_kwargs": {"activation_fn": nn.Softplus}}, None, "actor has the activation Softplus"),
         ({"policy_kwargs": {"optimizer_class": torch.optim.AdamW}}, None, "the optimizer is"),
         ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, None, "the optimizer has amsgrad=True"),
-        ({"observations": spaces.Discrete(4)}, None, "observations are a Discrete space"),
+        ({"observations": spaces.MultiBinary(4)}, None, "observations are a MultiBinary space"),
+        ({"observations": spaces.Discrete(4, start=1)}, None, "observations start at 1, not at 0"),
+        ({"cls": MySAC}, None, "it is a subclass of SAC, and its methods may differ"),
     ],
 )
 def test_what_is_left_to_the_library_and_why(words: dict[str, Any], change: Any, reason: str) -> None:
     with boosting():
-        model = make_model(SAC, "box", **(SMALL | words))
+        model = make_model(words.pop("cls", SAC), "box", **(SMALL | words))
         if change is not None:
             change(model)
-        model.learn(25)
-        found = active.boosted(model)
-        assert found is not None
+        found = install.prepare(model)
         assert found.learner is None
-        assert found.record.reason is not None
-        assert found.record.reason.startswith(reason)
+        assert str(found.record.reason).startswith(reason)
 
 
 def test_a_hook_added_later_runs() -> None:

@@ -17,10 +17,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import set_random_seed
 from torch import nn
 
-from hotloop.boost import a2c, ppo
+from hotloop.boost import a2c, maskable_ppo, ppo
 from hotloop.boost.install import install, remove
 from hotloop.boost.rollouts import Actor, compute_returns_and_advantage
-from tests.boost_models import ACTIONS, BOX, assert_same, learn, make_model
+from tests.boost_models import ACTIONS, BOX, NoAudits, assert_same, learn, make_model
 
 SMALL = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -48,6 +48,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
             "actions": "box",
         },
     ),
+    "ppo-elu": (PPO, SMALL | {"policy_kwargs": {"net_arch": [20, 16], "activation_fn": nn.ELU}}),
+    "a2c-silu": (A2C, {"policy_kwargs": {"net_arch": [20, 16], "activation_fn": nn.SiLU}}),
     "ppo-own-extractors": (
         PPO,
         SMALL | {"policy_kwargs": {"net_arch": [16], "share_features_extractor": False}},
@@ -83,6 +85,11 @@ def fill(buffer: Any, random: np.random.Generator, actions: Any) -> None:
     else:
         sizes = [actions.n] if isinstance(actions, spaces.Discrete) else list(actions.nvec)
         buffer.actions = np.stack([random.integers(0, size, shape) for size in sizes], axis=-1)
+        if hasattr(buffer, "action_masks"):  # the actions that were taken are allowed
+            masks = random.random((*shape, sum(sizes))) < 0.7
+            for head, start in enumerate(np.cumsum([0, *sizes[:-1]])):
+                np.put_along_axis(masks, buffer.actions[..., head : head + 1] + start, True, axis=-1)
+            buffer.action_masks = masks.astype(np.float32)
     for name in ("values", "log_probs", "advantages", "returns"):
         scale = float(10.0 ** random.uniform(-1, 1)) if name != "log_probs" else 0.3
         offset = -1.5 if name == "log_probs" else 0.0
@@ -98,14 +105,32 @@ def fill(buffer: Any, random: np.random.Generator, actions: Any) -> None:
     hidden=st.lists(st.integers(1, 40), max_size=3),
     batch_size=st.integers(2, 70),
     steps_before=st.sampled_from([0, 3]),
-    is_ppo=st.booleans(),
+    cls=st.sampled_from([PPO, A2C, MaskablePPO]),
+    activation=st.sampled_from([nn.Tanh, nn.ReLU, nn.ELU, nn.SiLU]),
+    clip_range_vf=st.sampled_from([None, 0.1]),
 )
 def test_any_update_from_any_state(
-    seed: int, actions: str, hidden: list[int], batch_size: int, steps_before: int, is_ppo: bool
+    seed: int,
+    actions: str,
+    hidden: list[int],
+    batch_size: int,
+    steps_before: int,
+    cls: Any,
+    activation: Any,
+    clip_range_vf: float | None,
 ) -> None:
     random = np.random.default_rng(seed)
-    words = {"batch_size": batch_size, "n_epochs": 1, "n_steps": 32} if is_ppo else {"n_steps": 32}
-    model = make_model(PPO if is_ppo else A2C, actions, policy_kwargs={"net_arch": hidden}, **words)
+    words: dict[str, Any] = {
+        "n_steps": 32,
+        "policy_kwargs": {"net_arch": hidden, "activation_fn": activation},
+    }
+    if cls is not A2C:
+        words |= {"batch_size": batch_size, "n_epochs": 1, "clip_range_vf": clip_range_vf}
+    if cls is MaskablePPO and "box" in actions:
+        actions = "multi-discrete"
+    if cls is MaskablePPO and 64 % batch_size == 1:
+        words["batch_size"] = batch_size + 1  # the library's advantages of a batch of one are NaN
+    model = make_model(cls, actions, **words)
     model._setup_learn(1)
     for parameter in model.policy.parameters():
         parameter.data += torch.as_tensor(
@@ -124,8 +149,8 @@ def test_any_update_from_any_state(
     model.policy.optimizer.load_state_dict(other[1])
     model.rollout_buffer = rollout
     set_random_seed(seed)
-    learner = (ppo if is_ppo else a2c).Learner(model)
-    learner.audits._next = 10**9
+    learner = {PPO: ppo, A2C: a2c, MaskablePPO: maskable_ppo}[cls].Learner(model)
+    learner.audits = NoAudits()
     learner.train(model, type(model).train)
     rate = model.policy.optimizer.param_groups[0]["lr"]
     differences = [

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 FIRST = 3  # gradient steps that are always audited
 EVERY = 1000  # gradient steps between two later audits, on average
 SHARE = 0.01  # of the time, at most, for later audits
+CHANGE = 0.5  # relative change of a setting that calls for an audit
 
 # Tolerances, 15 times and more the largest difference seen (8,000 audited steps of PPO and A2C on CartPole
 # and Pendulum). Adam divides a gradient by its own size, so a gradient close to zero, whose sign is rounding,
@@ -97,10 +98,32 @@ class Audits:
     _next: int = 0
     """Gradient steps until the next audit."""
     _random: random.Random = field(default_factory=random.Random)
+    _settings: tuple[float, ...] = ()
+    _copies: int = 0
 
     def soon(self) -> None:
         """Audit the next gradient step: something changed that the kernels might have missed."""
         self._next = 0
+
+    def follow(self, *settings: float) -> None:
+        """Audit the next gradient step if a setting has changed by half since it was last audited for that.
+
+        A schedule changes a setting a little at every step; that alone is no reason.
+        """
+        if settings == self._settings:
+            return
+        if len(settings) != len(self._settings) or any(
+            abs(now - then) > CHANGE * max(abs(now), abs(then))
+            for now, then in zip(settings, self._settings, strict=True)
+        ):
+            self._settings = settings
+            self.soon()
+
+    def follow_copies(self, copies: int) -> None:
+        """Audit the next gradient step if target networks were replaced at once."""
+        if copies != self._copies:
+            self._copies = copies
+            self.soon()
 
     def comes_within(self, gradient_steps: int) -> bool:
         """Whether `due` may ask for an audit within the next `gradient_steps`."""

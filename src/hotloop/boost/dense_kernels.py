@@ -190,7 +190,10 @@ def sum_rows(matrix: Floats, row: int, count: int, sums: Floats) -> None:
 
 @kernel
 def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np.float64]) -> None:
-    """One step of `torch.optim.Adam` for the tensors of the network, with the gradients from `backward`."""
+    """One step of `torch.optim.Adam` for the tensors of the network, with the gradients from `backward`.
+
+    `grads` become what the library leaves in `.grad`: [outputs, inputs] without gaps, clipped, not decayed.
+    """
     not_inlined()
     tighten(table, grads)
     scale, largest = 1.0, settings[MAX_GRAD_NORM]
@@ -211,15 +214,42 @@ def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np
             second = array_at(addresses[:, SECOND], tensor, (size,), np.float32)
             steps = array_at(addresses[:, STEPS], tensor, (1,), np.float32)
             gradient = grads[at : at + size]
-            if decay != _ZERO:  # clipping comes first, as in the library
+            if scale < 1.0:
                 for i in range(size):
-                    gradient[i] = fma(decay, weights[i], gradient[i] * np.float32(scale))
+                    gradient[i] *= np.float32(scale)
             steps[0] += _ONE
-            layers.adam(
-                weights, gradient, first, second, int(steps[0]), settings[LEARNING_RATE],
-                settings[BETA1], settings[BETA2], settings[EPSILON], scale if decay == _ZERO else 1.0,
-            )  # fmt: skip
+            if decay == _ZERO:
+                layers.adam(
+                    weights, gradient, first, second, int(steps[0]), settings[LEARNING_RATE],
+                    settings[BETA1], settings[BETA2], settings[EPSILON], 1.0,
+                )  # fmt: skip
+            else:
+                decayed_adam(weights, gradient, first, second, int(steps[0]), settings)
             at += size
+
+
+@kernel
+def decayed_adam(
+    weights: Floats,
+    grads: Floats,
+    first: Floats,
+    second: Floats,
+    step: int,
+    settings: NDArray[np.float64],
+) -> None:
+    """`layers.adam` with weight decay, which does not change `grads`."""
+    beta1, beta2, decay = settings[BETA1], settings[BETA2], np.float32(settings[WEIGHT_DECAY])
+    rate = np.float32(settings[LEARNING_RATE] / (1.0 - beta1**step))
+    root = np.float32(1.0 / math.sqrt(1.0 - beta2**step))
+    keep1, new1 = np.float32(beta1), np.float32(1.0 - beta1)
+    keep2, new2 = np.float32(beta2), np.float32(1.0 - beta2)
+    small = np.float32(settings[EPSILON])
+    for i in range(weights.size):
+        g = fma(decay, weights[i], grads[i])
+        m = fma(keep1, first[i], new1 * g)
+        v = fma(keep2, second[i], new2 * g * g)
+        first[i], second[i] = m, v
+        weights[i] -= rate * m / fma(np.sqrt(v), root, small)
 
 
 @inlined_kernel

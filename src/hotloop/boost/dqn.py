@@ -97,7 +97,12 @@ class Learner(OffPolicyLearner):
         on_next = layout.table(self._linears, self._kind, later)
         self._tables = kernels.Networks(q_net, on_next, self._tensors_of_q.addresses)
         self._memory = layout.memory()
-        return Samples(batch_size, width, 1)
+        self._tensors_of_q.show_gradients([q_net], self._memory.grads)
+        return Samples(batch_size, self.observations, 1)
+
+    def copies_of_targets(self, model: Any) -> int:
+        """See `OffPolicyLearner.copies_of_targets`."""
+        return int(model._n_calls // max(model.target_update_interval // model.n_envs, 1))
 
     def gradient_step(self, model: Any, step: int, found: NDArray[np.float64]) -> None:
         """See `OffPolicyLearner.gradient_step`."""

@@ -5,10 +5,11 @@ Each check returns None, or the reason why not, which ends "... runs unboosted: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu"}  # torch's class -> the kernels' name
+# torch's class -> the kernels' name
+ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
 RUNNING_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -58,13 +59,8 @@ def overridden(instance: Any) -> str | None:
     return next(found, None)
 
 
-def mlp(
-    parts: Iterable[Any], name: str, activations: Mapping[str, str] = ACTIVATIONS
-) -> tuple[tuple[int, ...], str] | str:
-    """Widths and activation of a chain of modules: Linear, activation, Linear, ..., Linear; or the reason.
-
-    `activations` maps torch's classes to the kernels' names.
-    """
+def mlp(parts: Iterable[Any], name: str) -> tuple[tuple[int, ...], str] | str:
+    """Widths and activation of a chain of modules: Linear, activation, Linear, ..., Linear; or the reason."""
     from torch import nn
 
     sizes: list[int] = []
@@ -81,13 +77,13 @@ def mlp(
                 return f"{name} has layers that do not fit together"
             sizes += [part.out_features] if sizes else [part.in_features, part.out_features]
         else:
-            if type(part).__module__ != "torch.nn.modules.activation" or kind not in activations:
-                return f"{name} has the activation {kind}: not one of {', '.join(activations)}"
+            if type(part).__module__ != "torch.nn.modules.activation" or kind not in ACTIVATIONS:
+                return f"{name} has the activation {kind}: not one of {', '.join(ACTIVATIONS)}"
             if getattr(part, "alpha", 1.0) != 1.0:
                 return f"{name} has the activation {kind} with alpha={part.alpha:g}"
-            if activation and activation != activations[kind]:
+            if activation and activation != ACTIVATIONS[kind]:
                 return f"{name} has two kinds of activations"
-            activation = activations[kind]
+            activation = ACTIVATIONS[kind]
         expects_linear = not expects_linear
     if not sizes or expects_linear:
         return f"{name} does not end with a Linear layer"

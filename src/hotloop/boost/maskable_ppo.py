@@ -22,7 +22,7 @@ SOURCES = (
     ),
     *(
         f"{MASKABLE}.policies.MaskableActorCriticPolicy.{name}"
-        for name in ("get_distribution", "predict_values")
+        for name in ("get_distribution", "predict_values", "_predict", "predict")
     ),
     *(f"{MASKABLE}.distributions.MaskableCategorical.{name}" for name in ("apply_masking", "entropy")),
     *(

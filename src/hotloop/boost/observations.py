@@ -27,21 +27,27 @@ class Observations:
 
     def __init__(self, space: Any):
         self._shape = tuple(space.shape)
-        self._choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
-        self.width = self._choices or int(np.prod(space.shape))
+        self.choices = int(space.n) if isinstance(space, spaces.Discrete) else 0
+        self.width = self.choices or int(np.prod(space.shape))
 
     def rows(self, observations: NDArray[Any]) -> NDArray[np.float32]:
         """Contiguous float32 [rows, width]; no copy when they are that already."""
-        if self._choices:
+        if self.choices:
             indices = observations.reshape(-1).astype(np.int64)
-            found = np.zeros((indices.size, self._choices), dtype=np.float32)
+            found = np.zeros((indices.size, self.choices), dtype=np.float32)
             found[np.arange(indices.size), indices] = 1.0
             return found
         return np.ascontiguousarray(observations.reshape(-1, self.width), dtype=np.float32)
 
+    def are_valid(self, observations: NDArray[Any]) -> bool:
+        """Whether discrete observations are within their space; the library raises its own error if not."""
+        if not self.choices or observations.size == 0:
+            return True
+        return bool(observations.min() >= 0 and observations.max() < self.choices)
+
     def count(self, observations: NDArray[Any]) -> int:
         """Number of rows."""
-        return observations.size if self._choices else observations.size // self.width
+        return observations.size if self.choices else observations.size // self.width
 
     def count_if_plain(self, observations: Any) -> int | None:
         """Number of rows of a batch, 0 for a single observation, None for what is left to the library."""

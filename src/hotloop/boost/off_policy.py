@@ -22,13 +22,14 @@ from hotloop.boost import audit, eligible
 from hotloop.boost import dense_kernels as dense
 from hotloop.boost import off_policy_kernels as kernels
 from hotloop.boost.active import Record, boosted_policy
-from hotloop.boost.audit import AuditError, Audits, Difference
+from hotloop.boost.audit import AuditError, Audits, Difference, NotFinite
+from hotloop.boost.observations import Observations, unsupported_observations
 from hotloop.boost.plain_modules import PlainModules
 from hotloop.instrument.patch import Patch
+from hotloop.instrument.update_counting import not_counting
 from hotloop.rl.train.fused.flat import aligned_zeros
 from hotloop.rl.train.fused.tiles import padded
 
-ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
 KINDS = {"tanh": dense.TANH, "relu": dense.RELU, "elu": dense.ELU, "silu": dense.SILU}
 
 BUFFERS = "stable_baselines3.common.buffers"
@@ -52,6 +53,7 @@ CRITIC_SOURCES = tuple(
 
 _gradient_step, _acting = profile("boosted_update", "model"), profile("boosted_act", "policy")
 
+_data_ptr = torch.Tensor.data_ptr
 LEAST_RATE = 1e-6  # for audits: below, rounding of the weights themselves would count as a difference
 
 
@@ -92,14 +94,10 @@ def why_not(model: Any, policy_class: str, networks: Sequence[str]) -> str | Non
 
 
 def unsupported_spaces(model: Any) -> str | None:
-    """Box observations that are not images; actions in a Box with bounds, or numbered from 0."""
-    from stable_baselines3.common.preprocessing import is_image_space
-
-    observations, actions = model.observation_space, model.action_space
-    if not isinstance(observations, spaces.Box):
-        return f"observations are a {type(observations).__name__} space: not a Box"
-    if model.policy.normalize_images and is_image_space(observations):
-        return "observations are images"
+    """Observations in a Box that are no images, or numbered from 0; actions likewise."""
+    reason, actions = unsupported_observations(model.observation_space, model.policy), model.action_space
+    if reason is not None:
+        return reason
     if isinstance(actions, spaces.Discrete):
         return None if actions.start == 0 else f"actions start at {actions.start}, not at 0"
     if actions.dtype not in (np.float32, np.float64):
@@ -118,11 +116,9 @@ def optimizer_reason(optimizer: Any, parameters: Sequence[Any]) -> str | None:
 def linear_chain(parts: Iterable[Any], name: str) -> tuple[list[nn.Linear], int] | str:
     """The Linear layers of a chain that ends with one, and its activation; or the reason why not."""
     parts = list(parts)
-    found = eligible.mlp(parts, name, ACTIVATIONS)
+    found = eligible.mlp(parts, name)
     if isinstance(found, str):
         return found
-    if any(part.alpha != 1.0 for part in parts if type(part) is nn.ELU):
-        return f"{name} has an ELU with an alpha other than 1"
     return [part for part in parts if type(part) is nn.Linear], KINDS[found[1]]
 
 
@@ -222,21 +218,42 @@ class Tensors:
         self._moments: list[list[Any]] = []
         self._all: list[Any] = []
         self._known: list[int] = []
+        self._grads: list[Any] = []
+
+    def show_gradients(self, tables: Iterable[NDArray[np.int64]], grads: NDArray[np.float32]) -> None:
+        """Let `.grad` be the kernels' own gradients from now on: views, one for each weight and bias."""
+        memory = torch.from_numpy(grads)
+        self._grads = []
+        for inputs, outputs, *_, at, _ in chain(*tables):
+            end = int(at + inputs * outputs)
+            self._grads.append(memory[int(at) : end].view(int(outputs), int(inputs)))
+            self._grads.append(memory[end : end + int(outputs)])
+
+    def show_gradient(self, gradient: NDArray[np.float32]) -> None:
+        """The same for a single tensor of one number."""
+        self._grads = [torch.from_numpy(gradient)]
+
+    def write_grads(self) -> None:
+        """Leave the last gradients in `.grad`, where callbacks look for them.
+
+        The library and users replace them all at once (`zero_grad`, `backward`), so a look at one will do.
+        """
+        if self.weights[0].grad is not self._grads[0]:
+            for weight, gradient in zip(self.weights, self._grads, strict=True):
+                weight.grad = gradient
 
     def refresh(self) -> bool:
         """Find out where the tensors are now and read the optimizer's settings; True if tensors moved."""
         optimizer = self.optimizer
         if optimizer.state is not self._state:
             self._find_moments()
-        now = [tensor.data_ptr() for tensor in self._all]
+        now = [*map(_data_ptr, self._all)]
         moved = now != self._known
         if moved:
             self._known = now
             self.addresses[:] = np.array(now, dtype=np.int64).reshape(dense.ADDRESSES, -1).T
         group, settings = optimizer.param_groups[0], self.settings
-        settings[dense.LEARNING_RATE] = group["lr"]
-        settings[dense.BETA1], settings[dense.BETA2] = group["betas"]
-        settings[dense.EPSILON], settings[dense.WEIGHT_DECAY] = group["eps"], group["weight_decay"]
+        settings[:5] = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
         return moved
 
     def _find_moments(self) -> None:
@@ -288,8 +305,9 @@ class Tensors:
 class Samples:
     """Draws batches from a replay buffer as the library does: same random numbers, same transitions."""
 
-    def __init__(self, batch_size: int, width: int, actions: int):
-        self.size = batch_size
+    def __init__(self, batch_size: int, observations: Observations, actions: int):
+        self.size, self._observations = batch_size, observations
+        width = observations.width
         shapes = (
             (batch_size, width),
             (batch_size, width),
@@ -313,9 +331,11 @@ class Samples:
 
     def _gather(self, steps: NDArray[np.int64], envs: NDArray[np.int64], n_envs: int, gamma: float) -> None:
         observations, following, actions, rewards, dones, timeouts = self._views
-        kernels.gather(
+        are_valid = kernels.gather(
             observations, following, actions, rewards, dones, timeouts, steps, envs, n_envs, gamma, self.batch
         )
+        if not are_valid:
+            raise NotFinite
 
     def compile(self, buffer: Any) -> None:
         """Load or compile what `draw` needs; the batch size must be 0."""
@@ -334,10 +354,12 @@ class Samples:
         self._sources, self._views = arrays, ()
         if type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage:
             observations, following, actions, *numbers = arrays
-            is_gatherable = observations.dtype in (np.float32, np.float64) and actions.dtype in (
+            is_gatherable = observations.dtype in (np.float32, np.float64, np.int64) and actions.dtype in (
                 np.float32,
                 np.int64,
             )
+            # The kernel takes a number for a one-hot row if the row has another width.
+            is_gatherable = is_gatherable and self._observations.choices != 1
             if is_gatherable and all(array.flags.c_contiguous for array in arrays):
                 rows = observations.shape[0] * observations.shape[1]
                 self._views = (
@@ -349,8 +371,8 @@ class Samples:
     def _copy(self, data: Any, gamma: float) -> None:
         """Take over what the library's own `sample` returned."""
         batch, size = self.batch, self.size
-        batch.observations[:] = data.observations.numpy().reshape(size, -1)
-        batch.next_observations[:] = data.next_observations.numpy().reshape(size, -1)
+        batch.observations[:] = self._observations.rows(data.observations.numpy())
+        batch.next_observations[:] = self._observations.rows(data.next_observations.numpy())
         batch.actions[:] = data.actions.numpy().reshape(size, -1)
         batch.rewards[:] = data.rewards.numpy().reshape(-1)
         discounts = getattr(data, "discounts", None)
@@ -374,17 +396,16 @@ class Acting:
         widest = max(int(table[:, [dense.INPUTS, dense.OUTPUTS]].max()), int(table[:, dense.OUTPUTS].sum()))
         self.scratch = aligned_zeros(3 * widest)
         self._weights = list(weights)
-        self._shape = model.observation_space.shape
-        self._width = int(np.prod(self._shape))
+        self.observations = Observations(model.observation_space)
 
     def rows(self, observation: Any) -> NDArray[np.float32] | None:
         """Observations of environments as float32 [rows, width], or None if they are something else."""
-        if type(observation) is not np.ndarray or observation.shape[1:] != self._shape:
+        if not self.observations.count_if_plain(observation):
             return None
-        if observation.dtype != np.float32 and observation.dtype != np.float64:
+        if observation.dtype.kind not in "fiu" or not self.observations.are_valid(observation):
             return None
-        self.addresses[:, dense.WEIGHTS] = [tensor.data_ptr() for tensor in self._weights]
-        return np.ascontiguousarray(observation.reshape(-1, self._width), dtype=np.float32)
+        self.addresses[:, dense.WEIGHTS] = [*map(_data_ptr, self._weights)]
+        return self.observations.rows(observation)
 
 
 # ---- learning
@@ -400,7 +421,7 @@ class OffPolicyLearner:
         policy = model.policy
         # Replaced by the model's.
         self.audits, self.acting_audits, self.record = Audits(), Audits(), Record("")
-        self.groups, self.acting = tuple(groups), acting
+        self.groups, self.acting, self.observations = tuple(groups), acting, acting.observations
         self.samples: Samples | None = None
         self._allocated = (0, 0)
         self._policy, self._names = policy, tuple(networks)
@@ -460,15 +481,18 @@ class OffPolicyLearner:
     ) -> None:
         """What the library's `train` does."""
         batch_size = self.default_batch_size if batch_size is None else batch_size
-        due = self.audits.due(gradient_steps)
         self.set_training_mode(True)
         model._update_learning_rate([group.optimizer for group in self.groups])
         moved = [group.refresh() for group in self.groups]
         if any(moved):
             self.audits.soon()
+        rates = [group.optimizer.param_groups[0]["lr"] for group in self.groups]
+        self.audits.follow(batch_size, model.gamma, model.tau, *rates)
+        self.audits.follow_copies(self.copies_of_targets(model))
         wanted = batch_size, self.threads(batch_size)
         if self.samples is None or wanted != self._allocated:
             self.samples, self._allocated = self.allocate(*wanted), wanted
+        due = self.audits.due(gradient_steps)
         begun = self._keep(model) if due is not None else None
         rows = np.zeros((gradient_steps, max(self.logged.values()) + 1))
         for step in range(gradient_steps):
@@ -485,7 +509,23 @@ class OffPolicyLearner:
             due = None if due is None else step + 1 + due
         self.record.gradient_steps += gradient_steps
         progress(updates=gradient_steps)
+        if gradient_steps > 0:
+            self.write_grads()
         self.finish(model, gradient_steps, rows)
+
+    def write_grads(self) -> None:
+        """Leave the last gradients in `.grad`, as the library does.
+
+        After SAC's and TD3's last backward pass, the library's critics have the sum of their own gradient and
+        the actor loss's, which no optimizer uses. Here they have their own.
+        """
+        for group in self.groups:
+            group.write_grads()
+
+    def copies_of_targets(self, model: Any) -> int:
+        """How often weights were copied to target networks at once."""
+        del model
+        return 0
 
     def threads(self, batch_size: int) -> int:
         """How many threads a gradient step is split over."""
@@ -504,8 +544,9 @@ class OffPolicyLearner:
         """Count the gradient steps and log them."""
         model._n_updates += gradient_steps
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
+        means = rows.mean(axis=0)
         for key, column in self.logged.items():
-            model.logger.record(key, np.mean(rows[:, column]))
+            model.logger.record(key, means[column])
 
     # ---- audits
 
@@ -540,7 +581,8 @@ class OffPolicyLearner:
         logger, was = Logger(folder=None, output_formats=[]), model._logger
         model._logger = logger
         try:
-            original(model, gradient_steps=1, batch_size=self.samples.size)
+            with not_counting():
+                original(model, gradient_steps=1, batch_size=self.samples.size)
         finally:
             model._logger = was
         theirs = self._keep(model)

@@ -64,22 +64,35 @@ def gather(
     n_envs: int,
     gamma: float,
     batch: Batch,
-) -> None:
-    """The transitions (steps[i], envs[i]) of a replay buffer flattened to [steps * n_envs, ...]."""
-    discount = np.float32(gamma)
+) -> bool:
+    """The transitions (steps[i], envs[i]) of a replay buffer flattened to [steps * n_envs, ...].
+
+    Discrete observations become one-hot rows. Returns whether all of them are within their space.
+    """
+    discount, are_valid = np.float32(gamma), True
     for i in range(steps.size):
         row = steps[i] * n_envs + envs[i]
-        source, target = observations[row], batch.observations[i]
-        for j in range(target.size):
-            target[j] = source[j]
-        source, target = next_observations[row], batch.next_observations[i]
-        for j in range(target.size):
-            target[j] = source[j]
+        are_valid &= write_observation(observations[row], batch.observations[i])
+        are_valid &= write_observation(next_observations[row], batch.next_observations[i])
         for j in range(actions.shape[1]):
             batch.actions[i, j] = actions[row, j]
         done = dones[row] * (np.float32(1.0) - timeouts[row])
         batch.rewards[i] = rewards[row]
         batch.discounts[i] = (np.float32(1.0) - done) * discount
+    return are_valid
+
+
+@inlined_kernel
+def write_observation(source: NDArray[Any], target: Floats) -> bool:
+    """Copy an observation, or write a one-hot row for a single number; returns whether it fits."""
+    if source.size == target.size:
+        for j in range(target.size):
+            target[j] = source[j]
+        return True
+    choice = int(source[0])
+    for j in range(target.size):
+        target[j] = np.float32(1.0) if j == choice else np.float32(0.0)
+    return 0 <= choice < target.size
 
 
 @kernel

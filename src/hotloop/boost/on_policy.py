@@ -21,6 +21,7 @@ from hotloop.boost.audit import AuditError, Audits, NotFinite
 from hotloop.boost.observations import Observations, unsupported_observations
 from hotloop.boost.plain_modules import PlainModules
 from hotloop.boost.rollouts import Actor, collect_rollouts, compare_actions
+from hotloop.instrument.update_counting import not_counting
 
 _gradient_steps = profile("boosted_update", "model")
 ROLLOUT_ARRAYS = ("observations", "actions", "values", "log_probs", "advantages", "returns")
@@ -134,6 +135,7 @@ class OnPolicyLearner:
         self._modules = PlainModules(policy)
         self._settings = np.zeros(kernels.SETTINGS)
         self._statistics = np.zeros((1, kernels.STATISTICS))
+        self._made = 0  # gradient steps in the current call of `train`
         self._no_masks = np.zeros((0, self.networks.outputs), dtype=np.bool_)
         self._group = {
             key: value
@@ -211,6 +213,7 @@ class OnPolicyLearner:
         else:
             settings[kernels.OPTIMIZER] = kernels.ADAM
             settings[kernels.BETA1], settings[kernels.BETA2] = group["betas"]
+        self.audits.follow(*settings.tolist())
 
     def one_pass(
         self, model: Any, original: Callable[[Any], None], batch: kernels.Batch, batch_size: int
@@ -234,12 +237,10 @@ class OnPolicyLearner:
                     made = kernels.run_minibatches(
                         own, batch, order, batch_size, at, last, self._settings, self._statistics
                     )
-                progress(updates=made)
-                if self.record is not None:
-                    self.record.gradient_steps += made
                 if not np.isfinite(self._statistics[at : at + made]).all():
                     raise NotFinite
                 stopped = made > 0 and self._over_kl(at + made - 1)
+                self._made += made - stopped
                 if stopped:
                     return self._statistics[: at + made], True
                 at = last
@@ -250,7 +251,11 @@ class OnPolicyLearner:
 
     @contextmanager
     def undone_by_failure(self, model: Any, gradient_steps: int) -> Iterator[None]:
-        """Bring weights, optimizer and numpy's generator back if an audit fails or numbers are not finite."""
+        """Bring weights, optimizer and numpy's generator back if an audit fails or numbers are not finite.
+
+        Otherwise the gradient steps made inside count as updates.
+        """
+        self._made = 0
         generator, n_updates = np.random.get_state(), model._n_updates
         # Without an audit the library's tensors are not touched before the end.
         kept = self.networks.keep() if self.audits.comes_within(gradient_steps) else None
@@ -263,6 +268,9 @@ class OnPolicyLearner:
             np.random.set_state(generator)
             model._n_updates = n_updates
             raise
+        progress(updates=self._made)
+        if self.record is not None:
+            self.record.gradient_steps += self._made
 
     def _over_kl(self, row: int) -> bool:
         stop = self._settings[kernels.STOP_KL]
@@ -292,26 +300,44 @@ class OnPolicyLearner:
         return actor.library_act(model.policy, observations, masks)
 
     def predict(
-        self, policy: Any, original: Callable[..., Any], observation: Any, deterministic: bool
+        self,
+        policy: Any,
+        original: Callable[..., Any],
+        observation: Any,
+        deterministic: bool,
+        action_masks: Any = None,
     ) -> NDArray[Any] | None:
         """The actions of `policy.predict`, or None to leave them to the library."""
         rows = self.observations.count_if_plain(observation)
         if rows is None or self.wrong_acting is not None or self._modules.changed():
             return None
+        masks: Any = None
+        more: tuple[Any, ...] = ()
+        if action_masks is not None:
+            if (
+                type(action_masks) is not np.ndarray
+                or action_masks.size != (rows or 1) * self.networks.outputs
+            ):
+                return None
+            masks = np.ascontiguousarray(action_masks.reshape(rows or 1, -1), dtype=np.bool_)
+            more = (action_masks,)
         if self._predicting_actor is None or self._predicting_actor.rows != (rows or 1):
             self._predicting_actor = Actor(self.networks, self.observations, policy.action_space, rows or 1)
         self.set_training_mode(False)
         self.networks.follow_weights()
         is_audited = self.acting_audits.due(1) is not None
-        started_s, before = time.perf_counter(), torch.get_rng_state() if is_audited else None
-        actions = self._predicting_actor.act(observation, None, deterministic)[0]
+        started_s, before = time.perf_counter(), torch.get_rng_state()
+        actions, _, log_probs = self._predicting_actor.act(observation, masks, deterministic)
+        if not math.isfinite(float(log_probs.sum())):
+            torch.set_rng_state(before)
+            return None  # the library raises its own error, if it is one
         if isinstance(policy.action_space, spaces.Box):
             actions = np.clip(actions, policy.action_space.low, policy.action_space.high)
         found = actions if rows else actions.squeeze(axis=0)
-        if before is not None:
+        if is_audited:
             after = torch.get_rng_state()
             torch.set_rng_state(before)
-            theirs = original(policy, observation, None, None, deterministic)[0]
+            theirs = original(policy, observation, None, None, deterministic, *more)[0]
             self.wrong_acting = compare_actions(found, theirs, isinstance(policy.action_space, spaces.Box))
             if self.wrong_acting is None and not torch.equal(after, torch.get_rng_state()):
                 self.wrong_acting = "the library's predict draws other random numbers"
@@ -340,7 +366,7 @@ class OnPolicyLearner:
         after, ours = networks.keep(), networks.arrays()
         networks.restore(kept[0])
         networks.write()
-        with one_minibatch(model, rows) as logged:
+        with one_minibatch(model, rows) as logged, not_counting():
             original(model)
         networks.read()
         theirs = networks.arrays()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from typing import Any
 
 import torch
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_values = methodcaller("values")
+_dtype, _requires_grad, _is_cpu = attrgetter("dtype"), attrgetter("requires_grad"), attrgetter("is_cpu")
+_is_contiguous, _parameter_hooks = methodcaller("is_contiguous"), attrgetter("_backward_hooks")
+_FLOAT32 = {torch.float32}
 
 
 class PlainModules:
@@ -13,34 +20,29 @@ class PlainModules:
 
     def __init__(self, module: Any):
         self._own = [part.__dict__ for part in module.modules()]
-        self._children = [list(own["_modules"].values()) for own in self._own]
-        self._parameters = [list(own["_parameters"].values()) for own in self._own]
+        self._hooks = [own[name] for own in self._own for name in _HOOKS]
+        self._kept = [own[name] for own in self._own for name in ("_modules", "_parameters")]
+        self._sizes = [len(kept) for kept in self._kept]
+        self._parts = [value for kept in self._kept for value in kept.values()]
+        self._parameters = [value for own in self._own for value in own["_parameters"].values()]
 
     def changed(self) -> bool:
-        """Whether a module or parameter was exchanged, or hooks, a method or another kind of tensor added."""
-        for own, children, parameters in zip(self._own, self._children, self._parameters, strict=True):
-            if (
-                own["_forward_hooks"]
-                or own["_forward_pre_hooks"]
-                or own["_backward_hooks"]
-                or own["_backward_pre_hooks"]
-                or "forward" in own
-                or len(own["_modules"]) != len(children)
-                or len(own["_parameters"]) != len(parameters)
-                or not all(map(is_, own["_modules"].values(), children))
-                or not all(map(is_, own["_parameters"].values(), parameters))
-            ):
-                return True
-            for parameter in parameters:
-                if (
-                    parameter.dtype is not torch.float32
-                    or not parameter.requires_grad
-                    or not parameter.is_cpu
-                    or not parameter.is_contiguous()
-                    or parameter._backward_hooks
-                ):
-                    return True
-        return False
+        """Whether a module or parameter was exchanged, or hooks, a method or another kind of tensor added.
+
+        Called before every gradient step, so the loops are C's: 12 us for SAC instead of 40.
+        """
+        parameters = self._parameters
+        return (
+            any(self._hooks)
+            or [*map(len, self._kept)] != self._sizes
+            or not all(map(is_, chain.from_iterable(map(_values, self._kept)), self._parts))
+            or not {*map(_dtype, parameters)} <= _FLOAT32
+            or not all(map(_requires_grad, parameters))
+            or not all(map(_is_cpu, parameters))
+            or not all(map(_is_contiguous, parameters))
+            or any(map(_parameter_hooks, parameters))
+            or any("forward" in own for own in self._own)
+        )
 
     def set_training_mode(self, mode: bool) -> None:
         """What `Module.train(mode)` does, without `Module.__setattr__`."""

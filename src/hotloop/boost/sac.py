@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,10 @@ class Learner(OffPolicyLearner):
         acting = Acting(model, table, self.of_actor.weights)
         super().__init__(model, NETWORKS, groups, acting)
         self._count = actor.mu.out_features
-        self._settings, self._optimizers = np.zeros(kernels.SETTINGS), np.zeros((3, dense.OPTIMIZER_SETTINGS))
+        self._settings = np.zeros(kernels.SETTINGS)
+        self._optimizers = np.full((3, dense.OPTIMIZER_SETTINGS), -1.0)  # no clipping
+        for row, group in enumerate(groups):
+            group.settings = self._optimizers[row]
 
     def compile(self, model: Any) -> None:
         """Load or compile the kernels, without changing anything."""
@@ -199,8 +203,13 @@ class Learner(OffPolicyLearner):
             selected=np.zeros((n_critics, samples), dtype=np.uint64),
             numbers=np.zeros(2, dtype=np.float32),
         )
-        self._noise = torch.zeros(2, batch_size, count)
-        return Samples(batch_size, width, count)
+        noise = torch.zeros(2, batch_size, count)
+        self._noise, self._draws = noise.numpy(), (noise[0], noise[1])
+        self.of_actor.show_gradients([actor], self._memory.grads)
+        self.of_critic.show_gradients(critics, self._memory.grads)
+        if self.of_ent_coef is not None:
+            self.of_ent_coef.show_gradient(self._scratch.numbers[1:])
+        return Samples(batch_size, self.observations, count)
 
     def gradient_step(self, model: Any, step: int, found: NDArray[np.float64]) -> None:
         """See `OffPolicyLearner.gradient_step`."""
@@ -215,17 +224,15 @@ class Learner(OffPolicyLearner):
         if self.of_ent_coef is None:
             settings[kernels.ENT_COEF] = model.ent_coef_tensor.item()
         self.samples.draw(model)
-        self._noise[0].normal_()  # in two calls, as the library draws them
-        self._noise[1].normal_()
+        for draw in self._draws:  # in two calls, as the library draws them
+            draw.normal_()
         self._update(self.samples, found)
-        if np.isnan(found[kernels.CRITIC_LOSS]):
+        if math.isnan(found[kernels.CRITIC_LOSS]):
             raise NotFinite
 
     def _update(self, samples: Samples, found: NDArray[np.float64]) -> None:
-        for row, group in enumerate(self.groups):
-            self._optimizers[row] = group.settings
         self.team.run(
-            kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise.numpy(),
+            kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise,
             self._optimizers, self._settings, found,
         )  # fmt: skip
 

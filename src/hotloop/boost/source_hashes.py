@@ -60,6 +60,10 @@ HASHES: dict[str, set[str]] = {
     "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy._get_action_dist_from_latent": {
         "0ee67794d264d63a"
     },
+    "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy._predict": {
+        "d3ca43e97154a01a",
+        "fcb69e6bbead7a80",
+    },
     "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy.evaluate_actions": {
         "3239d0932a14be74",
         "5a703f89c8735907",
@@ -75,6 +79,11 @@ HASHES: dict[str, set[str]] = {
     "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy.get_distribution": {
         "36b16484a8c25aa5",
         "927965bcf7b8d327",
+    },
+    "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy.predict": {
+        "0481eca0603992f1",
+        "19b2d8c68c3704f1",
+        "59f895544bb5ad52",
     },
     "sb3_contrib.common.maskable.policies.MaskableActorCriticPolicy.predict_values": {"d0ba30455fc3a33e"},
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.collect_rollouts": {"31eda47f7427601d", "bd81015ecb4e6827"},

@@ -94,7 +94,10 @@ class Learner(OffPolicyLearner):
         acting = Acting(model, table, self.of_actor.weights)
         super().__init__(model, NETWORKS, [self.of_actor, self.of_critic], acting)
         self._count = self._actor[-1].out_features
-        self._settings, self._optimizers = np.zeros(kernels.SETTINGS), np.zeros((2, dense.OPTIMIZER_SETTINGS))
+        self._settings = np.zeros(kernels.SETTINGS)
+        self._optimizers = np.full((2, dense.OPTIMIZER_SETTINGS), -1.0)  # no clipping
+        for row, group in enumerate(self.groups):
+            group.settings = self._optimizers[row]
 
     def compile(self, model: Any) -> None:
         """Load or compile the kernels, without changing anything."""
@@ -147,7 +150,10 @@ class Learner(OffPolicyLearner):
             everyone=np.arange(layout.samples, dtype=np.uint64),
         )
         self._noise = torch.zeros(batch_size, count)
-        return Samples(batch_size, width, count)
+        self._has_actor_gradient = False
+        self.of_actor.show_gradients([actor], self._memory.grads)
+        self.of_critic.show_gradients(critics, self._memory.grads)
+        return Samples(batch_size, self.observations, count)
 
     def gradient_step(self, model: Any, step: int, found: NDArray[np.float64]) -> None:
         """See `OffPolicyLearner.gradient_step`."""
@@ -157,18 +163,23 @@ class Learner(OffPolicyLearner):
         settings = self._settings
         settings[kernels.NOISE_CLIP], settings[kernels.TAU] = model.target_noise_clip, model.tau
         settings[kernels.UPDATE_ACTOR] = model._n_updates % model.policy_delay == 0
+        self._has_actor_gradient |= bool(settings[kernels.UPDATE_ACTOR])
         found[kernels.ACTOR_LOSS] = np.nan  # unless the actor is updated
         self.samples.draw(model)
         self._noise.normal_(0, model.target_policy_noise)
         self._update(self.samples, found)
 
     def _update(self, samples: Samples, found: NDArray[np.float64]) -> None:
-        for row, group in enumerate(self.groups):
-            self._optimizers[row] = group.settings
         self.team.run(
             kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise.numpy(),
             self._optimizers, self._settings, found,
         )  # fmt: skip
+
+    def write_grads(self) -> None:
+        """See `OffPolicyLearner.write_grads`; the actor has none before its first update."""
+        self.of_critic.write_grads()
+        if self._has_actor_gradient:
+            self.of_actor.write_grads()
 
     def finish(self, model: Any, gradient_steps: int, rows: NDArray[np.float64]) -> None:
         """See `OffPolicyLearner.finish`; each gradient step has counted itself."""

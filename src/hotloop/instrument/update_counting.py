@@ -7,6 +7,8 @@ env steps, a new training has begun (another algorithm in the same script), and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hotloop.instrument import process_facts, step_counting
@@ -19,6 +21,7 @@ _most = 0  # steps of the optimizer that counts
 _since: dict[int, int] = {}  # steps of others since its last one
 _rested = 0  # different numbers of env steps seen at these
 _rested_at = -1
+_is_paused = False  # steps that are made for comparison only do not count
 _described: dict[int, dict[str, Any]] = {}  # id of an optimizer -> its entry in the facts of this process
 
 
@@ -33,6 +36,8 @@ def begin_training() -> None:
 def count_step(optimizer: Any, result: Any) -> None:
     """An optimizer made a step."""
     global _most, _rested, _rested_at
+    if _is_paused:
+        return
     key = id(optimizer)
     steps = _counts[key] = _counts.get(key, 0) + 1
     _describe(key, optimizer)
@@ -50,6 +55,17 @@ def count_step(optimizer: Any, result: Any) -> None:
         _rested += 1
         if _rested > RETIRED_AFTER:
             _retire()
+
+
+@contextmanager
+def not_counting() -> Iterator[None]:
+    """Steps of optimizers in here are no updates: their result is compared and thrown away."""
+    global _is_paused
+    before, _is_paused = _is_paused, True
+    try:
+        yield
+    finally:
+        _is_paused = before
 
 
 def _retire() -> None:

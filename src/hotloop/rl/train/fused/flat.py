@@ -19,7 +19,7 @@ from hotloop._util.errors import HotloopError
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.tiles import Floats, padded
 
-ACTIVATIONS = {"tanh": layers.TANH, "relu": layers.RELU}
+ACTIVATIONS = {"tanh": layers.TANH, "relu": layers.RELU, "elu": layers.ELU, "silu": layers.SILU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class MlpLayout:
     sizes: tuple[int, ...]
     """Width of the input, of each hidden layer, of the output."""
     activation: str
-    """After each layer but the last: tanh or relu."""
+    """After each layer but the last: tanh, relu, elu or silu."""
     table: NDArray[np.int64]
     """One row for each layer; see `layers`."""
     first: int
@@ -64,7 +64,7 @@ def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Netw
         if len(sizes) < 2 or min(sizes) < 1 or activation not in ACTIVATIONS:
             raise HotloopError(
                 f"a network of sizes {tuple(sizes)} with activation {activation!r} is not supported; use at "
-                "least an input and an output width, each at least 1, and 'tanh' or 'relu'."
+                "least an input and an output width, each at least 1, and 'tanh', 'relu', 'elu' or 'silu'."
             )
         first, row = at, int(sizes[0])
         table = np.zeros((len(sizes) - 1, layers.TABLE_WIDTH), dtype=np.int64)
@@ -78,7 +78,7 @@ def lay_out(*networks: tuple[Sequence[int], str]) -> tuple[list[MlpLayout], Netw
             at = bias_at + outputs
             packed_at += (inputs + 1) * columns
             transposed_at += outputs * row if layer > 0 else 0
-            hidden_at += layers.CHUNK * columns
+            hidden_at += layers.CHUNK * columns * (2 if kind == layers.SILU else 1)
             row = columns
         found.append(MlpLayout(tuple(int(size) for size in sizes), activation, table, first, at))
     sizes_of = (packed_at, transposed_at, packed_at, hidden_at, hidden_at, at)

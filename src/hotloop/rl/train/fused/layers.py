@@ -25,11 +25,11 @@ INPUT_ROW = 3  # distance between rows of the layer's input
 WEIGHTS, BIAS = 4, 5  # where in the flat parameters
 PACKED = 6  # where in `packed`: weights [inputs, COLUMNS], then bias [COLUMNS]; the same in `packed_grads`
 PACKED_TRANSPOSED = 7  # where in `packed_transposed`: weights as [outputs, INPUT_ROW]
-HIDDEN = 8  # where in `hidden`: the layer's output [CHUNK, COLUMNS]
-ACTIVATION = 9  # NONE, TANH or RELU, after the layer
+HIDDEN = 8  # where in `hidden`: the layer's output [CHUNK, COLUMNS]; with SILU its slopes follow
+ACTIVATION = 9  # NONE, TANH, RELU, ELU or SILU, after the layer
 TABLE_WIDTH = 10
 
-NONE, TANH, RELU = 0, 1, 2
+NONE, TANH, RELU, ELU, SILU = 0, 1, 2, 3, 4
 CHUNK = 64  # rows processed at a time
 
 # tanh(x) = x P(x^2) / Q(x^2) on [-8.7, 8.7]: the least relative error found by a weighted least-squares
@@ -39,7 +39,7 @@ _P0, _P1, _P2 = np.float32(1.0), np.float32(0.13400466740131378), np.float32(0.0
 _P3, _P4 = np.float32(2.0993842554162256e-05), np.float32(1.3897642148208433e-08)
 _Q1, _Q2 = np.float32(0.46733787655830383), np.float32(0.025964897125959396)
 _Q3, _Q4 = np.float32(0.00033236489980481565), np.float32(7.99653264493827e-07)
-_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+_ONE, _ZERO, _HALF, _TWO = np.float32(1.0), np.float32(0.0), np.float32(0.5), np.float32(2.0)
 
 
 # Moments below these change no weight: a step of 1e-25 at most, and a root far below Adam's epsilon.
@@ -60,7 +60,10 @@ def tanh(x: np.float32) -> np.float32:
 
 @kernel
 def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bias_at: int, kind: int) -> None:
-    """Add the bias to each row of `values` [rows, columns] and apply the activation, in place."""
+    """Add the bias to each row of `values` [rows, columns] and apply the activation, in place.
+
+    The derivative of SiLU cannot be had from its output: it is written CHUNK rows further on.
+    """
     row_bias = bias[bias_at : bias_at + columns]
     for i in range(rows):
         row = values[at + i * columns : at + (i + 1) * columns]
@@ -71,6 +74,19 @@ def activate(values: Floats, at: int, rows: int, columns: int, bias: Floats, bia
             for j in range(columns):
                 value = row[j] + row_bias[j]
                 row[j] = _ZERO if value < _ZERO else value
+        elif kind == ELU:
+            for j in range(columns):
+                value = row[j] + row_bias[j]
+                half = tanh(_HALF * value)
+                row[j] = value if value > _ZERO else _TWO * half / (_ONE - half)  # exp(value) - 1
+        elif kind == SILU:
+            start = at + (CHUNK + i) * columns
+            slopes = values[start : start + columns]
+            for j in range(columns):
+                value = row[j] + row_bias[j]
+                sigmoid = fma(_HALF, tanh(_HALF * value), _HALF)
+                slopes[j] = sigmoid * fma(value, _ONE - sigmoid, _ONE)
+                row[j] = value * sigmoid
         else:
             for j in range(columns):
                 row[j] += row_bias[j]
@@ -172,21 +188,29 @@ def backward(
             deltas, delta, columns, 1, packed_transposed, back, row,
             deltas, before, row, rows, row, depth, False,
         )  # fmt: skip
-        size = rows * row
-        through_activation(
-            deltas[before : before + size], hidden[before : before + size], table[layer - 1, ACTIVATION]
-        )
+        size, kind = rows * row, table[layer - 1, ACTIVATION]
+        known = before + CHUNK * row if kind == SILU else before
+        through_activation(deltas[before : before + size], hidden[known : known + size], kind)
 
 
 @kernel
 def through_activation(deltas: Floats, outputs: Floats, kind: int) -> None:
-    """Multiply the gradient by the derivative of the activation, given the activation's output."""
+    """Multiply the gradient by the derivative of the activation.
+
+    `outputs` are the activation's, or with SILU its derivative.
+    """
     if kind == TANH:
         for j in range(deltas.size):
             deltas[j] *= fma(-outputs[j], outputs[j], _ONE)
     elif kind == RELU:
         for j in range(deltas.size):
             deltas[j] = deltas[j] if outputs[j] > _ZERO else _ZERO
+    elif kind == ELU:
+        for j in range(deltas.size):
+            deltas[j] *= _ONE if outputs[j] > _ZERO else outputs[j] + _ONE
+    elif kind == SILU:
+        for j in range(deltas.size):
+            deltas[j] *= outputs[j]
 
 
 @kernel
