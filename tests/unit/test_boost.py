@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
@@ -26,15 +27,18 @@ from torch import nn
 import hotloop
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.advice.learner import BOOSTABLE
-from hotloop.boost import active, install
+from hotloop.boost import active, background, install, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
 from hotloop.boost.trial import BoostPatch
+from hotloop.instrument import update_counting
+from hotloop.instrument.patch import Patch, Patches
+from hotloop.rl.envs.compiled import NotCompiledError, kernel, only_from_cache
 from hotloop.workflows.project_settings import load_settings, patches_to_keep, save_patches_to_keep
-from tests.boost_models import Result, assert_same, boosting, learn, make_model
+from tests.boost_models import BOX, Result, assert_same, boosting, learn, make_model
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
 
@@ -171,6 +175,46 @@ def test_audits_take_at_most_their_share_of_the_time() -> None:
     audits = Audits(passed=FIRST)
     audits.spent_s = 1e9
     assert all(audits.due(1000) is None for _ in range(50))
+
+
+def test_changed_settings_call_for_an_audit_but_a_slow_schedule_does_not() -> None:
+    audits = Audits(passed=FIRST)
+    audits.follow(1e-3, 0.0)
+    assert audits.due(1) == 0
+    audits._next = 10
+    audits.follow(0.9e-3, 0.0)
+    assert audits._next == 10
+    audits.follow(0.4e-3, 0.0)
+    assert audits._next == 0
+    audits._next = 10
+    audits.follow(0.4e-3, 0.01)
+    assert audits._next == 0
+
+
+def test_audited_gradient_steps_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(on_policy, "progress", lambda updates: made.append(updates))
+    with boosting():
+        model = make_ppo()
+        patch = Patch(torch.optim.Adam, "step", lambda step: counted(step))
+        patches = Patches()
+        patches.apply([patch])
+        try:
+            before = update_counting._most
+            model.learn(64)
+        finally:
+            patches.undo()
+    assert made == [8]
+    assert active.history == []
+    assert update_counting._most == before
+
+
+def counted(step: Any) -> Any:
+    def run(optimizer: Any, *args: Any, **words: Any) -> Any:
+        update_counting.count_step(optimizer, None)
+        return step(optimizer, *args, **words)
+
+    return run
 
 
 correct_set_up = OnPolicyLearner.set_up
@@ -380,6 +424,43 @@ def test_numbers_that_are_not_finite_give_the_librarys_error(break_it: Any) -> N
     assert error_of(True, break_it) == error_of(False, break_it)
 
 
+@pytest.mark.parametrize("actions", ["discrete", "multi-discrete"])
+def test_predict_with_masks_gives_the_librarys_actions(actions: str) -> None:
+    random = np.random.default_rng(0)
+    observations = random.normal(size=(6, 5)).astype(np.float32)
+    found: dict[bool, list[Any]] = {}
+    for is_boosted in (True, False):
+
+        def predict(model: Any, is_boosted: bool = is_boosted) -> None:
+            torch.manual_seed(7)
+            width = model.policy.action_net.out_features
+            masks = np.random.default_rng(1).random((6, width)) < 0.5
+            found[is_boosted] = [
+                model.predict(given, deterministic=deterministic, action_masks=allowed)[0]
+                for deterministic in (True, False)
+                for given, allowed in (
+                    (observations, masks),
+                    (observations[0], masks[0]),
+                    (observations, None),
+                )
+            ]
+            found[is_boosted].append(torch.rand(1).numpy())
+
+        learn(lambda: make_model(MaskablePPO, actions, **SMALL), 64, is_boosted, predict)
+    for mine, other in zip(found[True], found[False], strict=True):
+        assert (type(mine), mine.shape, mine.dtype) == (type(other), other.shape, other.dtype)
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_predict_leaves_numbers_that_are_not_finite_to_the_library() -> None:
+    with boosting():
+        model = make_ppo()
+        model.learn(64)
+        spoil_weights(model)
+        with pytest.raises(ValueError, match="found invalid values"):
+            model.predict(np.zeros((2, 5), dtype=np.float32))
+
+
 @pytest.mark.parametrize("actions", ["discrete", "multi-discrete", "box"])
 def test_predict_gives_the_librarys_actions(actions: str) -> None:
     observations = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
@@ -426,6 +507,89 @@ def test_a_model_is_freed_when_nobody_uses_it() -> None:
         assert gone[0]() is None
         assert gone[1]() is None
         assert len(active.history) == 1
+
+
+# ---- compiling in the background
+
+
+class FakeCompilation:
+    """Ends when told to."""
+
+    def __init__(self, ours: str, model: Any):
+        self.ours, self.running, self.stopped = ours, True, False
+
+    def is_running(self) -> bool:
+        return self.running
+
+    def failure(self) -> str | None:
+        return "ValueError: no"
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_kernels_take_over_when_they_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled = []
+
+    def compile_kernels(self: Any, model: Any) -> None:
+        compiled.append(install.is_background)
+        if len(compiled) == 1:
+            raise NotCompiledError
+
+    monkeypatch.setattr(OnPolicyLearner, "compile", compile_kernels)
+    monkeypatch.setattr(install, "Compilation", FakeCompilation)
+    monkeypatch.setattr(install, "is_background", True)
+    expected = learn(make_ppo, 256, is_boosted=False)
+    with boosting():
+        model = make_ppo()
+
+        class Compiler(BaseCallback):
+            def _on_step(self) -> bool:
+                if self.num_timesteps == 128:
+                    install._compilations["hotloop.boost.ppo"].running = False  # type: ignore[attr-defined]
+                return True
+
+        model.learn(256, callback=Compiler())
+        (record,) = active.history
+        assert record.gradient_steps == 3 * 8
+        assert (record.switched_at_env_step, record.switched_at_n_updates) == (128, 2)
+        assert record.reason is None
+        assert_same((Result(model), expected))
+        begun = install._compilations["hotloop.boost.ppo"]
+    assert begun.stopped  # type: ignore[attr-defined]
+    assert len(compiled) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "hotloop boost: PPO starts unboosted: its kernels are being compiled in the background"
+    assert "compiling in the background failed (ValueError: no); compiling now" in said[1]
+    assert said[2].startswith(
+        "hotloop boost: PPO switches to compiled kernels at env step 128, n_updates 2 ("
+    )
+    assert len(said) == 3
+
+
+def test_only_what_is_on_disk_is_loaded_when_compiling_is_refused() -> None:
+    @kernel
+    def never_called_before(values: Any) -> None:
+        values[0] = 1.0
+
+    with only_from_cache(), pytest.raises(NotCompiledError, match="never_called_before is not compiled"):
+        never_called_before(np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(7), spaces.MultiDiscrete([3, 4]), spaces.Box(0, 9, (5, 2))]
+)
+def test_the_model_to_compile_has_spaces_of_the_same_kind(space: Any) -> None:
+    made = background.make_space(background.describe_space(space))
+    assert (type(made), made.dtype) == (type(space), space.dtype)
+    described = {
+        "algorithm": "stable_baselines3.ppo.ppo.PPO",
+        "observations": background.describe_space(BOX),
+        "actions": background.describe_space(space),
+    }
+    assert install.why_not(background.make_model(described))[1] is None
 
 
 # ---- the rest

@@ -336,8 +336,10 @@ def _boosted(capture: Capture) -> tuple[str, ...]:
             difference = model["largest_mean_difference"]
             apart = "infinitely" if difference is None else f"by {difference:.1g} learning rates on average"
             ended = f" It ended unboosted: {model['reason']}." if model["reason"] else ""
+            switched = model.get("switched_at_env_step")
+            since = "" if switched is None else f" from env step {switched:,} on"
             found.append(
-                f"{model['model']} made {model['gradient_steps']:,} gradient steps in kernels "
+                f"{model['model']} made {model['gradient_steps']:,} gradient steps in kernels{since} "
                 f"({model['boosted']}). {model['audits_passed']} audits passed, {model['audits_failed']} "
                 f"failed; weights differed {apart}.{ended}"
             )

@@ -10,16 +10,21 @@ import sys
 from types import ModuleType
 
 
-def boost() -> None:
-    """Boost Stable-Baselines3 in this process; call it before training, best in the script's first line."""
-    from hotloop.boost.install import install
+def boost(background: bool = False) -> None:
+    """Boost Stable-Baselines3 in this process; call it before training, best in the script's first line.
 
+    With `background`, models train unboosted until their kernels are compiled, instead of waiting for them.
+    Then two runs with the same seed differ.
+    """
+    from hotloop.boost.install import compile_in_background, install
+
+    compile_in_background(background)
     install()
 
 
 class _CallableModule(ModuleType):
-    def __call__(self) -> None:
-        boost()
+    def __call__(self, background: bool = False) -> None:
+        boost(background)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -29,6 +29,10 @@ class Record:
     """Of calls of the policy."""
     gradient_steps: int = 0
     """Made by kernels."""
+    switched_at_env_step: int | None = None
+    """Where kernels compiled in the background took over; None: they ran from the beginning, or never."""
+    switched_at_n_updates: int | None = None
+    """The same as the library logs it (`train/n_updates`)."""
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -38,6 +42,8 @@ class Boosted:
     record: Record
     learner: Any = None
     """The compiled learner, or None: then the library's own code runs."""
+    compilation: Any = None
+    """Of its kernels in the background, or None."""
 
     def switch_off(self, reason: str) -> None:
         """Leave this model to the library from now on."""

@@ -17,6 +17,7 @@ from hotloop.instrument import process_facts, trial_patches
 
 BOOST_VARIABLE = "HOTLOOP_BOOST"  # JSON: the options of `hotloop boost`, or 1
 TRIAL = "trial"  # an option: boost is off, and a patch of `hotloop try`
+BACKGROUND = "background"  # an option: train unboosted until kernels are compiled
 KEEP = "keep"  # an option: names of patches to apply when training begins
 REPORT = "report"  # an option: the file for `Report`, in the script's own process
 
@@ -41,6 +42,10 @@ class ModelReport:
     """Of the weights after an audited gradient step, in learning rates; None: infinite."""
     audit_s: float
     """Time spent on audits."""
+    switched_at_env_step: int | None = None
+    """Where kernels compiled in the background took over; None: they ran from the beginning, or never."""
+    switched_at_n_updates: int | None = None
+    """The same as the library logs it (`train/n_updates`)."""
 
 
 def boost_process() -> None:
@@ -53,6 +58,7 @@ def boost_process() -> None:
         active.is_paused = True
         trial_patches.more_patches.append(BoostPatch)
     install.install()
+    install.compile_in_background(bool(options.get(BACKGROUND)))
     install.keep(options.get(KEEP, ()))
     atexit.register(note_in_capture)
     if file is not None:
@@ -73,6 +79,8 @@ def reports() -> list[ModelReport]:
             acting_audits_failed=record.acting_audits.failed,
             largest_mean_difference=strict_json.finite(record.audits.largest_mean_step),
             audit_s=record.audits.spent_s + record.acting_audits.spent_s,
+            switched_at_env_step=record.switched_at_env_step,
+            switched_at_n_updates=record.switched_at_n_updates,
         )
         for record in active.history
     ]

@@ -15,6 +15,7 @@ from typing import Any
 
 from hotloop.boost import active
 from hotloop.boost.active import Boosted, Record, say
+from hotloop.boost.background import Compilation
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
@@ -31,8 +32,10 @@ ALGORITHMS = {
     "sb3_contrib.ppo_mask.ppo_mask": ("MaskablePPO", "hotloop.boost.maskable_ppo"),
 }
 
+is_background = False  # compile kernels in a process of its own, and train unboosted meanwhile
 kept_names: list[str] = []  # patches of `hotloop try` still to apply
 _compiled: set[str] = set()  # our modules whose kernels are ready
+_compilations: dict[str, Compilation] = {}  # our modules -> their compilations in the background
 
 
 class Installation:
@@ -50,6 +53,9 @@ class Installation:
         }
         after["stable_baselines3.common.policies"] = lambda module: self._patch(
             module.ActorCriticPolicy, "predict", _predicting
+        )
+        after["sb3_contrib.common.maskable.policies"] = lambda module: self._patch(
+            module.MaskableActorCriticPolicy, "predict", _predicting_with_masks
         )
         after["stable_baselines3.common.vec_env.dummy_vec_env"] = lambda module: self._patch(
             module, "deepcopy", fast_deepcopy
@@ -76,6 +82,9 @@ class Installation:
         self.hook.remove()
         self.patches.undo()
         _compiled.clear()
+        for compilation in _compilations.values():
+            compilation.stop()
+        _compilations.clear()
 
 
 current: Installation | None = None
@@ -105,6 +114,12 @@ def _apply_kept() -> None:
                 if reason is None:
                     patch.apply()
                 say(f"{patch.name}: {'applied' if reason is None else f'left out: {reason}'}")
+
+
+def compile_in_background(wanted: bool) -> None:
+    """Whether models train unboosted until their kernels are compiled, instead of waiting for them."""
+    global is_background
+    is_background = wanted
 
 
 def remove() -> None:
@@ -185,6 +200,27 @@ def _predicting(original: Callable[..., Any]) -> Callable[..., Any]:
     return predict
 
 
+def _predicting_with_masks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Around the `predict` of MaskablePPO's policies."""
+
+    def predict(
+        policy: Any,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> Any:
+        learner, found = active.of_policy(policy), None
+        if learner is not None:
+            found = learner.predict(policy, original, observation, deterministic, action_masks)
+        if found is None:
+            return original(policy, observation, state, episode_start, deterministic, action_masks)
+        return found, state
+
+    return predict
+
+
 # ---- which models
 
 
@@ -192,6 +228,8 @@ def _ready(model: Any) -> Boosted:
     """The decision on a model, made again when something it depends on has changed."""
     boosted = active.boosted(model)
     if boosted is None or (boosted.learner is not None and boosted.learner.changed(model)):
+        return prepare(model)
+    if boosted.compilation is not None and not boosted.compilation.is_running():
         return prepare(model)
     return boosted
 
@@ -211,26 +249,62 @@ def prepare(model: Any) -> Boosted:
         if is_news or was != record.reason:
             say(f"{record.name} runs unboosted: {record.reason}")
     elif boosted.learner is None or boosted.learner.changed(model):
-        boosted.learner = _make_learner(ours, model, record)
-        if is_news or was is not None:
-            say(f"{record.name} runs on compiled kernels ({record.description})")
+        learner = _make_learner(ours, model, record)
+        waited, boosted.compilation = boosted.compilation, _compile(ours, learner, model)
+        if boosted.compilation is not None:
+            boosted.learner, record.reason = None, "its kernels are being compiled in the background"
+            if is_news or was != record.reason:
+                say(f"{record.name} starts unboosted: {record.reason}")
+        else:
+            boosted.learner = learner
+            if waited is not None:
+                record.switched_at_env_step = int(model.num_timesteps)
+                record.switched_at_n_updates = int(model._n_updates)
+                say(
+                    f"{record.name} switches to compiled kernels at env step {model.num_timesteps:,}, "
+                    f"n_updates {model._n_updates:,} ({record.description})"
+                )
+            elif is_news or was is not None:
+                say(f"{record.name} runs on compiled kernels ({record.description})")
     record.audits.soon()
     active.remember(model, boosted)
     return boosted
 
 
 def _make_learner(ours: ModuleType, model: Any, record: Record) -> Any:
-    """A learner for the model, with its kernels compiled."""
+    """A learner for the model, whose kernels may not be compiled yet."""
     learner = ours.Learner(model)
     learner.audits, learner.acting_audits = record.audits, record.acting_audits
     learner.record = record
     record.description = learner.describe()
-    if ours.__name__ not in _compiled:
-        _compiled.add(ours.__name__)
-        learner.compile(model)
-        if current is not None:
-            current.add(getattr(ours, "acting_patches", list)())
     return learner
+
+
+def _compile(ours: ModuleType, learner: Any, model: Any) -> Compilation | None:
+    """Load or compile the kernels of a learner; a compilation in the background that is not over, or None."""
+    name = ours.__name__
+    if name in _compiled:
+        return None
+    begun = _compilations.get(name)
+    if is_background and begun is None:
+        from hotloop.rl.envs.compiled import NotCompiledError, only_from_cache
+
+        try:
+            with only_from_cache():
+                learner.compile(model)
+        except NotCompiledError:
+            begun = _compilations[name] = Compilation(name, model)
+    if begun is not None:
+        if begun.is_running():
+            return begun
+        failure = begun.failure()
+        if failure is not None:
+            say(f"compiling in the background failed ({failure}); compiling now")
+    _compiled.add(name)
+    learner.compile(model)
+    if current is not None:
+        current.add(getattr(ours, "acting_patches", list)())
+    return None
 
 
 def why_not(model: Any) -> tuple[ModuleType | None, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from hotloop._util.conform import Misfit, conform
 from hotloop._util.errors import CaptureError, FileError
@@ -61,6 +61,7 @@ class BoostedModel(TypedDict):
     audits_passed: int
     audits_failed: int
     largest_mean_difference: float | None
+    switched_at_env_step: NotRequired[int | None]
 
 
 class Library(TypedDict, total=False):

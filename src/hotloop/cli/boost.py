@@ -38,13 +38,16 @@ class Arguments:
     """At the end, print what was put into each model, or why not, and what the audits found."""
     keep: Annotated[Path | None, option("FILE")] = None
     """Apply the patches in this file, too, when training begins; hotloop try --save FILE writes it."""
+    background: Flag = False
+    """Start training unboosted while kernels are compiled, and switch over when they are ready. Two runs with
+    the same seed then differ; where the switch was is printed and recorded."""
     json: Flag = False
     """Print the same as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
 def run(arguments: Arguments) -> int:
-    result = run_boosted(arguments.command, arguments.json, arguments.keep)
+    result = run_boosted(arguments.command, arguments.json, arguments.keep, arguments.background)
     if arguments.json:
         print(strict_json(as_json(result)))
     elif arguments.show:
@@ -86,6 +89,12 @@ def _about(model: Any) -> list[str]:
         f"hotloop boost: {model.model}: {model.gradient_steps} gradient steps compiled ({model.boosted})",
         f"hotloop boost: {model.model}: {checks}",
     ]
+    if model.switched_at_env_step is not None:
+        found.insert(
+            1,
+            f"hotloop boost: {model.model}: unboosted up to env step {model.switched_at_env_step:,} "
+            f"(n_updates {model.switched_at_n_updates:,}), while its kernels were compiled",
+        )
     if model.reason is not None:
         found.append(f"hotloop boost: {model.model} ended unboosted: {model.reason}")
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util import strict_json
-from hotloop.boost.bootstrap import BOOST_VARIABLE, KEEP, REPORT, ModelReport, read_reports
+from hotloop.boost.bootstrap import BACKGROUND, BOOST_VARIABLE, KEEP, REPORT, ModelReport, read_reports
 from hotloop.workflows.project_settings import patches_to_keep
 from hotloop.workflows.run import PACKAGE, STARTUP, ScriptRun, resolve_command, wait_for
 
@@ -25,16 +25,20 @@ class BoostedRun:
     """None if the script wrote no report, because it was killed or never began."""
 
 
-def run_boosted(words: tuple[str, ...], quiet: bool, keep: Path | None = None) -> BoostedRun:
+def run_boosted(
+    words: tuple[str, ...], quiet: bool, keep: Path | None = None, background: bool = False
+) -> BoostedRun:
     """Run a command boosted; with `quiet` its stdout goes to stderr.
 
-    The file `keep` names patches of `hotloop try` to apply, too.
+    The file `keep` names patches of `hotloop try` to apply, too. With `background`, models train unboosted
+    until their kernels are compiled.
     """
     patches = () if keep is None else patches_to_keep(keep)
-    command = resolve_command(words)
+    command = resolve_command(words, "boost")
     with tempfile.TemporaryDirectory(prefix="hotloop-boost-") as folder:
         report = Path(folder) / "models.json"
-        environment = boosting_environment({REPORT: str(report), KEEP: list(patches)})
+        options = {REPORT: str(report), KEEP: list(patches), BACKGROUND: background}
+        environment = boosting_environment(options)
         child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
         interrupted = wait_for(child)
         models = read_reports(report.read_text(encoding="utf-8")) if report.exists() else None

@@ -168,10 +168,13 @@ def signals_handled(signals: tuple[signal.Signals, ...], handler: Any) -> Iterat
 # -- the command -----------------------------------------------------------------------------------
 
 
-def resolve_command(words: tuple[str, ...]) -> list[str]:
-    """The command to start, from `train.py ...`, `-m module ...` or a whole command line."""
+def resolve_command(words: tuple[str, ...], verb: str = "run") -> list[str]:
+    """The command to start, from `train.py ...`, `-m module ...` or a whole command line.
+
+    `verb` is for messages: what the user typed after `hotloop`.
+    """
     if not words:
-        raise HotloopError("No script to run; name one, as in: hotloop run train.py --its arguments")
+        raise HotloopError(f"No script to run; name one, as in: hotloop {verb} train.py --its arguments")
     words = command_with_secrets(words)
     first = words[0]
     if first == "-m" or first.endswith(".py"):
@@ -186,11 +189,11 @@ def resolve_command(words: tuple[str, ...]) -> list[str]:
             f"{first!r} is neither a script nor a command{_did_you_mean(first)}; "
             "name a .py file, -m and a module, or a command on PATH."
         )
-    check_recordable([first, *words[1:]], program)
+    check_recordable([first, *words[1:]], program, verb)
     return list(words)
 
 
-def check_recordable(command: list[str], program: str) -> None:
+def check_recordable(command: list[str], program: str, verb: str = "run") -> None:
     """Raise HotloopError for a Python started with -I, -E or -S, which never loads our start-up hook."""
     if Path(program).name.startswith("python"):
         flags, script = _python_flags(command[1:])
@@ -206,8 +209,9 @@ def check_recordable(command: list[str], program: str) -> None:
         blind = "" if flag.startswith("--") else next((c for c in flag[1:] if c in BLINDING_FLAGS), "")
         if blind:
             raise HotloopError(
-                f"{where} cannot be recorded: -{blind} {BLINDING_FLAGS[blind]}, which starts the recording; "
-                f"run it without: hotloop run {shlex.join(instead)}"
+                f"{where} cannot be {'boosted' if verb == 'boost' else 'recorded'}: -{blind} "
+                f"{BLINDING_FLAGS[blind]}, which starts {'it' if verb == 'boost' else 'the recording'}; "
+                f"run it without: hotloop {verb} {shlex.join(instead)}"
             )
 
 

@@ -81,7 +81,7 @@ def run_trial(
         raise HotloopError(f"--only has {unknown[0]!r}, which is not a patch; use {', '.join(NAMES)}.")
     if settings.selftest and settings.only:
         raise HotloopError("--selftest uses patches without effect; remove --only.")
-    command = resolve_command(words)
+    command = resolve_command(words, "try")
     target = folder or new_folder(script_name(command))
     run_id = begin_capture(target, command)
     trial = {

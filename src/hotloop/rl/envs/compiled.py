@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
@@ -119,12 +120,27 @@ def array_at(table: NDArray[np.int64], index: int, shape: Any, dtype: Any) -> ND
     return carray(_pointer(table[index]), shape, dtype)
 
 
+class NotCompiledError(Exception):
+    """A kernel is not in the cache on disk, and compiling is not wanted now."""
+
+
+@contextmanager
+def only_from_cache() -> Iterator[None]:
+    """Kernels called for the first time in here come from the cache on disk, or raise NotCompiledError."""
+    _announcer.is_refusing = True
+    try:
+        yield
+    finally:
+        _announcer.is_refusing = False
+
+
 class _Announcer(event.Listener):
     """Reports each compilation and its duration on stderr; silent if the kernel comes from the cache."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._started_s = 0.0
+        self.is_refusing = False
 
     def is_compiling(self) -> bool:
         return self._depth > 0
@@ -138,6 +154,8 @@ class _Announcer(event.Listener):
         function = occasion.data["dispatcher"].py_func
         if self._depth == 0 and function not in _announced:
             return
+        if self.is_refusing:
+            raise NotCompiledError(f"{function.__module__}.{function.__name__} is not compiled")
         self._depth += 1
         if self._depth == 1:
             self._started_s = time.perf_counter()
