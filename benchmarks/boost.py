@@ -5,20 +5,28 @@ with audits, the library on two threads, and boosted on two where a second threa
 and numbers of updates are the same. Differences:
 weights after 1, 10 and 100 updates against the library's, next to what moving one weight of the library's own
 model by one unit in the last place does. Audits: the largest differences that frequent audits find. Learning:
-curves of several seeds with and without boost, and a picture of them.
+curves of several seeds with and without boost, and a picture of them. Scripts: training loops in a single
+file of plain torch (programs/single_file_*.py, or any script that takes --total-timesteps), a fresh process
+each, in turn: as they are, boosted, and compiled with torch.compile; then their differences.
 
     python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences|audits|learning]
+    python benchmarks/boost.py --what scripts|script-differences|script [--compiled] [--script FILE ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,13 +283,135 @@ def audits(names: list[str]) -> None:
         print(f"| {name}, {CASES[name].env} | {len(found)} | {' | '.join(cells)} | {failed} |", flush=True)
 
 
+# ---- training loops in a single file
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program that prints its speed without warm-up as JSON."""
+
+    file: str
+    arguments: tuple[str, ...]
+    goal: float = 0.0
+
+
+SCRIPTS = {
+    "PPO": Script("single_file_ppo.py", ("--total-timesteps", "21504"), 1.5),
+    "DQN": Script("single_file_dqn.py", ("--total-timesteps", "14000")),
+    "DQN, train_freq 1": Script("single_file_dqn.py", ("--total-timesteps", "6000", "--train-freq", "1")),
+}
+
+
+def run_script(words: list[str], is_boosted: bool) -> str:
+    """Run a script on one thread in a fresh process; returns what it printed."""
+    start = ["-m", "hotloop", "boost"] if is_boosted else []
+    environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *start, *words], env=environment, capture_output=True, text=True, check=False
+    )
+    if (
+        done.returncode
+        or "continues unboosted" in done.stderr
+        or (is_boosted and "kernels" not in done.stderr)
+    ):
+        print(done.stderr, file=sys.stderr)
+        done.check_returncode()
+    return done.stdout
+
+
+def measured(script: Script, kind: str, *more: str) -> dict[str, Any]:
+    """What the program found: as it is, boosted or compiled by torch."""
+    words = [str(PROGRAMS / script.file), *script.arguments, *more]
+    words += ["--compiled"] if kind == "torch.compile" else []
+    found: dict[str, Any] = json.loads(run_script(words, kind == "boosted").splitlines()[-1])
+    return found
+
+
+def scripts(rounds: int, has_compiled: bool) -> None:
+    kinds = ["plain", "boosted", *(["torch.compile"] if has_compiled else [])]
+    print("| | plain | boosted | x | x CPU time | torch.compile | x | to reach |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, script in SCRIPTS.items():
+        measured(script, "boosted")  # compiles
+        results: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        for _ in range(rounds):
+            for kind in kinds:
+                results[kind].append(measured(script, kind))
+        plain, boosted = results["plain"], results["boosted"]
+        assert {one["updates"] for one in plain} == {one["updates"] for one in boosted}
+        rates = {
+            kind: statistics.median(one["env_steps"] / one["seconds"] for one in found)
+            for kind, found in results.items()
+        }
+        ratio, cpu_ratio = (
+            statistics.median(one[key] / ours[key] for one, ours in zip(plain, boosted, strict=True))
+            for key in ("seconds", "cpu_s")
+        )
+        cells = [
+            f"{rates['plain']:,.0f}/s",
+            f"{rates['boosted']:,.0f}/s",
+            f"**{ratio:.2f}**",
+            f"{cpu_ratio:.2f}",
+        ]
+        if has_compiled:
+            pairs = zip(plain, results["torch.compile"], strict=True)
+            gain = statistics.median(one["seconds"] / other["seconds"] for one, other in pairs)
+            cells += [f"{rates['torch.compile']:,.0f}/s", f"{gain:.2f}"]
+        else:
+            cells += ["", ""]
+        print(f"| {name} | {' | '.join(cells)} | {script.goal or ''} |", flush=True)
+
+
+def script_differences() -> None:
+    """Weights after 1, 10 and 100 updates against torch's own, next to those of a run with one ulp moved."""
+    print("| | after | boosted: mean | max | one weight moved by one ulp: mean | max | random numbers |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
+    for name, script in SCRIPTS.items():
+        for updates in (1, 10, 100):
+            with tempfile.TemporaryDirectory() as folder:
+                found: list[Any] = []
+                random: list[Any] = []
+                for kind, more in (("plain", ()), ("boosted", ()), ("plain", ("--one-ulp",))):
+                    file = str(Path(folder) / f"{len(found)}.npy")
+                    result = measured(script, kind, "--updates", str(updates), "--weights", file, *more)
+                    random.append(result["random"])
+                    found.append(np.load(file).astype(np.float64))
+            apart = [np.abs(one - found[0]) for one in found[1:]]
+            cells = " | ".join(f"{value:.1e}" for one in apart for value in (one.mean(), one.max()))
+            same = "equal" if random[0] == random[1] else "differ"
+            print(f"| {name} | {updates} | {cells} | {same} |", flush=True)
+
+
+def any_script(words: list[str], steps: tuple[int, int], rounds: int) -> None:
+    """The speed of an unmodified script between two numbers of env steps, so that start-up does not count."""
+    ratios, rates = [], []
+    for _ in range(rounds):
+        took: dict[tuple[bool, int], float] = {}
+        for count in steps:
+            for is_boosted in (False, True):
+                started = time.perf_counter()
+                run_script([*words, "--total-timesteps", str(count)], is_boosted)
+                took[is_boosted, count] = time.perf_counter() - started
+        spent = {kind: took[kind, steps[1]] - took[kind, steps[0]] for kind in (False, True)}
+        rates.append([(steps[1] - steps[0]) / spent[kind] for kind in (False, True)])
+        ratios.append(spent[False] / spent[True])
+    plain, boosted = (statistics.median(column) for column in zip(*rates, strict=True))
+    print(f"{plain:,.0f} env steps/s, boosted {boosted:,.0f}: {statistics.median(ratios):.2f}x ({ratios})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--what", choices=("speed", "differences", "audits", "learning"), default="speed")
+    kinds = ("speed", "differences", "audits", "learning", "scripts", "script-differences", "script")
+    parser.add_argument("--what", choices=kinds, default="speed")
+    parser.add_argument("--script", nargs="+", help="of --what script: a file, its arguments")
+    parser.add_argument("--between", nargs=2, type=int, default=(5_000, 25_000), help="env steps of --script")
+    parser.add_argument("--compiled", action="store_true", help="scripts: torch.compile, too")
     parser.add_argument("--seeds", type=int, default=10, help="of learning")
     parser.add_argument("--steps", type=int, default=49_152, help="of learning")
     parser.add_argument("-o", "--picture", help="of learning")
@@ -291,6 +421,12 @@ def main() -> None:
         speed(arguments.only, arguments.rounds, not arguments.one_thread)
     elif arguments.what == "differences":
         differences(arguments.only)
+    elif arguments.what == "scripts":
+        scripts(arguments.rounds, arguments.compiled)
+    elif arguments.what == "script-differences":
+        script_differences()
+    elif arguments.what == "script":
+        any_script(arguments.script, tuple(arguments.between), arguments.rounds)
     elif arguments.what == "audits":
         audits(arguments.only)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import dataclasses
 import functools
 import gc
 import importlib.util
@@ -27,13 +28,14 @@ from torch import nn
 import hotloop
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.advice.learner import BOOSTABLE
-from hotloop.boost import active, background, install, on_policy
+from hotloop.boost import active, background, bootstrap, install, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
 from hotloop.boost.trial import BoostPatch
+from hotloop.cli.boost import _about as about
 from hotloop.instrument import update_counting
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.rl.envs.compiled import NotCompiledError, kernel, only_from_cache
@@ -679,3 +681,20 @@ def test_infos_are_copied_as_deepcopy_does() -> None:
     found = fast(shared)
     assert found[0] is found[1]  # one object stays one object
     assert len(calls) == 1
+
+
+def test_show_describes_parts_of_plain_torch() -> None:
+    found = bootstrap.ModelReport(
+        model="Sequential", boosted="4-64-64-2, tanh", reason=None, gradient_steps=640, audits_passed=11,
+        audits_failed=0, acting_audits_passed=19, acting_audits_failed=0, largest_mean_difference=0.0,
+        audit_s=0.03, kind="module", calls=5696, left={"autocast is on": 3},
+    )  # fmt: skip
+    assert about(found) == [
+        "hotloop boost: Sequential (4-64-64-2, tanh): 5,696 forward and 640 backward passes compiled; "
+        "audits: 30 equal to torch's, 0 failed, 0.03 s",
+        "hotloop boost: Sequential (4-64-64-2, tanh): 3 calls left to torch: autocast is on",
+    ]
+    left = dataclasses.replace(
+        found, boosted=None, reason="it has a LayerNorm", gradient_steps=0, calls=0, left={}
+    )
+    assert about(left) == ["hotloop boost: Sequential ran unboosted: it has a LayerNorm"]

@@ -330,6 +330,15 @@ def _boosted(capture: Capture) -> tuple[str, ...]:
     found = []
     for entry in capture.facts.get("libraries") or ():
         for model in entry.get("boost", ()):
+            kind, calls = model.get("kind", "model"), model.get("calls", 0)
+            if model["boosted"] is not None and kind in ("module", "function") and calls:
+                passes = f" and {model['gradient_steps']:,} backward passes" if kind == "module" else ""
+                found.append(
+                    f"{model['model']} ({model['boosted']}) made {calls:,} calls{passes} in kernels. "
+                    f"{model['audits_passed']} audits passed, {model['audits_failed']} failed."
+                    + (f" It ended unboosted: {model['reason']}." if model["reason"] else "")
+                )
+                continue
             if model["boosted"] is None or not model["gradient_steps"]:
                 found.append(f"{model['model']} ran unboosted: {model['reason'] or 'it made no update'}.")
                 continue

@@ -8,14 +8,16 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hotloop.boost.audit import Audits
+
+Kind = Literal["model", "module", "optimizer", "function"]
 
 
 @dataclass(slots=True)
 class Record:
-    """What was decided and found for one model; outlives it."""
+    """What was decided and found for one model, or for parts of plain torch of one shape; outlives them."""
 
     name: str
     """Of its class."""
@@ -28,11 +30,20 @@ class Record:
     acting_audits: Audits = field(default_factory=Audits)
     """Of calls of the policy."""
     gradient_steps: int = 0
-    """Made by kernels."""
+    """Made by kernels; backward passes of a module."""
     switched_at_env_step: int | None = None
     """Where kernels compiled in the background took over; None: they ran from the beginning, or never."""
     switched_at_n_updates: int | None = None
     """The same as the library logs it (`train/n_updates`)."""
+    kind: Kind = "model"
+    calls: int = 0
+    """Of a module or function, made by kernels."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Calls that torch made itself, by reason."""
+
+    def leave(self, reason: str) -> None:
+        """Count a call that torch makes itself."""
+        self.left[reason] = self.left.get(reason, 0) + 1
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -54,6 +65,7 @@ class Boosted:
 _by_model: weakref.WeakKeyDictionary[Any, Boosted] = weakref.WeakKeyDictionary()
 _by_policy: weakref.WeakKeyDictionary[Any, weakref.ref[Boosted]] = weakref.WeakKeyDictionary()
 is_paused = False  # then all models run on the library's own code
+has_models = False  # whether a model of Stable-Baselines3 was ever decided on in this process
 history: list[Record] = []  # of every model decided on, for reports
 
 
@@ -82,6 +94,8 @@ def boosted(model: Any) -> Boosted | None:
 
 def remember(model: Any, found: Boosted) -> None:
     """Keep the decision on a model as long as the model lives."""
+    global has_models
+    has_models = True
     _by_model[model] = found
     _by_policy[model.policy] = weakref.ref(found)
     if all(known is not found.record for known in history):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ REPORT = "report"  # an option: the file for `Report`, in the script's own proce
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What was put into one model, and what its audits found."""
+    """What was put into one model, or into parts of plain torch of one shape, and what the audits found."""
 
     model: str
     """Name of its class."""
@@ -46,6 +46,12 @@ class ModelReport:
     """Where kernels compiled in the background took over; None: they ran from the beginning, or never."""
     switched_at_n_updates: int | None = None
     """The same as the library logs it (`train/n_updates`)."""
+    kind: str = "model"
+    """model (of Stable-Baselines3), or of plain torch: module, optimizer, function."""
+    calls: int = 0
+    """Of a module or function, made by kernels."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Calls that torch made itself, by reason."""
 
 
 def boost_process() -> None:
@@ -81,6 +87,9 @@ def reports() -> list[ModelReport]:
             audit_s=record.audits.spent_s + record.acting_audits.spent_s,
             switched_at_env_step=record.switched_at_env_step,
             switched_at_n_updates=record.switched_at_n_updates,
+            kind=record.kind,
+            calls=record.calls,
+            left=dict(record.left),
         )
         for record in active.history
     ]

@@ -1,4 +1,4 @@
-"""Puts compiled learners underneath Stable-Baselines3: class patches that apply when it is imported.
+"""Puts compiled learners underneath Stable-Baselines3, and kernels underneath torch, when they are imported.
 
 The patches are thin: each asks whether its model is boosted and otherwise calls the library's own method.
 Kernels are imported, checked and compiled when a model begins to learn.
@@ -17,6 +17,7 @@ from hotloop.boost import active
 from hotloop.boost.active import Boosted, Record, say
 from hotloop.boost.background import Compilation
 from hotloop.boost.infos import fast_deepcopy
+from hotloop.boost.torch_patches import TorchPatches, forget_all
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.trial_patches import all_patches
@@ -43,6 +44,7 @@ class Installation:
 
     def __init__(self) -> None:
         self.patches = Patches()
+        self.torch: TorchPatches | None = None
         after: dict[str, Callable[[ModuleType], None]] = {
             "stable_baselines3.common.base_class": lambda module: self._patch(
                 module.BaseAlgorithm, "_setup_learn", _prepare_first
@@ -60,6 +62,7 @@ class Installation:
         after["stable_baselines3.common.vec_env.dummy_vec_env"] = lambda module: self._patch(
             module, "deepcopy", fast_deepcopy
         )
+        after["torch"] = self._patch_torch
         for name, (cls, _) in ALGORITHMS.items():
             after[name] = functools.partial(self._patch_algorithm, cls)
         self.hook = ImportHook(after)
@@ -73,6 +76,12 @@ class Installation:
             if name in vars(cls):
                 self._patch(cls, name, make)
 
+    def _patch_torch(self, module: ModuleType) -> None:
+        try:
+            self.torch = TorchPatches(module, self.add)
+        except Exception as error:  # a torch that is built in another way: the script must run all the same
+            say(f"plain torch runs unboosted: {error!r}")
+
     def add(self, patches: Iterable[Patch]) -> None:
         """Patches that an algorithm needs besides, once it is used."""
         self.patches.apply(patches)
@@ -85,6 +94,8 @@ class Installation:
         for compilation in _compilations.values():
             compilation.stop()
         _compilations.clear()
+        forget_all()
+        active.has_models = False
 
 
 current: Installation | None = None

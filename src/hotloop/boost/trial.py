@@ -10,15 +10,16 @@ from hotloop.instrument.trial_patch import Place, TrialPatch, live_objects
 
 
 class BoostPatch(TrialPatch):
-    """Models of Stable-Baselines3 run on compiled kernels."""
+    """Models of Stable-Baselines3, or MLPs of plain torch, run on compiled kernels."""
 
     name = "boost"
     line = "hotloop.boost()"
     needs = ("import hotloop",)
     place: Place = "imports"
     why = (
-        "Stable-Baselines3 runs on compiled kernels: the same random numbers and the same results up to "
-        "rounding, checked while it trains. `hotloop boost` does the same without the line."
+        "Stable-Baselines3, or MLPs and Adam of plain torch, run on compiled kernels: the same random "
+        "numbers and the same results up to rounding, checked while it trains. `hotloop boost` does the "
+        "same without the line."
     )
     between_phases = True
 
@@ -27,7 +28,8 @@ class BoostPatch(TrialPatch):
         module = sys.modules.get("stable_baselines3.common.base_class")
         models: list[Any] = live_objects(module.BaseAlgorithm) if module is not None else []
         if not models:
-            return "no model of Stable-Baselines3 is in use"
+            parts = None if install.current is None else install.current.torch
+            return "no model of Stable-Baselines3 is in use" if parts is None else parts.prepare()
         reasons = [install.prepare(model).record.reason for model in models]
         return None if None in reasons else reasons[0]
 

@@ -61,6 +61,8 @@ class BoostedModel(TypedDict):
     audits_passed: int
     audits_failed: int
     largest_mean_difference: float | None
+    kind: NotRequired[str]  # since 0.2: module, optimizer or function of plain torch, else a model
+    calls: NotRequired[int]
     switched_at_env_step: NotRequired[int | None]
 
 

@@ -1,4 +1,4 @@
-"""`hotloop boost`: runs an unmodified Stable-Baselines3 script on compiled learners."""
+"""`hotloop boost`: runs an unmodified script of Stable-Baselines3 or plain torch on compiled kernels."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run an unmodified Stable-Baselines3 script on compiled learners, with the same random numbers and the
-    same results up to rounding, checked against the library while it trains.
+    """Run an unmodified script on compiled learners, with the same random numbers and the same results up to
+    rounding, checked against the library while it trains. For Stable-Baselines3, and for loops in plain torch
+    with MLPs and Adam.
 
     What cannot be boosted runs as always; a line on stderr gives the reason.
 
@@ -71,11 +72,39 @@ def as_text(result: BoostedRun) -> list[str]:
     if result.models is None:
         return ["hotloop boost: the script was killed before it could report"]
     if not result.models:
-        return ["hotloop boost: no Stable-Baselines3 model began to learn"]
+        return [
+            "hotloop boost: nothing to boost: no Stable-Baselines3 model began to learn, and no "
+            "nn.Sequential or Adam of torch was used more than a few times"
+        ]
     return [line for model in result.models for line in _about(model)]
 
 
+def _about_torch(part: Any) -> list[str]:
+    """Modules, optimizers and functions of plain torch."""
+    name = f"{part.model} ({part.boosted})" if part.boosted else part.model
+    if not part.calls and not part.gradient_steps:
+        found = [f"hotloop boost: {name} ran unboosted: {part.reason or 'it was called too rarely'}"]
+    else:
+        made = {
+            "module": f"{part.calls:,} forward and {part.gradient_steps:,} backward passes",
+            "optimizer": f"{part.gradient_steps:,} steps",
+        }.get(part.kind, f"{part.calls:,} calls")
+        passed = part.audits_passed + part.acting_audits_passed
+        failed = part.audits_failed + part.acting_audits_failed
+        found = [
+            f"hotloop boost: {name}: {made} compiled; audits: {passed} equal to torch's, {failed} failed, "
+            f"{part.audit_s:.2f} s"
+        ]
+        if part.reason is not None:
+            found.append(f"hotloop boost: {name} ended unboosted: {part.reason}")
+    for reason, count in part.left.items():
+        found.append(f"hotloop boost: {name}: {count:,} calls left to torch: {reason}")
+    return found
+
+
 def _about(model: Any) -> list[str]:
+    if model.kind != "model":
+        return _about_torch(model)
     if model.boosted is None or model.gradient_steps == 0:
         return [f"hotloop boost: {model.model} ran unboosted: {model.reason or 'it made no gradient step'}"]
     difference = model.largest_mean_difference

@@ -1,0 +1,249 @@
+"""`Categorical` and `Normal`: checks of arguments and samples in kernels, sampling in a kernel.
+
+Checks find the same errors as torch's, which then raises them itself. They are torch's own when the user
+asked for them (`validate_args=True`). Random numbers are drawn as torch draws them, so samples are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal
+from torch.nn import Parameter
+
+from hotloop.boost import active
+from hotloop.boost import tensor_kernels as kernels
+from hotloop.boost.active import Record
+from hotloop.boost.mlp import OUTPUTS, relative_difference, special_mode
+from hotloop.boost.torch_records import record_of, switch_off
+from hotloop.instrument.patch import Patch
+
+MOST_NUMBERS = 1_000_000
+
+_float32, _int64 = torch.float32, torch.int64
+_one_sample = torch.Size()
+_log_softmax, _empty = torch.log_softmax, torch.empty
+
+
+def patches() -> list[Patch]:
+    return [
+        Patch(Distribution, "__init__", checking_arguments),
+        Patch(Distribution, "_validate_sample", checking_sample),
+        Patch(Categorical, "__init__", normalising),
+        Patch(Categorical, "sample", sampling),
+        Patch(Categorical, "log_prob", log_prob),
+    ]
+
+
+def record() -> Record:
+    """The record of all categorical distributions; compiles the kernels the first time."""
+    found = record_of("function", "Categorical", "normalisation, samples, checks", None)
+    if not found.calls and found.reason is None:
+        kernels.are_chances(0, 0)
+        kernels.choose(0, 0, 0, 1, 0)
+        kernels.has_nan(0, 0)
+        kernels.are_choices_int(0, 0, 1)
+        kernels.are_choices_float(0, 0, 1)
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a kernel can read the value by its address."""
+    return (
+        type(value) in (Tensor, Parameter)
+        and value.dtype is _float32
+        and value.is_cpu
+        and value.layout is torch.strided
+        and value.is_contiguous()
+        and value.numel() <= MOST_NUMBERS
+    )
+
+
+def is_off() -> bool:
+    """Whether torch should do everything itself just now."""
+    return (
+        active.is_paused or active.has_models or torch.compiler.is_compiling() or special_mode() is not None
+    )
+
+
+def checking_arguments(original: Callable[..., None]) -> Callable[..., None]:
+    """Around `Distribution.__init__`, which checks the arguments."""
+
+    def __init__(
+        self: Any,
+        batch_shape: torch.Size = _one_sample,
+        event_shape: torch.Size = _one_sample,
+        validate_args: bool | None = None,
+    ) -> None:
+        kind = type(self)
+        if validate_args is None and self._validate_args and (kind is Categorical or kind is Normal):
+            own = self.__dict__
+            if not is_off() and (
+                _is_right_categorical(own) if kind is Categorical else _is_right_normal(own)
+            ):
+                own["_batch_shape"], own["_event_shape"] = batch_shape, event_shape
+                return
+        original(self, batch_shape, event_shape, validate_args)
+
+    return __init__
+
+
+def _is_sample(of: Any, value: Tensor) -> bool:
+    """Whether a value of the right shape is one that can be drawn; False, too, if kernels cannot tell."""
+    if not value.is_contiguous() or not value.is_cpu:
+        return False
+    size = value.numel()
+    if type(of) is Normal:
+        return is_plain(value) and not kernels.has_nan(value.data_ptr(), size)
+    if value.dtype is _int64 and size <= MOST_NUMBERS:
+        return kernels.are_choices_int(value.data_ptr(), size, of._num_events)
+    return is_plain(value) and kernels.are_choices_float(value.data_ptr(), size, of._num_events)
+
+
+def _is_right_categorical(own: dict[str, Any]) -> bool:
+    logits: Any = own.get("logits")
+    return "probs" not in own and is_plain(logits) and not kernels.has_nan(logits.data_ptr(), logits.numel())
+
+
+def _is_right_normal(own: dict[str, Any]) -> bool:
+    loc, scale = own["loc"], own["scale"]
+    return (
+        is_plain(loc)
+        and is_plain(scale)
+        and not kernels.has_nan(loc.data_ptr(), loc.numel())
+        and kernels.are_positive(scale.data_ptr(), scale.numel())
+    )
+
+
+def checking_sample(original: Callable[..., None]) -> Callable[..., None]:
+    """Around `Distribution._validate_sample`, which checks what `log_prob` is asked for."""
+
+    def _validate_sample(self: Any, value: Any) -> None:
+        kind = type(self)
+        if not (
+            (kind is Categorical or kind is Normal)
+            and "_validate_args" not in self.__dict__
+            and isinstance(value, Tensor)
+            and value.shape == self._batch_shape
+            and not is_off()
+            and _is_sample(self, value)
+        ):
+            original(self, value)
+
+    return _validate_sample
+
+
+def normalising(original: Callable[..., None]) -> Callable[..., None]:
+    """Around `Categorical.__init__`: `log_softmax` is one function where torch uses three."""
+    check_arguments: Any = Distribution.__init__
+
+    def __init__(self: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if (
+            probs is not None
+            or type(logits) is not Tensor
+            or type(self) is not Categorical
+            or logits.dtype is not _float32
+            or not logits.is_cpu
+            or logits.dim() < 1
+            or is_off()
+        ):
+            return original(self, probs, logits, validate_args)
+        about = record()
+        if about.reason is not None:
+            return original(self, probs, logits, validate_args)
+        about.calls += 1
+        own = self.__dict__
+        own["logits"] = own["_param"] = normal = _log_softmax(logits, -1)
+        shape = normal.shape
+        own["_num_events"] = shape[-1]
+        if validate_args is None and (not self._validate_args or _is_right_categorical(own)):
+            own["_batch_shape"], own["_event_shape"] = shape[:-1], _one_sample
+        else:
+            check_arguments(self, shape[:-1], validate_args=validate_args)
+        if about.acting_audits.due(1) is not None:
+            started_s = time.perf_counter()
+            with torch.no_grad():
+                theirs = logits - logits.logsumexp(dim=-1, keepdim=True)
+                difference = relative_difference(normal.detach(), theirs)
+            about.acting_audits.note(difference <= OUTPUTS, started_s)
+            if difference > OUTPUTS:
+                switch_off(about, f"an audit failed: log probabilities differ by {difference:.2g}.")
+                return original(self, probs, logits, validate_args)
+        return None
+
+    return __init__
+
+
+def sampling(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Around `Categorical.sample`."""
+
+    def sample(self: Any, sample_shape: Any = _one_sample) -> Tensor:
+        if type(self) is not Categorical or len(sample_shape) or is_off():
+            return original(self, sample_shape)
+        probs, about = self.probs.detach(), record()
+        size, choices = probs.numel(), self._num_events
+        if (
+            about.reason is not None
+            or not is_plain(probs)
+            or size == 0
+            or not kernels.are_chances(probs.data_ptr(), size)
+        ):
+            return original(self, sample_shape)
+        is_audited = about.audits.due(1) is not None
+        state = torch.get_rng_state() if is_audited else None
+        found = _drawn(probs, choices)
+        if found is None or state is not None:
+            found = _audited(self, about, found, state, original)
+        about.calls += 1
+        return found
+
+    return sample
+
+
+def _drawn(probs: Tensor, choices: int) -> Tensor | None:
+    """A sample for each row, drawn as `torch.multinomial` does."""
+    draws = torch.empty_like(probs).exponential_()
+    chosen = _empty(probs.shape[:-1], dtype=_int64)
+    rows = probs.numel() // choices
+    if kernels.choose(probs.data_ptr(), draws.data_ptr(), rows, choices, chosen.data_ptr()):
+        return chosen
+    return None
+
+
+def _audited(
+    of: Any, about: Record, ours: Tensor | None, state: Tensor | None, original: Callable[..., Tensor]
+) -> Tensor:
+    """Compare with torch's own sample from the same random numbers; keep that one if they differ."""
+    started_s = time.perf_counter()
+    if state is not None:
+        torch.set_rng_state(state)
+    theirs = original(of)
+    if state is not None:
+        is_right = ours is not None and torch.equal(ours, theirs)
+        about.audits.note(is_right, started_s)
+        if not is_right:
+            switch_off(about, "an audit failed: a sample differs.")
+    return theirs
+
+
+def log_prob(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Around `Categorical.log_prob`: the same numbers, without functions that change nothing."""
+
+    def log_prob(self: Any, value: Any) -> Tensor:
+        if (
+            type(self) is not Categorical
+            or not isinstance(value, Tensor)
+            or value.shape != self._batch_shape
+            or is_off()
+        ):
+            return original(self, value)
+        if self._validate_args and ("_validate_args" in self.__dict__ or not _is_sample(self, value)):
+            self._validate_sample(value)
+        found: Tensor = self.logits.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
+        return found
+
+    return log_prob

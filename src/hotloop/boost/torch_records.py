@@ -1,0 +1,60 @@
+"""What is said about modules, optimizers and distributions of plain torch that kernels stand in for.
+
+Things of one kind and shape share a record: a script may make thousands of networks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from hotloop.boost import active
+from hotloop.boost.active import Kind, Record, say
+from hotloop.instrument.trial_patch import live_objects
+
+MOST_LINES = 5  # about things that are left to torch
+
+_records: dict[tuple[str, str, str, str], Record] = {}
+_lines = 0
+
+
+def record_of(kind: Kind, name: str, description: str, reason: str | None) -> Record:
+    """The record of things like this, made and announced if it is new."""
+    global _lines
+    key = (kind, name, description, reason or "")
+    record = _records.get(key)
+    if record is None:
+        record = _records[key] = Record(name, description, reason, kind=kind)
+        active.history.append(record)
+        if reason is None:
+            say(f"{name} ({description}) runs on compiled kernels")
+        else:
+            _lines += 1
+            if _lines <= MOST_LINES:
+                say(f"{name} runs unboosted: {reason}")
+            elif _lines == MOST_LINES + 1:
+                say("more is left to torch; hotloop boost --show lists it at the end")
+    return record
+
+
+def switch_off(record: Record, reason: str) -> None:
+    """Leave everything with this record to torch from now on."""
+    record.reason = f"{reason} Torch's result was kept."
+    say(f"{record.name} ({record.description}) continues unboosted: {record.reason}")
+
+
+def forget_all() -> None:
+    global _lines
+    _records.clear()
+    _lines = 0
+
+
+def in_stable_baselines3(parameters: Iterable[Any]) -> bool:
+    """Whether a parameter belongs to a policy of Stable-Baselines3, which has a boost of its own."""
+    module = sys.modules.get("stable_baselines3.common.policies")
+    base = getattr(module, "BaseModel", None)
+    if base is None:
+        return False
+    ours = {id(parameter) for parameter in parameters}
+    return any(id(one) in ours for model in live_objects(base) for one in model.parameters())
