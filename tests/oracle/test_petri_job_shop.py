@@ -12,7 +12,7 @@ import pytest
 from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.petri.env import PetriEnv
 from hotloop.rl.envs.petri.job_shop import job_shop, makespan_config, schedule_actions
-from hotloop.rl.envs.petri.net import Net
+from hotloop.rl.envs.petri.net import Net, Place, Transition
 from hotloop.rl.envs.petri.rules import PetriRules
 
 Table = list[list[int]]
@@ -150,6 +150,69 @@ def test_the_least_clock_of_a_small_net_is_the_least_makespan(seed: int) -> None
     machines = [rng.sample(range(3), k=2) for _ in range(3)]
     durations = [[rng.randrange(1, 6) for _ in row] for row in machines]
     assert least_clock(job_shop(machines, durations)) == least_makespan(machines, durations, below=1000)
+
+
+@pytest.mark.parametrize("turbo", [True, False])
+@pytest.mark.parametrize(
+    "tables", [([[0, 1, 0]], [[3, 4, 2]]), ([[0], [0], [0]], [[2], [0], [5]]), ([[0]], [[0]])]
+)
+def test_a_schedule_that_takes_all_the_work_in_turn_is_finished_not_truncated(
+    tables: tuple[Table, Table], turbo: bool
+) -> None:
+    net = job_shop(*tables)
+    env = PetriEnv(net=net, config=makespan_config(net), turbo=turbo)
+    env.reset(seed=0)
+    jobs = [job for job, row in enumerate(tables[0]) for _ in row]
+    for action in schedule_actions(net, jobs):
+        _, _, terminated, truncated, info = env.step(action)
+        assert not truncated
+    assert terminated
+    assert info["clock"] == sum(sum(row) for row in tables[1])
+
+
+def actions_by_the_rules(net: Net, jobs: list[int]) -> list[int]:
+    """`schedule_actions`, played through the rules in plain Python."""
+    index = net.transition_index
+    ends = [index[name] for name in net.transition_names if name.startswith("end_")]
+    rules = PetriRules(net, makespan_config(net))
+    rules.reset()
+    actions: list[int] = []
+    steps = [0] * len(jobs)
+
+    def play(action: int) -> None:
+        assert rules.enabled[action]
+        rules.step(action)
+        actions.append(action)
+
+    def end_or_wait() -> None:
+        play(next((end for end in ends if rules.enabled[end]), net.wait_action))
+
+    for job in jobs:
+        start = index[f"start_{job}_{steps[job]}"]
+        steps[job] += 1
+        while not rules.enabled[start]:
+            end_or_wait()
+        play(start)
+    while not rules.is_finished:
+        end_or_wait()
+    return actions
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_schedule_has_the_actions_that_the_rules_give(seed: int) -> None:
+    rng = random.Random(seed)
+    machines = [rng.choices(range(3), k=rng.randrange(1, 5)) for _ in range(4)]
+    durations = [[rng.randrange(0, 4) for _ in row] for row in machines]
+    jobs = [job for job, row in enumerate(machines) for _ in row]
+    rng.shuffle(jobs)
+    net = job_shop(machines, durations)
+    assert schedule_actions(net, jobs) == actions_by_the_rules(net, jobs)
+
+
+def test_only_job_shops_have_schedules() -> None:
+    net = Net("n", (Place("p", tokens=1),), (Transition("start_0_0", ["p"], []),))
+    with pytest.raises(HotloopError, match="net 'n' is not a job shop; make it with job_shop"):
+        schedule_actions(net, [0])
 
 
 def test_bad_job_shops_are_refused() -> None:

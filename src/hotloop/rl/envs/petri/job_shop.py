@@ -7,13 +7,13 @@ to the next end of an operation.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.petri.config import PetriConfig
 from hotloop.rl.envs.petri.net import Net, Place, Transition
-from hotloop.rl.envs.petri.rules import PetriRules
 
 
 def job_shop(
@@ -21,7 +21,7 @@ def job_shop(
 ) -> Net:
     """Return the net of a job shop; row j of both tables is job j, in the order of its operations.
 
-    Machines are numbered from 0. Transitions are `start_<job>_<operation>` and `end_<job>_<operation>`,
+    Machines are numbered from 0. Transitions are `start_<job>_<operation>` and `end_<job>_<operation>`.
     The places of a job are adjacent and in order; machines come last.
     """
     _check_tables(machines, durations_s)
@@ -48,30 +48,66 @@ def schedule_actions(net: Net, jobs: Iterable[int]) -> list[int]:
     Each operation starts as soon as it is its turn and its job and machine are free; operations end as soon
     as possible. Raises HotloopError if the schedule names an operation that does not exist.
     """
-    index = net.transition_index
-    ends = [index[name] for name in net.transition_names if name.startswith("end_")]
-    rules = PetriRules(net, makespan_config(net))
-    rules.reset()
+    index, machine_of = net.transition_index, _machines(net)
     actions: list[int] = []
     steps: Counter[int] = Counter()
+    working: list[tuple[int, int]] = []  # (end in s, `end` transition) of operations that are being worked on
+    over: list[int] = []  # `end` transitions that may fire now, smallest first
+    busy_machines: set[int] = set()
+    busy_jobs: set[int] = set()
+    job_of: dict[int, int] = {}  # by `end` transition
+    clock_s, left = 0, len(net.transitions) // 2
+
+    def end_or_wait() -> None:
+        nonlocal clock_s, left
+        if over:
+            ended = heapq.heappop(over)
+            busy_machines.remove(machine_of[ended])
+            busy_jobs.remove(job_of[ended])
+            actions.append(ended)
+            left -= 1
+            return
+        if not working:
+            raise HotloopError(
+                f"the schedule is stuck at {clock_s} s: nothing is being worked on and the next operation "
+                "cannot start; each job must be named once for each of its operations."
+            )
+        clock_s = working[0][0]
+        while working and working[0][0] == clock_s:
+            heapq.heappush(over, heapq.heappop(working)[1])
+        actions.append(net.wait_action)
+
     for job in jobs:
         name = f"start_{job}_{steps[job]}"
         if name not in index:
             raise HotloopError(f"net {net.name!r} has no operation {name!r} to start; check the schedule.")
+        start, end = index[name], index[f"end_{job}_{steps[job]}"]
         steps[job] += 1
-        while not rules.enabled[index[name]]:
-            _play(rules, _next_end(rules, ends), actions)
-        _play(rules, index[name], actions)
-    while not rules.is_finished:
-        _play(rules, _next_end(rules, ends), actions)
+        while machine_of[start] in busy_machines or job in busy_jobs:
+            end_or_wait()
+        actions.append(start)
+        busy_machines.add(machine_of[start])
+        busy_jobs.add(job)
+        job_of[end] = job
+        holding_s = net.places[net.takes[end][0][0]].holding_s
+        if holding_s:
+            heapq.heappush(working, (clock_s + holding_s, end))
+        else:
+            heapq.heappush(over, end)
+    while left:
+        end_or_wait()
     return actions
 
 
 def makespan_config(net: Net) -> PetriConfig:
-    """Return settings under which a finished episode's return is minus its makespan in seconds."""
+    """Return settings under which a finished episode's return is minus its makespan in seconds.
+
+    The limits leave room for every schedule, even if all work is done one operation after the other.
+    """
     longest_s = sum(place.holding_s * max(1, place.tokens) for place in net.places)
     return PetriConfig(
-        time_limit_s=max(1, longest_s),
+        time_limit_s=longest_s + 1,  # the last operation ends before it
+        max_steps=max(10_000, 4 * len(net.transitions)),
         processing_reward=0.0,
         time_penalty_per_s=1.0,
         overtime_penalty_per_s=0.0,
@@ -83,18 +119,16 @@ def makespan_config(net: Net) -> PetriConfig:
     )
 
 
-def _next_end(rules: PetriRules, ends: list[int]) -> int:
-    return next((action for action in ends if rules.enabled[action]), rules.net.wait_action)
-
-
-def _play(rules: PetriRules, action: int, actions: list[int]) -> None:
-    if not rules.enabled[action]:
-        raise HotloopError(
-            f"the schedule is stuck at {rules.clock_s} s: nothing is being worked on and the next operation "
-            "cannot start; each job must be named once for each of its operations."
-        )
-    rules.step(action)
-    actions.append(action)
+def _machines(net: Net) -> dict[int, int]:
+    """Return the place of the machine that each `start` takes and each `end` returns."""
+    rows = {row for row, place in enumerate(net.places) if place.kind == "resource"}
+    found = {}
+    for number, arcs in enumerate(zip(net.takes, net.puts, strict=True)):
+        machines = [row for links in arcs for row, _ in links if row in rows]
+        if len(machines) != 1 or not net.transition_names[number].startswith(("start_", "end_")):
+            raise HotloopError(f"net {net.name!r} is not a job shop; make it with job_shop().")
+        found[number] = machines[0]
+    return found
 
 
 def _check_tables(machines: Sequence[Sequence[int]], durations_s: Sequence[Sequence[int]]) -> None:

@@ -1,0 +1,93 @@
+"""Reads job shops from the two text formats in which benchmark instances are published.
+
+Both start with the number of jobs and of machines. The standard format goes on with one line for each job:
+machine and duration of each operation, in order, machines numbered from 0. Taillard's format has a table of
+durations and then one of machines, numbered from 1. Lines with other text, such as comments and headings,
+are skipped. A file with several instances has a line `instance NAME` before each, as in the OR-Library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.read_files import Reader
+from hotloop.rl.envs.petri.job_shop import job_shop
+from hotloop.rl.envs.petri.net import Net
+
+_FILE = Reader(16 << 20, remedy="pass a text file with a job shop")
+_INSTANCE = re.compile(r"^\W*instance[\s:]+(\S+)\s*$", re.IGNORECASE)
+_Rows = list[list[int]]
+
+
+def read_job_shop(path: str | os.PathLike[str], instance: str | None = None) -> Net:
+    """Read a job shop from a file; `instance` chooses one by name if the file has several."""
+    text = _FILE.read_text(Path(path))
+    return parse_job_shop(text, source=os.fspath(path), instance=instance)
+
+
+def parse_job_shop(text: str, *, source: str = "this job shop", instance: str | None = None) -> Net:
+    """Read a job shop from text; error messages call it `source`. The net has the instance's name."""
+    name, rows = _chosen(_instances(text), source, instance)
+    name = name or Path(source).stem
+    if not rows or len(rows[0]) < 2:
+        raise HotloopError(
+            f"{source} does not start with the number of jobs and machines; use the standard job-shop "
+            "format: a line such as '6 6', then for each job a line of machines and durations."
+        )
+    (jobs, machines, *_), *table = rows
+    if jobs < 1 or machines < 1:
+        raise HotloopError(f"{source} has {jobs} jobs and {machines} machines; use at least 1 of each.")
+    if len(table) == jobs and all(row and len(row) % 2 == 0 for row in table):
+        routes, durations_s = [row[::2] for row in table], [row[1::2] for row in table]
+        first = 0
+    elif len(table) == 2 * jobs and all(len(row) == machines for row in table):
+        routes, durations_s = table[jobs:], table[:jobs]
+        first = 1
+    else:
+        raise HotloopError(
+            f"{source} announces {jobs} jobs on {machines} machines and goes on with {len(table)} rows of "
+            f"{_span([len(row) for row in table])} numbers; use {jobs} rows of machines and durations in "
+            f"pairs, or Taillard's {jobs} rows of {machines} durations and then as many of machines."
+        )
+    for job, route in enumerate(routes):
+        for machine in route:
+            if not first <= machine < machines + first:
+                raise HotloopError(
+                    f"{source} sends job {job} to machine {machine}; with {machines} machines, this "
+                    f"format numbers them from {first} to {machines + first - 1}."
+                )
+    return job_shop([[machine - first for machine in route] for route in routes], durations_s, name=name)
+
+
+def _instances(text: str) -> list[tuple[str, _Rows]]:
+    """Return the rows of whole numbers under each name; "" is the name of what comes before the first."""
+    found: list[tuple[str, _Rows]] = [("", [])]
+    for line in text.splitlines():
+        heading = _INSTANCE.match(line)
+        if heading:
+            found.append((heading[1], []))
+        words = line.split()
+        if words and all(word.removeprefix("-").isdecimal() and word.isascii() for word in words):
+            found[-1][1].append([int(word) for word in words])
+    return [one for one in found if one[1]]
+
+
+def _chosen(found: list[tuple[str, _Rows]], source: str, instance: str | None) -> tuple[str, _Rows]:
+    if instance is None and len(found) < 2:
+        return found[0] if found else ("", [])
+    names = [name for name, _ in found if name]
+    for name, rows in found:
+        if name == instance:
+            return name, rows
+    wrong = f"has no instance {instance!r}" if instance else f"has {len(names)} instances"
+    some = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+    raise HotloopError(f"{source} {wrong}; choose one of {some or 'none: it has no names'}.")
+
+
+def _span(lengths: list[int]) -> str:
+    if not lengths:
+        return "0"
+    return str(lengths[0]) if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
