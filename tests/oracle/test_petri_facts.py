@@ -6,11 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.petri.cluster_tool import cluster_tool
 from hotloop.rl.envs.petri.counting import StateSpace, count_states, count_states_plainly
 from hotloop.rl.envs.petri.net import Net, Place, Transition
+from tests.oracle.test_petri_nets import nets
 
 
 def net_of(name: str, marked: dict[str, int], arcs: str) -> Net:
@@ -143,6 +145,29 @@ def test_capacities_bound_what_would_grow_for_ever() -> None:
         count_states(source(None))
     with pytest.raises(HotloopError, match="bound=0 is not allowed"):
         count_states(source(10), bound=0)
+
+
+def test_an_inhibitor_arc_is_a_capacity_and_a_reset_empties_its_place() -> None:
+    def grown(**how: Any) -> Net:
+        places = (Place("p", capacity=how.pop("capacity", None)), Place("q", capacity=2))
+        ways = (Transition("more", [], ["p"], **how), Transition("pass", ["p"], ["q"]))
+        return Net("grown", places, (*ways, Transition("back", ["q"], [])))
+
+    limited, inhibited = grown(capacity=3), grown(inhibited_by={"p": 3})
+    assert count_states(inhibited) == count_states(limited) == count_states_plainly(inhibited)
+    # From (p, q) with p <= 3 and q <= 2: reset leaves p = 0. Every marking has `reset`; 9 + 8 + 8 others.
+    tail = Transition("reset", [], [], resets=["p"])
+    net = Net("reset", inhibited.places, (*inhibited.transitions, tail))
+    assert count_states(net) == count_states_plainly(net) == StateSpace(12, 9 + 6 + 8 + 12, 0, 3, 5, True)
+    # A place that is reset needs room only for what is put there.
+    full = Net("full", (Place("p", tokens=2, capacity=2),), (Transition("t", [], {"p": 2}, resets=["p"]),))
+    assert count_states(full) == count_states_plainly(full) == StateSpace(1, 1, 0, 2, 2, True)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(net=nets())
+def test_random_nets_count_the_same_both_ways(net: Net) -> None:
+    assert count_states(net, bound=300) == count_states_plainly(net, bound=300)
 
 
 def test_the_cluster_tool_counts_the_same_both_ways() -> None:

@@ -14,7 +14,7 @@ from hotloop.rl.envs.petri.rules import PetriRules
 
 @st.composite
 def nets(draw: st.DrawFn) -> Net:
-    """Small nets with weights, capacities, times, limits, goals, kinds; many die, some grow."""
+    """Small nets with all kinds of arcs, capacities, times, limits, goals, kinds; many die, some grow."""
 
     def maybe(least: int, most: int) -> int | None:
         return draw(st.none() | st.integers(least, most))
@@ -36,8 +36,16 @@ def nets(draw: st.DrawFn) -> Net:
         )
     names = [place.name for place in places]
     arcs = st.dictionaries(st.sampled_from(names), st.integers(1, 2), max_size=3)
+    few_arcs = st.one_of(st.just({}), st.just({}), arcs)
     transitions = tuple(
-        Transition(f"t{index}", draw(arcs), draw(arcs), firing_s=draw(st.integers(0, 2)))
+        Transition(
+            f"t{index}",
+            draw(arcs),
+            draw(arcs),
+            firing_s=draw(st.integers(0, 2)),
+            inhibited_by=draw(few_arcs),
+            resets=draw(few_arcs),
+        )
         for index in range(draw(st.integers(1, 5)))
     )
     return Net("made up", tuple(places), transitions, wait_s=maybe(1, 3))

@@ -75,6 +75,39 @@ def test_arcs_between_the_same_two_add_up_and_references_are_followed() -> None:
     assert net.matrices()[1].tolist() == [[0], [5]]
 
 
+@pytest.mark.parametrize("kind", ["inhibitor", "reset"])
+@pytest.mark.parametrize("form", [' type="{}"', '<type value="{}"/>', "<arctype><text>{}</text></arctype>"])
+def test_inhibitor_and_reset_arcs_are_read_in_all_forms(kind: str, form: str) -> None:
+    more, inner = (form.format(kind), "") if form.startswith(" ") else ("", form.format(kind))
+    if kind == "inhibitor":
+        inner += number("inscription", 3)
+    transition = parse_pnml(pnml(SMALL + arc("x", "b", "t", inner, more))).transitions[0]
+    expected = ((("b", 3),), ()) if kind == "inhibitor" else ((), ("b",))
+    assert (transition.inhibited_by, transition.resets) == expected
+    assert (transition.takes, transition.puts) == ((("a", 2),), (("b", 1),))
+
+
+def test_of_two_inhibitor_arcs_the_smaller_weight_counts() -> None:
+    arcs = arc("x", "b", "t", number("inscription", 3), ' type="inhibitor"')
+    arcs += arc("y", "b", "t", number("inscription", 2), ' type="inhibitor"')
+    assert parse_pnml(pnml(SMALL + arcs)).inhibitors == (((1, 2),),)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "http://www.pnml.org/version-2009/grammar/ptnet",
+        "http://www.pnml.org/version-2009/grammar/pnmlcoremodel",
+        "http://www.pnml.org/version-2009/extensions/resetinhibitorptnet.pntd",
+        "http://www.informatik.hu-berlin.de/top/pntd/ptNetb",
+        "P/T net",
+        "",
+    ],
+)
+def test_known_types_of_nets_are_read(kind: str) -> None:
+    assert parse_pnml(pnml(SMALL, kind=kind)).initial == (3, 0)
+
+
 def test_capacities_are_read_and_zero_means_none() -> None:
     body = SMALL.replace("</place>", number("capacity", 5) + "</place>", 1)
     body = body.replace('<place id="b">', '<place id="b"><capacity><value>0</value></capacity>')
@@ -99,9 +132,63 @@ BAD = {
     "huge weight": (pnml(SMALL + arc("x", "a", "t", number("inscription", "9" * 30))), "9999"),
     "negative tokens": (pnml(node("place", "p", number("initialMarking", -1))), "initialMarking of 'p' '-1'"),
     "no number": (pnml(node("place", "p", "<initialMarking/>")), "initialMarking of 'p' None"),
-    "inhibitor arc": (pnml(SMALL + arc("x", "a", "t", more=' type="inhibitor"')), "of type 'inhibitor'"),
-    "inhibitor label": (pnml(SMALL + arc("x", "a", "t", '<type value="inhibitor"/>')), "of type 'inhibitor'"),
-    "inhibitor text": (pnml(SMALL + arc("x", "a", "t", number("arctype", "reset"))), "of type 'reset'"),
+    "unknown arc": (pnml(SMALL + arc("x", "a", "t", more=' type="transport"')), "of type 'transport'"),
+    "unknown label": (pnml(SMALL + arc("x", "a", "t", '<type value="read"/>')), "of type 'read'"),
+    "unknown text": (pnml(SMALL + arc("x", "a", "t", number("arctype", "test"))), "of type 'test'"),
+    "two arc types": (
+        pnml(SMALL + arc("x", "a", "t", '<type value="reset"/>', ' type="normal"')),
+        "arc 'x' of types normal and reset",
+    ),
+    "inhibitor to a place": (
+        pnml(SMALL + arc("x", "t", "b", more=' type="inhibitor"')),
+        "inhibitor arc 'x' to place 'b'",
+    ),
+    "reset with a weight": (
+        pnml(SMALL + arc("x", "a", "t", number("inscription", 2), ' type="reset"')),
+        "reset arc 'x' with weight 2",
+    ),
+    "marking as attribute": (
+        pnml(SMALL + '<place id="p" initialMarking="5"/>'),
+        "the attribute initialMarking='5' in place 'p'",
+    ),
+    "weight as attribute": (
+        pnml(SMALL + arc("x", "a", "t", more=' weight="3"')),
+        "the attribute weight='3' in arc 'x'",
+    ),
+    "marking twice": (
+        pnml(node("place", "p", 2 * number("initialMarking", 1))),
+        "two <initialMarking> in place 'p'",
+    ),
+    "text twice": (
+        pnml(node("place", "p", "<capacity><text>1</text><text>2</text></capacity>")),
+        "two <text> in <capacity>",
+    ),
+    "text and value": (
+        pnml(node("place", "p", "<capacity><text>1</text><value>2</value></capacity>")),
+        "capacity of 'p' None",
+    ),
+    "more in a text": (
+        pnml(node("place", "p", "<capacity><text>1<b/>2</text></capacity>")),
+        "capacity of 'p' None",
+    ),
+    "loose text": (pnml(SMALL + "<place id='p'>5</place>"), "the text '5' in place 'p'"),
+    "loose text in a label": (
+        pnml(node("place", "p", "<initialMarking>5<text>1</text></initialMarking>")),
+        "the text '5' in <initialMarking>",
+    ),
+    "loose text in the net": (pnml("7" + SMALL), "the text '7' in net 'n'"),
+    "unknown type": (pnml(SMALL, kind="http://x/tpn"), "net of the unknown type 'http://x/tpn'"),
+    "almost a type": (pnml(SMALL, kind="colouredptnet"), "net of the unknown type 'colouredptnet'"),
+    "beside the net": (pnml(SMALL).replace("</pnml>", "<queries/></pnml>"), "holds <queries> in <pnml>"),
+    "final twice": (
+        pnml(
+            SMALL
+            + "<finalmarkings><marking>"
+            + 2 * '<place idref="b"><text>1</text></place>'
+            + "</marking></finalmarkings>"
+        ),
+        "two final markings of 'b'",
+    ),
     "colours": (pnml(node("place", "p", "<hlinitialMarking/>")), "<hlinitialMarking> in place 'p'"),
     "guard": (pnml(node("transition", "u", "<condition/>")), "<condition> in transition 'u'"),
     "high-level": (pnml(SMALL, kind="http://x/symmetricnet"), "is a high-level net"),
@@ -161,6 +248,13 @@ P, T = Place("p"), Transition("t", ["p"], ["p"])
         (lambda: Transition("t", {"p": 0}, []), "weight of the arc between 'p' and 't' is 0"),
         (lambda: Transition("t", ["p", "p"], []), "names one place twice in what it takes"),
         (lambda: Transition("t", [], [], firing_s=-5), "firing_s of transition 't' is -5"),
+        (
+            lambda: Transition("t", [], [], inhibited_by={"p": 0}),
+            "weight of the arc between 'p' and 't' is 0",
+        ),
+        (lambda: Transition("t", [], [], resets=["p", "p"]), "one place twice in what it resets"),
+        (lambda: Net("n", (P,), (Transition("t", [], [], resets=["q"]),)), "an arc to 'q'"),
+        (lambda: Net("n", (P,), (Transition("t", [], [], inhibited_by=["q"]),)), "an arc to 'q'"),
         (lambda: Net("n", (), (T,)), "0 places and 1 transitions"),
         (lambda: Net("n", (P, P), (T,)), "two places named 'p'"),
         (lambda: Net("n", (P,), (T, T)), "two transitions named 't'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Literal
 
 from PIL import ImageDraw, ImageFont
 
@@ -75,18 +76,32 @@ class Canvas:
             self.disc(x, y, width / 2, colour)
 
     def arrow(
-        self, start: tuple[float, float], end: tuple[float, float], *, gap: float = 15, resource: bool
+        self,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        *,
+        gap: float = 15,
+        resource: bool,
+        head: Literal["arrow", "circle", "double"] = "arrow",
     ) -> None:
-        """Draw an arc of the net that stops short of its target's centre; arcs of resources are lighter."""
+        """Draw an arc of the net that stops short of its target's centre; arcs of resources are lighter.
+
+        As usual, an inhibitor arc ends in a circle and a reset arc in a double arrow.
+        """
         colour = (226, 228, 232) if resource else (160, 166, 176)
         length = math.dist(start, end) or 1.0
         away = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
         tip = (end[0] - gap * away[0], end[1] - gap * away[1])
         back = (tip[0] - 6 * away[0], tip[1] - 6 * away[1])
         self._draw.line([SCALE * value for value in (*start, *back)], fill=colour, width=SCALE)
-        left = (back[0] - 3 * away[1], back[1] + 3 * away[0])
-        right = (back[0] + 3 * away[1], back[1] - 3 * away[0])
-        self._draw.polygon([SCALE * value for point in (tip, left, right) for value in point], fill=colour)
+        if head == "circle":
+            self.disc(tip[0] - 3 * away[0], tip[1] - 3 * away[1], 3, PAPER, outline=colour)
+            return
+        for behind in (0, 6) if head == "double" else (0,):
+            point, foot = ((x - behind * away[0], y - behind * away[1]) for x, y in (tip, back))
+            left = (foot[0] - 3 * away[1], foot[1] + 3 * away[0])
+            right = (foot[0] + 3 * away[1], foot[1] - 3 * away[0])
+            self._draw.polygon([SCALE * value for one in (point, left, right) for value in one], fill=colour)
 
     def text(self, x: float, y: float, text: str, colour: Colour, size: int, *, anchor: str = "mm") -> None:
         """Draw text, centred unless `anchor` says otherwise."""

@@ -49,8 +49,7 @@ def count_states(net: Net, *, bound: int = 10_000_000) -> StateSpace:
     Memory: about 2 bytes x places + 8 bytes per marking, half as much again while growing.
     """
     _check(net, bound)
-    pre, post = net.matrices()
-    arcs, edges = _sparse(pre, post)
+    arcs, edges = _sparse(net)
     capacities = np.array([place.capacity or _MOST_TOKENS for place in net.places], dtype=np.int64)
     limited = np.array([place.capacity is not None for place in net.places])
     room = min(bound, 1 << 14)
@@ -86,12 +85,17 @@ def count_states_plainly(net: Net, *, bound: int = 10_000_000) -> StateSpace:
     numbers = np.array([1, 0, 0, 0, max(net.initial), sum(net.initial)], dtype=np.int64)
     for marking in order:  # grows during the loop
         enabled = 0
-        for takes, puts in zip(net.takes, net.puts, strict=True):
+        every = zip(net.takes, net.puts, net.inhibitors, net.resets, strict=True)
+        for takes, puts, inhibitors, resets in every:
             if any(marking[place] < weight for place, weight in takes):
+                continue
+            if any(marking[place] >= weight for place, weight in inhibitors):
                 continue
             after = list(marking)
             for place, weight in takes:
                 after[place] -= weight
+            for place in resets:
+                after[place] = 0
             for place, weight in puts:
                 after[place] += weight
             limits = [(after[index], place.capacity) for index, place in enumerate(net.places)]
@@ -128,15 +132,20 @@ def _result(numbers: NDArray[np.int64], *, is_complete: bool) -> StateSpace:
     )
 
 
-def _sparse(pre: NDArray[np.int32], post: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows (place, taken, put) of all transitions, and where each transition's rows start."""
-    rows: list[tuple[int, int, int]] = []
+def _sparse(net: Net) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a row for each place of each transition, and where each transition's rows start.
+
+    A row is place, tokens taken, tokens put, tokens that inhibit, and 0 if the place is reset, else 1.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []
     edges = [0]
-    for transition in range(pre.shape[1]):
-        touched = np.flatnonzero(pre[:, transition] + post[:, transition])
-        rows += [(int(p), int(pre[p, transition]), int(post[p, transition])) for p in touched]
+    for takes, puts, inhibitors, resets in zip(net.takes, net.puts, net.inhibitors, net.resets, strict=True):
+        taken, put, inhibiting = dict(takes), dict(puts), dict(inhibitors)
+        for place in sorted({*taken, *put, *inhibiting, *resets}):
+            limit = inhibiting.get(place, _MOST_TOKENS + 1)
+            rows.append((place, taken.get(place, 0), put.get(place, 0), limit, int(place not in resets)))
         edges.append(len(rows))
-    return np.array(rows, dtype=np.int64).reshape(-1, 3), np.array(edges, dtype=np.int64)
+    return np.array(rows, dtype=np.int64).reshape(-1, 5), np.array(edges, dtype=np.int64)
 
 
 @kernel
@@ -197,8 +206,12 @@ def _explore(
             fires = True
             for arc in range(edges[transition], edges[transition + 1]):
                 tokens = np.int64(markings[here, arcs[arc, 0]])
-                after = tokens - arcs[arc, 1] + arcs[arc, 2]
-                if tokens < arcs[arc, 1] or (limited[arcs[arc, 0]] and after > capacities[arcs[arc, 0]]):
+                after = (tokens - arcs[arc, 1]) * arcs[arc, 4] + arcs[arc, 2]
+                if (
+                    tokens < arcs[arc, 1]
+                    or tokens >= arcs[arc, 3]
+                    or (limited[arcs[arc, 0]] and after > capacities[arcs[arc, 0]])
+                ):
                     fires = False
                     break
             if not fires:
@@ -207,7 +220,8 @@ def _explore(
             numbers[_FIRINGS] += 1
             scratch[:] = markings[here]
             for arc in range(edges[transition], edges[transition + 1]):
-                after = np.int64(scratch[arcs[arc, 0]]) - arcs[arc, 1] + arcs[arc, 2]
+                tokens = np.int64(scratch[arcs[arc, 0]])
+                after = (tokens - arcs[arc, 1]) * arcs[arc, 4] + arcs[arc, 2]
                 if after > _MOST_TOKENS:
                     return _TOO_MANY
                 scratch[arcs[arc, 0]] = after

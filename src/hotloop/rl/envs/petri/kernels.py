@@ -23,11 +23,12 @@ IN_TRANSITIONS, IN_TIMED, TIMED_END, IN_LIMITED, LIMITED_END = range(8, 13)
 AT_MARKING, AT_USABLE, AT_LACKING, AT_SLOT_PLACE, AT_SLOT_CAME, AT_HAND, WIDTH = range(13, 20)
 IN_PLACES = 20
 # A place; lists are ranges of `code` (first, last + 1), tokens a column of a state row.
-SIZE, HOLDING, RESIDENCE, GOAL, TRACKED, TOKENS, TAKERS, GROWERS, GROWERS_END, AT_TOKENS = range(10)
-PLACE_WIDTH = 10
+SIZE, HOLDING, RESIDENCE, GOAL, TRACKED, TOKENS, TAKERS, GROWERS, INHIBITED, INHIBITED_END = range(10)
+AT_TOKENS = 10
+PLACE_WIDTH = 11
 # A transition. LACKING: unmet conditions if all places are empty.
-TAKES, PUTS, PUTS_END, FIRING, PROCESSED, LACKING = range(6)
-TRANSITION_WIDTH = 6
+TAKES, PUTS, RESETS, RESETS_END, FIRING, PROCESSED, LACKING = range(7)
+TRANSITION_WIDTH = 7
 # `scales`: the rewards, then four numbers for each place.
 PROCESSING, TIME, OVERTIME, SCRAP, DEAD_END, DISABLED, FINISH, HORIZON_SHARE, LIMIT_SHARE = range(9)
 OF_PLACES = 9
@@ -75,9 +76,11 @@ def _set_marking(code: Code, state: State, masks: Masks, row: int, place: int, c
     state[row, DONE] += min(count, goal) - min(before, goal)
     if code[of + RESIDENCE] >= 0:
         state[row, EXPOSED] += count - before
-    for link in range(code[of + GROWERS], code[of + GROWERS_END], 2):
+    for link in range(code[of + GROWERS], code[of + INHIBITED], 2):
         gain = code[link + 1]
         _note(code, state, masks, row, code[link], before + gain <= size, count + gain <= size)
+    for link in range(code[of + INHIBITED], code[of + INHIBITED_END], 2):
+        _note(code, state, masks, row, code[link], before < code[link + 1], count < code[link + 1])
 
 
 @kernel
@@ -148,6 +151,22 @@ def _take(code: Code, state: State, masks: Masks, row: int, place: int, weight: 
 
 
 @kernel
+def _clear(code: Code, state: State, masks: Masks, row: int, place: int) -> None:
+    """Remove all tokens of a place; the caller moves the clock next, which finds the next time again."""
+    of = IN_PLACES + place * PLACE_WIDTH
+    count, usable = state[row, code[AT_MARKING] + place], state[row, code[AT_USABLE] + place]
+    for position in range(count):
+        slot = state[row, code[of + AT_TOKENS] + 2 * position + 1]
+        if slot >= 0:
+            state[row, code[AT_SLOT_PLACE] + slot] = -1
+    if usable < count:
+        state[row, HELD] -= count - usable
+        state[row, NEXT_USABLE] = 0
+    _set_usable(code, state, masks, row, place, 0)
+    _set_marking(code, state, masks, row, place, 0)
+
+
+@kernel
 def _move_clock(code: Code, state: State, masks: Masks, row: int, to_s: int) -> None:
     """Set the clock; tokens become usable after their holding time."""
     state[row, CLOCK] = to_s
@@ -189,8 +208,10 @@ def _fire(code: Code, state: State, masks: Masks, row: int, transition: int) -> 
     hand, given = 0, 0
     for link in range(code[of + TAKES], code[of + PUTS], 2):
         hand = _take(code, state, masks, row, code[link], code[link + 1], hand)
+    for link in range(code[of + RESETS], code[of + RESETS_END], 2):
+        _clear(code, state, masks, row, code[link])
     _move_clock(code, state, masks, row, state[row, CLOCK] + code[of + FIRING])
-    for link in range(code[of + PUTS], code[of + PUTS_END], 2):
+    for link in range(code[of + PUTS], code[of + RESETS], 2):
         given = _put(code, state, masks, row, code[link], code[link + 1], given, hand)
 
 

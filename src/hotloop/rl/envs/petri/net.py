@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -64,6 +64,8 @@ class Transition:
     takes: Arcs
     puts: Arcs
     firing_s: int = 0  # firing advances the clock by this
+    inhibited_by: Arcs = ()  # enabled only while each of these places holds fewer tokens than its weight
+    resets: tuple[str, ...] = ()  # places that firing empties, after it has taken its tokens
 
     def __init__(
         self,
@@ -71,13 +73,23 @@ class Transition:
         takes: Mapping[str, int] | Arcs | list[str],
         puts: Mapping[str, int] | Arcs | list[str],
         firing_s: int = 0,
+        inhibited_by: Mapping[str, int] | Arcs | list[str] = (),
+        resets: Iterable[str] = (),
     ):
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "takes", _arcs(takes))
         object.__setattr__(self, "puts", _arcs(puts))
         object.__setattr__(self, "firing_s", firing_s)
+        object.__setattr__(self, "inhibited_by", _arcs(inhibited_by))
+        object.__setattr__(self, "resets", tuple(resets))
         _check_whole(firing_s, 0, f"firing_s of transition {name!r}")
-        for arcs, side in ((self.takes, "takes"), (self.puts, "puts")):
+        sides = (
+            (self.takes, "takes"),
+            (self.puts, "puts"),
+            (self.inhibited_by, "is inhibited by"),
+            (_arcs(list(self.resets)), "resets"),
+        )
+        for arcs, side in sides:
             for place, weight in arcs:
                 _check_whole(weight, 1, f"weight of the arc between {place!r} and {name!r}")
             if len({place for place, _ in arcs}) < len(arcs):
@@ -115,7 +127,8 @@ class Net:
                 twice = next(name for name in names if names.count(name) > 1)
                 raise HotloopError(f"net {self.name!r} has two {what}s named {twice!r}; names must differ.")
         for transition in self.transitions:
-            for place, _ in transition.takes + transition.puts:
+            arcs = transition.takes + transition.puts + transition.inhibited_by
+            for place in (*(place for place, _ in arcs), *transition.resets):
                 if place not in self.place_index:
                     raise HotloopError(
                         f"transition {transition.name!r} has an arc to {place!r}, which is not a place of "
@@ -166,6 +179,19 @@ class Net:
     def puts(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Output arcs of each transition as (row, weight), sorted by row."""
         return tuple(self._rows(transition.puts) for transition in self.transitions)
+
+    @cached_property
+    def inhibitors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Inhibitor arcs of each transition as (row, weight), sorted by row."""
+        return tuple(self._rows(transition.inhibited_by) for transition in self.transitions)
+
+    @cached_property
+    def resets(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of the places that each transition empties, sorted."""
+        return tuple(
+            tuple(sorted(self.place_index[place] for place in transition.resets))
+            for transition in self.transitions
+        )
 
     def matrices(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return new matrices Pre and Post, int32 [places, transitions]."""

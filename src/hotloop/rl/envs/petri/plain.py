@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hotloop import profile
 from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
-from hotloop.rl.envs.petri.net import KINDS
+from hotloop.rl.envs.petri.net import KINDS, LARGEST
 
 if TYPE_CHECKING:
     from hotloop.rl.envs.petri.env import PetriVectorEnv
@@ -35,6 +35,15 @@ class PlainRows:
         rows, count = batch.num_envs, len(net.places)
         self.pre, self.post = net.matrices()
         self.gain = self.post - self.pre
+        self.inhibiting = np.full(
+            self.pre.shape, LARGEST + 1
+        )  # fewer tokens than this, [places, transitions]
+        self.resetting = np.zeros(self.pre.shape, dtype=np.bool_)
+        for transition, (inhibitors, resets) in enumerate(zip(net.inhibitors, net.resets, strict=True)):
+            self.resetting[list(resets), transition] = True
+            for place, weight in inhibitors:
+                self.inhibiting[place, transition] = weight
+        self.is_plain = not self.resetting.any() and not any(net.inhibitors)
         self.sizes = np.array(config.sizes_for(net))
         self.slots = config.slots_for(net)
         self.initial = np.array(net.initial)
@@ -175,6 +184,9 @@ class PlainRows:
             self.slot[row, place] = np.roll(self.slot[row, place], -weight)
             self.marking[row, place] -= weight
             self.slot[row, place, self.marking[row, place] :] = _NONE
+        for place in self.net.resets[transition]:
+            self.marking[row, place] = 0
+            self.slot[row, place] = _NONE
         self.infos[row, CLOCK] += self.net.transitions[transition].firing_s
         for place in np.flatnonzero(self.post[:, transition]):
             for _ in range(self.post[place, transition]):
@@ -194,7 +206,11 @@ class PlainRows:
         is_usable = self._present(row) & (usable_at <= self.infos[row, CLOCK])
         self.usable[row] = is_usable.sum(axis=1)
         has_tokens = (self.usable[row][:, None] >= self.pre).all(axis=0)
-        has_room = (self.marking[row][:, None] + self.gain <= self.sizes[:, None]).all(axis=0)
+        after = self.marking[row][:, None] + self.gain
+        if not self.is_plain:
+            has_tokens &= (self.marking[row][:, None] < self.inhibiting).all(axis=0)
+            after = np.where(self.resetting, self.post, after)
+        has_room = (after <= self.sizes[:, None]).all(axis=0)
         self.masks[row, :-1] = has_tokens & has_room
         self.masks[row, -1] = True
         any_enabled = bool(self.masks[row, :-1].any())

@@ -1,8 +1,12 @@
 """Reads place/transition nets from PNML files, the interchange format of Petri-net tools.
 
-Supports places, transitions, arcs, initial markings, weights, capacities, references between pages and one
-final marking. Labels, graphics and tool-specific parts are ignored. Anything else that would change the
-net's behaviour (inhibitor arcs, colours, times) is an error.
+Supports places, transitions, arcs (inhibitor and reset arcs, too), initial markings, weights, capacities,
+references between pages and one final marking. Names, graphics and tool-specific parts are ignored. Anything
+else is an error, because it might change the net's behaviour: other types of nets, elements, attributes and
+text, and whatever is given twice.
+
+The P/T grammar has no inhibitor and reset arcs. Tools write them as `<arc type="inhibitor">`,
+`<type value="inhibitor"/>` or `<arctype><text>inhibitor</text></arctype>` in the arc; all three are read.
 """
 
 from __future__ import annotations
@@ -22,6 +26,24 @@ _FILE = FileReader(64 << 20, remedy="pass a PNML file")
 _LABELS = {"name", "graphics", "toolspecific"}
 _PARTS = {"page", "place", "transition", "arc", "referencePlace", "referenceTransition"}
 _HIGH_LEVEL = ("symmetricnet", "highlevelnet", "pt-hlpng", "hlnet")
+# The last parts of the known types of P/T nets; a net without a type is taken for one.
+_NET_TYPES = {
+    "", "ptnet", "ptnetb", "t net", "pnmlcoremodel", "pnml", "epnml-1.1", "inhibitorptnet", "resetptnet",
+    "resetinhibitorptnet",
+}  # fmt: skip
+_HARMLESS = {"id", "name", "lang", "space", "schemaLocation"}
+_ATTRIBUTES = {
+    "net": {"type", "active"},
+    "page": set(),
+    "place": set(),
+    "transition": set(),
+    "arc": {"source", "target", "type"},
+    "referencePlace": {"ref"},
+    "referenceTransition": {"ref"},
+    "type": {"value"},
+    "arctype": {"value"},
+}
+_ARC_TYPES = ("normal", "inhibitor", "reset")
 
 
 def read_pnml(path: str | os.PathLike[str]) -> Net:
@@ -46,6 +68,11 @@ class _Reader:
         kind = net.get("type", "")
         if any(word in kind.lower() for word in _HIGH_LEVEL):
             raise self._wrong(f"is a high-level net ({kind})", "place/transition nets")
+        last = kind.lower().removesuffix(".pntd").removesuffix(".rng").strip("/ ").rpartition("/")[2]
+        if last not in _NET_TYPES:
+            raise self._wrong(f"is a net of the unknown type {kind!r}", "place/transition nets")
+        self._check_content(root, {"net"})
+        self._check_content(net, _PARTS | {"finalmarkings"})
         parts = list(self._parts(net))
         self._check_ids(parts)
         of_kind = {tag: [part for part in parts if part.tag == tag] for tag in _PARTS}
@@ -55,12 +82,14 @@ class _Reader:
             part.attrib["id"]: part.get("ref", "")
             for part in of_kind["referencePlace"] + of_kind["referenceTransition"]
         }
-        takes, puts = self._arcs(of_kind["arc"])
+        for part in of_kind["referencePlace"] + of_kind["referenceTransition"]:
+            self._check_content(part, set())
+        arcs = self._arcs(of_kind["arc"])
         goals = self._goals(net)
         return Net(
             net.get("id") or "net",
             tuple(self._place(name, part, goals.get(name, 0)) for name, part in self.places.items()),
-            tuple(self._transition(name, part, takes, puts) for name, part in self.transitions.items()),
+            tuple(self._transition(name, part, arcs) for name, part in self.transitions.items()),
         )
 
     def _parts(self, net: Element) -> Iterator[Element]:
@@ -69,11 +98,10 @@ class _Reader:
         while waiting:
             part = waiting.pop()
             if part.tag == "page":
+                self._check_content(part, _PARTS)
                 waiting += reversed(part)
             elif part.tag in _PARTS:
                 yield part
-            elif part.tag not in _LABELS and part.tag != "finalmarkings":
-                raise self._wrong(f"holds <{part.tag}>", "places, transitions and arcs of P/T nets")
 
     def _check_ids(self, parts: list[Element]) -> None:
         seen = set()
@@ -86,22 +114,25 @@ class _Reader:
             seen.add(name)
 
     def _place(self, name: str, part: Element, goal: int) -> Place:
-        self._check_children(part, {"initialMarking", "capacity"})
+        self._check_content(part, {"initialMarking", "capacity"})
         capacity = self._number(part, "capacity", 0, name)
         tokens = self._number(part, "initialMarking", 0, name)
         return Place(name, tokens=tokens or 0, capacity=capacity or None, goal=goal)
 
-    def _transition(self, name: str, part: Element, takes: _Weights, puts: _Weights) -> Transition:
-        self._check_children(part, set())
-        return Transition(name, takes.get(name, {}), puts.get(name, {}))
+    def _transition(self, name: str, part: Element, arcs: _Arcs) -> Transition:
+        self._check_content(part, set())
+        takes, puts, inhibitors, resets = (weights.get(name, {}) for weights in arcs)
+        return Transition(name, takes, puts, inhibited_by=inhibitors, resets=resets)
 
-    def _arcs(self, arcs: list[Element]) -> tuple[_Weights, _Weights]:
+    def _arcs(self, arcs: list[Element]) -> _Arcs:
         takes: _Weights = {}
         puts: _Weights = {}
+        inhibitors: _Weights = {}
+        resets: _Weights = {}
         for arc in arcs:
             name = arc.attrib["id"]
-            self._check_children(arc, {"inscription", "type", "arctype"})
-            self._check_normal(arc)
+            self._check_content(arc, {"inscription", "type", "arctype"})
+            kind = self._arc_type(arc)
             inscription = self._number(arc, "inscription", 1, name)
             weight = 1 if inscription is None else inscription
             source, target = self._end(arc, "source"), self._end(arc, "target")
@@ -114,17 +145,38 @@ class _Reader:
                     f"has arc {name!r} from {source!r} to {target!r}",
                     "arcs between a place and a transition that exist",
                 )
-            weights = side.setdefault(transition, {})
-            weights[place] = weights.get(place, 0) + weight
-        return takes, puts
+            if kind == "inhibitor":
+                if side is puts:
+                    raise self._wrong(
+                        f"has inhibitor arc {name!r} to place {place!r}", "those to transitions"
+                    )
+                weights = inhibitors.setdefault(transition, {})
+                weights[place] = min(weight, weights.get(place, weight))
+            elif kind == "reset":
+                if weight != 1:
+                    raise self._wrong(
+                        f"has reset arc {name!r} with weight {weight}", "reset arcs without one"
+                    )
+                resets.setdefault(transition, {})[place] = 1
+            else:
+                weights = side.setdefault(transition, {})
+                weights[place] = weights.get(place, 0) + weight
+        return takes, puts, inhibitors, resets
 
-    def _check_normal(self, arc: Element) -> None:
-        kinds = [arc.get("type")]
+    def _arc_type(self, arc: Element) -> str:
+        """Return the type from the attribute or a label; `normal` if there is none."""
+        kinds = [arc.attrib["type"]] if "type" in arc.attrib else []
         for label in [child for child in arc if child.tag in ("type", "arctype")]:
+            self._check_content(label, {"text", "value"})
             kinds.append(label.get("value") or _text(label) or "")
+        if len(set(kinds)) > 1:
+            raise self._wrong(f"has arc {arc.get('id')!r} of types {' and '.join(kinds)}", "one type per arc")
         for kind in kinds:
-            if kind not in (None, "normal"):
-                raise self._wrong(f"has arc {arc.get('id')!r} of type {kind!r}", "normal arcs")
+            if kind not in _ARC_TYPES:
+                raise self._wrong(
+                    f"has arc {arc.get('id')!r} of type {kind!r}", ", ".join(_ARC_TYPES) + " arcs"
+                )
+        return kinds[0] if kinds else "normal"
 
     def _end(self, arc: Element, side: str) -> str:
         """Return the node at one end of an arc, following references."""
@@ -139,27 +191,53 @@ class _Reader:
 
     def _goals(self, net: Element) -> dict[str, int]:
         """Return the tokens in the final marking, by place."""
-        markings = [
-            marking for final in net.iter("finalmarkings") for marking in final if marking.tag == "marking"
-        ]
+        finals = [final for final in net if final.tag == "finalmarkings"]
+        markings = []
+        for final in finals:
+            self._check_content(final, {"marking"})
+            markings += [marking for marking in final if marking.tag == "marking"]
         if len(markings) > 1:
             raise self._wrong(f"has {len(markings)} final markings", "at most one")
-        goals = {}
+        goals: dict[str, int] = {}
+        for marking in markings:
+            self._check_content(marking, {"place"})
         for entry in [entry for marking in markings for entry in marking if entry.tag == "place"]:
             name = entry.get("idref", "")
+            self._check_content(entry, {"text", "value"}, {"idref"})
+            if name in goals:
+                raise self._wrong(f"has two final markings of {name!r}", "one per place")
             if name not in self.places:
                 raise self._wrong(f"has a final marking of {name!r}", "final markings of places that exist")
             goals[name] = self._whole(_text(entry), 0, f"final marking of {name!r}")
         return goals
 
-    def _check_children(self, part: Element, allowed: set[str]) -> None:
+    def _check_content(self, part: Element, allowed: set[str], attributes: set[str] | None = None) -> None:
+        """Raise HotloopError for elements, attributes or text that might mean something, or come twice."""
+        where = f"{part.tag} {part.get('id')!r}" if "id" in part.attrib else f"<{part.tag}>"
+        known = _ATTRIBUTES.get(part.tag, set()) if attributes is None else attributes
+        for name, value in part.attrib.items():
+            if name not in known | _HARMLESS:
+                raise self._wrong(f"has the attribute {name}={value!r} in {where}", "labels of P/T nets")
+        once: set[str] = set()
         for child in part:
             if child.tag not in _LABELS | allowed:
-                raise self._wrong(f"holds <{child.tag}> in {part.tag} {part.get('id')!r}", "plain P/T nets")
+                raise self._wrong(
+                    f"holds <{child.tag}> in {where}", "places, transitions and arcs of P/T nets"
+                )
+            if child.tag in once:
+                raise self._wrong(f"has two <{child.tag}> in {where}", "one of them")
+            if child.tag in allowed and child.tag not in _MANY:
+                once.add(child.tag)
+        for text in (part.text, *(child.tail for child in part)):
+            if text and text.strip():
+                raise self._wrong(f"has the text {text.strip()[:40]!r} in {where}", "text in <text> only")
 
     def _number(self, part: Element, label: str, least: int, name: str) -> int | None:
         found = part.find(label)
-        return None if found is None else self._whole(_text(found), least, f"{label} of {name!r}")
+        if found is None:
+            return None
+        self._check_content(found, {"text", "value"})
+        return self._whole(_text(found), least, f"{label} of {name!r}")
 
     def _whole(self, text: str | None, least: int, what: str) -> int:
         if text is not None and text.isascii() and text.removeprefix("-").isdigit() and len(text) < 12:
@@ -172,16 +250,17 @@ class _Reader:
         return HotloopError(f"{self.source} {what}; supported: {allowed}.")
 
 
+_MANY = _PARTS | {"net", "marking"}
 _Weights = dict[str, dict[str, int]]
+_Arcs = tuple[_Weights, _Weights, _Weights, _Weights]  # takes, puts, inhibitors, resets
 
 
 def _text(label: Element) -> str | None:
-    """Return the content of <text> (or <value>) under a label."""
-    for tag in ("text", "value"):
-        found = label.find(tag)
-        if found is not None:
-            return (found.text or "").strip()
-    return None
+    """Return the content of <text> (or <value>) under a label; None if it has both or anything inside."""
+    found = [child for child in label if child.tag in ("text", "value")]
+    if len(found) != 1 or len(found[0]) or found[0].attrib:
+        return None
+    return (found[0].text or "").strip()
 
 
 def _tree(data: bytes | str, source: str) -> Element:

@@ -25,9 +25,10 @@ class Program(NamedTuple):
 def pack(net: Net, config: PetriConfig) -> Program:
     """Return the arrays of a net with these settings.
 
-    The lists at the end of `code` are pairs: for each place its takers (transition, tokens taken) and
-    growers (transition, tokens gained), for each transition its arcs (place, weight); then the places with
-    a holding time and those with a residence limit, single numbers.
+    The lists at the end of `code` are pairs: for each place its takers (transition, tokens taken), growers
+    (transition, tokens gained) and those it inhibits (transition, weight), for each transition its arcs
+    (place, weight) and the places it resets (place, 0); then the places with a holding time and those with a
+    residence limit, single numbers.
     """
     sizes = config.sizes_for(net)
     slots = config.slots_for(net)
@@ -42,20 +43,23 @@ def pack(net: Net, config: PetriConfig) -> Program:
     lacking = [len(arcs) for arcs in net.takes]
     at_tokens = columns[-1]
     for index, place in enumerate(net.places):
-        takers, growers = _watchers(net, index)
+        takers, growers, inhibited = _watchers(net, index)
         places += [sizes[index], place.holding_s]
         places += [-1 if place.residence_s is None else place.residence_s]
         places += [place.goal, int(place.is_tracked), place.tokens]
-        places += _append(lists, begin, takers, growers)
+        places += _append(lists, begin, takers, growers, inhibited)
         places += [at_tokens]
         at_tokens += 2 * sizes[index]
         for transition, gain in growers:
             lacking[transition] += gain > sizes[index]
     transitions: list[int] = []
     for index, transition_ in enumerate(net.transitions):
-        transitions += _append(lists, begin, net.takes[index], net.puts[index])
+        resets = [(place, 0) for place in net.resets[index]]
+        transitions += _append(lists, begin, net.takes[index], net.puts[index], resets)
+        # What a reset place cannot hold although it is empty, it can never hold.
+        never = [place for place, weight in net.puts[index] if weight > sizes[place] and (place, 0) in resets]
         from_process = [weight for place, weight in net.takes[index] if net.places[place].kind == "process"]
-        transitions += [transition_.firing_s, sum(from_process), lacking[index]]
+        transitions += [transition_.firing_s, sum(from_process), lacking[index] + len(never)]
     timed = [index for index, place in enumerate(net.places) if place.holding_s]
     limited = [index for index, place in enumerate(net.places) if place.residence_s is not None]
     in_timed = begin + len(lists)
@@ -79,16 +83,17 @@ def _append(lists: list[int], begin: int, *several: Links | tuple[tuple[int, int
     return edges
 
 
-def _watchers(net: Net, place: int) -> tuple[Links, Links]:
-    """Return the transitions that depend on a place: (transition, taken) and (transition, gained)."""
-    takers, growers = [], []
+def _watchers(net: Net, place: int) -> tuple[Links, Links, Links]:
+    """Return the transitions that depend on a place: (transition, taken), (transition, gained), inhibited."""
+    takers, growers, inhibited = [], [], []
     for index in range(len(net.transitions)):
         taken, put = dict(net.takes[index]).get(place, 0), dict(net.puts[index]).get(place, 0)
         if taken:
             takers.append((index, taken))
-        if put > taken:
+        if put > taken and place not in net.resets[index]:
             growers.append((index, put - taken))
-    return takers, growers
+        inhibited += [(index, weight) for row, weight in net.inhibitors[index] if row == place]
+    return takers, growers, inhibited
 
 
 def _scales(net: Net, config: PetriConfig, sizes: list[int]) -> NDArray[np.float64]:

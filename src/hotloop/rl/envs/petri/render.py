@@ -95,6 +95,10 @@ def _draw_graph(
             at.arrow(
                 where[f"p:{net.places[place].name}"], this, gap=6, resource=not net.places[place].is_tracked
             )
+        for place, _ in net.inhibitors[index]:
+            at.arrow(where[f"p:{net.places[place].name}"], this, gap=6, resource=False, head="circle")
+        for place in net.resets[index]:
+            at.arrow(where[f"p:{net.places[place].name}"], this, gap=6, resource=False, head="double")
         for place, _ in net.puts[index]:
             at.arrow(this, where[f"p:{net.places[place].name}"], resource=not net.places[place].is_tracked)
     for transition in net.transitions:

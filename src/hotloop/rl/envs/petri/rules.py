@@ -4,8 +4,10 @@ The rules in detail:
 
 1. Every place is a queue. A token that arrives at time a is usable from a + holding_s on. Transitions take
    the oldest tokens, and only usable ones. Initial tokens arrive at 0.
-2. Firing removes its input tokens, advances the clock by firing_s and then appends its output tokens, which
-   arrive at the new time, to their queues in the order of places. One transition fires at a time.
+2. Firing removes its input tokens, empties the places that it resets, advances the clock by firing_s and then
+   appends its output tokens, which arrive at the new time, to their queues in the order of places. One
+   transition fires at a time. An inhibitor arc of weight w disables its transition while the place holds w
+   tokens or more, usable or not. Where a transition resets a place, only what it puts there needs room.
 3. WAIT advances the clock by wait_s, or until the next token becomes usable or has stayed too long. In this
    second form it is enabled only if there is such a time.
 4. A token that stays longer than holding_s + residence_s in a place with a residence limit is scrapped. This
@@ -18,7 +20,7 @@ The rules in detail:
 7. Tokens in places that are not resources (wafers, jobs) have a slot number, by which they are observed. A
    firing passes the numbers of its input tokens, in order, to its output tokens. Additional output tokens get
    the smallest free number, or none (then they are counted but not observed individually). Numbers that are
-   not passed on become free.
+   not passed on become free, as do those of tokens removed by a reset, which earn no processing reward.
 8. Terminated: a token was scrapped; every place has at least its goal; or the net is dead: nothing is
    enabled, no token will become usable and none can be scrapped. Scrapping takes precedence: an episode with
    a scrapped token is not finished. Truncated, if not terminated: the clock has reached time_limit_s, or
@@ -126,8 +128,13 @@ class PetriRules:
         takes = dict(self.net.takes[transition])
         if any(usable[place] < weight for place, weight in takes.items()):
             return False
+        if any(len(self.queues[place]) >= weight for place, weight in self.net.inhibitors[transition]):
+            return False
         for place, weight in self.net.puts[transition]:
-            if len(self.queues[place]) - takes.get(place, 0) + weight > self.sizes[place]:
+            left = len(self.queues[place]) - takes.get(place, 0)
+            if place in self.net.resets[transition]:
+                left = 0
+            if left + weight > self.sizes[place]:
                 return False
         return True
 
@@ -174,6 +181,8 @@ class PetriRules:
             taken, self.queues[place] = self.queues[place][:weight], self.queues[place][weight:]
             slots += [slot for _, slot in taken if self.net.places[place].is_tracked]
             processed += weight if self.net.places[place].kind == "process" else 0
+        for place in self.net.resets[transition]:
+            self.queues[place] = []
         self.clock_s += self.net.transitions[transition].firing_s
         for place, weight in self.net.puts[transition]:
             for _ in range(weight):
