@@ -159,7 +159,7 @@ def test_small_boards_against_a_search_without_memory(
             blocked |= {(y, x, *ahead[side]) for side in range(4) if bits >> side & 1}
         places = [divmod(cell, size) for cell in cells]
         axes: frozenset[bool] | None = frozenset() if must_turn else None
-        goal, whose = divmod(target, size), position.target_robot
+        goal, whose = divmod(target, size), position.target_robot or 0
         shortest = None
         for limit in range(depth + 1):
             if by_deepening(size, blocked, places, goal, whose, limit, axes):

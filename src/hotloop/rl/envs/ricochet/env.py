@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +17,7 @@ from hotloop.rl.envs.batch import SAME_STEP, BatchedEnv
 from hotloop.rl.envs.ricochet import kernels, kernels_draw, kernels_solve, render
 from hotloop.rl.envs.ricochet.board import Position
 from hotloop.rl.envs.ricochet.config import PICTURE, RicochetConfig
+from hotloop.rl.envs.ricochet.given_position import playable
 from hotloop.rl.envs.single import SingleEnv
 
 _observing = profile("env_rgb_observation_generation")
@@ -44,7 +46,12 @@ def _config(settings: dict[str, Any]) -> RicochetConfig:
 class RicochetVectorEnv(BatchedEnv):
     """Many boards of Ricochet Robots; the settings are those of `RicochetConfig`.
 
-    Infos: `optimal_moves`, the length of a shortest solution from the episode's first position.
+    `reset(options={"position": position})` starts from a given position, a `Position` or its text (see
+    position_text.py): one for all rows, or a list with one or None for each row. Where it is None, and in
+    later episodes, boards are generated as usual.
+
+    Infos: `optimal_moves`, the length of a shortest solution from the episode's first position; -1 if a given
+    position has none.
     For your own kernels: `rows`, `options`, `values`, and `flat`, the observations as [rows, n].
     """
 
@@ -84,6 +91,7 @@ class RicochetVectorEnv(BatchedEnv):
         self.boards = np.zeros((num_envs if self._compiled else 1, width, width), dtype=np.uint8)
         self._assets = kernels_draw.make_assets(config.board_size) if self._compiled else None
         self._always = np.ones(num_envs, dtype=np.bool_)
+        self._given: list[tuple[Position, int] | None] = []
         self._bind()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -105,6 +113,36 @@ class RicochetVectorEnv(BatchedEnv):
         # Flat, so that planes and vectors have the same type in kernels.
         self.flat = self.observations.reshape(self.num_envs, -1)
         self._final_flat = self.final_observations.reshape(len(self.final_observations), -1)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """See `BatchedEnv.reset`; the option `position` sets the first positions."""
+        self._given = self._positions(options or {})
+        try:
+            return super().reset(seed=seed, options=options)
+        finally:
+            self._given = []
+
+    def _positions(self, options: dict[str, Any]) -> list[tuple[Position, int] | None]:
+        """Return the given position of each row and the length of its shortest solution; [] if none is."""
+        if "position" not in options:
+            return []
+        given = options["position"]
+        alone = isinstance(given, (str, Position))
+        several = [given] if alone else list(given) if isinstance(given, (list, tuple)) else None
+        if several is None or (not alone and len(several) != self.num_envs):
+            raise HotloopError(
+                f"the option position={_shortened(given)} does not fit {self.num_envs} environments; pass a "
+                "Position or its text, or a list with one or None for each of them."
+            )
+        made: list[tuple[Position, int] | None] = [
+            None if one is None else playable(one, self.config) for one in several
+        ]
+        return made * self.num_envs if alone else made
 
     # ---- methods that BatchedEnv calls
 
@@ -133,7 +171,21 @@ class RicochetVectorEnv(BatchedEnv):
 
     def _reset_rows(self, rows: NDArray[np.bool_]) -> None:
         self.pieces[rows, self.config.robots + kernels.FRESH] = kernels.DUE
+        for row, given in enumerate(self._given):
+            if given is not None and rows[row]:
+                self._place(row, *given)
         self._reset_due(0, self.num_envs)
+
+    def _place(self, row: int, position: Position, moves: int) -> None:
+        """Put a given position into a row; no random numbers are drawn for it."""
+        robots, pieces = self.config.robots, self.pieces[row]
+        self.walls[row] = position.walls
+        pieces[:robots] = position.robots
+        whose = -1 if position.target_robot is None else position.target_robot
+        pieces[robots + kernels.TARGET], pieces[robots + kernels.TARGET_ROBOT] = position.target, whose
+        pieces[robots + kernels.FINAL_OPTIMAL_MOVES] = pieces[robots + kernels.OPTIMAL_MOVES]
+        pieces[robots + kernels.OPTIMAL_MOVES] = moves
+        pieces[robots + kernels.MOVED], pieces[robots + kernels.FRESH] = -1, kernels.NEW
 
     def _reset_due(self, start: int, stop: int) -> None:
         kernels.reset_rows(self.rows, self.options, self._scratch_for(start)[0], start, stop)
@@ -166,9 +218,8 @@ class RicochetVectorEnv(BatchedEnv):
         """Return the current board of one row."""
         robots = self.config.robots
         *places, target, target_robot = self.pieces[row, : robots + 2].tolist()
-        return Position(
-            self.config.board_size, tuple(self.walls[row].tolist()), tuple(places), target, target_robot
-        )
+        whose = None if target_robot < 0 else target_robot
+        return Position(self.config.board_size, tuple(self.walls[row].tolist()), tuple(places), target, whose)
 
     def expert_actions(
         self, max_moves: int = 20, max_states: int = 1 << 22
@@ -217,8 +268,16 @@ class RicochetVectorEnv(BatchedEnv):
         return self._scratch[start]
 
 
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 class RicochetEnv(SingleEnv):
-    """One board of Ricochet Robots; the settings are those of `RicochetConfig`."""
+    """One board of Ricochet Robots; the settings are those of `RicochetConfig`.
+
+    `reset(options={"position": position})` starts from a given position, see `RicochetVectorEnv`.
+    """
 
     batch: RicochetVectorEnv
 

@@ -100,6 +100,12 @@ def slide_row(rows: Rows, row: int, size: int, robots: int, robot: int, directio
 
 
 @kernel
+def is_targets(pieces: NDArray[np.int32], robots: int, robot: int) -> bool:
+    """Whether the target is for this robot, or for any."""
+    return bool(pieces[robots + TARGET_ROBOT] == robot or pieces[robots + TARGET_ROBOT] < 0)
+
+
+@kernel
 def step_row(
     rows: Rows, row: int, action: int, options: NDArray[np.int64], values: NDArray[np.float64]
 ) -> bool:
@@ -116,7 +122,10 @@ def step_row(
             pieces[robots + CAME_FROM] = pieces[robot]
             pieces[robot] = stop
     rows.elapsed[row] += 1
-    terminated = pieces[pieces[robots + TARGET_ROBOT]] == pieces[robots + TARGET]
+    terminated = False
+    for robot in range(robots):
+        if is_targets(pieces, robots, robot) and pieces[robot] == pieces[robots + TARGET]:
+            terminated = True
     truncated = not terminated and rows.elapsed[row] >= options[MAX_STEPS]
     rows.rewards[row] = values[0] + (values[1] if terminated else 0.0)
     rows.terminated[row] = terminated
@@ -143,7 +152,7 @@ def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observati
         observations[row, 2 * place + 1] = np.float32(pieces[place] % size) / last
     at = 2 * robots + 2
     for robot in range(robots):
-        observations[row, at + robot] = 1.0 if pieces[robots + TARGET_ROBOT] == robot else 0.0
+        observations[row, at + robot] = 1.0 if is_targets(pieces, robots, robot) else 0.0
     at += robots
     for cell in range(size * size):
         observations[row, at + 2 * cell] = (rows.walls[row, cell] >> 1) & 1
@@ -154,7 +163,7 @@ def observe_symbolic_row(rows: Rows, row: int, size: int, robots: int, observati
 def observe_ahead_row(rows: Rows, row: int, size: int, robots: int, further: bool, observations: Any) -> None:
     """Append the values of `board.ahead` to the vector; any move may change all of them."""
     pieces = rows.pieces[row]
-    whose, target = pieces[robots + TARGET_ROBOT], pieces[robots + TARGET]
+    target = pieces[robots + TARGET]
     last, at = np.float32(size - 1), 3 * robots + 2 + 2 * size * size
     for robot in range(robots):
         start = pieces[robot]
@@ -162,13 +171,17 @@ def observe_ahead_row(rows: Rows, row: int, size: int, robots: int, further: boo
             end = slide_row(rows, row, size, robots, robot, direction)
             observations[row, at] = np.float32(end // size - target // size) / last
             observations[row, at + 1] = np.float32(end % size - target % size) / last
-            observations[row, at + 2] = 1.0 if robot == whose and end == target else 0.0
+            observations[row, at + 2] = 1.0 if is_targets(pieces, robots, robot) and end == target else 0.0
             at += 3
             if further:
                 pieces[robot] = end
                 observations[row, at] = 0.0
-                for second in range(4):
-                    if slide_row(rows, row, size, robots, whose, second) == target:
+                for second in range(4 * robots):
+                    second_robot = second // 4
+                    if (
+                        is_targets(pieces, robots, second_robot)
+                        and slide_row(rows, row, size, robots, second_robot, second % 4) == target
+                    ):
                         observations[row, at] = 1.0
                 pieces[robot] = start
                 at += 1
@@ -179,13 +192,12 @@ def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations
     """Write the planes of `board.image`, flat [rows, planes * size^2]; after a step, only what changed."""
     pieces = rows.pieces[row]
     cells = size * size
-    whose = pieces[robots + TARGET_ROBOT]
     if pieces[robots + FRESH] != NEW:
         moved = pieces[robots + MOVED]
         if moved >= 0:
             observations[row, moved * cells + pieces[robots + CAME_FROM]] = 0.0
             observations[row, moved * cells + pieces[moved]] = 1.0
-            if moved == whose:
+            if is_targets(pieces, robots, moved):
                 observations[row, (robots + 1) * cells + pieces[robots + CAME_FROM]] = 0.0
                 observations[row, (robots + 1) * cells + pieces[moved]] = 1.0
         return
@@ -193,7 +205,9 @@ def observe_image_row(rows: Rows, row: int, size: int, robots: int, observations
         observations[row, at] = 0.0
     for place in range(robots + 1):
         observations[row, place * cells + pieces[place]] = 1.0
-    observations[row, (robots + 1) * cells + pieces[whose]] = 1.0
+    for robot in range(robots):
+        if is_targets(pieces, robots, robot):
+            observations[row, (robots + 1) * cells + pieces[robot]] = 1.0
     for direction in range(4):
         at = (robots + 2 + direction) * cells
         for cell in range(cells):

@@ -40,9 +40,10 @@ class Assets(NamedTuple):
     palette: NDArray[np.uint64]  # [colours, 2], red and green in one integer, then blue
     disc: NDArray[np.uint8]  # [21, 21], FIRST_ROBOT where a robot is
     star: NDArray[np.uint8]  # [21, 21], FIRST_ROBOT or OUTLINE where a star is
-    empty_walls: NDArray[np.uint8]  # [size * size]
-    empty_board: NDArray[np.uint8]  # [width, width] grid, border and centre as drawn
-    empty_picture: NDArray[np.uint8]  # [3, 128, 128] the same resized
+    # Boards with only a border: [0] with an open centre, [1] with a walled one.
+    empty_walls: NDArray[np.uint8]  # [2, size * size]
+    empty_board: NDArray[np.uint8]  # [2, width, width] as drawn
+    empty_picture: NDArray[np.uint8]  # [2, 3, 128, 128] the same resized
     first: NDArray[np.int32]  # [128] first pixel that an output pixel covers
     weights: NDArray[np.uint64]  # [128, taps], 0 beyond what it covers
     touched: NDArray[np.int32]  # [width, 2] first and last output pixel that cover a pixel
@@ -58,12 +59,13 @@ def make_assets(size: int) -> Assets:
     tile = Image.new("RGB", (CELL + 1, CELL + 1), PALETTE[_NOTHING])
     render.draw_star(ImageDraw.Draw(tile), 0, 0, render.ROBOTS[0], render.OBSERVED)
     star = _numbered(tile)
-    walls = tuple(empty_walls(size))
-    board = Image.new("RGB", (width, width), render.FLOOR)
-    pen = ImageDraw.Draw(board)
-    render.draw_grid(pen, size, render.OBSERVED)
-    render.draw_walls(pen, walls, size, render.OBSERVED)
-    small = board.resize((PICTURE, PICTURE), render.FILTER)
+    walls = [tuple(empty_walls(size, walled_centre=walled)) for walled in (False, True)]
+    boards = [Image.new("RGB", (width, width), render.FLOOR) for _ in walls]
+    for walled, board in enumerate(boards):
+        pen = ImageDraw.Draw(board)
+        render.draw_grid(pen, size, render.OBSERVED, bool(walled))
+        render.draw_walls(pen, walls[walled], size, render.OBSERVED)
+    small = [np.asarray(board.resize((PICTURE, PICTURE), render.FILTER)) for board in boards]
     first, weights = bilinear_weights(width, PICTURE)
     covers = [np.flatnonzero((first <= at) & (at < first + weights.shape[1])) for at in range(width)]
     return Assets(
@@ -71,8 +73,8 @@ def make_assets(size: int) -> Assets:
         disc=disc,
         star=star,
         empty_walls=np.array(walls, dtype=np.uint8),
-        empty_board=_numbered(board),
-        empty_picture=np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1)),
+        empty_board=np.stack([_numbered(board) for board in boards]),
+        empty_picture=np.ascontiguousarray(np.stack(small).transpose(0, 3, 1, 2)),
         first=first,
         weights=weights,
         touched=np.array([(one[0], one[-1]) for one in covers], dtype=np.int32),
@@ -154,12 +156,16 @@ def draw_new_row(
 ) -> None:
     """Draw a new board: the empty one, then walls, robots and target, each resized in place."""
     board, picture = boards[row], pictures[row]
-    _copy(assets.empty_board, board)
+    walled = 1
+    for cell in range(size * size):
+        if assets.empty_walls[1, cell] & ~rows.walls[row, cell] != 0:
+            walled = 0
+    _copy(assets.empty_board[walled], board)
     for channel in range(3):
-        _copy(assets.empty_picture[channel], picture[channel])
+        _copy(assets.empty_picture[walled, channel], picture[channel])
     for cell in range(size * size):
         top, left = cell // size * CELL, cell % size * CELL
-        added = rows.walls[row, cell] & ~assets.empty_walls[cell]
+        added = rows.walls[row, cell] & ~assets.empty_walls[walled, cell]
         if added & 1:
             _fill(board, top - 1, top + 1, left - 1, left + CELL + 1)
         if added & 4:
@@ -170,7 +176,7 @@ def draw_new_row(
     _paint_target(rows, row, board, assets, size, robots)
     for cell in range(size * size):
         top, left = cell // size * CELL, cell % size * CELL
-        added = rows.walls[row, cell] & ~assets.empty_walls[cell]
+        added = rows.walls[row, cell] & ~assets.empty_walls[walled, cell]
         if added & 1:
             refresh(board, picture, band, assets, top - 1, top + 1, left - 1, left + CELL + 1)
         if added & 4:
@@ -243,7 +249,7 @@ def _paint_target(
         for x in range(_INSET, CELL + 1 - _INSET):
             colour = assets.star[y, x]
             if colour == _FIRST_ROBOT:
-                board[top + y, left + x] = _FIRST_ROBOT + whose
+                board[top + y, left + x] = _WALL if whose < 0 else _FIRST_ROBOT + whose
             elif colour != _NOTHING:
                 board[top + y, left + x] = colour
 

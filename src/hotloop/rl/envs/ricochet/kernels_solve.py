@@ -53,7 +53,8 @@ def solve_board(
 ) -> int:
     """Return the length of a shortest solution, NO_SOLUTION within `max_moves`, or GAVE_UP.
 
-    walls [size * size] as in `Position`; pieces: a cell for each robot, the target, the target's robot.
+    walls [size * size] as in `Position`; pieces: a cell for each robot, the target, the target's robot (-1:
+    any).
     The actions are left in `numbers[PATH:]`.
     """
     _look_up_slides(walls, size, numbers)
@@ -61,7 +62,11 @@ def solve_board(
     _look_up_least_moves(target, size, numbers)
     whose = pieces[robots + 1]
     # np.int64: any other argument type would compile the search again.
-    limit: Any = np.int64(numbers[_LEAST + pieces[whose] // size * 16 + pieces[whose] % size])
+    limit: Any = np.int64(LONGEST + 1)
+    for robot in range(robots):
+        if whose < 0 or robot == whose:
+            own = numbers[_LEAST + pieces[robot] // size * 16 + pieces[robot] % size]
+            limit = min(limit, np.int64(own))
     room: Any = np.int64(_ROOM)
     own_words, own_numbers = words, numbers
     found = NO_SOLUTION
@@ -150,8 +155,8 @@ def _search(
         cell = pieces[robot] // size * 16 + pieces[robot] % size
         numbers[_CELLS + robot] = cell
         start |= np.uint64(cell) << np.uint64(8 * robot)
-    if numbers[_CELLS + whose] == target and not must_turn:
-        return 0
+        if (whose < 0 or robot == whose) and cell == target and not must_turn:
+            return 0
     queue = _TABLE + 2 * room
     words[0] = words[0] + np.uint64(1)
     if words[0] >> np.uint64(64 - _KEY_BITS) != 0:
@@ -179,13 +184,18 @@ def _search(
                     continue
                 shift = np.uint64(8 * robot)
                 after = state ^ (np.uint64(cell ^ stop) << shift)
-                if robot == whose:
+                if whose < 0 or robot == whose:
                     if must_turn:
                         after |= np.uint64(1) << np.uint64(40 + direction // 2)
                     if stop == target and (not must_turn or after >> np.uint64(40) == 3):
                         _write_path(head, depth, robot * 4 + direction, numbers)
                         return depth + 1
-                    if depth + 1 + numbers[_LEAST + stop] > limit:
+                    least = numbers[_LEAST + stop]
+                    if whose < 0:
+                        for other in range(robots):
+                            if other != robot:
+                                least = min(least, numbers[_LEAST + numbers[_CELLS + other]])
+                    if depth + 1 + least > limit:
                         cut = True
                         continue
                 elif depth + 1 + numbers[_LEAST + numbers[_CELLS + whose]] > limit:
@@ -244,7 +254,9 @@ def _insert(
                 at -= 1
             numbers[_ORDER + at] = cell
             count += 1
-    key = (state >> np.uint64(40)) << np.uint64(8) | np.uint64(numbers[_CELLS + whose])
+    key = state >> np.uint64(40)
+    if whose >= 0:
+        key = key << np.uint64(8) | np.uint64(numbers[_CELLS + whose])
     for at in range(count):
         key = key << np.uint64(8) | np.uint64(numbers[_ORDER + at])
     # The upper bits are the number of this search; entries of older searches count as empty.

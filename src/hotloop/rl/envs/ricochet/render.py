@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from hotloop import profile
-from hotloop.rl.envs.ricochet.board import DOWN, LEFT, RIGHT, UP, Position, centre_cells
+from hotloop.rl.envs.ricochet.board import (
+    DOWN,
+    LEFT,
+    RIGHT,
+    UP,
+    Position,
+    centre_cells,
+    has_walled_centre,
+)
 from hotloop.rl.envs.ricochet.config import PICTURE
 
 Colour = tuple[int, int, int]
@@ -92,7 +100,7 @@ def draw(position: Position, pixels: PixelSizes) -> Image.Image:
     picture = Image.new("RGB", (width, width), FLOOR)
     pen = ImageDraw.Draw(picture)
     with _drawing_grid:
-        draw_grid(pen, position.size, pixels)
+        draw_grid(pen, position.size, pixels, has_walled_centre(position.walls, position.size))
     with _drawing_walls:
         draw_walls(pen, position.walls, position.size, pixels)
     with _drawing_robots:
@@ -101,17 +109,20 @@ def draw(position: Position, pixels: PixelSizes) -> Image.Image:
             draw_disc(pen, row, column, ROBOTS[robot], pixels)
     with _drawing_target:
         row, column = divmod(position.target, position.size)
-        draw_star(pen, row, column, ROBOTS[position.target_robot], pixels)
+        colour = WALL if position.target_robot is None else ROBOTS[position.target_robot]
+        draw_star(pen, row, column, colour, pixels)
     return picture
 
 
-def draw_grid(pen: ImageDraw.ImageDraw, size: int, pixels: PixelSizes) -> None:
-    """Draw the grid lines and fill the centre."""
+def draw_grid(pen: ImageDraw.ImageDraw, size: int, pixels: PixelSizes, walled_centre: bool = True) -> None:
+    """Draw the grid lines and fill the centre, if it is walled."""
     last = size * pixels.cell
     for line in range(size + 1):
         at = line * pixels.cell
         pen.line((at, 0, at, last), fill=GRID, width=pixels.grid)
         pen.line((0, at, last, at), fill=GRID, width=pixels.grid)
+    if not walled_centre:
+        return
     centre = centre_cells(size)
     top, bottom = centre[0] // size * pixels.cell, (centre[-1] // size + 1) * pixels.cell
     pen.rectangle((top, top, bottom, bottom), fill=CENTRE)
@@ -150,7 +161,7 @@ def draw_disc(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, p
 
 
 def draw_star(pen: ImageDraw.ImageDraw, row: int, column: int, colour: Colour, pixels: PixelSizes) -> None:
-    """Draw the target: a five-pointed star in its robot's colour, with a dark outline."""
+    """Draw the target: a five-pointed star in its robot's colour (dark: any robot), with a dark outline."""
     x, y = _middle(column, pixels), _middle(row, pixels)
     points = []
     for number in range(10):

@@ -12,6 +12,7 @@ from hotloop.rl.envs.ricochet.board import Position, ahead, image, is_solved, mo
 from hotloop.rl.envs.ricochet.config import RicochetConfig
 from hotloop.rl.envs.ricochet.generator import generate
 from hotloop.rl.envs.ricochet.render import rgb_image
+from hotloop.rl.envs.ricochet.solver import solve_plainly
 
 
 class Ricochet:
@@ -24,11 +25,17 @@ class Ricochet:
         self.optimal_moves = 0
         self.elapsed = 0
 
-    def reset(self, seed: int | None = None) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Generate a new board; without a seed, the random stream continues."""
+    def reset(
+        self, seed: int | None = None, position: Position | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Generate a board, or start from a valid position; without a seed, the random stream continues."""
         if seed is not None:
             self.rng = np.random.default_rng(seed)
-        self.position, self.optimal_moves = generate(self.rng, self.config)
+        if position is None:
+            self.position, self.optimal_moves = generate(self.rng, self.config)
+        else:
+            solution = solve_plainly(position)
+            self.position, self.optimal_moves = position, -1 if solution is None else len(solution)
         self.elapsed = 0
         return self.observation(), self.info()
 
