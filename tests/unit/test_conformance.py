@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 
 from hotloop._util.errors import HotloopError
-from hotloop.testing.conformance import RULES, ConformanceError, check_vector_env
+from hotloop.testing.conformance import RULES, ConformanceError, Wanted, check_vector_env
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 
@@ -24,7 +24,7 @@ class Dice:
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
-        self.total, self.throws = 0.0, 0
+        self.total, self.throws, self.limit = 0.0, 0, 8
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
         self.total, self.throws = 1 + int(self.rng.random() * 6), 0
@@ -34,7 +34,13 @@ class Dice:
         pips = 1 + int(self.rng.random() * 6)
         self.total += pips * (2 if action else 1)
         self.throws += 1
-        return self.observation(), float(pips), self.total >= 20, self.throws >= 8, {"throws": self.throws}
+        return (
+            self.observation(),
+            float(pips),
+            self.total >= 20,
+            self.throws >= self.limit,
+            {"throws": self.throws},
+        )
 
     def observation(self) -> Any:
         return np.array([self.total, self.throws], dtype=np.float32)
@@ -124,12 +130,17 @@ def check(make: Any, **options: Any) -> Any:
 
 def test_a_correct_environment_passes_every_rule() -> None:
     report = check(Saved, make_twin=Dice)
-    assert set(report.checked) == set(RULES)
-    assert not report.not_checked
+    assert set(report.checked) == set(RULES) - {"time_limit"}
+    assert report.not_checked == {
+        "time_limit": "the environment has no max_episode_steps; pass it if there is a limit"
+    }
     assert report.episodes > 100
     shown = str(report).splitlines()
     assert shown[0] == f"Saved(num_envs=3): {report.steps} steps, {report.episodes} episodes ended"
-    assert shown[1] == "  ok           spaces: 2 plays of 60 steps"
+    assert shown[1].startswith(f"  visited      {report.coverage.observations} different observations; ")
+    assert "; episodes of 2 to " in shown[1]
+    assert shown[1].endswith("2 of 2 actions")
+    assert "  ok           spaces: 6 plays of 60 steps, rewards float64" in shown
 
 
 def test_gymnasiums_own_vector_environments_pass() -> None:
@@ -146,13 +157,15 @@ def test_gymnasiums_own_vector_environments_pass() -> None:
         "threads",
         "copies",
         "saved_state",
+        "time_limit",
     }
     report = check(over_processes, num_envs=2, steps=40)
-    assert set(report.not_checked) == {"no_copies", "threads", "copies", "saved_state", "twin"}
+    rarely = {"no_copies", "threads", "copies", "saved_state", "twin", "time_limit"}
+    assert set(report.not_checked) == rarely
     report = check(
         lambda num_envs: GymnasiumCartPole(num_envs), skip=("batch_size",)
     )  # rows share a generator
-    assert set(report.not_checked) == {"batch_size", "no_copies", "threads", "copies", "saved_state", "twin"}
+    assert set(report.not_checked) == rarely | {"batch_size", "reset_mask"}
     assert report.not_checked["batch_size"] == "skipped, as asked"
 
 
@@ -178,7 +191,7 @@ def test_observations_may_be_dicts() -> None:
         return SyncVectorEnv([Pair] * num_envs, autoreset_mode=autoreset_mode)
 
     report = check(make, make_twin=lambda seed: Pair())
-    assert set(report.not_checked) == {"no_copies", "threads", "copies", "saved_state"}
+    assert set(report.not_checked) == {"no_copies", "threads", "copies", "saved_state", "time_limit"}
 
 
 def test_actions_stay_within_the_mask() -> None:
@@ -210,6 +223,27 @@ class TallRewards(DiceVectorEnv):
     def step(self, actions: Any) -> Any:
         seen, rewards, *rest = super().step(actions)
         return seen, rewards[:, None], *rest
+
+
+class SinglePrecisionRewards(DiceVectorEnv):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, *rest = super().step(actions)
+        return seen, rewards.astype(np.float32), *rest
+
+
+class ChangingRewards(DiceVectorEnv):
+    """Declares nothing, and the type depends on the mode."""
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+        super().__init__(num_envs, autoreset_mode)
+        self.paid: Any = self.rewards
+        self.rewards: Any = None
+
+    def step(self, actions: Any) -> Any:
+        self.rewards = self.paid
+        seen, rewards, *rest = super().step(actions)
+        self.rewards = None
+        return seen, rewards.astype(np.float32 if self.mode == SAME else np.float64), *rest
 
 
 class WholeFlags(DiceVectorEnv):
@@ -346,6 +380,46 @@ class Folded(DiceVectorEnv):
         return seen, rewards, terminated | truncated, terminated | truncated, infos
 
 
+class Short(DiceVectorEnv):
+    """Truncated after five throws."""
+
+    def __init__(self, num_envs: int, autoreset_mode: AutoresetMode = NEXT):
+        super().__init__(num_envs, autoreset_mode)
+        for dice in self.rows:
+            dice.limit = 5
+
+
+class Swapped(Short):
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, truncated, terminated, infos
+
+
+class OnlyTerminated(Short):
+    """Reports the limit as an end by the rules."""
+
+    max_episode_steps = 5
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, terminated | truncated, np.zeros_like(truncated), infos
+
+
+class LateLimit(Short):
+    max_episode_steps = 3
+
+
+class CountsOn(DiceVectorEnv):
+    """reset_mask does not reset the number of throws."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        throws = [dice.throws for dice in self.rows]
+        outcome = super().reset(seed=seed, options=options)
+        for dice, before in zip(self.rows, throws, strict=True):
+            dice.throws = before // 2 if options else 0
+        return outcome
+
+
 class OneFlag(DiceVectorEnv):
     def step(self, actions: Any) -> Any:
         seen, rewards, terminated, _, infos = super().step(actions)
@@ -457,6 +531,8 @@ class OtherInfos(DiceVectorEnv):
 BROKEN: list[tuple[str, Any, str]] = [
     ("spaces", DoubleObservations, "type of observations"),
     ("spaces", TallRewards, "shape of rewards"),
+    ("spaces", SinglePrecisionRewards, "type of rewards: got dtype"),
+    ("spaces", ChangingRewards, "type of rewards: got dtype"),
     ("spaces", WholeFlags, "terminated"),
     ("spaces", TightSpace, "observations are not in observation_space"),
     ("spaces", OtherActionSpace, "action_space"),
@@ -467,6 +543,8 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("stream_continues", Forgetful, "not create one"),
     ("stream_continues", Repeating, "repeats the results"),
     ("batch_size", Shared, "give each row a generator"),
+    ("reset_mask", GreedyMask, "and nothing to the others"),
+    ("reset_mask", CountsOn, "what reset.. does to a single one"),
     ("autoreset", Silent, "is missing or invalid"),
     ("autoreset", AlwaysNextStep, "is not the requested mode"),
     ("autoreset", Impatient, "reward of the step that resets"),
@@ -477,6 +555,9 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("autoreset", GreedyMask, "reset_mask leaves out"),
     ("flags", Folded, "both terminated and truncated"),
     ("flags", OneFlag, "share memory"),
+    ("flags", Swapped, "terminated episodes last 5 steps, the longest, .* the flags look swapped"),
+    ("time_limit", OnlyTerminated, "episodes of exactly max_episode_steps=5 steps are terminated"),
+    ("time_limit", LateLimit, "an episode lasts 5 steps and max_episode_steps is 3"),
     ("aliasing", Overwriting, "was overwritten"),
     ("aliasing", OverwritingFinals, r"final_obs'\]\[\d\] was overwritten"),
     ("aliasing", Scribbling, "Copy the actions"),
@@ -525,6 +606,50 @@ def test_rules_that_cannot_be_checked_are_reported() -> None:
     assert report.not_checked["twin"] == "make_twin was not passed"
     assert "not checked  twin: make_twin was not passed" in str(report)
     assert check(DiceVectorEnv, seeds=(3,)).not_checked["different_seeds"] == "this needs at least two seeds"
+
+
+def test_faults_of_reset_mask_are_not_blamed_on_the_batch_size() -> None:
+    for broken in (GreedyMask, CountsOn):
+        with pytest.raises(ConformanceError) as caught:
+            check(broken, make_twin=Dice)
+        assert caught.value.rule == "reset_mask"
+
+
+def test_a_declared_limit_is_the_only_reason_to_truncate() -> None:
+    with pytest.raises(ConformanceError, match=r"episodes are truncated after \d to 4 of 5 steps") as caught:
+        check(Swapped, max_episode_steps=5, skip=("flags",))
+    assert caught.value.rule == "time_limit"
+    assert check(Short, max_episode_steps=5).checked["time_limit"].endswith("of them truncated")
+
+
+class Rounding(DiceVectorEnv):
+    """An info whose last bits depend on the number of rows."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        means = np.full(self.num_envs, 0.1) + 1e-17 * self.num_envs
+        return *outcome, infos | {"mean": means * (1 + 1e-16 * self.num_envs)}
+
+
+def test_infos_that_depend_on_rounding_can_be_left_out() -> None:
+    with pytest.raises(ConformanceError, match="info"):
+        check(Rounding)
+    check(Rounding, ignore_infos=("mean",))
+
+
+def test_the_report_says_what_was_visited() -> None:
+    report = check(DiceVectorEnv, steps=3, choose=lambda env, infos, rng: np.zeros(env.num_envs, dtype=int))
+    found = report.coverage
+    assert (found.terminated, found.truncated, found.actions, found.all_actions) == (0, 0, {0: 54}, 2)
+    assert "  not visited  terminated ends; truncated ends; actions 1" in str(report).splitlines()
+
+
+def test_more_coverage_can_be_asked_for() -> None:
+    wanted = Wanted(terminated=3, truncated=2, observations=20, actions_fraction=1)
+    report = check(Short, steps=2, wanted=wanted)
+    assert report.coverage.lacks(wanted) == ""
+    with pytest.raises(ConformanceError, match=r"visit only \d+ of 9,999 terminated ends\. Pass a `choose`"):
+        check(DiceVectorEnv, steps=2, wanted=Wanted(terminated=9999, most_steps=20))
 
 
 def test_an_environment_that_declares_copy_false_is_not_checked_for_aliasing() -> None:

@@ -57,11 +57,14 @@ class Case:
         make_twin: Callable[[int], Any] | None,
         ignore_infos: Sequence[str],
         random: bool = True,
+        reward_dtype: Any = None,
+        max_episode_steps: int | None = None,
     ):
         self.make = make
         self.num_envs, self.steps, self.seeds = num_envs, steps, tuple(seeds)
         self.random = random  # whether the environment is stochastic
         self.choose, self.make_twin, self.ignore_infos = choose, make_twin, frozenset(ignore_infos)
+        self.reward_dtype, self.max_episode_steps = reward_dtype, max_episode_steps
         parameters = inspect.signature(make).parameters
         self.accepts = frozenset(name for name in OPTIONS if name in parameters)
         self.steps_taken = 0
@@ -105,6 +108,10 @@ class Case:
                 }
         return self._recordings[mode, size]
 
+    def all_recordings(self) -> list[tuple[Any, list[Moment]]]:
+        """Return every recording of the full batch with its mode."""
+        return [(mode, moments) for mode in self.modes() for moments in self.recordings(mode).values()]
+
     def play(
         self, env: Any, seed: Any, *, mode: Any, steps: int, actions: list[Any] | None = None
     ) -> list[Moment]:
@@ -142,7 +149,8 @@ class Case:
             if rows is None and _alike(one, other):
                 continue
             for row, of_other in pairs:
-                mine, theirs = facts_of(one, row), facts_of(other, of_other)
+                mine = facts_of(one, row, self.ignore_infos)
+                theirs = facts_of(other, of_other, self.ignore_infos)
                 for what in {**mine, **theirs}:
                     if not same(mine.get(what), theirs.get(what)):
                         raise ConformanceError(
@@ -156,11 +164,15 @@ class Case:
                         )
 
 
-def facts_of(moment: Moment, row: int) -> dict[str, Any]:
-    """Return all results of one step for one row, by name."""
+def facts_of(moment: Moment, row: int, ignored: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return all results of one step for one row, by name; without the infos named in `ignored`."""
+
+    def infos_of(infos: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row_infos(infos, row).items() if name not in ignored}
+
     facts: dict[str, Any] = {
         "observation": row_of(moment.observations, row),
-        "info": row_infos(moment.infos, row),
+        "info": infos_of(moment.infos),
     }
     for name in ("rewards", "terminated", "truncated"):
         values = getattr(moment, name)
@@ -169,7 +181,7 @@ def facts_of(moment: Moment, row: int) -> dict[str, Any]:
     final = moment.infos.get("_final_obs")
     if final is not None and final[row]:
         facts["final_obs"] = row_of(moment.infos["final_obs"], row)
-        facts["final_info"] = row_infos(moment.infos.get("final_info", {}), row)
+        facts["final_info"] = infos_of(moment.infos.get("final_info", {}))
     if moment.after_reset is not None and moment.ended[row]:
         facts["observation after reset"] = row_of(moment.after_reset[0], row)
     return facts

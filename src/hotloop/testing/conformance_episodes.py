@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
+from hotloop.testing.conformance_coverage import End, ends_of, longest_of
 from hotloop.testing.trajectories import Moment, row_of, same
 
 RULE = "autoreset"
@@ -169,18 +170,70 @@ def flags(case: Case) -> str:
                 "terminated and truncated share memory",
                 "Keep two arrays: a time limit truncates, the rules of the environment terminate.",
             )
-    ended = both = 0
-    for of_mode in case.modes():
-        for moments in case.recordings(of_mode).values():
-            for moment in moments[1:]:
-                ended += int(moment.ended.sum())
-                both += int((moment.terminated & moment.truncated).sum())  # type: ignore[operator]
+    ends = [end for of_mode, moments in case.all_recordings() for end in ends_of(moments, of_mode)]
+    ended, both = len(ends), sum(end.terminated and end.truncated for end in ends)
     if ended >= 3 and ended == both:
         raise ConformanceError(
             "flags",
             f"all {ended} finished episodes are both terminated and truncated",
             "Keep the two apart: a time limit sets `truncated` only, the rules `terminated` only.",
         )
+    _check_swapped(ends)
     if not ended:
         raise Unchecked(f"no episode ended in {case.steps} steps")
     return f"{ended} ends of episodes, {both} with both flags"
+
+
+def _check_swapped(ends: list[End]) -> None:
+    """A time limit ends episodes at one length, the longest; rules end them at any."""
+    terminated = [end.length for end in ends if end.terminated and not end.truncated]
+    truncated = [end.length for end in ends if end.truncated and not end.terminated]
+    if min(len(terminated), len(truncated)) < 5:
+        return
+    longest = max(end.length for end in ends)
+    if set(terminated) == {longest} and longest not in truncated and len(set(truncated)) >= 3:
+        raise ConformanceError(
+            "flags",
+            f"all {len(terminated)} terminated episodes last {longest} steps, the longest, and "
+            f"{len(truncated)} truncated ones {min(truncated)} to {max(truncated)}: the flags look swapped",
+            "The rules set `terminated`, a limit `truncated` (if it is meant so, pass skip=('flags',)).",
+        )
+
+
+def time_limit(case: Case) -> str:
+    """Episodes that reach max_episode_steps are truncated, and none is longer."""
+    limit, is_given = case.max_episode_steps, case.max_episode_steps is not None
+    if limit is None:
+        with case.env() as env:
+            places = (getattr(env, "spec", None), env, getattr(env, "config", None))
+            found = [getattr(place, "max_episode_steps", None) for place in places]
+        limit = next((int(one) for one in found if isinstance(one, (int, np.integer))), None)
+    if limit is None:
+        raise Unchecked("the environment has no max_episode_steps; pass it if there is a limit")
+    longest = max(longest_of(moments, mode) for mode, moments in case.all_recordings())
+    if longest > limit:
+        raise ConformanceError(
+            "time_limit",
+            f"an episode lasts {longest} steps and max_episode_steps is {limit}",
+            "Truncate at the limit, and count steps from 0 after each reset.",
+        )
+    ends = [end for mode, moments in case.all_recordings() for end in ends_of(moments, mode)]
+    early = [end.length for end in ends if end.truncated and end.length < limit]
+    if is_given and early:
+        raise ConformanceError(
+            "time_limit",
+            f"{len(early)} episodes are truncated after {min(early)} to {max(early)} of {limit} steps",
+            "The rules set `terminated`; only the limit sets `truncated` (leave out max_episode_steps if "
+            "something else truncates, too).",
+        )
+    last = [end for end in ends if end.length == limit]
+    cut = sum(end.truncated for end in last)
+    if len(last) >= 3 and not cut:
+        raise ConformanceError(
+            "time_limit",
+            f"all {len(last)} episodes of exactly max_episode_steps={limit} steps are terminated",
+            "A limit sets `truncated`, not `terminated`: learners bootstrap from the last state only then.",
+        )
+    if not last:
+        raise Unchecked(f"no episode lasted {limit} steps; raise `steps`")
+    return f"{len(last)} episodes of {limit} steps, {cut} of them truncated"

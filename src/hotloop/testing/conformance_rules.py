@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from hotloop.testing.conformance_case import Case, ConformanceError, Unchecked
 from hotloop.testing.conformance_copies import copies, saved_state
-from hotloop.testing.conformance_episodes import autoreset, flags
+from hotloop.testing.conformance_episodes import autoreset, flags, time_limit
 from hotloop.testing.conformance_twin import twin
 from hotloop.testing.trajectories import Moment, leaves, moment_of, same
 
@@ -35,14 +36,17 @@ def spaces(case: Case) -> str:
                 f"Make it with gymnasium.vector.utils.batch_space(single_{name}, num_envs).",
             )
         space = env.observation_space
-    mode = case.modes()[0]
-    for moments in case.recordings(mode).values():
+        declared = getattr(env, "rewards", None)
+    dtype = getattr(declared, "dtype", None) if case.reward_dtype is None else np.dtype(case.reward_dtype)
+    for _, moments in case.all_recordings():
         for step, moment in enumerate(moments):
-            _check_types(case, space, moment, step)
-    return f"{len(case.seeds)} plays of {case.steps} steps"
+            if dtype is None and moment.rewards is not None:
+                dtype = getattr(moment.rewards, "dtype", None)  # must stay the same
+            _check_types(case, space, moment, step, dtype)
+    return f"{len(case.all_recordings())} plays of {case.steps} steps, rewards {dtype}"
 
 
-def _check_types(case: Case, space: Any, moment: Moment, step: int) -> None:
+def _check_types(case: Case, space: Any, moment: Moment, step: int, reward_dtype: Any) -> None:
     rule, rows = "spaces", (case.num_envs,)
     expected = dict(leaves(space.sample()))
     found = dict(leaves(moment.observations))
@@ -82,6 +86,8 @@ def _check_types(case: Case, space: Any, moment: Moment, step: int) -> None:
         raise ConformanceError(
             rule, "type of rewards", "Use floats.", step=step, got=moment.rewards.dtype, expected="floats"
         )
+    remedy = "Return rewards in the type that the environment's array `rewards`, or reward_dtype, declares."
+    _equal(rule, "type of rewards", moment.rewards.dtype, reward_dtype, remedy, step)
     _equal(rule, "shape of rewards", moment.rewards.shape, rows, "One reward for each row.", step)
     for name in ("terminated", "truncated"):
         flag = getattr(moment, name)
@@ -157,8 +163,14 @@ def stream_continues(case: Case) -> str:
 
 
 def batch_size(case: Case) -> str:
-    """Row i of a batch seeded with s equals a single row seeded with s + i."""
-    for mode in case.modes():
+    """Row i of a batch seeded with s equals a single row seeded with s + i.
+
+    With autoreset disabled, `reset_mask` checks it.
+    """
+    modes = [mode for mode in case.modes() if mode != AutoresetMode.DISABLED]
+    if not modes:
+        raise Unchecked("autoreset is always disabled; see the rule reset_mask")
+    for mode in modes:
         recorded = case.recordings(mode)
         with case.env(1, mode) as env:
             for seed, moments in recorded.items():
@@ -173,7 +185,39 @@ def batch_size(case: Case) -> str:
                         "seeded with seed + row (or pass skip=('batch_size',) if they share one by design).",
                         rows=[(row, 0)],
                     )
-    return f"rows of {case.num_envs} against rows alone, in {len(case.modes())} autoreset modes"
+    return f"rows of {case.num_envs} against rows alone, in {len(modes)} autoreset modes"
+
+
+def reset_mask(case: Case) -> str:
+    """With autoreset disabled, `reset_mask` does to its rows what reset() does to one row, and no more."""
+    mode = AutoresetMode.DISABLED
+    if mode not in case.modes():
+        raise Unchecked("autoreset cannot be disabled")
+    ends = 0
+    with case.env(1, mode) as env:
+        for seed, moments in case.recordings(mode).items():
+            for row in range(case.num_envs):
+                env.reset(seed=seed + row)
+                alone = []
+                for moment in moments[1:]:
+                    stepped = moment_of(None, env.step(copy.deepcopy(moment.actions[row : row + 1])))
+                    if stepped.ended.any():
+                        ends += 1
+                        stepped = replace(stepped, after_reset=copy.deepcopy(env.reset()))
+                    alone.append(stepped)
+                case.compare(
+                    "reset_mask",
+                    moments[1:],
+                    alone,
+                    "reset(options={'reset_mask': rows}) must do to each marked row what reset() does to a "
+                    "single one (its state, step count and random numbers), and nothing to the others.",
+                    rows=[(row, 0)],
+                    first_step=1,
+                )
+                case.steps_taken += case.steps
+    if not ends:
+        raise Unchecked(f"no episode ended in {case.steps} steps")
+    return f"{ends} resets of some rows against resets of a single row"
 
 
 def aliasing(case: Case) -> str:
@@ -269,8 +313,10 @@ RULES: dict[str, Rule] = {
     "different_seeds": different_seeds,
     "stream_continues": stream_continues,
     "batch_size": batch_size,
+    "reset_mask": reset_mask,
     "autoreset": autoreset,
     "flags": flags,
+    "time_limit": time_limit,
     "aliasing": aliasing,
     "no_copies": no_copies,
     "threads": threads,
