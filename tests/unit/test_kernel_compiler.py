@@ -69,3 +69,28 @@ def test_large_kernels_are_optimised_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     outer(np.array([3.0]))
     assert [is_linked(made) for made in inner.overloads.values()] == [False]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
+
+
+def test_a_slice_of_another_shape_is_an_error_without_numbas_strings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @kernel
+    def ours(target: Any, source: Any) -> None:
+        target[1:] = source
+
+    @numba.njit
+    def users(target: Any, source: Any) -> None:
+        target[1:] = source
+
+    target = np.zeros(3)
+    ours(target, np.array([4.0, 5.0]))
+    assert target.tolist() == [0.0, 4.0, 5.0]
+    with pytest.raises(ValueError, match="cannot assign slice from input of different size"):
+        ours(target, np.zeros(5))
+    compiled_kernel: Any = ours
+    (code,) = compiled_kernel.inspect_llvm().values()
+    assert "unicode" not in code
+    with pytest.raises(ValueError, match=r"slice of shape \(2,\) from input of shape \(5,\)"):  # as ever
+        users(target, np.zeros(5))

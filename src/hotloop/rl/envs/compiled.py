@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from hotloop.rl.envs.kernel_cache import KernelCache
-from hotloop.rl.envs.kernel_compiler import KernelCompiler, KernelDispatcher
+from hotloop.rl.envs.kernel_compiler import KernelCompiler, KernelDispatcher, ShortShapeErrors
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -140,6 +140,7 @@ class _Announcer(event.Listener):
     def __init__(self) -> None:
         self._depth = 0
         self._started_s = 0.0
+        self._shape_errors = ShortShapeErrors()
         self.is_refusing = False
 
     def is_compiling(self) -> bool:
@@ -158,6 +159,7 @@ class _Announcer(event.Listener):
             raise NotCompiledError(f"{function.__module__}.{function.__name__} is not compiled")
         self._depth += 1
         if self._depth == 1:
+            self._shape_errors.begin()
             self._started_s = time.perf_counter()
             where = function.__module__.removeprefix("hotloop.rl.").removesuffix(".kernels")
             print(
@@ -172,6 +174,7 @@ class _Announcer(event.Listener):
             return
         self._depth -= 1
         if self._depth == 0:
+            self._shape_errors.end()
             print(f" {time.perf_counter() - self._started_s:.1f} s, kept for next time", file=sys.stderr)
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from numba.core import codegen, compiler, sigutils
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
+from numba.extending import overload
+from numba.np import arrayobj
 
 
 class LinkedLibrary(codegen.JITCodeLibrary):
@@ -92,6 +94,40 @@ def _set_environments(library: Any) -> None:
             environment = lookup_environment(variable.name)  # type: ignore[no-untyped-call]
             if environment is not None:
                 library.codegen.set_env(variable.name, environment)
+
+
+def raise_other_shape(source_shape: Any, slice_shape: Any) -> None:
+    """Raise the error of an array assigned to a slice of another shape."""
+    raise ValueError("cannot assign slice from input of different size")
+
+
+@overload(raise_other_shape)
+def _raise_other_shape(source_shape: Any, slice_shape: Any) -> Any:
+    del source_shape, slice_shape
+
+    def implementation(source_shape: Any, slice_shape: Any) -> None:
+        raise ValueError("cannot assign slice from input of different size")
+
+    return implementation
+
+
+class ShortShapeErrors:
+    """While kernels are compiled, the error of a slice assignment does not name the two shapes.
+
+    To write shapes into its message, numba compiles its string functions into every kernel that assigns an
+    array to a slice: half of the compile time of a small kernel.
+    """
+
+    def __init__(self) -> None:
+        self._numbas: Any = None
+
+    def begin(self) -> None:
+        """Replace the function that raises the error; numba looks it up for each slice it compiles."""
+        self._numbas = arrayobj.raise_with_shape_context
+        arrayobj.raise_with_shape_context = raise_other_shape
+
+    def end(self) -> None:
+        arrayobj.raise_with_shape_context = self._numbas
 
 
 class KernelDispatcher(CPUDispatcher):
