@@ -15,12 +15,12 @@ help: ## list the targets
 demo: $(INSTALLED) ## train an agent, find the bottleneck, swap in a fast version, prove the speed-up (three minutes)
 	$(BIN)/python examples/demo.py
 
-# Lint and types run beside the tests. Many tests wait, so three at once on two cores.
+# Lint and types run beside the tests. Many tests wait, so four at once on two cores.
 test: $(INSTALLED) browser ## lint, types and all tests but the long ones
 	$(MAKE) --no-print-directory -j2 lint short-tests
 
 short-tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n 3 --durations 25 -m "not long" tests
+	$(BIN)/python -m pytest -n 4 --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

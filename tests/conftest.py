@@ -41,8 +41,6 @@ settings.load_profile("hotloop")
 
 # Files (and pages) that take longest begin first, so that no worker is left with one of them at the end.
 SLOW_FIRST = (
-    "test_docs.py::test_every_command_and_snippet_runs[environments.md]",
-    "test_docs.py::test_every_command_and_snippet_runs[collect.md]",
     "processes/test_train_imitate.py",
     "processes/test_tune.py",
     "oracle/test_sac.py",

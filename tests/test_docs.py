@@ -20,6 +20,8 @@ from tests.cli import hotloop
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages that compile every environment, start many collectors or train for long.
+SLOW_PAGES = ("environments.md", "collect.md", "boost.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -99,7 +101,11 @@ def folder(tmp_path: Path, first_run: Path) -> Iterator[Path]:
     default.stop()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.long if page.name in SLOW_PAGES else ()) for page in PAGES],
+    ids=[page.name for page in PAGES],
+)
 def test_every_command_and_snippet_runs(page: Path, folder: Path) -> None:
     """Python blocks that follow each other share a process, each with variables of its own."""
     if 'start("runs/first")' in page.read_text():

@@ -54,6 +54,7 @@ def from_pictures(config: Ricochet, boards: int, layers: int) -> Solved:
     return play(recurrent_policy(network), config, boards)
 
 
+@pytest.mark.long
 def test_boards_of_one_or_two_moves_are_solved_in_few_steps() -> None:
     config = dataclasses.replace(
         SYMBOLIC, total_timesteps=120_000, max_solution_moves=2, max_episode_steps=20

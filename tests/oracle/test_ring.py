@@ -288,6 +288,7 @@ def test_a_board_returns_the_newest_block_or_none(kind: Any) -> None:
     assert board.read(into, 5) == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 def test_the_atomics_hold_under_thread_sanitizer(tmp_path: Path) -> None:
     here = Path(__file__).parent

@@ -58,7 +58,7 @@ def kill_while_taking(collector: Any, kills: int, moments: random.Random) -> Row
     return np.concatenate(taken)
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("processes", 50), ("locked", 15)])
+@pytest.mark.parametrize(("kind", "kills"), [("processes", 15), ("locked", 15)])
 def test_collectors_killed_at_random_lose_nothing_and_count_nothing_twice(kind: str, kills: int) -> None:
     notes: list[str] = []
     setup = Setup(collectors=3, ring_rows=32, method="fork", max_failures=1000, log=notes.append)

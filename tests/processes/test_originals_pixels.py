@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
 
 
@@ -17,6 +19,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_train_then_analyze(tmp_path: Path) -> None:
     flags = ["--obs-mode", "rgb_image", "--convlstm", "--timesteps", "32", "--enable-profiling"]
     report = ["--profiling-report", "profiling_report.json", "--profiling-summary-freq", "16"]

@@ -210,6 +210,7 @@ print(libraries.current, default.is_recording)
 """
 
 
+@pytest.mark.long
 @needs("stable_baselines3")
 def test_helpers_in_a_separate_script(tmp_path: Path) -> None:
     said = plain(tmp_path, HELPERS).splitlines()
@@ -275,6 +276,7 @@ print(torch.equal(torch.compile(work, backend="eager", fullgraph=True)(data), wo
 """
 
 
+@pytest.mark.long
 @needs("tensordict")
 def test_code_that_torch_compiles_is_left_alone(tmp_path: Path) -> None:
     run = record(tmp_path, COMPILED)

@@ -33,6 +33,9 @@ ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
 SMALL = [
     *("--n-episodes", "4", "--workers", "2", "--n-epochs", "30", "--total-timesteps", "6000", "--n-envs", "4")
 ]
+BRIEF = [
+    *("--n-episodes", "4", "--workers", "2", "--n-epochs", "3", "--total-timesteps", "1000", "--n-envs", "4")
+]
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +46,24 @@ def last_recording_forgotten() -> Iterator[None]:
     default.stop()
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """All three stages, run once as a program of its own: folder and what it printed as JSON."""
-    folder = tmp_path_factory.mktemp("imitate")
-    words = ["train", "imitate", *SMALL, "--folder", "here", "--capture", "cap", "--json"]
+def all_stages(folder: Path, settings: list[str]) -> tuple[Path, dict[str, Any]]:
+    """Run all three stages as a program of its own; the folder and what it printed as JSON."""
+    words = ["train", "imitate", *settings, "--folder", "here", "--capture", "cap", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "hotloop", *words], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    yield folder, json.loads(done.stdout)
+    return folder, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    return all_stages(tmp_path_factory.mktemp("imitate"), SMALL)
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    return all_stages(tmp_path_factory.mktemp("brief"), BRIEF)
 
 
 def outcome(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> dict[str, Any]:
@@ -67,6 +78,7 @@ def stage(found: dict[str, Any], name: str) -> dict[str, Any]:
     return next(one for one in found["stages"] if one["stage"] == name)
 
 
+@pytest.mark.long
 def test_the_expert_demonstrates_the_clone_drives_and_rl_does_not_forget(
     trained: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -85,8 +97,8 @@ def test_the_expert_demonstrates_the_clone_drives_and_rl_does_not_forget(
     assert clone.finished == 8
 
 
-def test_every_stage_says_where_its_time_went_and_what_it_did(trained: tuple[Path, dict[str, Any]]) -> None:
-    _, told = trained
+def test_every_stage_says_where_its_time_went_and_what_it_did(brief: tuple[Path, dict[str, Any]]) -> None:
+    _, told = brief
     found = told["outcome"]
     assert [one["stage"] for one in found["stages"]] == ["demos", "bc", "rl"]
     for one in found["stages"]:
@@ -96,14 +108,14 @@ def test_every_stage_says_where_its_time_went_and_what_it_did(trained: tuple[Pat
     assert demos["parts_of"] == "time of 2 workers" and demos["worker_memory"]["private_bytes"] > 1 << 20
     assert {"forward/backward (gathering included)", "evaluation", "logging"} <= set(bc["parts_s"])
     assert {"stepping", "learning", "replay", "evaluation"} <= set(rl["parts_s"])
-    said = "1 update per env step, for any number of envs: 5,400 after the first 600 steps"
+    said = "1 update per env step, for any number of envs: 900 after the first 100 steps"
     assert said in rl["remarks"]
-    samples = round(found["figures"]["cloned_samples"]) // 30  # of an epoch
-    assert found["updates"] == 30 * -(-samples // 256) + 6000 - 600
+    samples = round(found["figures"]["cloned_samples"]) // 3  # of an epoch
+    assert found["updates"] == 3 * -(-samples // 256) + 1000 - 100
 
 
-def test_the_capture_counts_all_stages_and_sees_the_workers(trained: tuple[Path, dict[str, Any]]) -> None:
-    folder, told = trained
+def test_the_capture_counts_all_stages_and_sees_the_workers(brief: tuple[Path, dict[str, Any]]) -> None:
+    folder, told = brief
     capture, found = load(folder / "cap"), told["outcome"]
     assert capture.progress.env_steps == found["env_steps"]
     assert capture.progress.updates == found["updates"]
@@ -130,8 +142,8 @@ def test_stages_alone_do_what_all_together_do(
     assert done["mean_return"] == told["outcome"]["mean_return"]
 
 
-def test_the_memory_plan_knows_what_a_worker_takes(trained: tuple[Path, dict[str, Any]]) -> None:
-    _, told = trained
+def test_the_memory_plan_knows_what_a_worker_takes(brief: tuple[Path, dict[str, Any]]) -> None:
+    _, told = brief
     measured = stage(told["outcome"], "demos")["worker_memory"]["private_bytes"]
     assert WORKER_BYTES / 1.5 < measured < 2 * WORKER_BYTES  # more when the worker had to compile
     few, many = (memory_needs(Imitate(workers=count)) for count in (1, 40))
@@ -171,6 +183,7 @@ def test_stable_baselines3_does_the_same_updates_for_each_env_step(
     assert done["figures"]["agent_laps"] == 8
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_was_driven(tmp_path: Path) -> None:
     words = [
         "train",
@@ -217,9 +230,9 @@ def test_mistakes_are_one_sentence_and_exit_2(
 
 
 def test_a_clone_of_another_network_is_refused(
-    trained: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    brief: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, _ = trained
+    folder, _ = brief
     words = ["train", "imitate", "--stage", "rl", "--net-arch", "32", "32", "--no-profiling"]
     assert main([*words, "--folder", str(folder / "here")]) == 2
     assert "does not fit this actor" in capsys.readouterr().err

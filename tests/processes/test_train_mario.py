@@ -283,6 +283,7 @@ def test_a_run_is_recorded_over_all_processes(tmp_path: Path, capsys: pytest.Cap
     assert 0 < found.learner_busy_fraction < 1 and found.learned_per_s > 0
 
 
+@pytest.mark.long
 def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
     place = str(tmp_path / "cap")
     words = [*SMALL, "--variant", "original", "--envs-per-collector", "1", "--no-profiling"]
@@ -377,6 +378,7 @@ def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
     assert sorted(run.variant for run in read_series(tmp_path / "s").runs) == ["fast", "original"]
 
 
+@pytest.mark.long
 def test_the_original_for_training(tmp_path: Path) -> None:
     command = [sys.executable, str(ORIGINALS / "mario_rl_optimized.py"), *SMALL, "--transport", "serial"]
     done = subprocess.run(

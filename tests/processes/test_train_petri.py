@@ -115,6 +115,7 @@ def test_resuming_gives_the_same_agent_and_refuses_another_tool(
     assert "wafers=7" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_comparison_runs_both_modes_in_turn_and_explains_the_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def original(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.long
 def test_the_original_for_training_time(tmp_path: Path) -> None:
     words = ["profile_training_time.py", "--no-turbo", "--batches", "1", "--detailed", "--breakdown"]
     done = original([*words, *SMALL], tmp_path)

@@ -47,6 +47,7 @@ def outcome(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> di
     return found
 
 
+@pytest.mark.long
 def test_the_original_has_every_region_of_a_step_and_exact_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

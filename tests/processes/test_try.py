@@ -98,6 +98,7 @@ def test_a_planted_defect_is_found_with_the_line_that_cures_it(folder: Path) -> 
     assert {tuple(row["patches"]) for row in rows if "seconds" in row} >= {(), ("gc",), ("env_checks",)}
 
 
+@pytest.mark.long
 def test_the_script_ends_as_it_would_have_and_json_has_it_all(folder: Path) -> None:
     (folder / "careless.py").write_text(CAREFUL.replace("gc.collect()", "pass"))  # quick, same numbers
     plain = subprocess.run(

@@ -160,6 +160,7 @@ def test_envs_in_workers_step_under_the_patches_of_their_script(
     assert (tmp_path / "cap" / "trial-workers").is_dir()
 
 
+@pytest.mark.long
 def test_workers_of_a_loader_follow_too(tmp_path: Path) -> None:
     (tmp_path / "load.py").write_text(LOADER)
     done = attempt(tmp_path, "--only", "gc", "--budget", "2s", "--json", "load.py", "7")

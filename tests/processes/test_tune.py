@@ -164,6 +164,7 @@ def test_bad_words_are_one_sentence_and_code_2(
         os.environ.pop("XDG_CACHE_HOME") if before is None else os.environ.update(XDG_CACHE_HOME=before)
 
 
+@pytest.mark.long
 def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) -> None:
     target = WorkloadTarget("petri", Petri(learner="torch"))
     environment = dict(target.variables(target.space.current))

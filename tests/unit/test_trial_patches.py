@@ -272,6 +272,7 @@ def sb3(lines: str, model: str, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_at_least_six_apply_to_an_unmodified_sb3_script_and_none_changes_what_it_learns() -> None:
     pytest.importorskip("stable_baselines3")
     names, weights = sb3("", "", "switched")
