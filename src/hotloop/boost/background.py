@@ -16,7 +16,6 @@ import sys
 from typing import Any
 
 STARTING = ("HOTLOOP_BOOST", "HOTLOOP_RUN", "HOTLOOP_CAPTURE")  # would boost or record the new process
-NICENESS = 5
 
 
 class Compilation:
@@ -94,7 +93,6 @@ def make_model(described: dict[str, Any]) -> Any:
 
 
 def main(words: list[str]) -> None:
-    os.nice(NICENESS)  # the training that waits for us goes first
     described = json.loads(words[0])
     model = make_model(described)
     importlib.import_module(described["ours"]).Learner(model).compile(model)

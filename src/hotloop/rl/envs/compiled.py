@@ -144,7 +144,8 @@ class _Announcer(event.Listener):
         self.is_refusing = False
 
     def is_compiling(self) -> bool:
-        return self._depth > 0
+        """Whether the cache takes no lock: one is held already, or nothing will be compiled under it."""
+        return self._depth > 0 or self.is_refusing
 
     def is_inside_kernel(self) -> bool:
         """Whether a kernel is being compiled that calls the one about to be compiled."""
