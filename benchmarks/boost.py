@@ -16,6 +16,7 @@ each, in turn: as they are, boosted, and compiled with torch.compile; then their
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -32,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hotloop.analysis.ranking import compare_returns
 from hotloop.boost import active, audit
 from hotloop.boost.install import install, remove
 
@@ -52,28 +54,49 @@ class Case:
     """Env steps before the first update, and for each update, when differences are measured."""
     steps_per_update: int = 0
     difference_words: dict[str, Any] = field(default_factory=dict)
+    episodes: int = 100
+    """Whose mean return is a point of a learning curve."""
+    judged: float = 0.2
+    """Part of the training, from its end, whose mean return is compared."""
     two_goal: float = 0.0
     """To reach on two threads, against the faster of the library on one and on two; 0 uses one thread."""
 
 
 ONE_UPDATE = {"n_steps": 64, "batch_size": 64, "n_epochs": 1}
-SMALL_SAC = {"policy_kwargs": {"net_arch": [64, 64]}, "learning_starts": 100}
+SOON: dict[str, Any] = {"learning_starts": 100}
+LEARNING_DQN: dict[str, Any] = {
+    "learning_rate": 2.3e-3, "batch_size": 64, "learning_starts": 1000, "target_update_interval": 10,
+    "train_freq": 64, "gradient_steps": 32, "exploration_fraction": 0.16, "exploration_final_eps": 0.04,
+}  # fmt: skip
+LEARNING_TD3: dict[str, Any] = SOON | {"policy_kwargs": {"net_arch": [64, 64]}, "batch_size": 128}
+SMALL_SAC: dict[str, Any] = {"policy_kwargs": {"net_arch": [64, 64]}, "learning_starts": 100}
 CASES = {
     "PPO defaults": Case("PPO", "CartPole-v1", 8192, {}, 8.0, 0, 64, ONE_UPDATE),
     "PPO batch 256, 4 epochs": Case("PPO", "CartPole-v1", 8192, {"batch_size": 256, "n_epochs": 4}, 4.0),
     "PPO Pendulum (Box)": Case("PPO", "Pendulum-v1", 8192, {}, 0.0, 0, 64, ONE_UPDATE),
     "A2C defaults": Case("A2C", "CartPole-v1", 5000, {}, 2.5, 0, 5, {}),
-    "DQN defaults": Case("DQN", "CartPole-v1", 8000, {}, 3.0),
+    "DQN defaults": Case("DQN", "CartPole-v1", 8000, {}, 3.0, 100, 4, SOON),
     "DQN train_freq=1": Case(
         "DQN", "CartPole-v1", 3000, {"train_freq": 1, "learning_starts": 100}, 4.0, 100, 1,
         {"train_freq": 1, "learning_starts": 100},
     ),
     "SAC 64-64": Case("SAC", "Pendulum-v1", 600, SMALL_SAC, 4.5, 100, 1, SMALL_SAC),
-    "SAC 256-256": Case("SAC", "Pendulum-v1", 1200, {"learning_starts": 100}, 2.3, two_goal=3.0),
-    "TD3 400-300": Case(
-        "TD3", "Pendulum-v1", 1000, {"learning_starts": 100}, 1.6, 100, 1, {"learning_starts": 100}, 2.2
+    "SAC 256-256": Case("SAC", "Pendulum-v1", 1200, SOON, 2.3, 100, 1, SOON, two_goal=3.0),
+    "TD3 400-300": Case("TD3", "Pendulum-v1", 1000, SOON, 1.6, 100, 1, SOON, two_goal=2.2),
+    "DDPG 400-300": Case("DDPG", "Pendulum-v1", 1000, SOON, 0.0, 100, 1, SOON),
+    "PPO HalfCheetah": Case("PPO", "HalfCheetah-v5", 8192, {}),  # MuJoCo: the extra `bench`
+    "SAC HalfCheetah": Case("SAC", "HalfCheetah-v5", 600, SOON, two_goal=3.0),
+    "PPO Track": Case("PPO", "hotloop.rl.envs:hotloop/Track-v0", 8192, {}),  # an environment of ours
+    "SAC 64-64 Track": Case("SAC", "hotloop.rl.envs:hotloop/Track-v0", 1000, SMALL_SAC),
+    # For `--what learning`: settings that learn within a few thousand env steps.
+    "DQN learning": Case("DQN", "CartPole-v1", 16_000, LEARNING_DQN, episodes=20, judged=1.0),
+    "SAC learning": Case(
+        "SAC", "Pendulum-v1", 3_000, SMALL_SAC | {"learning_rate": 2e-3}, episodes=5, judged=1.0
     ),
+    "TD3 learning": Case("TD3", "Pendulum-v1", 4_000, LEARNING_TD3, episodes=5, judged=1.0),
 }  # fmt: skip
+MOST_SEEDS = 30
+MUJOCO = ("HalfCheetah-v5",)
 
 
 def make(case: Case, words: dict[str, Any], seed: int = 0) -> Any:
@@ -144,10 +167,11 @@ def weights(model: Any) -> Any:
 
 
 def one_ulp(model: Any) -> None:
-    """Move one weight by one unit in the last place."""
+    """Move the largest weight of the first layer by one unit in the last place."""
     with torch.no_grad():
         first = next(one for one in model.policy.parameters() if one.ndim == 2).view(-1)
-        first[0] = torch.nextafter(first[0], torch.tensor(float("inf")))
+        largest = first.abs().argmax()
+        first[largest] = torch.nextafter(first[largest], torch.tensor(float("inf")))
 
 
 def learned(case: Case, updates: int, is_boosted: bool, change: Callable[[Any], None] | None = None) -> Any:
@@ -183,17 +207,22 @@ def differences(names: list[str]) -> None:
 
 
 def curve(case: Case, seed: int, is_boosted: bool, steps: int) -> list[float]:
-    """Mean return of the last 100 episodes after each rollout."""
+    """Mean return of the last episodes, after rollouts, at most 50 times."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     found: list[float] = []
 
     class Note(BaseCallback):
+        next_at = 0.0
+
         def _on_step(self) -> bool:
             return True
 
         def _on_rollout_end(self) -> None:
-            found.append(float(np.mean([episode["r"] for episode in self.model.ep_info_buffer or ()])))
+            returns = [episode["r"] for episode in self.model.ep_info_buffer or ()]
+            if returns and self.num_timesteps >= self.next_at:
+                found.append(float(np.mean(returns[-case.episodes :])))
+                self.next_at = self.num_timesteps + steps / 50
 
     if is_boosted:
         install()
@@ -205,50 +234,71 @@ def curve(case: Case, seed: int, is_boosted: bool, steps: int) -> list[float]:
     return found
 
 
-def learning(names: list[str], seeds: int, steps: int, picture: str | None) -> None:
-    """Learning curves with and without boost, and whether the returns of the last fifth are equivalent."""
+def end_of(curve: list[float], part: float) -> float:
+    """Mean of the last `part` of a curve."""
+    return float(np.mean(curve[-max(int(len(curve) * part), 1) :]))
+
+
+def learning(names: list[str], seeds: int, steps: int | None, picture: str | None, kept: Path | None) -> None:
+    """Learning curves with and without boost, and whether returns are worse in either direction.
+
+    Curves are written to the file `kept` after each run, and those in it are not made again. While the
+    returns are undecided at a margin of 10 %, up to 30 seeds are run.
+    """
     torch.set_num_threads(1)
-    rows: dict[str, dict[bool, list[list[float]]]] = {}
+    rows = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
     for name in names:
-        rows[name] = {True: [], False: []}
-        for seed in range(seeds):
-            for is_boosted in (False, True):
-                rows[name][is_boosted].append(curve(CASES[name], seed, is_boosted, steps))
-            print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
-        last = {
-            kind: np.array([np.mean(one[-max(len(one) // 5, 1) :]) for one in found])
-            for kind, found in rows[name].items()
-        }
-        ratio = (last[True] - last[False]) / abs(last[False].mean())
-        draws = np.random.default_rng(0).choice(ratio, (10_000, ratio.size)).mean(axis=1)
-        low, high = np.quantile(draws, [0.025, 0.975])
+        case, curves = CASES[name], rows.setdefault(name, [])
+        while True:
+            for seed in range(len(curves), seeds):
+                curves.append(
+                    [curve(case, seed, is_boosted, steps or case.steps) for is_boosted in (False, True)]
+                )
+                print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
+                if kept is not None:
+                    kept.write_text(json.dumps(rows))
+            last = [(end_of(one, case.judged), end_of(other, case.judged)) for one, other in curves]
+            verdicts = [
+                compare_returns([(pair[::order][0], pair[::order][1]) for pair in last], tolerance=0.1)
+                for order in (1, -1)
+            ]
+            if all(verdict.word != "undecided" for verdict in verdicts) or len(curves) >= MOST_SEEDS:
+                break
+            seeds = min(len(curves) + 5, MOST_SEEDS)
+        difference = verdicts[0].difference
+        assert difference is not None, "at least 5 seeds"
+        size = verdicts[0].tolerance / 0.1
+        shown = [100 * value / size for value in (difference.value, difference.low, difference.high)]
+        means = np.mean(last, axis=0)
+        words = ", ".join(verdict.word.replace("_", " ") for verdict in verdicts)
         print(
-            f"| {name}, {CASES[name].env} | {seeds} | {last[False].mean():.1f} | {last[True].mean():.1f} | "
-            f"{100 * ratio.mean():+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] |",
+            f"| {name.removesuffix(' learning')}, {case.env} | {len(curves)} | {means[0]:.1f} | "
+            f"{means[1]:.1f} | {shown[0]:+.1f} % [{shown[1]:+.1f}, {shown[2]:+.1f}] | {words} |",
             flush=True,
         )
     if picture is not None:
-        draw(rows, steps, picture)
+        draw({name: rows[name] for name in names}, steps, picture)
 
 
-def draw(rows: dict[str, dict[bool, list[list[float]]]], steps: int, picture: str) -> None:
+def draw(rows: dict[str, list[list[list[float]]]], steps: int | None, picture: str) -> None:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(rows), figsize=(5.5 * len(rows), 3.4), squeeze=False)
-    for place, (name, found) in zip(axes[0], rows.items(), strict=True):
-        for is_boosted, colour, label in (
-            (False, "#888888", "Stable-Baselines3"),
-            (True, "#d9480f", "boosted"),
-        ):
-            curves = np.array(found[is_boosted])
-            x = np.linspace(steps / curves.shape[1], steps, curves.shape[1])
+    figure, axes = pyplot.subplots(1, len(rows), figsize=(5.0 * len(rows), 3.4), squeeze=False)
+    for place, (name, pairs) in zip(axes[0], rows.items(), strict=True):
+        case = CASES[name]
+        for kind, (colour, label) in enumerate((("#888888", "Stable-Baselines3"), ("#d9480f", "boosted"))):
+            length = min(len(pair[kind]) for pair in pairs)  # the first episodes end at different times
+            curves = np.array([pair[kind][-length:] for pair in pairs])
+            x = np.linspace(0.0, steps or case.steps, length + 1)[1:]
             for one in curves:
                 place.plot(x, one, color=colour, alpha=0.25, linewidth=0.7)
             place.plot(
                 x, curves.mean(axis=0), color=colour, linewidth=2.0, label=f"{label}, mean of {len(curves)}"
             )
         place.set(
-            title=f"{name}, {CASES[name].env}", xlabel="env steps", ylabel="mean return, last 100 episodes"
+            title=f"{name.removesuffix(' learning')}, {case.env}",
+            xlabel="env steps",
+            ylabel=f"mean return, last {case.episodes} episodes",
         )
         place.legend(frameon=False)
     figure.tight_layout()
@@ -405,7 +455,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
     kinds = ("speed", "differences", "audits", "learning", "scripts", "script-differences", "script")
     parser.add_argument("--what", choices=kinds, default="speed")
@@ -413,14 +463,22 @@ def main() -> None:
     parser.add_argument("--between", nargs=2, type=int, default=(5_000, 25_000), help="env steps of --script")
     parser.add_argument("--compiled", action="store_true", help="scripts: torch.compile, too")
     parser.add_argument("--seeds", type=int, default=10, help="of learning")
-    parser.add_argument("--steps", type=int, default=49_152, help="of learning")
+    parser.add_argument("--steps", type=int, help="of learning")
+    parser.add_argument("--curves", type=Path, help="a file to keep learning curves in")
     parser.add_argument("-o", "--picture", help="of learning")
     parser.add_argument("--one-thread", action="store_true", help="leave out the runs on two threads")
     arguments = parser.parse_args()
+    is_learning = arguments.what == "learning"
+    has_mujoco = importlib.util.find_spec("mujoco") is not None
+    names = arguments.only or [
+        name
+        for name, case in CASES.items()
+        if name.endswith("learning") == is_learning and (has_mujoco or case.env not in MUJOCO)
+    ]
     if arguments.what == "speed":
-        speed(arguments.only, arguments.rounds, not arguments.one_thread)
+        speed(names, arguments.rounds, not arguments.one_thread)
     elif arguments.what == "differences":
-        differences(arguments.only)
+        differences(names)
     elif arguments.what == "scripts":
         scripts(arguments.rounds, arguments.compiled)
     elif arguments.what == "script-differences":
@@ -428,9 +486,9 @@ def main() -> None:
     elif arguments.what == "script":
         any_script(arguments.script, tuple(arguments.between), arguments.rounds)
     elif arguments.what == "audits":
-        audits(arguments.only)
+        audits(names)
     else:
-        learning(arguments.only, arguments.seeds, arguments.steps, arguments.picture)
+        learning(names, arguments.seeds, arguments.steps, arguments.picture, arguments.curves)
 
 
 if __name__ == "__main__":
