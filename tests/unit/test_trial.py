@@ -123,6 +123,29 @@ def test_quick_cycles_are_cut_as_wholes() -> None:
     assert rounds.pairs("x") == [pytest.approx((0.028 / 32, 0.018 / 32))] * rounds.count("x")  # type: ignore[comparison-overlap]
 
 
+def test_a_patch_between_phases_waits_for_quick_cycles() -> None:
+    script = Script([FakePatch("x", between=True)])
+    script.run(1, 100, 2, lambda: 0.04)  # filling a replay buffer before the first update
+    assert script.trial.running
+    assert not script.segments
+    script.run(400, 4, 2, lambda: 0.002, lambda: 0.005 if script.on("x") else 0.01)
+    assert {row["kind"] for row in script.segments} == {"cycles"}
+    assert rounds_of(script.rows).count("x") > 5
+    script.patch_sets = []
+    script.run(20, 4, 2, lambda: 0.002)
+    assert not script.trial.running
+
+
+def test_a_patch_between_phases_that_waits_in_vain_can_be_stopped() -> None:
+    script = Script([FakePatch("x", between=True)])
+    script.run(3, 100, 2, lambda: 0.04)
+    assert script.trial.running
+    script.patch_sets = []
+    script.run(1, 100, 2, lambda: 0.04)
+    assert not script.trial.running
+    assert not script.segments
+
+
 def test_slow_cycles_are_cut_into_phases_and_put_together() -> None:
     script = Script([FakePatch("x"), FakePatch("log", between=True)])
     script.run(

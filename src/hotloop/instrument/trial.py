@@ -139,6 +139,7 @@ class Trial:
         self._first_s = self._last_s = self._cycle_began_s = 0.0
         self._cycle_s: float | None = None
         self._whole_cycles = False
+        self._waiting = False  # for cycles short enough to be measured as wholes
         self._began_s: float | None = None  # None while settling after a switch
         self._switched_s = 0.0
         self._steps = self._updates = 0
@@ -196,6 +197,8 @@ class Trial:
 
     def _at_boundary(self, now_s: float) -> None:
         """A segment may begin or end here."""
+        if self._waiting:
+            return
         if self._began_s is None:
             if now_s - self._switched_s >= SETTLE_SHARE * self._segment_s:
                 self._begin(now_s)
@@ -261,6 +264,9 @@ class Trial:
             for rotation in self._rotations.values():
                 rotation.restart()
         patch_set = self._rotations[kind].current()
+        self._waiting = patch_set is None and bool(self._patch_sets("cycles"))
+        if self._waiting:  # all that is left takes effect between phases: perhaps cycles get shorter
+            patch_set = ()
         if patch_set is None:
             self.stop()
             return
