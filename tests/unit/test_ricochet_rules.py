@@ -57,6 +57,7 @@ def test_another_robot_and_the_centre_stop_a_robot() -> None:
 
 def place(env: RicochetVectorEnv, position: Position) -> None:
     """Put a position into the first row of a batch."""
+    assert position.target_robot is not None
     robots = len(position.robots)
     env.walls[0] = position.walls
     env.pieces[0, :robots] = position.robots
