@@ -48,6 +48,7 @@ LIMIT_S = 600  # for one run of a script
 # Functions of the script with more of the whole time than this hold the training loop.
 WHOLE = 0.95
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # would hide a case about threads
+COMPUTE_THREADS = ""  # "": as many as each library chooses
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ class RunError(Exception):
 
 
 def plain_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in THREADS}
+    """The environment of all runs, with as many compute threads as --threads says."""
+    kept = {key: value for key, value in os.environ.items() if key not in THREADS}
+    return kept | {key: COMPUTE_THREADS for key in THREADS if COMPUTE_THREADS}
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -168,7 +171,8 @@ class Ratios:
         self.file.write_text(json.dumps(self.kept, indent=1))
 
     def _key(self, case: Case, arguments: list[str]) -> str:
-        return " ".join([f"{case.folder.parent.name}/{case.name}", *arguments])
+        threads = [f"OMP_NUM_THREADS={COMPUTE_THREADS}"] if COMPUTE_THREADS else []
+        return " ".join([*threads, f"{case.folder.parent.name}/{case.name}", *arguments])
 
     def _scripts(self, case: Case) -> str:
         texts = [(case.folder / name).read_bytes() for name in ("slow.py", "fixed.py")]
@@ -522,8 +526,17 @@ def main() -> int:
         "--again", type=Path, metavar="DIR", help="judge the captures kept there, record nothing"
     )
     parser.add_argument("--peers", default="", metavar="A,B", help=f"also judge {', '.join(PEERS)}, or all")
+    parser.add_argument(
+        "--threads",
+        default="",
+        metavar="N",
+        help="compute threads of every run (OMP_NUM_THREADS); on a busy machine the libraries' own choice "
+        "makes networks many times slower, and everything else looks cheap",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found")
     given = parser.parse_args()
+    global COMPUTE_THREADS
+    COMPUTE_THREADS = given.threads
     given.peers = peers_of(given.peers)
     cases = load_cases(given.set, list(filter(None, given.cases.split(","))))
     secret = given.set == "held_out"

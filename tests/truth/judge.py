@@ -33,6 +33,7 @@ REQUIRED: dict[str, type] = {
 }
 LONGEST_FUNCTION = 30  # lines; a pointer to a longer function does not show where the defect is
 TIERS = ("high", "medium", "low")  # of advice; "option" changes training, "not_worth_optimising" is none
+NO_REMEDY = "no_known_remedy"  # names expensive code and does not call it slow: comes after all advice
 POINTER = "hottest_code"  # names the most expensive code without knowing what is wrong with it
 OF_ANY_SCRIPT = ("boost",)  # advice that holds for scripts without a defect, too; it is not judged
 NARROW = 0.03  # half width of the interval of a measured ratio, relative, at which it needs no more pairs
@@ -216,10 +217,12 @@ def judge(truth: Truth, source: str, report: Report, script: str = "slow.py") ->
     clean = truth["defect"] == ""
     code = defect_code(source, truth["lines"])
     counted = [
-        one for one in report["recommendations"] if one["tier"] in TIERS and one["name"] not in OF_ANY_SCRIPT
+        one
+        for one in report["recommendations"]
+        if one["tier"] in (*TIERS, NO_REMEDY) and one["name"] not in OF_ANY_SCRIPT
     ]
     options = [one for one in report["recommendations"] if one["tier"] == "option"]
-    false = [one["title"] for one in counted if one["name"] != POINTER] if clean else []
+    false = [one["title"] for one in counted if one["tier"] in TIERS] if clean else []
     return Judgement(
         clean=clean,
         hit=None if clean else _first_hit(counted, code, truth, script),

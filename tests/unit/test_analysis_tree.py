@@ -170,6 +170,20 @@ def test_at_a_tie_the_learner_drives_and_without_progress_the_longest_thread() -
     assert driving_thread(Capture(None, {}, ())) is None
 
 
+def test_workers_that_are_started_again_and_again_drive_nothing() -> None:
+    def started(count: int) -> Capture:
+        workers = [ProcessSpec([ThreadSpec({"x": Spec(10, 1000)}, env_steps=50)]) for _ in range(count)]
+        capture = make_capture({"x": Spec(10, 90_000)}, processes=workers)
+        main, *others = capture.processes
+        ended = [replace(p, threads=(replace(p.threads[0], wall_ns=10_000),)) for p in others]
+        return replace(capture, processes=(main, *ended))
+
+    found = driving_thread(started(10))
+    assert found is not None and found[0].label == "train.py"
+    found = driving_thread(started(1))  # it makes all steps, however short it lives
+    assert found is not None and found[0].label == "worker"
+
+
 def test_folded_threads_drive_only_without_other_threads() -> None:
     capture = make_capture({"x": Spec(10, 1000)}, extra_threads=[ThreadSpec({"x": Spec(10, 9000)})])
     process = capture.processes[0]

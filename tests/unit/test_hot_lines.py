@@ -19,10 +19,12 @@ from hotloop.analysis.advice.hot_code import (
     slow_idioms,
 )
 from hotloop.analysis.advice.run_view import RunView, view_run
+from hotloop.analysis.advice.started_again import workers_started_again
 from hotloop.analysis.explain import explain_without_advice
+from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.hot_lines import _without_stack_of_parent, hot_lines, line_samples, spots
 from hotloop.analysis.phases import find_phases, training_of
-from hotloop.capture.model import Capture
+from hotloop.capture.model import Capture, Process
 from hotloop.capture.samples import (
     RUNNING,
     SAMPLE_DTYPE,
@@ -138,7 +140,7 @@ def test_the_hottest_statement_is_named_where_no_idiom_is_known() -> None:
     run = view_run(capture, explain_without_advice(capture))
     assert run is not None
     (advice,) = hottest_code(run)
-    assert advice.site == "train.py:12" and advice.tier == "high"
+    assert advice.site == "train.py:12" and advice.tier == "no_known_remedy"
     assert advice.gain is not None and advice.gain.value == pytest.approx(1 / 0.7, rel=0.03)
 
 
@@ -485,3 +487,42 @@ def test_library_calls_that_are_no_training_are_pointed_at() -> None:
 def test_imports_are_no_code_to_look_at() -> None:
     capture = capture_with([path((MODULE, 1), called="numpy"), PATHS[2]], [4, 6])
     assert hottest_code(run_of(capture)) == []
+
+
+def test_workers_that_are_started_again_are_named_with_the_time_they_need_to_start() -> None:
+    waiting = path((MODULE, 11), called="multiprocessing.pool.Pool.map")
+    capture = capture_with([waiting, path((MODULE, 12))], [9, 1])
+    main = capture.processes[0]
+    pool = FunctionSource("train.py", "<module>", 1, "for g in range(9):\n    pool = ctx.Pool(2)\n")
+    main = replace(main, sources=(pool,))
+    wall_ns = main.threads[0].wall_ns
+
+    def worker(number: int, works_at: float) -> Process:
+        """One of ten that live for a tenth of the run each; it works from `works_at` of its life on."""
+        start = main.threads[0].start_ns + number * wall_ns // 10 + 1
+        rows = np.zeros(10, dtype=SAMPLE_DTYPE)
+        rows["time_ns"] = start + np.arange(10) * wall_ns // 100
+        rows["native_id"] = 5000 + number
+        rows["path"] = np.arange(10) >= 10 * works_at
+        seen = (path((MODULE, 1)), path((GATHER, 5)))
+        return replace(
+            main,
+            pid=5000 + number,
+            start_ns=start,
+            end_ns=start + wall_ns // 10 - 2,
+            samples=rows,
+            paths=seen,
+            threads=(),
+        )
+
+    def advice(works_at: float, count: int = 10) -> list[Recommendation]:
+        workers = tuple(worker(number, works_at) for number in range(count))
+        return workers_started_again(run_of(replace(capture, processes=(main, *workers))))
+
+    (found,) = advice(0.6)
+    assert found.site == "train.py:2" and found.gain is not None
+    # They start for 60 % of the run, in nine tenths of which the thread waits; 80 % of that is saved.
+    assert found.gain.value == pytest.approx(1 / (1 - 0.8 * 0.9 * 0.6), rel=0.05)
+    assert found.gain.low < found.gain.value < found.gain.high
+    assert advice(0.0) == []  # forked workers begin at once
+    assert advice(0.6, count=3) == []

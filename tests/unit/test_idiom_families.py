@@ -177,6 +177,8 @@ FIRES = {
     "growing_array": [
         "for i in x:\n    window = np.roll(window, -1)  # hot",
         "for i in x:\n    queue = np.delete(queue, 0, axis=0)  # hot",
+        "def add(self, s):\n    self.obs = np.vstack([self.obs, s])[-self.size :]  # hot",
+        "for i in x:\n    history = history + [reward]  # hot",
     ],
     "checks_in_the_loop": [
         "for i in x:\n    assert np.isfinite(obs).all()  # hot",
@@ -189,10 +191,81 @@ FIRES = {
     "jobs_one_by_one": [
         "for i in x:\n    scores.append(pool.submit(play, i).result())  # hot",
         "pool = Pool(4)\nfor i in x:\n    y = pool.apply(play, (i,))  # hot",
+        "for w in workers:\n    out.append(ray.get(w.rollout.remote(weights)))  # hot",
+    ],
+    "elementwise_loop": [
+        # numbers: compared, used as indices, given to math, in two dimensions, added up backwards
+        "for i in range(n):  # hot\n    y[i] = r[i]\n    if not done[i]:\n        y[i] += q[i]",
+        "for a in cars:  # hot\n    for b in cars:\n        d = math.hypot(a.x - b.x, a.y - b.y)",
+        "for j in range(51):  # hot\n    b = (np.clip(r + g * z[j], lo, hi) - lo) / d\n    m[:, j] += p * b",
+        "for t in range(n - 1, -1, -1):  # hot\n    ret = rewards[t] + gamma * ret\n    out[t] = ret",
+        "for i in range(n):  # hot\n    for j in range(k):\n        total += x[i, j] * w[j]",
+    ],
+    "searching_rows": [
+        "for i in x:\n    row = np.where((states == i).all(axis=1))[0]  # hot\n    q[row] += 1",
+        "for i in x:\n    if np.any((seen == i).all(1)):  # hot\n        n += 1",
+    ],
+    "tree_in_python": [
+        """
+        class SumTree:
+            def _retrieve(self, idx, s):
+                left = 2 * idx + 1
+                if left >= len(self.tree):
+                    return idx
+                if s <= self.tree[left]:  # hot
+                    return self._retrieve(left, s)
+                return self._retrieve(left + 1, s - self.tree[left])
+        """,
+        """
+        class SumTree:
+            def _propagate(self, idx, change):
+                parent = (idx - 1) // 2
+                self.tree[parent] += change  # hot
+                if parent != 0:
+                    self._propagate(parent, change)
+        """,
+    ],
+    "parameter_statistics": [
+        "def f(self, m):\n    for n, p in m.named_parameters():  # hot\n        self.log(n, p.grad.norm())",
+        "for i in x:\n    sizes.append(sum(p.grad.norm().item() for p in net.parameters()))  # hot",
+    ],
+    "matrix_inverse": [
+        "for i in x:\n    theta = np.linalg.inv(A) @ b  # hot\n    A += np.outer(i, i)\n    act(theta)",
+        "def arm(self):\n    return torch.inverse(self.A[self.k]) @ self.b  # hot",
+    ],
+    "scipy_statistics": [
+        "for i in x:\n    p = stats.norm.pdf(i, mean, std)  # hot",
+        "for i in x:\n    z = scipy.stats.truncnorm(-2, 2).rvs(size=5)  # hot",
+    ],
+    "tiny_arrays": [
+        """
+        class Car:
+            def reset(self):
+                self.pos, self.vel = np.zeros(2), np.zeros(2)
+                self.goal = np.array([1.0, 0.5])
+            def step(self, a):
+                self.vel = 0.9 * self.vel + a
+                self.pos = np.clip(self.pos + 0.1 * self.vel, -1, 1)
+                distance = np.linalg.norm(self.goal - self.pos)  # hot
+        """,
+        """
+        class Ball:
+            def __init__(self):
+                self.p = self.rng.uniform(-1, 1, size=2)
+                self.v = np.zeros((2,))
+            def step(self, a):
+                away = self.p - self.v
+                n = away / np.linalg.norm(away)
+                self.v = self.v - 2 * np.dot(self.v, n) * n  # hot
+        """,
     ],
     "sleeping": [
         "while not conn.poll():\n    time.sleep(0.002)  # hot",
         "while True:\n    if inbox.empty():\n        time.sleep(0.01)  # hot\n        continue",
+    ],
+    "talking_to_processes": [
+        "def f(out, d):\n    out.write(d + b'x')  # hot\n    out.drain()",
+        "for i in x:\n    sock.sendall(message)  # hot",
     ],
 }
 
@@ -220,6 +293,12 @@ SILENT = {
         "def f(self):\n    for i in x:\n        self.p += 1\n        y = np.exp(self.p)  # hot",
         "def f(self):\n    for i in x:\n        self.move()\n        y = np.exp(self.p)  # hot",
         "def f(a):\n    a[0] = 1\n    return a\nfor i in x:\n    y = f(table)  # hot",
+        # written in place, by `out=`, by somebody else, or through a view of the same memory
+        "for _ in range(n):\n    np.matmul(w, h, out=k)  # hot\n    np.tanh(k, out=h)",
+        "for _ in range(n):\n    y = np.matmul(w, h)  # hot\n    np.tanh(y, out=h)",
+        "for _ in range(n):\n    y = np.exp(state)  # hot\n    world.simulator(state)",
+        "for i in x:\n    y = np.linalg.inv(A) @ b  # hot\n    A += np.outer(i, i)\n    act(y)",
+        "half = state[:2]\nfor _ in range(n):\n    y = np.exp(state)  # hot\n    half += 1",
     ],
     "only_logged": [
         # the loss needs it
@@ -297,10 +376,60 @@ SILENT = {
         "for i in x:\n    scores.append(job.result())  # hot",
         "for i in x:\n    y = frame.apply(play)  # hot",
     ],
+    "elementwise_loop": [
+        # any amount of work may hide behind a row, a function, or whole arrays
+        "for t in range(h):  # hot\n    x[..., n:] = acts[t]\n    x[..., :n] += model(x)\n    c += x[..., 0]",
+        "for k in range(n):  # hot\n    if k == skip:\n        start = clock()\n    total += train(q)",
+        "for t in range(T):  # hot\n    h = torch.tanh(x[:, t] @ w + h @ u)",
+        "for eps in noise:  # hot\n    thetas.append(theta + 0.1 * eps)",
+        # entries of a table, each of which needs the ones before
+        "for k in ks:  # hot\n    s, t = seen[k]\n    q[s, 0] += 0.1 * (q[t, 0] - q[s, 0])",
+        "@njit\ndef g(q, i):\n    pass\nfor i in range(n):  # hot\n    total += g(q, i) * w[i, 0]",
+    ],
+    "searching_rows": [
+        "for i in x:\n    same = (a == b).all()  # hot",
+        "for i in x:\n    rows = np.where(done)[0]  # hot",
+        "for i in x:\n    row = index[tuple(state)]  # hot",
+    ],
+    "tree_in_python": [
+        "class T:\n    def get(self, i):\n        return self.tree[2 * i + 1]  # hot",
+        "def fib(n):\n    return fib(n - 1) + fib(n - 2)  # hot",
+        "def search(node):\n    y = search(node.children[0])  # hot",
+    ],
+    "parameter_statistics": [
+        "for i in x:\n    norm = clip_grad_norm_(net.parameters(), 0.5)  # hot",
+        "for p, t in zip(q.parameters(), r.parameters()):  # hot\n    t.lerp_(p, 0.01)",
+        "for i in x:\n    n = sum(p.numel() for p in net.parameters())  # hot",
+    ],
+    "matrix_inverse": [
+        "for i in x:\n    y = np.linalg.solve(A, b)  # hot",
+        "for i in x:\n    y = np.linalg.norm(A)  # hot",
+        "for i in x:\n    y = inverse(action)  # hot",
+    ],
+    "scipy_statistics": [
+        "for i in x:\n    y = np.mean(i)  # hot",
+        "for i in x:\n    self.stats.update(r)  # hot",
+        "for i in x:\n    y = lfilter([1], [1, -g], r)  # hot",
+    ],
+    "tiny_arrays": [
+        # many cars at once, an image, a state whose size is a setting
+        "class C:\n    def __init__(self):\n        self.p = np.zeros((n, 2))\n    def step(self, a):\n"
+        "        self.p = self.p + a\n        y = self.p * 2\n        z = np.clip(self.p + y, 0, 1)  # hot",
+        "class C:\n    def __init__(self):\n        self.p = np.zeros(n)\n    def step(self, a):\n"
+        "        self.p = self.p + a\n        y = self.p * 2\n        z = np.clip(self.p + y, 0, 1)  # hot",
+        # one such line among other work
+        "class C:\n    def __init__(self):\n        self.p = np.zeros(2)\n    def step(self, a):\n"
+        "        self.p = self.p + a\n        z = np.fft.fft(self.wave)  # hot",
+    ],
     "sleeping": [
         "def step(self, a):\n    time.sleep(self.latency)  # hot",
         "for i in x:\n    event.wait()  # hot",
         "def read(self):\n    sleep(0.001)  # hot",
+    ],
+    "talking_to_processes": [
+        "for i in x:\n    file.write(f'{i}')  # hot",
+        "for i in x:\n    value = table.get(key)  # hot",
+        "for i in x:\n    ring.write(obs)  # hot",
     ],
 }
 

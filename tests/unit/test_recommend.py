@@ -14,10 +14,11 @@ from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
 from hotloop.analysis.advice.recommendation import tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
-from hotloop.analysis.explain import explain, explain_without_advice
+from hotloop.analysis.explain import explain, explain_without_advice, first_advice
 from hotloop.analysis.findings import Estimate, Recommendation
 from hotloop.analysis.recommend import AdviceWarning, recommend, worth
 from hotloop.capture.model import Capture
+from hotloop.report.text import terminal
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
 from hotloop.testing.planted import collect, learn
 from hotloop.workflows.report import load_advice
@@ -74,6 +75,28 @@ def test_best_first_by_gain_confidence_and_effort() -> None:
     found = recommend(capture, explain_without_advice(capture), [lambda run, one=one: one for one in given])  # type: ignore[misc]
     assert [one.name for one in found] == ["large", "long", "small", "unsure", "unknown", "never"]
     assert worth(large) > worth(long) > worth(unknown) > 0
+
+
+def test_an_unknown_gain_ranks_by_the_time_it_can_affect() -> None:
+    sure = advice("sure", gain=Estimate(2.0, 1.9, 2.1))
+    assert worth(advice("all", gain=None, tier="high")) > worth(sure)
+    small = replace(advice("small", gain=None, tier="high"), affects=0.3)
+    assert worth(sure) > worth(small) > worth(advice("tiny", gain=Estimate(1.05, 1.04, 1.06)))
+
+
+def test_code_without_a_known_remedy_is_no_advice_and_comes_after_it() -> None:
+    capture = some_capture()
+    hot = advice("hottest_code", tier="no_known_remedy", gain=Estimate(3, 2, 4))
+    small = advice("small", gain=Estimate(1.05, 1.04, 1.06), tier="low")
+    findings = explain_without_advice(capture)
+    found = recommend(capture, findings, [lambda run: hot, lambda run: small])
+    assert [one.name for one in found] == ["small", "hottest_code"]
+    assert first_advice(found).startswith(small.title)
+    alone = replace(findings, recommendations=(hot,))
+    assert first_advice([hot]).startswith("Nothing known to be slow was found. Most expensive: ")
+    text = terminal(alone)
+    assert "Nothing known to be slow was found. Most of the time goes into" in text
+    assert "Most expensive code, with no known remedy:" in text and "impact" not in text
 
 
 def test_not_worth_optimising_comes_last_whatever_its_gain() -> None:

@@ -13,7 +13,11 @@ NAMES = {function.__name__ for function in hotloop.analysis.advice.BUILT_IN}
 
 # These never come first in a handmade capture: they predict no gain, or need sampled lines.
 ASIDES = {"try_one_thread", "mostly_unnamed", "costly_regions", "leave_alone"}
-OF_LINES = {f.__name__ for f in hotloop.analysis.advice.BUILT_IN if f.__module__.endswith(".hot_code")}
+OF_LINES = {
+    f.__name__
+    for f in hotloop.analysis.advice.BUILT_IN
+    if f.__module__.endswith((".hot_code", ".started_again"))
+}
 
 
 def test_all_advice_is_described_and_nothing_else() -> None:

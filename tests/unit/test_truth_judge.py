@@ -157,7 +157,7 @@ def test_options_are_listed_apart() -> None:
 def test_any_advice_on_a_clean_script_is_false_but_for_the_pointer() -> None:
     found = report(
         advice(title="Fix this"),
-        advice(name="hottest_code"),
+        advice(name="hottest_code", tier="no_known_remedy"),
         advice(tier="option"),
         advice(tier="not_worth_optimising"),
         advice(tier="low", title="And that"),

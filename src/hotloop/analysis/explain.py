@@ -216,7 +216,7 @@ def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
 
 
 def first_advice(recommendations: Sequence[Recommendation]) -> str:
-    """The first piece of advice as a headline; "" if there is none."""
+    """The first piece of advice as a headline, else the most expensive code; "" if there is neither."""
     for advice in recommendations:
         if advice.tier not in ADVICE_TIERS:
             continue
@@ -224,6 +224,10 @@ def first_advice(recommendations: Sequence[Recommendation]) -> str:
             return f"{advice.title}: the gain is unknown until tested."
         value, low, high = advice.gain.value, advice.gain.low, advice.gain.high
         return f"{advice.title}: training would run {value:.2f}x as fast [{low:.2f}, {high:.2f}]."
+    for found in recommendations:
+        if found.tier == "no_known_remedy":
+            title = f"{found.title[:1].lower()}{found.title[1:]}"
+            return f"Nothing known to be slow was found. Most expensive: {title}."
     return ""
 
 

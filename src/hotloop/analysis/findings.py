@@ -14,7 +14,8 @@ from hotloop.analysis.system import System
 
 # An option changes training itself (more envs, fewer updates): faster, but not the same work.
 # Undecided: the evidence is too weak for advice, but a test that takes a minute would tell.
-Tier = Literal["high", "medium", "low", "undecided", "option", "not_worth_optimising"]
+# No known remedy: the code takes much time, but nothing says that it is slow. It may just be the work.
+Tier = Literal["high", "medium", "low", "no_known_remedy", "undecided", "option", "not_worth_optimising"]
 ADVICE_TIERS: tuple[Tier, ...] = ("high", "medium", "low")
 # safe: equal to the bit; rounding: equal up to rounding; semantic: may change learning
 Safety = Literal["safe", "rounding", "semantic"]
@@ -251,6 +252,8 @@ class Recommendation:
     prove_command: str  # the command that tests it
     claim: Claim | None = None  # None: it is about the whole run
     part_of: int | None = None  # number of the recommendation that most of its time belongs to as well
+    # Share of the time that the change can affect, where the gain is unknown; None: not known either
+    affects: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

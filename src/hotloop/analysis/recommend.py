@@ -24,7 +24,8 @@ AdviceFunction = Callable[[RunView], Recommendation | Sequence[Recommendation] |
 EFFORT: dict[Effort, float] = {"minutes": 1.0, "hours": 1.5, "days": 3.0}  # divides the gain
 # Time saved that an unknown gain ranks like: strong evidence comes first, since its test is short.
 UNKNOWN: dict[Tier, float] = {"high": 3.0, "medium": 0.045, "low": 0.01}
-LAST: dict[Tier, int] = {"option": 1, "not_worth_optimising": 2}  # tiers that come after all others
+# Tiers that come after all others: what is known to help comes before what merely takes long.
+LAST: dict[Tier, int] = {"no_known_remedy": 1, "option": 2, "not_worth_optimising": 3}
 
 
 class AdviceWarning(UserWarning):
@@ -34,7 +35,7 @@ class AdviceWarning(UserWarning):
 def recommend(
     capture: Capture, findings: Findings, advice: Iterable[AdviceFunction] | None = None
 ) -> tuple[Recommendation, ...]:
-    """All recommendations, best first; options come after them, "not_worth_optimising" comes last.
+    """All recommendations, best first; then expensive code without a remedy, options, what to leave alone.
 
     `advice` replaces the built-in functions; to add some, pass `(*BUILT_IN, mine)`. A function that raises,
     or returns anything but a recommendation or None, is skipped with an `AdviceWarning`.
@@ -73,7 +74,8 @@ def worth(advice: Recommendation) -> float:
     """
     effort = EFFORT[advice.effort]
     if advice.gain is None:
-        return UNKNOWN.get(advice.tier, 0.0) / effort
+        most = UNKNOWN.get(advice.tier, 0.0)
+        return min(most, most if advice.affects is None else advice.affects) / effort
     saved = 1 - 1 / max(advice.gain.value, 1.0)
     sure = 1 - 1 / max(advice.gain.low, 1.0)
     confidence = max(sure / saved, 0.1) if saved > 0 else 0.1

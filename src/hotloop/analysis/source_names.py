@@ -47,6 +47,7 @@ class Names:
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(
         default_factory=dict
     )  # by plain name
+    tiny: frozenset[str] = frozenset()  # attributes of self that are arrays of a few numbers
 
     def of(self, name: str) -> frozenset[str]:
         """Kinds of a name as written (`self.seen`); of another object's attribute, as its class sets it."""
@@ -113,7 +114,50 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     once = frozenset(_set_once(trees) - appended)
-    return Names(known, frozenset(appended), frozenset(mentioned), once, functions)
+    return Names(known, frozenset(appended), frozenset(mentioned), once, functions, _tiny(trees))
+
+
+FEW = 4  # elements
+FILLED = ("zeros", "ones", "empty", "full", "randn", "rand", "standard_normal")
+
+
+def _tiny(trees: Iterable[ast.AST]) -> frozenset[str]:
+    """`self.x` that is only made as an array of a few numbers: `np.zeros(2)`, `np.array([x, y])`."""
+    tiny: set[str] = set()
+    large: set[str] = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            for target, value in _assigned(node):
+                if not isinstance(target, ast.Attribute) or not isinstance(value, ast.Call):
+                    continue
+                size = _elements_made(value)
+                if size is not None:
+                    (tiny if 1 < size <= FEW else large).add(dotted(target))
+    return frozenset(tiny - large)
+
+
+def _elements_made(call: ast.Call) -> float | None:
+    """Number of elements of the array that a call makes; inf if it is not written there, None if none is."""
+    last = dotted(call.func).rpartition(".")[2]
+    given = [k.value for k in call.keywords if k.arg in ("size", "shape")]
+    if last in ("array", "asarray", "float32", "float64") and call.args:
+        literal = call.args[0]
+        if not isinstance(literal, ast.List | ast.Tuple):
+            return float("inf")
+        nested = any(isinstance(e, ast.List | ast.Tuple | ast.Starred | ast.ListComp) for e in literal.elts)
+        return float("inf") if nested else len(literal.elts)
+    if last in FILLED:
+        given = given or list(call.args[:1])
+    elif last in ("uniform", "normal", "integers", "randint"):
+        given = given or list(call.args[2:3])
+    else:
+        return None
+    if not given:
+        return None
+    size = given[0].elts[0] if isinstance(given[0], ast.Tuple) and len(given[0].elts) == 1 else given[0]
+    return (
+        float(size.value) if isinstance(size, ast.Constant) and isinstance(size.value, int) else float("inf")
+    )
 
 
 CONSTRUCTORS = ("__init__", "__post_init__")

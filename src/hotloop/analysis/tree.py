@@ -14,6 +14,7 @@ from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Thread, merged
 
 PERCENTILES = (0.50, 0.90, 0.99)
+SHORT_LIVED = 0.5  # share of the work, and of the longest thread's time, below which a worker drives nothing
 _CHUNK = 4096  # histograms in one matrix while percentiles are computed: 5 MB
 
 Floats = NDArray[np.float64]
@@ -195,6 +196,8 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
 
     Its shares of all env steps and all updates are added, so that a learner that makes every update wins over
     one of many collectors; updates break ties. Folded threads (many short ones merged) are a last resort.
+    A worker that did a small part of the work in a small part of the time drives nothing: whoever starts
+    such workers again and again does.
     """
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs
@@ -208,7 +211,11 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
         update_share = done.updates / updates
         return (done.env_steps / steps + update_share, update_share, pair[1].wall_ns)
 
-    return max(pairs, key=drive)
+    best = max(pairs, key=drive)
+    longest = max(pairs, key=lambda pair: pair[1].wall_ns)
+    if drive(best)[0] < SHORT_LIVED and best[1].wall_ns < SHORT_LIVED * longest[1].wall_ns:
+        return longest
+    return best
 
 
 def thread_label(process: Process, thread: Thread) -> str:

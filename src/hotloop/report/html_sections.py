@@ -12,11 +12,14 @@ from hotloop.report import markup as m
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import words
 from hotloop.report.text import (
+    NO_REMEDY,
+    NO_REMEDY_HEADING,
     NOT_WORTH,
     OPTION,
     SAFETY,
     UNDECIDED,
     gain,
+    no_advice,
     phases_text,
     rate_text,
     score_terms,
@@ -80,7 +83,13 @@ def advice(findings: Findings) -> str:
     if body:
         body = f'<ol class="cards">{body}</ol>'
     else:
-        lead = "There is no advice for this capture."
+        lead = no_advice(findings)
+    hot = [r for r in findings.recommendations if r.tier == NO_REMEDY]
+    if hot:
+        listed = "".join(
+            f"<li>{m.prose(r.title)}. {m.prose(' '.join((*r.evidence, r.advice)), 1200)}</li>" for r in hot
+        )
+        body += f'<h3 class="more">{NO_REMEDY_HEADING}</h3><ul class="asides">{listed}</ul>'
     if options:
         listed = "".join(f"<li>{not_worth(r)}</li>" for r in options)
         body += f'<h3 class="more">Options that change training</h3><ul class="asides">{listed}</ul>'

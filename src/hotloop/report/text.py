@@ -29,6 +29,8 @@ MOST_GROWTH = 6
 MOST_LINES = 6
 NOT_WORTH = "not_worth_optimising"
 OPTION = "option"
+NO_REMEDY = "no_known_remedy"
+NO_REMEDY_HEADING = "Most expensive code, with no known remedy"
 UNDECIDED = "undecided"
 SAFETY = {
     "safe": "same results",
@@ -203,6 +205,10 @@ def recommendations(findings: Findings, pen: Pen) -> str:
         lines.append("\n" + pen.wrap(said, "  "))
     if len(worth) > MOST_RECOMMENDATIONS:
         lines.append(f"\n  {len(worth) - MOST_RECOMMENDATIONS} more in the HTML report.")
+    hot = [(n, r) for n, r in enumerate(found, 1) if r.tier == NO_REMEDY]
+    if hot:
+        lines.append(f"\n  {NO_REMEDY_HEADING}:")
+        lines.append("\n".join(expensive_code(n, r, pen) for n, r in hot))
     for tier, heading in ((OPTION, "Options that change training"), (NOT_WORTH, "Not worth optimising")):
         rest = [r for r in found if r.tier == tier]
         if rest:
@@ -210,6 +216,14 @@ def recommendations(findings: Findings, pen: Pen) -> str:
         for r in rest:
             known = f" (predicted {gain(r.gain)})" if r.gain else ""
             lines.append(pen.wrap(f"{r.title}{known}. {r.advice}", "    ", "      "))
+    return "\n".join(lines)
+
+
+def expensive_code(number: int, found: Recommendation, pen: Pen) -> str:
+    """Code that takes long without a reason to call it slow: what it costs, and what to ask about it."""
+    lines = [pen.wrap(found.title, f"  {number}. ", "     ")]
+    lines += [pen.wrap(evidence, "     - ", "       ") for evidence in found.evidence]
+    lines.append(pen.wrap(found.advice, "     "))
     return "\n".join(lines)
 
 
@@ -221,7 +235,7 @@ def no_advice(findings: Findings) -> str:
     if not large:
         return "Nothing here would speed up training by 5 %, even if it were free."
     spent = ", ".join(f"{c.category} ({percent(c.share)})" for c in large[:3])
-    return f"Nothing wasteful was found. Most of the time goes into {spent}."
+    return f"Nothing known to be slow was found. Most of the time goes into {spent}."
 
 
 def recommendation(number: int, advice: Recommendation, pen: Pen) -> str:

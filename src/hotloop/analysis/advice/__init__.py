@@ -12,6 +12,7 @@ from hotloop.analysis.advice import (
     pipeline,
     policy,
     side_jobs,
+    started_again,
     whole_run,
     workers,
 )
@@ -23,6 +24,7 @@ BUILT_IN = (
     hot_code.awaits_one_by_one,
     hot_code.busy_threads,
     hot_code.library_parts,
+    started_again.workers_started_again,
     batching.replay_item_by_item,
     batching.per_item_calls,
     batching.batch_item_by_item,

@@ -65,7 +65,8 @@ def without_double_promises(ranked: Sequence[Recommendation], table: TimeTable) 
     kept: list[Recommendation] = []
     masks: list[Mask | None] = []
     for one in ranked:
-        mask = table.mask(one.claim) if one.claim is not None and is_fix(one) else None
+        claims_time = is_fix(one) or one.tier == "no_known_remedy"
+        mask = table.mask(one.claim) if one.claim is not None and claims_time else None
         share = table.share_of(mask) if mask is not None else 0.0
         if mask is None or share <= 0:
             kept.append(one)

@@ -30,6 +30,10 @@ LEAST_SAVED = 0.05  # of training, for advice
 COLD_CODE = ((0.0, 0.0), (0.2, 0.15e6), (0.5, 0.5e6))
 COLD_MEMORY = ((0.0, 0.0), (0.35, 0.35e6), (0.6, 1e6))
 NO_COLD = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
+# Idioms about a choice that a script makes once, such as the format of its messages: one change for all
+ACROSS_FUNCTIONS = frozenset(
+    {"json_text", "pickling", "tiny_arrays", "dataframes", "state_as_text", "distributions", "tree_in_python"}
+)
 LEAST_WAITED = 0.02  # of training, spent waiting for a thread that the idiom keeps busy
 MOST = 4  # pieces of advice about idioms
 LEAST_EVALUATION = 0.10  # share of training
@@ -123,12 +127,13 @@ def slow_idioms(run: RunView) -> list[Recommendation]:
 
 
 def _by_expected_gain(lines: LineSamples) -> list[_Found]:
-    """Places of the same idiom in the same function belong together; largest saving first."""
+    """Places of the same idiom in the same function (or file) belong together; largest saving first."""
     groups: _Groups = {}
     for spot in spots(lines, LEAST_SHARE / 3):
         found = repeated_work(spot) or match(spot)
         if found is not None:
-            groups.setdefault((found.name, spot.file, spot.function), []).append((found, spot))
+            function = "" if found.name in ACROSS_FUNCTIONS else spot.function
+            groups.setdefault((found.name, spot.file, function), []).append((found, spot))
     groups = _with_waits_for_locks(groups)
     result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
     result = [_without_more_specific(one, result) if one.is_loop else one for one in result]
@@ -796,40 +801,40 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         if best.called
         else "in your own code, without calls into torch or an RL library"
     )
-    gone = lines.gain(best.paths, (1.0, 1.0, 1.0))
+    gone, twice = (lines.gain(best.paths, (part, part, part)) for part in (1.0, 0.5))
     evidence = [
         f"{short(best.site)} ({what}) took {percent(best.share)} of training {inside}"
         f"{_per_unit(run, best.share)}.",
         *([f"{short(best.site)}: {best.text}"] if best.text else []),
         *([HELPER] if lines.helped(best.paths) > 0.5 else []),
-        "The gain is for making it twice as fast (at least a quarter faster, at most gone); without it, "
-        f"training would run {gone.value:.2f}x as fast.",
+        f"Twice as fast, training would run {twice.value:.2f}x as fast; without it, {gone.value:.2f}x.",
     ]
     advice = (
-        "No known slow idiom was found there. Do less, do it less often, use whole arrays instead of "
-        "elements, or compile it with numba."
+        "Nothing there is known to be slow; it may just be the work. Is all of it needed, and as often? "
+        "If it handles single elements, whole arrays or numba are faster."
     )
     if best.essential:
         advice = (
-            "No known slow idiom was found, and this is what training consists of. Is all of it needed, "
-            "as often, in this size and precision?"
+            "Nothing there is known to be slow: this is what training consists of. Is all of it needed, as "
+            "often, in this size and precision?"
         )
     elif best.called:
         advice = (
-            f"Look at what `{best.called}` is given and how it is set up: hand it less, call it less often, "
-            "or do it on whole arrays."
+            f"Nothing there is known to be slow. Look at what `{best.called}` is given and how it is set up: "
+            "could it get less, or be called less often?"
         )
     made = advise(
         run,
         "hottest_code",
         None,
-        f"Look at {what}: it takes {percent(best.share)} ({short(best.site)})",
+        f"{what[:1].upper()}{what[1:]} takes {percent(best.share)} ({short(best.site)})",
         evidence,
         advice,
         lines.gain(best.paths, (0.25, 0.5, 1.0)),
         Change(
             f"make {what} cheaper, or call it less often", "days" if best.essential else "hours", "semantic"
         ),
+        tier="no_known_remedy",
     )
     return replace(made, site=best.site, claim=Claim(sampled=tuple(sorted(best.paths))))
 

@@ -188,12 +188,13 @@ def weights_copied(spot: Spot) -> Match | None:
 @idiom
 def growing_array(spot: Spot) -> Match | None:
     node = spot.node
-    if not isinstance(node, ast.Assign | ast.AugAssign) or not isinstance(
-        getattr(node, "value", None), ast.Call
-    ):
+    if not isinstance(node, ast.Assign | ast.AugAssign):
         return None
-    call = node.value
-    assert isinstance(call, ast.Call)
+    call = _innermost(node.value)
+    if isinstance(node, ast.Assign) and _adds_to_a_list(node):
+        return _grows([dotted(target) for target in node.targets])
+    if not isinstance(call, ast.Call):
+        return None
     names = (
         "numpy.append",
         "numpy.concatenate",
@@ -218,6 +219,36 @@ def growing_array(spot: Spot) -> Match | None:
     given = {dotted(inner) for argument in call.args for inner in ast.walk(argument)}
     if not any(target in given and "?" not in target for target in targets):
         return None
+    return _grows(targets)
+
+
+def _innermost(value: ast.expr) -> ast.expr:
+    """`np.vstack(...)` of `np.vstack(...)[-n:].astype(x)`: the call that makes the array."""
+    while True:
+        if isinstance(value, ast.Subscript):
+            value = value.value
+        elif (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and isinstance(value.func.value, ast.Call | ast.Subscript)
+        ):
+            value = value.func.value
+        else:
+            return value
+
+
+def _adds_to_a_list(node: ast.Assign) -> bool:
+    """`history = history + [x]`, `history = [*history, x]`: a copy of the whole list."""
+    names = {dotted(target) for target in node.targets} - {"?"}
+    value = node.value
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return isinstance(value.right, ast.List) and dotted(value.left) in names
+    return isinstance(value, ast.List | ast.Tuple) and any(
+        isinstance(e, ast.Starred) and dotted(e.value) in names for e in value.elts
+    )
+
+
+def _grows(targets: list[str]) -> Match:
     return Match(
         "growing_array",
         f"Preallocate {targets[0]} instead of growing it",
@@ -314,6 +345,192 @@ def linear_scan(spot: Spot) -> Match | None:
                 walks_memory=True,
             )
     return None
+
+
+@idiom
+def searching_rows(spot: Spot) -> Match | None:
+    """`np.where((states == state).all(axis=1))`: every known state is compared with this one."""
+    if _is_loop(spot):
+        return None
+    finders = ("where", "argmax", "flatnonzero", "nonzero", "any", "argwhere")
+    for name, call in spot.calls():
+        if name.rpartition(".")[2] not in finders:
+            continue
+        for inner in ast.walk(call):
+            if (
+                isinstance(inner, ast.Call)
+                and isinstance(inner.func, ast.Attribute)
+                and inner.func.attr == "all"
+                and isinstance(inner.func.value, ast.Compare)
+                and isinstance(inner.func.value.ops[0], ast.Eq)
+            ):
+                return Match(
+                    "searching_rows",
+                    "Look up rows in a dict instead of comparing with all of them",
+                    "Every pass compares one state with all the states that are known.",
+                    "Keep a dict from the state (a tuple of ints, or a number from ravel_multi_index) to its "
+                    "row.",
+                    (0.8, 0.97, 1.0),
+                    walks_memory=True,
+                )
+    return None
+
+
+@idiom
+def tree_in_python(spot: Spot) -> Match | None:
+    """A sum tree for prioritised replay that calls itself for each level: `self._retrieve(left, value)`."""
+    scope = spot.scope
+    if _is_loop(spot) or not isinstance(scope, ast.FunctionDef):
+        return None
+    recursive = any(name in (scope.name, f"self.{scope.name}") for name in _called_names(scope))
+    heap = any(
+        isinstance(n, ast.BinOp)
+        and isinstance(n.op, ast.Mult | ast.FloorDiv)
+        and any(isinstance(side, ast.Constant) and side.value == 2 for side in (n.left, n.right))
+        for n in ast.walk(scope)
+    )
+    if not recursive or not heap or not _has(scope, ast.Subscript):
+        return None
+    return Match(
+        "tree_in_python",
+        "Walk the tree for the whole batch at once",
+        "The function calls itself once for each level of the tree and each sample.",
+        "Keep the tree in one numpy array and walk all samples down together, a level at a time with array "
+        "expressions (so does each update of priorities on the way up), or compile it with numba.",
+        (0.6, 0.88, 0.98),
+        effort="hours",
+        safety="rounding",
+        takes="all",
+    )
+
+
+@idiom
+def parameter_statistics(spot: Spot) -> Match | None:
+    """Norms, means or histograms of every weight or gradient, one tensor after the other."""
+    over: list[ast.AST] = []
+    if isinstance(spot.node, ast.For):
+        over = [spot.node.iter]
+    elif not _is_loop(spot):
+        over = [g.iter for c in _comprehensions(spot.node) for g in c.generators]
+        over += [loop.iter for loop in spot.loops if isinstance(loop, ast.For)]
+    parameters = (".parameters", ".named_parameters")
+    if not any(name.endswith(parameters) for node in over for name in _called_names(node)):
+        return None
+    measured = (".norm", ".mean", ".std", ".var", ".abs", ".max", ".min", ".item", ".median")
+    changed = any(name.endswith(("_", ".copy_", ".step", ".add_histogram")) for name, _ in spot.calls())
+    if changed or not any(name.endswith(measured) for name, _ in spot.calls()):
+        return None
+    return Match(
+        "parameter_statistics",
+        "Compute statistics of weights and gradients rarely, or for all at once",
+        "Several small operations run for every tensor of the network, and each result is read or logged.",
+        "Log them every few hundred updates. If a norm is needed every time, torch._foreach_norm takes all "
+        "tensors in one call (clip_grad_norm_ returns the norm).",
+        (0.7, 0.95, 1.0),
+        takes="all",
+        library_calls=("",),
+    )
+
+
+@idiom
+def matrix_inverse(spot: Spot) -> Match | None:
+    names = ("linalg.inv", "linalg.pinv", "torch.inverse", "numpy.linalg.inv", "numpy.linalg.pinv")
+    if _is_loop(spot) or not (_calls(spot, *names) or _called(spot, "linalg.inv", "linalg.pinv")):
+        return None
+    return Match(
+        "matrix_inverse",
+        "Solve instead of inverting, or update the inverse",
+        "A matrix is inverted from scratch at every pass.",
+        "Use solve(A, b). If A grows by one observation at a time, update its inverse (Sherman-Morrison) or "
+        "its Cholesky factor; keep the result while A stays the same.",
+        (0.4, 0.75, 0.97),
+        safety="rounding",
+        effort="hours",
+    )
+
+
+@idiom
+def scipy_statistics(spot: Spot) -> Match | None:
+    """scipy.stats checks and broadcasts its arguments for each call."""
+    if _is_loop(spot) or not (
+        any(name.startswith("scipy.stats") for name in spot.called[:2])
+        or any(
+            re.match(r"(scipy\.)?stats\.\w+(\(\))?\.(log)?(pdf|cdf|pmf|ppf|sf|rvs)$", n)
+            for n, _ in spot.calls()
+        )
+    ):
+        return None
+    return Match(
+        "scipy_statistics",
+        "Write the density or the draw with numpy",
+        "scipy.stats checks and broadcasts its arguments in Python: 50 to 100 us for each call, whatever it "
+        "computes.",
+        "Use the formula (exp, log, math.erf), a generator's own draws (rng.normal, clipped or drawn again "
+        "for a truncated one), or one call for all values.",
+        (0.5, 0.9, 0.98),
+        safety="semantic",
+    )
+
+
+@idiom
+def tiny_arrays(spot: Spot) -> Match | None:
+    """numpy on vectors of two or three elements, such as the position of one car."""
+    if _is_loop(spot) or not spot.names.tiny:
+        return None
+    tiny = spot.names.tiny | _tiny_locals(spot.scope, spot.names.tiny)
+    values = [v for n in ast.walk(spot.scope) if (v := _value_of(n)) is not None]
+    if sum(_computes_with(value, tiny) for value in values) < LEAST_TINY:
+        return None
+    value = _value_of(spot.node)
+    # Next to several such statements, other calls of numpy handle the same few numbers.
+    calls_numpy = any(name.startswith(("np.", "numpy.")) for name, _ in spot.calls())
+    if value is None or not (_computes_with(value, tiny) or calls_numpy):
+        return None
+    return Match(
+        "tiny_arrays",
+        "Use plain numbers instead of arrays of a few elements",
+        "A numpy operation costs about a microsecond (np.clip and np.linalg.norm five) even for two numbers.",
+        "Keep x and y as floats and use math (hypot, sqrt, min, max), or step many copies at once in one "
+        "array.",
+        (0.4, 0.8, 0.95),
+        safety="rounding",
+        effort="hours",
+        takes="own",
+    )
+
+
+LEAST_TINY = 3  # statements of a function that compute with arrays of a few elements
+
+
+def _value_of(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Return | ast.Expr | ast.AnnAssign):
+        return node.value
+    return None
+
+
+def _tiny_locals(scope: ast.AST, tiny: frozenset[str]) -> frozenset[str]:
+    """Local names that are computed from tiny arrays."""
+    found: set[str] = set()
+    for _ in range(2):
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Assign) and _computes_with(node.value, tiny | found):
+                reduced = isinstance(node.value, ast.Call) and dotted(node.value.func).endswith(
+                    (".norm", ".dot", ".sum", ".mean", "float", "hypot", ".max", ".min")
+                )
+                found |= {t.id for t in node.targets if isinstance(t, ast.Name) and not reduced}
+    return frozenset(found)
+
+
+def _computes_with(value: ast.AST, tiny: frozenset[str]) -> bool:
+    """Arithmetic, or a numpy function, with one of these arrays as a direct operand."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.BinOp) and {dotted(node.left), dotted(node.right)} & tiny:
+            return True
+        if isinstance(node, ast.Call) and dotted(node.func).startswith(("np.", "numpy.")):
+            listed = [e for a in node.args if isinstance(a, ast.List | ast.Tuple) for e in a.elts]
+            if any(dotted(given) in tiny for given in (*node.args, *listed)):
+                return True
+    return False
 
 
 def _made_to_search(node: ast.AST) -> bool:
@@ -784,28 +1001,11 @@ def elementwise_loop(spot: Spot) -> Match | None:
         return None
     loop = spot.node
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    # `for _ in range(n): h = f(h)` repeats something; it handles no elements.
-    computed = any(
-        names & {n.id for n in ast.walk(inner) if isinstance(n, ast.Name)}
-        for inner in _used_in(loop.body)
-        if isinstance(inner, ast.BinOp | ast.Subscript | ast.Compare)
-        and not isinstance(getattr(inner, "op", None), ast.MatMult)  # of whole arrays: layers of a network
-    )
     arithmetic = any(_has(statement, ast.BinOp, ast.AugAssign) for statement in loop.body)
-    if _trains(spot) or not arithmetic or not computed:
+    if _trains(spot) or not arithmetic or not _handles_elements(spot, loop):
         return None
     if _needs_what_it_changed(loop, names):
-        return Match(
-            "sequential_loop",
-            "Compile this loop with numba",
-            "Each pass changes an array that later passes read, one element at a time in Python.",
-            "Keep its data in arrays and compile the loop with numba; array expressions would give other "
-            "results.",
-            (0.3, 0.85, 0.99),
-            effort="hours",
-            safety="rounding",
-            takes="all",
-        )
+        return None  # array expressions would give other results: tables are learnt one entry at a time
     return Match(
         "elementwise_loop",
         "Compute with whole arrays instead of element by element",
@@ -818,6 +1018,118 @@ def elementwise_loop(spot: Spot) -> Match | None:
         effort="hours",
         safety="rounding",
         takes="all",
+    )
+
+
+COUNTERS = frozenset({"range", "enumerate", "trange", "count", "tqdm"})
+OF_NUMBERS = frozenset({"int", "float", "bool", "abs", "round", "max", "min", "divmod", "chr"})
+
+
+def _handles_elements(spot: Spot, loop: ast.For) -> bool:
+    """Whether the source shows that a pass handles one element, or one column, and not a large array.
+
+    `state = model(state, actions[t])` may be any amount of work for each pass: nobody can tell from the
+    source. Numbers give themselves away: they are compared in an `if`, turned into floats, used as indices,
+    given to `math`, added up backwards in time.
+    """
+    if any(_is_compiled(spot, name) for name, _ in spot.calls()):
+        return False
+    elements = _elements_of(loop)
+    if not elements:
+        return False
+    used = list(_used_in(loop.body))
+
+    def is_element(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in elements
+        return isinstance(node, ast.Subscript) and bool(
+            elements & {n.id for n in ast.walk(node.slice) if isinstance(n, ast.Name)}
+        )
+
+    def holds_element(node: ast.AST) -> bool:
+        return any(is_element(inner) for inner in ast.walk(node))
+
+    for node in used:
+        if isinstance(node, ast.Subscript):
+            index = node.slice
+            if isinstance(index, ast.Tuple) and holds_element(node) and not _has(index, ast.Starred):
+                slices = [e for e in index.elts if isinstance(e, ast.Slice)]
+                plain = [e for e in index.elts if not isinstance(e, ast.Slice) and not _is_ellipsis(e)]
+                # x[i, j] is one number; x[:, j] is one column, unless time runs along it.
+                column = len(slices) == 1 and slices[0].lower is slices[0].upper is None
+                if len(plain) == len(index.elts) or (
+                    column and len(index.elts) == 2 and not _carries_over(loop)
+                ):
+                    return True
+            elif isinstance(index, ast.Name | ast.Subscript) and isinstance(node.value, ast.Subscript):
+                return holds_element(node)  # x[i][j]
+        elif isinstance(node, ast.Call):
+            name = dotted(node.func)
+            scalar = name in OF_NUMBERS or name.startswith("math.")
+            if (scalar and any(holds_element(a) for a in node.args)) or (
+                name.endswith(".item") and holds_element(node)
+            ):
+                return True
+        elif isinstance(node, ast.If | ast.IfExp | ast.BoolOp):
+            test = node.test if isinstance(node, ast.If | ast.IfExp) else node
+            alone = test.operand if isinstance(test, ast.UnaryOp) else test
+            if isinstance(alone, ast.Subscript) and is_element(alone) and not _has(alone.slice, ast.Slice):
+                return True  # if done[i]: an array has no truth value
+            compared = [n for n in ast.walk(test) if isinstance(n, ast.Compare)]
+            if any(_compares_an_element(one, loop, is_element) for one in compared):
+                return True
+    # Loops inside, with arithmetic on elements of both.
+    inner = [n for n in used if isinstance(n, ast.For)]
+    if any(_elements_of(one) and any(_has(s, ast.BinOp, ast.AugAssign) for s in one.body) for one in inner):
+        return True
+    backwards = any(
+        isinstance(n, ast.Call) and dotted(n.func) == "reversed" for n in ast.walk(loop.iter)
+    ) or _counts_down(loop.iter)
+    return backwards and any(holds_element(n) for n in used if isinstance(n, ast.BinOp | ast.AugAssign))
+
+
+def _elements_of(loop: ast.For) -> set[str]:
+    """Names that stand for an element, or its index; not `_`, which only counts."""
+    return {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} - {"_"}
+
+
+def _compares_an_element(node: ast.Compare, loop: ast.For, is_element: Callable[[ast.AST], bool]) -> bool:
+    """`x[i] > best`, `reward < 0` of a loop over rewards; not `step == skip` of a counter."""
+    counts = isinstance(loop.iter, ast.Call) and dotted(loop.iter.func).rpartition(".")[2] in COUNTERS
+    for side in (node.left, *node.comparators):
+        if isinstance(side, ast.Subscript) and is_element(side):
+            return True
+        if not counts and isinstance(side, ast.Name) and is_element(side):
+            return not isinstance(node.ops[0], ast.In | ast.NotIn | ast.Is | ast.IsNot)
+    return False
+
+
+def _counts_down(iterated: ast.AST) -> bool:
+    """`range(n - 1, -1, -1)`."""
+    return (
+        isinstance(iterated, ast.Call)
+        and dotted(iterated.func) == "range"
+        and len(iterated.args) == 3
+        and isinstance(iterated.args[2], ast.UnaryOp)
+        and isinstance(iterated.args[2].op, ast.USub)
+    )
+
+
+def _is_ellipsis(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+COMPILERS = frozenset(
+    {"njit", "jit", "vectorize", "guvectorize", "script", "compile", "pmap", "vmap", "cfunc", "stencil"}
+)
+
+
+def _is_compiled(spot: Spot, name: str) -> bool:
+    """Whether a function of the file is compiled by numba, jax or torch."""
+    function = spot.names.functions.get(name.rpartition(".")[2])
+    return function is not None and any(
+        dotted(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] in COMPILERS
+        for d in function.decorator_list
     )
 
 
@@ -841,6 +1153,8 @@ def _needs_what_it_changed(loop: ast.For, names: set[str]) -> bool:
         dotted(place.value)
         for place in places
         if isinstance(place.ctx, ast.Store)
+        and not _has(place.slice, ast.Slice)
+        and not isinstance(place.slice, ast.Constant)
         and not names & {n.id for n in ast.walk(place.slice) if isinstance(n, ast.Name)}
     }
     return any(isinstance(p.ctx, ast.Load) and dotted(p.value) in written - {"?"} for p in places)
@@ -1081,7 +1395,10 @@ def writing_files(spot: Spot) -> Match | None:
         ".write_text",
         ".write_bytes",
     )
-    saves = any(SAVED.search(name) for name in _called_by_name(spot))
+    saves = any(
+        SAVED.search(name) and not name.startswith(("asyncio.", "socket.", "multiprocessing."))
+        for name in _called_by_name(spot)
+    )
     if _is_loop(spot) or not (_calls(spot, *names) or saves or _writes_text(spot)):
         return None
     return Match(
@@ -1099,15 +1416,19 @@ def _writes_text(spot: Spot) -> bool:
     """`file.write(...)`: of an open file, or of text."""
     for name, call in spot.calls():
         owner, _, method = name.rpartition(".")
-        if (
-            method == "write"
-            and owner
-            and (
-                "open" in spot.names.of(owner) or any(_has(a, ast.JoinedStr, ast.Constant) for a in call.args)
-            )
-        ):
-            return True
+        text = any(
+            isinstance(n, ast.JoinedStr) or (isinstance(n, ast.Constant) and isinstance(n.value, str))
+            for argument in call.args
+            for n in ast.walk(argument)
+        )
+        if method == "write" and owner and not _is_stream(spot, owner):
+            return "open" in spot.names.of(owner) or text
     return False
+
+
+def _is_stream(spot: Spot, owner: str) -> bool:
+    """Whether it is an asyncio stream to another process: `await writer.drain()`."""
+    return f"{owner}.drain" in set(_called_names(spot.scope))
 
 
 @idiom
@@ -1291,9 +1612,9 @@ def made_each_time(spot: Spot) -> Match | None:
     """Things that are the same at every pass: generators, masks, compiled code, modes of networks."""
     if _is_loop(spot) or (not spot.loops and spot.function == "<module>"):
         return None
-    if _calls(
-        spot, "numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator", "random.Random"
-    ):
+    generators = ("numpy.random.default_rng", "numpy.random.RandomState", "torch.Generator", "random.Random")
+    seeds = ("numpy.random.seed", "random.seed", "torch.manual_seed", "torch.random.manual_seed")
+    if _calls(spot, *generators) or (isinstance(spot.node, ast.Expr) and _calls(spot, *seeds)):
         what, why = "the random generator", "Seeding a generator takes longer than most draws."
     elif _calls(
         spot,
@@ -1310,7 +1631,7 @@ def made_each_time(spot: Spot) -> Match | None:
         name.endswith((".eval", ".train")) and not call.args for name, call in spot.calls()
     ) and _is_all_of(spot, (".eval", ".train")):
         what, why = "the mode of the network", "train() and eval() walk through all modules in Python."
-    elif any(_is_constant(name, call) for name, call in spot.calls()):
+    elif _makes_constants_only(spot):
         what, why = "what never changes", "The same values are computed at every pass."
     else:
         return None
@@ -1333,6 +1654,19 @@ def _is_all_of(spot: Spot, ends: tuple[str, ...]) -> bool:
     """Whether the statement is nothing but a call of such a method."""
     value = spot.node.value if isinstance(spot.node, ast.Expr) else None
     return isinstance(value, ast.Call) and dotted(value.func).endswith(ends)
+
+
+CONVERSIONS = frozenset(
+    {"to", "astype", "float", "long", "unsqueeze", "view", "reshape", "double", "int", "repeat", "expand"}
+)
+
+
+def _makes_constants_only(spot: Spot) -> bool:
+    """Whether all that the statement computes is made of settings: what else it does would stay."""
+    calls = list(spot.calls())
+    made = [call for name, call in calls if _is_constant(name, call)]
+    rest = [name for name, call in calls if call not in made]
+    return bool(made) and all(name.rpartition(".")[2] in CONVERSIONS for name in rest)
 
 
 def _is_constant(name: str, call: ast.Call) -> bool:
@@ -1435,8 +1769,14 @@ def jobs_one_by_one(spot: Spot) -> Match | None:
     if _is_loop(spot) or not (spot.loops or list(_comprehensions(spot.node))):
         return None
     names = [name for name, _ in spot.calls()]
-    if not any(
-        name.endswith((".submit().result", ".apply_async().get", ".remote().get")) for name in names
+    at_once = any(
+        name == "ray.get" and call.args and isinstance(call.args[0], ast.Call)
+        for name, call in spot.calls()
+        if "remote" in {inner.rpartition(".")[2] for inner in _called_names(call)}
+    )
+    if not (
+        at_once
+        or any(name.endswith((".submit().result", ".apply_async().get", ".remote().get")) for name in names)
     ) and not any(
         name.endswith(".apply") and spot.names.of(name.rpartition(".")[0]) & {"Pool", "ThreadPool"}
         for name in names
@@ -1539,8 +1879,14 @@ def talking_to_processes(spot: Spot) -> Match | None:
     call = _calls(
         spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", ".recv_bytes", "ray.get"
     )
-    if call is None and not any(
-        name.endswith(".get") and spot.names.of(name.rpartition(".")[0]) & QUEUES for name, _ in spot.calls()
+    if (
+        call is None
+        and not _calls(spot, ".sendall", ".drain", ".readexactly")
+        and not any(
+            (name.endswith(".get") and spot.names.of(name.rpartition(".")[0]) & QUEUES)
+            or (name.endswith(".write") and _is_stream(spot, name.rpartition(".")[0]))
+            for name, _ in spot.calls()
+        )
     ):
         return None
     if spot.asleep >= MOSTLY:

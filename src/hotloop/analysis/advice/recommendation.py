@@ -12,6 +12,7 @@ from hotloop.analysis.advice.run_view import RegionRow, RunView
 from hotloop.analysis.findings import Claim, Effort, Estimate, ProvableBy, Recommendation, Safety, Tier
 
 HIGH, MEDIUM, LOW = 1.25, 1.07, 1.02  # predicted speed-up of training at which a tier starts
+APART = ("option", "no_known_remedy")  # tiers that do not follow from the gain
 UNKNOWN_GAIN = "The gain cannot be predicted from this capture."
 
 
@@ -54,8 +55,8 @@ def advise(
 ) -> Recommendation:
     """A recommendation about `row` (None: the whole run).
 
-    `tier` is used if the gain is unknown, or for an option. `claimed` are the regions whose time (with `own`,
-    own time) the change reduces; None: `row`.
+    `tier` is used if the gain is unknown, or if it is one of APART. `claimed` are the regions whose time
+    (with `own`, own time) the change reduces; None: `row`.
     """
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
@@ -66,7 +67,7 @@ def advise(
         evidence=tuple(evidence),
         advice=advice,
         gain=gain,
-        tier=tier_of(gain) if gain is not None and tier != "option" else tier or "low",
+        tier=tier_of(gain) if gain is not None and tier not in APART else tier or "low",
         effort=change.effort,
         safety=change.safety,
         provable_by=change.provable_by,

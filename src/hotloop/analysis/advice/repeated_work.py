@@ -21,7 +21,7 @@ from hotloop.analysis.source_names import Names, dotted
 EFFECTS = re.compile(
     r"^(step\w*|\w*_step|reset\w*|backward|append\w*|extend|add\w*|push\w*|pop\w*|put\w*|insert|remove|update\w*|"
     r"train\w*|learn\w*|fit|send\w*|recv\w*|receive|get_nowait|write\w*|save\w*|dump|next|zero_grad|load_state_dict|"
-    r"sample\w*|rand\w*|choice\w*|normal|uniform|shuffle|permut\w*|integers|multinomial|draw\w*|seed|manual_seed|"
+    r"sample\w*|rvs|rand\w*|choice\w*|normal|uniform|shuffle|permut\w*|integers|multinomial|draw\w*|seed|manual_seed|"
     r"record\w*|print|info|debug|act|select_action|choose_action|get_action|predict|collect\w*|store\w*|"
     r"set\w*|clear|copy_|lerp_|mul_|zero_|fill_|submit|apply_async|map_async|acquire|release|sleep|wait|poll|open|"
     r"close|read\w*|perf_counter\w*|time|monotonic|clip_grad_\w+|eval|requires_grad_|start|join|flush|input|"
@@ -44,6 +44,11 @@ PURE_LIBRARIES = (
     "linalg.",
 )
 EXPENSIVE = 0.05  # share of training
+# Draws of random numbers change the generator, not what they are given.
+DRAWS = re.compile(
+    r"^(\w*normal|uniform|integers|randint|rand\w*|random\w*|choices?|permutation|multinomial|poisson|exponential|"
+    r"beta|gamma|dirichlet|binomial|gumbel|sample)$"
+)
 
 
 def repeated_work(spot: Spot) -> Match | None:
@@ -131,6 +136,8 @@ def same_every_time(spot: Spot) -> Match | None:
         )
         if not (drawn or _is_heavy(name) or _is_own_and_pure(spot, name)) or not call.args:
             continue
+        if any(keyword.arg == "out" for keyword in call.keywords):
+            continue  # its result goes where the caller says, which is not the same as computing it again
         where = _constant_since(spot, [*call.args, *(k.value for k in call.keywords)])
         if not where:
             continue
@@ -202,7 +209,8 @@ def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
     own = {name for name in own if name.startswith("self.")}
     loaded = {n for argument in arguments for n in _loads(argument)} - MODULES
     changed = {n for s in _simple_statements(loop) for n in _stores(s)} | _loop_targets(loop)
-    changed |= {root for s in _simple_statements(loop) for root in _mutated(s)}
+    changed |= {root for s in _simple_statements(loop) for root in _mutated(s, purity)}
+    changed = _with_views(spot.scope, changed)
     if (loaded - {"self"}) & changed or (own and _may_change(loop, own, purity)):
         return ""
     return "before the loop" if not own or loaded else ""
@@ -230,7 +238,14 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
         if isinstance(node, ast.Attribute) and dotted(node).startswith("self."):
             if not spot.names.is_set_once(dotted(node)):
                 return False
-        elif isinstance(node, ast.Name) and node.id not in MODULES | {"self"} and not node.id.isupper():
+        elif isinstance(node, ast.Name) and node.id.isupper():
+            # A setting of the script, unless this function changes it: `A += np.outer(x, x)`.
+            if any(
+                node.id in _stores(s) or node.id in set(_mutated(s, _purity(spot)))
+                for s in _simple_statements(spot.scope)
+            ):
+                return False
+        elif isinstance(node, ast.Name) and node.id not in MODULES | {"self"}:
             assigned = [s for s in _simple_statements(spot.scope) if node.id in _stores(s)]
             if len(assigned) != 1 or not isinstance(assigned[0], ast.Assign) or not depth:
                 return False
@@ -238,13 +253,39 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
                 spot, assigned[0].value, depth - 1
             ):
                 return False
-            if node.id in {root for s in _simple_statements(spot.scope) for root in _mutated(s)}:
+            mutated = {root for s in _simple_statements(spot.scope) for root in _mutated(s, _purity(spot))}
+            if node.id in _with_views(spot.scope, mutated):
                 return False
     return True
 
 
-def _mutated(statement: ast.stmt) -> Iterator[str]:
-    """Names whose object a statement may change: by item stores, and by calls with effects."""
+def _with_views(scope: ast.AST, changed: set[str]) -> set[str]:
+    """The names, and all that share memory with one of them: `left = both[:, :2]` is a view of `both`."""
+    pairs = [
+        (_targets(s), _loads(s.value))
+        for s in _simple_statements(scope)
+        if isinstance(s, ast.Assign) and _may_be_a_view(s.value)
+    ]
+    while True:
+        more = {n for a, b in pairs if (a | b) & changed for n in a | b} - changed - MODULES
+        if not more:
+            return changed
+        changed = changed | more
+
+
+def _may_be_a_view(value: ast.AST) -> bool:
+    """A name, an item, or a method that returns the same memory in another shape."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return any(_may_be_a_view(element) for element in value.elts)
+    if isinstance(value, ast.Call):
+        shapes = ("view", "reshape", "ravel", "squeeze", "unsqueeze", "transpose", "t", "detach", "numpy")
+        more = ("from_numpy", "as_tensor", "asarray", "flatten", "permute", "expand", "unpack")
+        return dotted(value.func).rpartition(".")[2] in (*shapes, *more)
+    return isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
+
+
+def _mutated(statement: ast.stmt, purity: _Purity) -> Iterator[str]:
+    """Names whose object a statement may change: by item stores, `out=`, and calls with unknown effects."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             yield dotted(node.value).partition(".")[0]
@@ -252,9 +293,13 @@ def _mutated(statement: ast.stmt) -> Iterator[str]:
             yield dotted(node.target).partition(".")[0]
         elif isinstance(node, ast.Call):
             name = dotted(node.func)
-            if EFFECTS.match(name.rpartition(".")[2]):
+            for keyword in node.keywords:
+                if keyword.arg == "out":
+                    yield from _loads(keyword.value)
+            last = name.rpartition(".")[2]
+            if EFFECTS.match(last) or not purity.is_pure(node):
                 yield name.partition(".")[0]
-                for argument in node.args:
+                for argument in node.args if not DRAWS.match(last) else ():
                     yield from _loads(argument)
 
 
@@ -459,6 +504,9 @@ class _Purity:
             or (isinstance(n, ast.Call) and not self._is_pure(n, quiet, depth))
             for n in ast.walk(value)
         )
+
+    def is_pure(self, call: ast.Call) -> bool:
+        return self._is_pure(call, quiet=False, depth=2)
 
     def _is_pure(self, call: ast.Call, quiet: bool, depth: int) -> bool:
         name = dotted(call.func)

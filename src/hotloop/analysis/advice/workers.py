@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.recommendation import (
     HIGH,
@@ -159,7 +161,7 @@ def try_one_thread(run: RunView) -> Recommendation | None:
         title = f"one compute thread instead of {threads} may be faster; this decides within a minute"
         why = "For small networks, sharing each operation between threads often costs more than it gains."
         tier = "undecided"
-    return advise(
+    made = advise(
         run,
         "try_one_thread",
         None,
@@ -172,6 +174,7 @@ def try_one_thread(run: RunView) -> Recommendation | None:
         tier=tier,
         claimed=(),
     )
+    return replace(made, affects=share)
 
 
 def _pools_of(run: RunView, process: Process) -> tuple[float, float] | None:
