@@ -62,7 +62,7 @@ def make_model(
     """A model of that class on `Toy`, small and seeded."""
     envs = make_vec_env(lambda: Toy(ACTIONS[actions], observations), n_envs=n_envs)
     words.setdefault("policy_kwargs", {"net_arch": [16, 16]})
-    return cls("MlpPolicy", envs, seed=1, device="cpu", **words)
+    return cls(words.pop("policy", "MlpPolicy"), envs, seed=1, device="cpu", **words)
 
 
 class NoAudits(Audits):

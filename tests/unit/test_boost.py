@@ -22,6 +22,8 @@ from gymnasium import spaces
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
@@ -85,6 +87,61 @@ def with_other_layer(model: Any) -> None:
     model.policy.mlp_extractor.policy_net[1] = nn.Dropout(0.5)
 
 
+def with_two_activations(model: Any) -> None:
+    model.policy.mlp_extractor.value_net[1] = nn.ReLU()
+
+
+def with_steeper_elu(model: Any) -> None:
+    model.policy.mlp_extractor.policy_net[1] = nn.ELU(alpha=0.5)
+
+
+def without_bias(model: Any) -> None:
+    model.policy.action_net.bias = None
+
+
+def with_optimizer_hook(model: Any) -> None:
+    model.policy.optimizer.register_step_post_hook(lambda *_: None)
+
+
+def with_gradient_hook(model: Any) -> None:
+    model.policy.action_net.weight.register_hook(lambda gradient: gradient)
+
+
+def with_tensor_as_rate(model: Any) -> None:
+    model.policy.optimizer.param_groups[0]["lr"] = torch.tensor(1e-3)
+
+
+def with_unequal_steps(model: Any) -> None:
+    state = model.policy.optimizer.state
+    for parameter in model.policy.parameters():
+        state[parameter] = {"step": torch.tensor(1.0), "exp_avg": torch.zeros_like(parameter)}
+    state[model.policy.action_net.bias]["step"] += 1.0
+
+
+def with_other_buffer(model: Any) -> None:
+    model.rollout_buffer.__class__ = type("MyBuffer", (type(model.rollout_buffer),), {})
+
+
+def with_replaced_train(model: Any) -> None:
+    model.train = model.train
+
+
+def with_fewer_steps(model: Any) -> None:
+    model.n_steps = 16
+
+
+def with_coefficient_schedule(model: Any) -> None:
+    model.ent_coef = lambda left: 0.01 * left
+
+
+class MyPolicy(ActorCriticPolicy):
+    pass
+
+
+class MyExtractor(FlattenExtractor):
+    pass
+
+
 @pytest.mark.parametrize(
     ("words", "change", "reason"),
     [
@@ -95,6 +152,23 @@ def with_other_layer(model: Any) -> None:
         ({}, with_double_precision, "is torch.float64, not torch.float32"),
         ({}, with_frozen_layer, "policy.value_net.bias is frozen"),
         ({}, with_other_layer, "the actor has the activation Dropout"),
+        ({}, with_two_activations, "the critic has two kinds of activations"),
+        ({}, with_steeper_elu, "the actor has the activation ELU with alpha=0.5"),
+        ({}, without_bias, "the actor has a Linear layer without bias"),
+        ({}, with_optimizer_hook, "the optimizer has hooks"),
+        ({}, with_gradient_hook, "policy.action_net.weight has hooks"),
+        ({}, with_tensor_as_rate, "the optimizer's settings are tensors"),
+        ({}, with_unequal_steps, "the optimizer made different numbers of steps"),
+        ({}, with_other_buffer, "rollout_buffer is MyBuffer: not RolloutBuffer"),
+        ({}, with_replaced_train, "train is replaced on the instance"),
+        ({}, with_fewer_steps, "the rollout buffer does not have the model's n_steps"),
+        ({}, with_coefficient_schedule, "ent_coef is a function, not a number"),
+        ({"policy": MyPolicy}, None, "policy is MyPolicy: not ActorCriticPolicy"),
+        (
+            {"policy_kwargs": {"features_extractor_class": MyExtractor}},
+            None,
+            "features_extractor is MyExtractor: not an MLP",
+        ),
         ({"policy_kwargs": {"activation_fn": nn.GELU}}, None, "the actor has the activation GELU"),
         ({"policy_kwargs": {"optimizer_class": torch.optim.SGD}}, None, "not torch.optim.Adam"),
         ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, None, "the optimizer has amsgrad=True"),
@@ -318,6 +392,45 @@ def test_parameters_set_during_training_are_used() -> None:
         model.learn(64)
 
     assert_same(learn(make_ppo, 64, is_boosted, meddle) for is_boosted in (True, False))
+
+
+def test_a_loaded_optimizer_calls_for_an_audit() -> None:
+    with boosting():
+        model = make_ppo()
+        model.learn(64)
+        audits = active.history[0].audits
+        audits._next, audits.spent_s, before = 10**9, 0.0, audits.passed
+        model.train()
+        assert audits.passed == before
+        model.policy.optimizer.load_state_dict(model.policy.optimizer.state_dict())
+        model.train()
+        assert audits.passed == before + 1
+
+
+def one_ulp(model: Any) -> None:
+    """Move the largest weight of a layer by one unit in the last place."""
+    with torch.no_grad():
+        weights = model.policy.mlp_extractor.policy_net[0].weight.view(-1)
+        largest = weights.abs().argmax()
+        weights[largest] = torch.nextafter(weights[largest], torch.tensor(float("inf")))
+
+
+def test_weights_separate_no_faster_than_after_a_change_of_one_ulp() -> None:
+    def make(change: Any = None) -> Any:
+        model = make_ppo(learning_rate=1e-3)
+        if change is not None:
+            change(model)
+        return model
+
+    plain = learn(make, 640, is_boosted=False)
+    moved = learn(functools.partial(make, one_ulp), 640, is_boosted=False)
+    boosted = learn(make, 640, is_boosted=True)
+    apart = [
+        np.mean([np.abs(value - plain.weights[name]).mean() for name, value in other.weights.items()])
+        for other in (boosted, moved)
+    ]
+    assert apart[1] > 0.0
+    assert apart[0] < 30 * apart[1]  # every number is rounded in another way, not one
 
 
 def _save(model: Any, file: Path) -> None:

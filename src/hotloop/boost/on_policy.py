@@ -131,6 +131,7 @@ class OnPolicyLearner:
         self.observations = Observations(model.observation_space)
         self._policy = policy
         self._optimizer = policy.optimizer
+        self._seen_state: Any = None
         self._buffer_class = type(model.rollout_buffer)
         self._modules = PlainModules(policy)
         self._settings = np.zeros(kernels.SETTINGS)
@@ -214,6 +215,9 @@ class OnPolicyLearner:
             settings[kernels.OPTIMIZER] = kernels.ADAM
             settings[kernels.BETA1], settings[kernels.BETA2] = group["betas"]
         self.audits.follow(*settings.tolist())
+        if self._optimizer.state is not self._seen_state:  # loaded, by `set_parameters` or somebody
+            self._seen_state = self._optimizer.state
+            self.audits.soon()
 
     def one_pass(
         self, model: Any, original: Callable[[Any], None], batch: kernels.Batch, batch_size: int
