@@ -53,6 +53,11 @@ def translate(workload: str, words: list[str]) -> list[str]:
     return translated
 
 
+def has_flag(words: list[str], *flags: str) -> bool:
+    """Whether a flag is given, as `--a 1`, `--a=1` or with underscores."""
+    return any(word.partition("=")[0].replace("_", "-") in flags for word in words)
+
+
 def train(workload: str, words: list[str]) -> int:
     """Run `hotloop train WORKLOAD`; returns its exit code."""
     return main(["train", workload, *translate(workload, words)])

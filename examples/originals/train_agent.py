@@ -8,12 +8,12 @@ with compiled code.
 
 import sys
 
-from _translate import train
+from _translate import has_flag, train
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    if "--convlstm" not in words and not {"-h", "--help"} & set(words):
+    if not has_flag(words, "--convlstm", "--no-convlstm", "-h", "--help"):
         words.append("--no-convlstm")
-    if "--rendering" not in words:
+    if not has_flag(words, "--rendering"):
         words += ["--rendering", "pil"]
     sys.exit(train("ricochet", words))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,38 @@ def test_every_flag_in_the_table_of_the_docs_is_known() -> None:
         if line.startswith("| `") and "profile_turbo_mode" not in line:
             original = line.split("|")[1]
             assert set(re.findall(r"--[a-z-]+", original)) <= known | analyzer, line
+
+
+def test_a_flag_counts_in_both_forms() -> None:
+    has_flag = TRANSLATE["has_flag"]
+    for words in (["--trainer", "hotloop"], ["--trainer=hotloop"]):
+        assert has_flag(words, "--trainer")
+    assert has_flag(["--no_convlstm"], "--convlstm", "--no-convlstm")
+    assert not has_flag(["--trainers=hotloop", "x=--trainer"], "--trainer")
+
+
+@pytest.mark.parametrize("words", [["--trainer=hotloop"], ["--trainer", "hotloop"], []])
+def test_the_original_takes_torchrl_unless_a_trainer_is_given(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[list[str]] = []
+    monkeypatch.setattr("hotloop.cli.main.main", lambda given: passed.append(given) or 0)
+    script = ORIGINALS / "scripts" / "profile_training_time.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    monkeypatch.delitem(sys.modules, "_translate", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(script), run_name="__main__")
+    assert ("torchrl" in passed[0]) == (not words)
+
+
+@pytest.mark.parametrize("words", [["--steps", "0"], ["--steps", "3", "--envs=4"], ["--wafers", "0"]])
+def test_the_original_for_the_environment_refuses_to_play_nothing(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = ORIGINALS / "scripts" / "profile_turbo_mode.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert ended.value.code == 2
+    assert "leave nothing to play" in capsys.readouterr().err

@@ -198,7 +198,7 @@ def test_the_progress_line_counts_episodes() -> None:
     assert stream.getvalue() == ""  # not due yet
     now[0] = 10.0
     line.update(1000, 2.5, "env_step 60 %", episodes=20)
-    assert stream.getvalue() == "20 / 100 episodes  100 steps/s  40.0 s left  return 2.5  env_step 60 %\n"
+    assert stream.getvalue() == "20 / 100 episodes  100 steps/s  80.0 s left  return 2.5  env_step 60 %\n"
 
 
 def test_the_shipped_plan_can_be_run_as_written() -> None:

@@ -310,7 +310,20 @@ def test_the_progress_line_shows_rate_and_time_left() -> None:
     clock.advance(9_000_000_000)
     line.update(2_000, 12.34, "fused")
     line.close()
-    assert out.getvalue() == "2,000 / 10,000 steps  200 steps/s  40.0 s left  return 12.3  fused\n"
+    assert out.getvalue() == "2,000 / 10,000 steps  200 steps/s  37.9 s left  return 12.3  fused\n"
+
+
+def test_the_time_left_leaves_out_the_warm_up() -> None:
+    clock, out = FakeClock(), io.StringIO()
+    line = ProgressLine(10_000, 0, stream=out, clock=lambda: clock() / 1e9)
+    clock.advance(60_000_000_000)  # compiling, then the first update
+    line.update(100, None)
+    clock.advance(10_000_000_000)
+    line.update(1_100, None)
+    assert out.getvalue().splitlines() == [
+        "100 / 10,000 steps  2 steps/s",
+        "1,100 / 10,000 steps  16 steps/s  89.0 s left",
+    ]
 
 
 def test_a_second_interrupt_does_not_wait() -> None:

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _translate import train
+from _translate import has_flag, train
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    if "--trainer" not in words:
+    if not has_flag(words, "--trainer"):
         words += ["--trainer", "torchrl"]
-    if not {"--compare", "--detailed", "--breakdown", "-h", "--help"} & set(words):
+    if not has_flag(words, "--compare", "--detailed", "--breakdown", "-h", "--help"):
         words.append("--breakdown")
     sys.exit(train("petri", words))

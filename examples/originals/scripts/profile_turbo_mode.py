@@ -52,6 +52,13 @@ if __name__ == "__main__":
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the actions")
     given, rest = parser.parse_known_args()
+    if given.envs < 1 or given.wafers < 1 or given.steps < given.envs:
+        print(
+            f"--steps {given.steps} --envs {given.envs} --wafers {given.wafers} leave nothing to play; use "
+            "at least 1 net, 1 wafer and as many steps as nets.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     if given.only:
         play(given.only == "on", given.steps, given.envs, given.wafers, given.seed)
         sys.exit()

@@ -15,7 +15,7 @@ from hotloop.analysis.advice.recommendation import tier_of
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate, Tier
 from hotloop.analysis.tree import FlatTree, driving_thread, flatten
-from hotloop.analysis.verdict import ComponentVerdict, Verdict
+from hotloop.analysis.verdict import ComponentVerdict, Verdict, judge_components
 from hotloop.analysis.whatif import amdahl
 from hotloop.capture.model import Capture, Node
 
@@ -31,6 +31,11 @@ OTHER_COLLECTED = "other_collection"
 COLLECTED = (ENV_STEP, POLICY, TENSORDICT, FRAMEWORK, ENV_RESET, STORING, ROLLOUT_KERNEL, OTHER_COLLECTED)
 ORDER = (ADVANTAGE, REPLAY, LOSS, BACKWARD, OPTIMIZER, ONE_KERNEL, OTHER, UNATTRIBUTED, HOTLOOP)
 SMALLEST_SHARE = 0.005  # smaller parts are not mentioned
+# Sums of parts that people ask for; the policy's forward pass is in both.
+TOTALS = {
+    "data collection": COLLECTED,
+    "neural network total": (POLICY, LOSS, BACKWARD, OPTIMIZER, ONE_KERNEL),
+}
 
 _LEARNING = {
     "advantage": ADVANTAGE,
@@ -235,6 +240,24 @@ def _against(predicted: Estimate, measured: Estimate | None) -> str:
     if measured.high < predicted.low:
         return f"{law}; {got}, which is less: other parts, too small or too noisy to name, changed as well."
     return f"{law}; {got}, which agrees."
+
+
+def total_verdicts(
+    pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]], tolerance: float
+) -> tuple[ComponentVerdict, ...]:
+    """Verdicts on `TOTALS`; `pairs` hold seconds by part of A and of B."""
+    named = {
+        total: [(_sum(a, names), _sum(b, names)) for a, b in pairs]
+        for total, names in TOTALS.items()
+        if any(_sum(side, names) for pair in pairs for side in pair)
+    }
+    return judge_components(
+        named, [(sum(a.values()), sum(b.values())) for a, b in pairs], tolerance=tolerance
+    )
+
+
+def _sum(parts_s: Mapping[str, float], names: Sequence[str]) -> float:
+    return sum(parts_s.get(name, 0.0) for name in names)
 
 
 def impacts(runs: Sequence[Mapping[str, float]]) -> tuple[Impact, ...]:

@@ -26,6 +26,7 @@ from hotloop.workflows.train import (
     WORKLOADS,
     Recording,
     Trained,
+    check_capture_folder,
     check_config,
     check_export,
     config_class,
@@ -129,6 +130,11 @@ def usage() -> str:
 def run(arguments: Arguments) -> int:
     """Train, then print the report; Ctrl-C stops the training, keeps its checkpoint and still prints it."""
     profiling = arguments.profiling
+    if profiling.profiling_summary_freq < 0:
+        raise HotloopError(
+            f"--profiling-summary-freq {profiling.profiling_summary_freq} is not allowed; "
+            "use at least 1 env step, or 0 for no summaries."
+        )
     if arguments.request is not None and arguments.request.wanted:
         module = importlib.import_module(REQUESTS[arguments.workload])
         code: int = module.run(arguments.config, arguments.request, profiling)
@@ -141,6 +147,7 @@ def run(arguments: Arguments) -> int:
     if report is not None:
         check_export(report)
     check_config(arguments.workload, arguments.config)
+    check_capture_folder(profiling.capture)
     summary = profiling.profiling_summary_freq
     if profiling.enable_profiling and not summary:
         summary = max(_expected_timesteps(arguments.config) // 10, 1)
@@ -186,11 +193,14 @@ def _print_outcome(
         print(strict_json((findings or json_object("training", {})) | {"outcome": outcome} | place))
         return
     mean = "no episode finished" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
-    print(
-        f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
-        f"({count(done.steps_per_s)} steps/s):\n"
-        f"  {count(done.updates)} updates, {count(done.episodes)} episodes, {mean}"
-    )
+    if not done.env_steps and not done.updates:
+        print("trained nothing: no env step was made")
+    else:
+        print(
+            f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
+            f"({count(done.steps_per_s)} steps/s):\n"
+            f"  {count(done.updates)} updates, {count(done.episodes)} episodes, {mean}"
+        )
     for remark in done.remarks:
         print(f"  {remark}")
     saved = done.checkpoint is not None and done.unsaved is None

@@ -13,6 +13,7 @@ from hotloop.report.batch_breakdown import (
     breakdown_text,
     explanation_text,
     impacts_text,
+    totals_text,
 )
 from hotloop.report.series_text import comparison_json, comparison_text
 from hotloop.report.to_json import plain, strict_json
@@ -68,7 +69,7 @@ def _compare(config: Any, request: Request, profiling: Profiling) -> int:
     result = found.result
     if profiling.json:
         data = comparison_json(result.series, result.comparison)
-        more = ("off", "on", "explanation", "impacts", "recommendations")
+        more = ("off", "on", "totals", "explanation", "impacts", "recommendations")
         print(strict_json({**data, **{name: plain(getattr(found, name)) for name in more}}))
     else:
         print(_text(found, request.breakdown, _other_learner(config)))
@@ -89,6 +90,7 @@ def _other_learner(config: Any) -> str:
 def _text(found: TurboComparison, breakdown: bool, last: str) -> str:
     pen = pen_for_stdout()
     parts = [comparison_text(found.result.series, found.result.comparison, pen)]
+    parts.append(totals_text(found.totals, pen))
     parts.append(explanation_text(found.explanation, pen))
     if breakdown:
         sides = ((OFF, found.off), (ON, found.on))

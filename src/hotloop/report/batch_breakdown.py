@@ -8,10 +8,12 @@ from typing import Any, get_args
 from hotloop._util.units import duration, percent
 from hotloop.analysis.batch_breakdown import COLLECTION, BatchBreakdown, Explanation, Impact, Part
 from hotloop.analysis.findings import Estimate, Recommendation, Tier
+from hotloop.analysis.verdict import ComponentVerdict
 from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import columns, words
 from hotloop.report.to_json import json_object
+from hotloop.report.verdict import component_lines
 
 _COLOURS = {  # part -> the category it mostly belongs to
     COLLECTION: "framework",
@@ -73,6 +75,14 @@ def _seconds(ns: float) -> str:
 def _kept(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Indent with `- `: tables strip leading blanks."""
     return [(name.replace("  ", "- ", 1) if name.startswith("  ") else name, *rest) for name, *rest in rows]  # type: ignore[misc]
+
+
+def totals_text(found: Sequence[ComponentVerdict], pen: Pen) -> str:
+    """Sums of parts with their verdicts; "" without any."""
+    if not found:
+        return ""
+    heading = pen.heading("Totals", "sums of the parts above; the policy's forward pass is in both")
+    return "\n".join([heading, *component_lines(found, pen)])
 
 
 def explanation_text(found: Explanation, pen: Pen) -> str:

@@ -74,8 +74,7 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     workload.check(config)
     if not recording.profiling:
         return Trained(workload.run(config, None, quiet), None)
-    if recording.capture is not None and (recording.capture / "capture.json").exists():
-        raise CaptureError(f"{recording.capture} already has a capture; choose another folder, or delete it.")
+    check_capture_folder(recording.capture)
     if hasattr(workload, "prepare"):
         workload.prepare(config)  # compilation happens once on a machine and is not part of the training
     wanted = recording.capture or new_folder(f"train-{name}")
@@ -99,6 +98,12 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     finally:
         stop()
     return Trained(outcome, folder)
+
+
+def check_capture_folder(folder: Path | None) -> None:
+    """Raise CaptureError if a recording cannot go there because there is one already."""
+    if folder is not None and (folder / "capture.json").exists():
+        raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
 
 
 def check_export(file: Path) -> None:

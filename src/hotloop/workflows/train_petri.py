@@ -23,10 +23,13 @@ from hotloop.analysis.batch_breakdown import (
     batch_nodes,
     explain_gain,
     impacts,
+    total_verdicts,
 )
+from hotloop.analysis.comparison import pairs_of
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.profiled_functions import function_changes, function_times
 from hotloop.analysis.steady_state import run_figures
+from hotloop.analysis.verdict import ComponentVerdict
 from hotloop.capture.model import Node
 from hotloop.capture.plan import LOOKS, Plan, Variant
 from hotloop.capture.reader import load
@@ -76,6 +79,7 @@ class TurboComparison:
     result: ExperimentResult
     off: BatchBreakdown | None  # of the median run
     on: BatchBreakdown | None
+    totals: tuple[ComponentVerdict, ...]  # data collection, neural network total
     explanation: Explanation
     impacts: tuple[Impact, ...]  # with turbo on
     recommendations: tuple[Recommendation, ...]  # about regions of a batch
@@ -125,10 +129,17 @@ def compare_turbo(config: Petri, request: Request, progress: Progress) -> TurboC
         result,
         _typical(result.series, OFF),
         _typical(result.series, ON),
+        total_verdicts(_components(result.series), plan.tolerance),
         explain_gain(row.components, row.verdict, "turbo"),
         impacts([run.figures.components_s for run in runs if run.figures.components_s]),
         _batch_recommendations(result.series),
     )
+
+
+def _components(series: Series) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Seconds by part of each pair of runs, turbo off first."""
+    pairs = [(a.figures.components_s, b.figures.components_s) for a, b in pairs_of(series, ON)]
+    return [(a, b) for a, b in pairs if a and b]
 
 
 def _variant(config: Petri, turbo: bool) -> Variant:
@@ -141,7 +152,8 @@ def command_of(config: Petri, turbo: bool) -> tuple[str, ...]:
     words.append("--turbo" if turbo else "--no-turbo")
     for field in dataclasses.fields(Petri):
         value = getattr(config, field.name)
-        if field.name not in ("turbo", "seed", "checkpoint", "resume", "tensorboard_log"):
+        unset = value is None or value == ""
+        if not unset and field.name not in ("turbo", "seed", "checkpoint", "resume", "tensorboard_log"):
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{field.name.replace('_', '-')}", *map(str, values)]
     return tuple(words)

@@ -522,7 +522,6 @@ def train(
             config.total_timesteps,
             env_steps,
             total_episodes=config.stop_at_episodes,
-            done_episodes=recent.finished,
             quiet=config.quiet,
         )
         stack.callback(line.close)

@@ -606,6 +606,8 @@ def progress_words(head: str, mean_return: float | None, note: str, columns: int
 class ProgressLine:
     """Steps per second, time left and a note on stderr: redrawn on a terminal, otherwise every 10 s.
 
+    The time left follows from the rate since the first update: what comes before is mostly warm-up.
+
     With `total_episodes`, the run ends after that many episodes, so progress is counted in them.
     """
 
@@ -615,7 +617,6 @@ class ProgressLine:
         done_steps: int = 0,
         *,
         total_episodes: int | None = None,
-        done_episodes: int = 0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
         quiet: bool = False,
@@ -627,26 +628,27 @@ class ProgressLine:
         self._quiet = quiet
         self._unit = "steps" if total_episodes is None else "episodes"
         self._total = total_timesteps if total_episodes is None else total_episodes
-        self._began_steps, self._began_at = (
-            done_steps,
-            done_steps if total_episodes is None else done_episodes,
-        )
+        self._began_steps = done_steps
         self._began_s = clock()
         self._due_s = self._began_s + self._every_s
         self._drawn = False
+        self._first: tuple[float, int] | None = None  # time and progress at the first update
 
     def update(self, steps: int, mean_return: float | None, note: str = "", *, episodes: int = 0) -> None:
         """Print the line if it is due."""
         now = self._clock()
+        done = steps if self._unit == "steps" else episodes
+        if self._first is None:
+            self._first = now, done
         if self._quiet or now < self._due_s:
             return
         self._due_s = now + self._every_s
-        passed_s = max(now - self._began_s, 1e-9)
-        done = steps if self._unit == "steps" else episodes
-        rate = (done - self._began_at) / passed_s
-        left = duration(max(self._total - done, 0) / rate * 1e9) if rate > 0 else "-"
-        steps_per_s = (steps - self._began_steps) / passed_s
-        head = f"{count(done)} / {count(self._total)} {self._unit}  {count(steps_per_s)} steps/s  {left} left"
+        steps_per_s = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
+        head = f"{count(done)} / {count(self._total)} {self._unit}  {count(steps_per_s)} steps/s"
+        since_s, since = self._first
+        if done > since and now > since_s:
+            left_s = max(self._total - done, 0) * (now - since_s) / (done - since)
+            head += f"  {duration(left_s * 1e9)} left"
         columns = shutil.get_terminal_size().columns if self._redraw else None
         words = progress_words(head, mean_return, note, columns)
         with contextlib.suppress(OSError):  # a closed pipe or a full disk is no reason to end a training
