@@ -115,6 +115,28 @@ def test_resuming_gives_the_same_agent_and_refuses_another_tool(
     assert "wafers=7" in capsys.readouterr().err
 
 
+SHOP = "2 2\n0 3 1 4\n1 2 0 5\n"
+
+
+def test_training_on_a_job_shop_reports_makespans_beside_rules(tmp_path: Path) -> None:
+    (tmp_path / "tiny.txt").write_text(SHOP)
+    outcome = run(small(total_timesteps=256, learner="fused", net=tmp_path / "tiny.txt"), quiet=True)
+    makespan, rules, *_ = outcome.remarks
+    assert makespan.startswith("makespan of tiny: ") and makespan.endswith("8 s best of 64 samples")
+    assert "shortest processing time 8 s, 8 s best of 64" in rules and "random 8 s best of 64" in rules
+
+
+def test_training_on_a_pnml_file_reports_its_goal(tmp_path: Path) -> None:
+    (tmp_path / "two.pnml").write_text(
+        '<pnml><net id="two"><place id="a"><initialMarking><text>2</text></initialMarking></place>'
+        '<place id="b"/><transition id="t"/><arc id="x" source="a" target="t"/>'
+        '<arc id="y" source="t" target="b"/><finalmarkings><marking><place idref="b"><text>2</text></place>'
+        "</marking></finalmarkings></net></pnml>"
+    )
+    outcome = run(small(total_timesteps=128, learner="fused", net=tmp_path / "two.pnml"), quiet=True)
+    assert outcome.remarks[0] == "the agent reaches 2 of 2 goal tokens in 0 s"
+
+
 @pytest.mark.long
 def test_the_comparison_runs_both_modes_in_turn_and_explains_the_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -126,6 +148,7 @@ def test_the_comparison_runs_both_modes_in_turn_and_explains_the_gain(
     text = capsys.readouterr().out
     assert "turbo on against turbo off: undecided" in text and "too few for an interval" in text
     assert "Work: the same on both sides" in text and "no gain to explain" in text
+    assert "\n  data collection " in text and "\n  neural network total " in text
     assert "A training batch, turbo off" in text and "A training batch, turbo on" in text
     assert "What to optimise next" in text and "--learner fused" in text
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -197,6 +220,29 @@ def test_a_command_line_for_the_lab_has_every_setting() -> None:
 def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], sentence: str) -> None:
     done = hotloop("train", "petri", *words, cwd=tmp_path)
     assert done.returncode == 2 and sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--net", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--net", "a.pnml", "--trainer", "torchrl"], "needs trainer='hotloop'"),
+        (["--instance", "ft06"], "needs a file with job shops"),
+        (["--profiling-summary-freq", "-3"], "--profiling-summary-freq -3 is not allowed"),
+        (["--resume", "--checkpoint", "nowhere"], "There is no checkpoint nowhere"),
+    ],
+)
+def test_mistakes_come_before_predictions(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "petri", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and "memory and speed" not in said
 
 
 def original(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -6,10 +6,22 @@ import math
 
 import pytest
 
-from hotloop.analysis.batch_breakdown import BatchBreakdown, batch_breakdown, explain_gain, impacts
+from hotloop.analysis.batch_breakdown import (
+    BatchBreakdown,
+    batch_breakdown,
+    explain_gain,
+    impacts,
+    total_verdicts,
+)
 from hotloop.analysis.verdict import ComponentVerdict, Verdict, judge, judge_components
 from hotloop.capture.model import Capture
-from hotloop.report.batch_breakdown import breakdown_json, breakdown_text, explanation_text, impacts_text
+from hotloop.report.batch_breakdown import (
+    breakdown_json,
+    breakdown_text,
+    explanation_text,
+    impacts_text,
+    totals_text,
+)
 from hotloop.report.pen import Pen
 from hotloop.testing.captures import Spec, make_capture
 
@@ -172,6 +184,23 @@ def test_noise_is_not_explained() -> None:
     parts, whole = verdicts({"a": 50.0, "b": 50.0}, {"a": 50.0, "b": 50.0})
     found = explain_gain(parts, whole, "turbo")
     assert found.predicted is None and "no gain to explain" in found.sentences[0]
+
+
+def test_data_collection_and_the_neural_network_have_verdicts_in_total() -> None:
+    off = {"env_step": 4.0, "policy_forward": 1.0, "loss": 1.0, "backward": 2.0, "advantage": 2.0}
+    on = {**off, "env_step": 1.0}
+    pairs = [
+        ({name: s * noise for name, s in off.items()}, {name: s * noise for name, s in on.items()})
+        for noise in (1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99)
+    ]
+    found = {one.name: one for one in total_verdicts(pairs, 0.01)}
+    assert found["data collection"].share_of_a == pytest.approx(0.5)
+    assert found["data collection"].verdict.word == "faster"
+    assert found["neural network total"].share_of_a == pytest.approx(0.4)
+    assert found["neural network total"].verdict.word == "no_difference"
+    text = totals_text(tuple(found.values()), Pen(width=80, unicode=False))
+    assert "  data collection " in text and "  neural network total " in text
+    assert totals_text((), Pen(unicode=False)) == ""
 
 
 def test_tiers_follow_from_the_gain_if_twice_as_fast() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
+
+if TYPE_CHECKING:
+    from hotloop.rl.envs.petri.net import Net
 
 Policy = Callable[[NDArray[np.float32], NDArray[np.bool_]], NDArray[np.int64]]
 """Observations and action masks -> actions."""
@@ -49,6 +52,10 @@ class Petri:
     """Train for this many training batches instead, plus one to warm up; 5 with --breakdown and --compare."""
     wafers: int = 4
     """Wafers to process in an episode."""
+    net: Path | None = None
+    """File with another net to train on, with our PPO: PNML, or a job shop in the standard text format."""
+    instance: str = ""
+    """Name of the job shop in a file with several."""
     turbo: bool = True
     """Use the compiled simulator instead of the plain one in numpy; observations and rewards are the same."""
     trainer: Literal["hotloop", "torchrl", "sb3"] = "hotloop"
@@ -117,18 +124,64 @@ def check(config: Petri) -> None:
             "set one of them to at least 1."
         )
     runs.check_batch_size(config.batch_size, config.samples)
+    if config.net is not None and config.trainer != "hotloop":
+        raise HotloopError(f"net={config.net} needs trainer='hotloop', not {config.trainer!r}; change one.")
+    if config.instance and config.net is None:
+        raise HotloopError(f"instance={config.instance!r} needs a file with job shops; set net to its path.")
     saves = config.checkpoint is not None or config.resume or config.tensorboard_log is not None
     if config.trainer != "hotloop" and saves:
         raise HotloopError(
             f"trainer={config.trainer!r} writes no checkpoints and no TensorBoard log; leave out checkpoint, "
             "resume and tensorboard_log, or use trainer='hotloop'."
         )
+    if config.trainer == "torchrl":
+        require_extra("torchrl", "torchrl")
+    elif config.trainer == "sb3":
+        require_extra("sb3_contrib", "sb3")
+    else:
+        _env_name(config)  # reads the net
+        if config.resume:
+            runs.load_run(_ppo_config(config))
+
+
+def read_net(config: Petri) -> Net | None:
+    """The net of the file that the settings name; None: the cluster tool."""
+    from hotloop.rl.envs.petri.job_shop_files import read_job_shop
+    from hotloop.rl.envs.petri.pnml import read_pnml
+
+    if config.net is None:
+        return None
+    if config.net.suffix.lower() in (".pnml", ".xml"):
+        return read_pnml(config.net)
+    return read_job_shop(config.net, config.instance or None)
+
+
+def is_job_shop(config: Petri) -> bool:
+    """Whether the file holds a job shop; its name decides."""
+    return config.net is not None and config.net.suffix.lower() not in (".pnml", ".xml")
+
+
+def _env_name(config: Petri) -> str:
+    """Name of the environment in a checkpoint; one of another environment is refused."""
+    net = read_net(config)
+    if net is None:
+        return f"Petri(wafers={config.wafers}, turbo={config.turbo})"
+    size = f"places={len(net.places)}, transitions={len(net.transitions)}"
+    return f"Petri(net={net.name}, {size}, turbo={config.turbo})"
 
 
 def make_envs(config: Petri, autoreset_mode: str = "SameStep", copy: bool = False) -> Any:
-    """The cluster tools as one vector env."""
+    """The cluster tools, or other nets, as one vector env."""
+    from hotloop.rl.envs.petri.dispatching import DispatchVectorEnv
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
+    net = read_net(config)
+    if net is not None and is_job_shop(config):
+        return DispatchVectorEnv(config.n_envs, net=net, autoreset_mode=autoreset_mode, copy=copy)
+    if net is not None:
+        return PetriVectorEnv(
+            config.n_envs, net=net, turbo=config.turbo, autoreset_mode=autoreset_mode, copy=copy
+        )
     return PetriVectorEnv(
         config.n_envs, wafers=config.wafers, turbo=config.turbo, autoreset_mode=autoreset_mode, copy=copy
     )
@@ -195,12 +248,11 @@ def _ppo_settings(config: Petri) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatch) -> Outcome:
-    from hotloop.rl.train.make_envs import compile_kernels
-    from hotloop.rl.train.ppo import PPOConfig, train
+def _ppo_config(config: Petri, quiet: bool = True) -> Any:
+    from hotloop.rl.train.ppo import PPOConfig
 
-    settings = PPOConfig(
-        env=f"Petri(wafers={config.wafers}, turbo={config.turbo})",  # a checkpoint of another is refused
+    return PPOConfig(
+        env=_env_name(config),
         total_timesteps=config.all_batches * config.samples,
         seed=config.seed,
         n_envs=config.n_envs,
@@ -212,13 +264,20 @@ def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatc
         quiet=quiet,
         **_ppo_settings(config),
     )
+
+
+def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatch) -> Outcome:
+    from hotloop.rl.train.make_envs import compile_kernels
+    from hotloop.rl.train.ppo import train
+
+    settings = _ppo_config(config, quiet)
     contexts = _BatchContexts(around, config.all_batches)
     try:
         envs = compile_kernels(make_envs(config))
         result = train(settings, envs=envs, after_update=contexts.next_batch, note=note)
     finally:
         contexts.close()
-    remarks = _evaluation(config, greedy_policy(result.network)) if result.stopped_by is None else ()
+    remarks = _remarks(config, result.network) if result.stopped_by is None else ()
     return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
 
 
@@ -293,7 +352,9 @@ def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
     """One episode on the compiled simulator."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
-    env = PetriVectorEnv(1, wafers=config.wafers, autoreset_mode="Disabled")
+    net = read_net(config)
+    chosen: dict[str, Any] = {"wafers": config.wafers} if net is None else {"net": net}
+    env = PetriVectorEnv(1, autoreset_mode="Disabled", **chosen)
     with _evaluate:
         observations, infos = env.reset(seed=seed)
         total, over = 0.0, False
@@ -307,11 +368,27 @@ def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
     )
 
 
+def _remarks(config: Petri, network: Any) -> tuple[str, ...]:
+    """What a network trained by our PPO does."""
+    if not is_job_shop(config):
+        return _evaluation(config, greedy_policy(network))
+    from hotloop.rl.workloads.job_shop_play import compare
+
+    net = read_net(config)
+    assert net is not None
+    return () if config.batches else tuple(compare(net, network, config.seed)[0])
+
+
 def _evaluation(config: Petri, policy: Policy) -> tuple[str, ...]:
     """A remark on how the trained agent does; none after a measurement of a few batches."""
     if config.batches:
         return ()
     seen = play(config, policy)
+    net = read_net(config)
+    if net is not None:
+        goal = sum(place.goal for place in net.places)
+        done = f"{seen.wafers_done} of {goal} goal tokens" if goal else f"a return of {seen.total_reward:.2f}"
+        return (f"the agent reaches {done} in {seen.clock_s} s",)
     scrap = "one scrapped" if seen.scrapped else "none scrapped"
     return (f"the agent finishes {seen.wafers_done} of {config.wafers} wafers in {seen.clock_s} s, {scrap}",)
 
