@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.capture import layout
+from hotloop.capture.messages import MessageLog
 from hotloop.capture.origin import Origin
 from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
@@ -258,6 +259,7 @@ class Capture:
     facts: dict[str, Any]  # capture.json: command, machine, versions, ...
     processes: tuple[Process, ...]
     warnings: tuple[str, ...] = ()
+    messages: tuple[MessageLog, ...] = ()  # who sent what when; () in one-file exports
 
     @cached_property
     def threads(self) -> tuple[Thread, ...]:

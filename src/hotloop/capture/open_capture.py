@@ -11,6 +11,7 @@ from hotloop._util.read_files import Reader
 from hotloop.capture import layout
 from hotloop.capture.export import check_kind, from_json
 from hotloop.capture.folder import latest_capture
+from hotloop.capture.messages import read_messages
 from hotloop.capture.model import Capture
 from hotloop.capture.plausible import plausible_capture
 from hotloop.capture.reader import LEFT_OUT, NOT_YET, load
@@ -41,7 +42,7 @@ def _read_folder(folder: Path) -> Capture:
     lost = [text for text in capture.warnings if text.startswith(LEFT_OUT) and not text.endswith(NOT_YET)]
     if lost and not capture.processes:
         raise CaptureError(f"{folder} has no process that can be read; {'; '.join(lost)}.")
-    return capture
+    return replace(capture, messages=read_messages(folder))
 
 
 def read_export(file: Path) -> Capture:

@@ -26,6 +26,7 @@ VERBS = {
     "compare": ("hotloop.cli.compare", "run A and B in turn and say which is faster, with an interval"),
     "try": ("hotloop.cli.trial", "try safe patches inside a running script and say which help"),
     "boost": ("hotloop.cli.boost", "run a Stable-Baselines3 script on compiled learners, checked as it runs"),
+    "whatif": ("hotloop.cli.whatif", "predict what changes would give, by replaying a capture"),
     "lab": ("hotloop.cli.lab", "run a plan of suspects, sweeps and sizes, and rank them"),
     "scale": ("hotloop.cli.scale", "fit how time grows with size"),
     "prove": ("hotloop.cli.prove", "test a recommendation: predicted and measured speed-up"),

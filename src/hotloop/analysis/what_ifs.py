@@ -1,0 +1,493 @@
+"""What would a change give? Answers from one capture: a replay of the run, or Amdahl's law.
+
+A run whose threads and processes exchange messages is replayed with the changed work (`replay.py`). A run
+that does one thing after the other follows Amdahl's law on the thread that drives training. What one capture
+cannot tell is not guessed: the answer names the run that would.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from hotloop._util.errors import HotloopError
+from hotloop.analysis import whatif
+from hotloop.analysis.categories import Resolver
+from hotloop.analysis.findings import Estimate
+from hotloop.analysis.message_trace import find_trace
+from hotloop.analysis.phases import cut_to_training, find_phases
+from hotloop.analysis.replay import (
+    Replayed,
+    Trace,
+    replay,
+    scaled,
+    with_capacity,
+    with_workers,
+)
+from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.windows import spans_by_name
+from hotloop.capture.model import Capture, Node
+
+WORKERS = ("workers", "n_envs", "num_envs", "num_workers")
+DEPTH = ("depth", "queue_size", "prefetch")
+BATCH = ("batch", "batch_size")
+CORES = ("cores",)
+KNOBS = (*WORKERS, *DEPTH, *BATCH, *CORES)
+SATURATED = 0.93  # share of the cores in use from which on they are the limit
+FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
+UNSURE = 0.10  # predictors that differ by more are shown as a range
+GAPS = ("between ", "before ", "after ")
+How = Literal["replay", "amdahl", "unknown"]
+_CHANGE = re.compile(r"\s*([^=\s][^=]*?)\s*=\s*([0-9.]+)\s*(x|%|)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: a region whose work is multiplied by `factor`, or a knob that is set to `count`."""
+
+    text: str
+    name: str
+    factor: float | None = None  # of the time: 0.5 for twice as fast
+    count: float | None = None  # of workers, places in queues, or cores
+    times: float | None = None  # a knob relative to what it is: batch=2x
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a change, or several at once, would give."""
+
+    what_if: str
+    speed_up: Estimate | None  # None: one capture cannot tell
+    how: How
+    limit: str  # what limits training then
+    why: str  # one sentence: where the number comes from, or why there is none
+    decide: str = ""  # the experiment that would tell, or tell better
+    amdahl: float | None = None  # on the driving thread alone, for comparison
+
+
+@dataclass(frozen=True, slots=True)
+class LimitingRole:
+    """What limits training now."""
+
+    regime: Literal["cpu", "gil", "role", "serial", "unknown"]
+    role: str  # "" unless a role limits
+    region: str  # where that role works most
+    sentence: str
+
+
+def parse_change(text: str) -> Change:
+    """`env_step=2x` (twice as fast), `env_step=50%` (half of its time), `workers=8`, `batch=2x`."""
+    found = _CHANGE.match(text)
+    if not found:
+        raise HotloopError(
+            f"{text!r} is not a what-if; write REGION=2x (twice as fast), REGION=50% (of its time), "
+            "workers=8, depth=64, cores=4 or batch=2x."
+        )
+    name, unit = found[1], found[3]
+    try:
+        number = float(found[2])
+    except ValueError:
+        raise HotloopError(f"{found[2]!r} in {text!r} is not a number; write it as 2 or 1.5.") from None
+    if not 0 < number < 1e6:
+        raise HotloopError(f"{found[2]!r} in {text!r} must be above 0 and below a million.")
+    if name in KNOBS:
+        if unit == "%":
+            raise HotloopError(f"{text!r} sets a number; write it as {name}=8 or {name}=2x.")
+        if unit == "" and name not in CORES and number != int(number):
+            raise HotloopError(f"{found[2]!r} in {text!r} must be a whole number.")
+        return Change(text, name, count=number) if unit == "" else Change(text, name, times=number)
+    if unit == "":
+        raise HotloopError(
+            f"{text!r} has no unit; write {name}=2x (twice as fast) or {name}=50% (of its time)."
+        )
+    return Change(text, name, factor=1 / number if unit == "x" else number / 100)
+
+
+class WhatIfs:
+    """The model of one capture, which answers what-ifs."""
+
+    def __init__(self, capture: Capture):
+        self.recorded = capture
+        phases = find_phases(capture)
+        self.phases = phases
+        self.training = cut_to_training(capture, phases) if phases is not None else capture
+        self.driver = driving_thread(self.training)
+        self.why_no_replay = ""
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """The replayable trace, calibrated so that the unchanged run takes as long as it did."""
+        if self.driver is None:
+            self.why_no_replay = "nothing was recorded"
+            return None
+        process, thread = self.driver
+        key = process.pid, thread.native_id
+        whole = driving_thread(self.recorded)
+        begin = 0
+        if self.phases is not None and whole is not None and not self.phases.whole_run:
+            begin = whole[1].start_ns + self.phases.start_up_ns + self.phases.warm_up_ns
+        best: tuple[float, Trace] | None = None
+        for others in (0.0, 0.25, 0.5, 0.75, 1.0):
+            found, why = find_trace(
+                self.recorded, self.recorded.messages, key, self._cores(), begin, others=others
+            )
+            if found is None:
+                self.why_no_replay = why
+                return None
+            error = abs(math.log(max(_ratio(found), 1e-3)))
+            if best is None or error < best[0] - 0.002:
+                best = error, found
+        return best[1] if best is not None else None
+
+    def _cores(self) -> float:
+        machine: dict[str, Any] = self.recorded.machine
+        for name in ("cores_granted", "cores", "cpu_count"):
+            value = machine.get(name)
+            if isinstance(value, (int, float)) and value > 0:
+                return float(value)
+        return 1.0
+
+    @cached_property
+    def base(self) -> Replayed | None:
+        return replay(self.trace) if self.trace is not None else None
+
+    @cached_property
+    def error(self) -> float:
+        """How far the replay of the unchanged run is off, as a logarithm."""
+        return abs(math.log(max(_ratio(self.trace), 1e-3))) if self.trace is not None else 0.0
+
+    @cached_property
+    def roles(self) -> dict[str, tuple[int, ...]]:
+        """Lanes by role: those that work most in the same region; the driving lane is one of its own."""
+        found: dict[str, list[int]] = {}
+        if self.trace is None:
+            return {}
+        meets = {e for e, edge in enumerate(self.trace.edges) if edge.parties}
+        for number, lane in enumerate(self.trace.lanes):
+            alone = number == self.trace.driver and not any(o.edge in meets for o in lane.operations)
+            found.setdefault(("learner" if alone else "") + f"`{lane.main or lane.name}`", []).append(number)
+        return {name: tuple(lanes) for name, lanes in found.items()}
+
+    @cached_property
+    def regions(self) -> tuple[str, ...]:
+        """Names of regions that can be changed, most time first."""
+        total: dict[str, float] = {}
+        if self.trace is not None:
+            for lane in self.trace.lanes:
+                for name, part in lane.regions.items():
+                    total[name] = total.get(name, 0.0) + float(part.sum())
+        for thread in self.training.threads:
+            for node in _walk(thread.root):
+                if node.name:
+                    total.setdefault(node.name, 0.0)
+                    total[node.name] += 1e-9 * node.own_ns / 1e9
+        return tuple(sorted(total, key=lambda name: (-total[name], name)))
+
+    @cached_property
+    def worth_asking(self) -> tuple[str, ...]:
+        """Regions to try when nothing was asked: they work, and are not mere hulls around waits."""
+        lanes = () if self.trace is None else self.trace.lanes
+        hulls = {name for lane in lanes for name in lane.waits_inside}
+        hidden = hulls | {"import", "gc_pause", "hotloop_hooks"}
+        for thread in self.training.threads:
+            hidden |= {node.name for node, kind, _, _ in _RESOLVER.walk(thread.root) if kind == "wait"}
+        return tuple(name for name in self.regions if name not in hidden and not name.startswith(GAPS))
+
+    # -- the limit ---------------------------------------------------------------------------------
+
+    @cached_property
+    def limit(self) -> LimitingRole:
+        """What limits training now."""
+        if self.trace is None or self.base is None:
+            return self._serial_limit()
+        return self._limit_of(self.trace, self.base)
+
+    def _serial_limit(self) -> LimitingRole:
+        if self.driver is None:
+            return LimitingRole("unknown", "", "", "nothing was recorded")
+        totals = _inclusive(self.driver[1].root)
+        own: dict[str, int] = {}
+        for node in _walk(self.driver[1].root):
+            if node.name:
+                own[node.name] = own.get(node.name, 0) + node.own_ns
+        region = max(own, key=lambda name: own[name], default="")
+        share = totals.get(region, 0) / max(self.driver[1].wall_ns, 1)
+        return LimitingRole(
+            "serial",
+            "learner",
+            region,
+            f"one thread does everything in turn; `{region}` takes {100 * share:.0f} % of it",
+        )
+
+    def _limit_of(self, trace: Trace, base: Replayed) -> LimitingRole:
+        if base.gil_load > SATURATED:
+            return LimitingRole("gil", "", "", "the GIL: threads of one process take turns in Python")
+        if base.core_load > SATURATED:
+            sentence = f"the cores: {base.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
+            return LimitingRole("cpu", "", "", sentence)
+        best, gain = "", 0.0
+        for role, members in self.roles.items():
+            changed = _faster(trace, [m for m in members if m < len(trace.lanes)], 0.5)
+            value = _speed_up(base, replay(changed), 1.0)
+            if value > gain:
+                best, gain = role, value
+        members = self.roles.get(best, ())
+        region = trace.lanes[members[0]].main if members else ""
+        sentence = f"{_named(best, len(members))}: twice as fast, it would give {gain:.2f}x"
+        return LimitingRole("role", best, region, sentence)
+
+    @cached_property
+    def straggler(self) -> str:
+        """The lane of a role that takes clearly longer than the others in each round; "" if there is none."""
+        if self.trace is None:
+            return ""
+        for members in self.roles.values():
+            if len(members) < 2:
+                continue
+            busy = [float(self.trace.lanes[m].work.sum()) for m in members]
+            slowest = int(np.argmax(busy))
+            rest = [b for i, b in enumerate(busy) if i != slowest]
+            if busy[slowest] > 1.5 * max(rest):
+                return self.trace.lanes[members[slowest]].name
+        return ""
+
+    # -- predictions -------------------------------------------------------------------------------
+
+    def predict(self, changes: Sequence[Change]) -> Prediction:
+        """What the changes, made together, would give. Raises HotloopError for an unknown region."""
+        text = " ".join(change.text for change in changes)
+        for change in changes:
+            if change.factor is not None and change.name not in self.regions:
+                self._unknown(change.name)
+        amdahl = self._amdahl(changes)
+        batch = [change for change in changes if change.name in BATCH]
+        if batch:
+            return Prediction(
+                text,
+                None,
+                "unknown",
+                self.limit.sentence,
+                "one capture cannot tell how the time of a batch grows with its size",
+                "run your script once with the other batch size and compare: "
+                "hotloop compare --set-b batch_size=... -- your command",
+                None,
+            )
+        if self.trace is None or self.base is None:
+            return self._by_amdahl(text, changes, amdahl)
+        trace, rounds, notes = self._changed(self.trace, changes)
+        if trace is None:
+            return Prediction(text, None, "unknown", self.limit.sentence, notes[0], notes[1], amdahl)
+        new = replay(trace)
+        if new.stuck or not len(new.times):
+            return Prediction(
+                text, None, "unknown", self.limit.sentence,
+                "the replay came to a stop: the order of messages depends on more than was recorded",
+                self._virtual(changes), amdahl,
+            )  # fmt: skip
+        estimate = self._estimate(new, trace, rounds)
+        after = self._limit_of(trace, new) if len(trace.lanes) == len(self.trace.lanes) else self.limit
+        why = f"replayed {len(new.times):,} operations of the driving thread"
+        if self.error > 0.05:
+            why += (
+                f"; the replay of the unchanged run is {100 * self.error:.0f} % off, so take this with care"
+            )
+        if notes:
+            why += "; " + "; ".join(notes)
+        decide = self._virtual(changes) if self.error > UNSURE / 2 else ""
+        return Prediction(text, estimate, "replay", after.sentence, why, decide, amdahl)
+
+    def _changed(self, trace: Trace, changes: Sequence[Change]) -> tuple[Trace | None, float, list[str]]:
+        rounds, notes = 1.0, []
+        factors = {c.name: c.factor for c in changes if c.factor is not None}
+        trace = scaled(trace, factors)
+        for change in changes:
+            if change.name in DEPTH:
+                bounded = [e.capacity for e in trace.edges if e.capacity and not e.parties]
+                if not bounded:
+                    return None, 1.0, ["no queue with a limit was recorded", ""]
+                size = change.count if change.count is not None else bounded[0] * (change.times or 1.0)
+                trace = with_capacity(trace, max(int(size), 1))
+            elif change.name in CORES:
+                cores = change.count if change.count is not None else trace.cores * (change.times or 1.0)
+                trace = replace(trace, cores=cores)
+            elif change.name in WORKERS:
+                workers = self._workers()
+                if not workers:
+                    return (
+                        None,
+                        1.0,
+                        [
+                            "no group of workers was recorded",
+                            "run your script once with the other number of workers and compare",
+                        ],
+                    )
+                count = change.count if change.count is not None else len(workers) * (change.times or 1.0)
+                trace, more = with_workers(trace, workers, max(int(count), 1))
+                rounds *= more
+                if more != 1.0:
+                    notes.append("assumes that the policy takes as long for more envs")
+                wanted = sum(lane.core * _duty(self.base, i, trace) for i, lane in enumerate(trace.lanes))
+                if count > len(workers) and wanted > trace.cores:
+                    notes.append(f"{int(count)} workers contend for {trace.cores:.1f} cores")
+        return trace, rounds, notes
+
+    def _workers(self) -> tuple[int, ...]:
+        """The largest role that does not drive training and does some work."""
+        assert self.trace is not None
+        candidates = [
+            members
+            for members in self.roles.values()
+            if self.trace.driver not in members and self.trace.lanes[members[0]].main
+        ]
+        return max(candidates, key=len, default=())
+
+    def _estimate(self, new: Replayed, trace: Trace, rounds: float) -> Estimate:
+        assert self.base is not None and self.trace is not None
+        before, after = self.base.times, new.times
+        per_round = len(trace.lanes[trace.driver].operations) / len(self.trace.lanes[trace.driver].operations)
+        count = min(len(before), int(len(after) / per_round))
+        marks = np.unique(np.linspace(0, count - 1, min(max(count // 4, 2), 33)).astype(int))
+        old = np.diff(np.concatenate([[0.0], before[marks]]))
+        later = after[np.minimum(((marks + 1) * per_round).astype(int) - 1, len(after) - 1)]
+        fresh = np.diff(np.concatenate([[0.0], later]))
+        value = rounds * float(old.sum() / fresh.sum())
+        if len(old) >= whatif.LEAST_WINDOWS:
+            counts = whatif.block_counts(len(old))
+            drawn = rounds * (counts @ old) / (counts @ fresh)
+            low, high = (float(q) for q in np.quantile(drawn, [0.025, 0.975]))
+        else:
+            low, high = value * 0.9, value * 1.1
+        slack = FLOOR + min(self.error, 0.5) * (0.25 + abs(math.log(max(value, 1e-9))))
+        return Estimate(value, min(low, value) * math.exp(-slack), max(high, value) * math.exp(slack))
+
+    def _amdahl(self, changes: Sequence[Change]) -> float | None:
+        if self.driver is None or any(c.factor is None for c in changes):
+            return None
+        totals = _inclusive(self.driver[1].root)
+        wall = max(self.driver[1].wall_ns, 1)
+        saved = sum((1 - (c.factor or 1.0)) * totals.get(c.name, 0) / wall for c in changes)
+        return 1 / max(1 - saved, 1e-6)
+
+    def _by_amdahl(self, text: str, changes: Sequence[Change], amdahl: float | None) -> Prediction:
+        limit = self.limit.sentence
+        knobs = [c for c in changes if c.factor is None]
+        if knobs or self.driver is None or amdahl is None:
+            return Prediction(
+                text, None, "unknown", limit,
+                f"{self.why_no_replay}, so nothing is known about {knobs[0].name if knobs else 'it'}",
+                "run your script once with the change and compare: hotloop compare A B", amdahl,
+            )  # fmt: skip
+        thread = self.driver[1]
+        spans = spans_by_name(thread)
+        names = {c.name: _names_inside(thread.root, c.name) for c in changes}
+        if len(spans) < whatif.LEAST_WINDOWS:
+            why = "the run is too short for an interval: record at least a few seconds of training"
+            return Prediction(text, None, "unknown", limit, why, "", amdahl)
+        elsewhere = [c.name for c in changes if not names[c.name]]
+        if elsewhere:
+            why = f"`{elsewhere[0]}` runs only in other threads, and {self.why_no_replay}"
+            return Prediction(text, None, "unknown", limit, why, self._virtual(changes), amdahl)
+        column = {name: i for i, name in enumerate(spans.names)}
+        counts = whatif.block_counts(len(spans))
+        saved = np.zeros(len(spans))
+        for change in changes:
+            wanted = [column[n] for n in names[change.name] if n in column]
+            saved += (1 - (change.factor or 1.0)) * spans.own_ns[:, wanted].sum(axis=1)
+        drawn = 1 / np.maximum(1 - (counts @ saved) / (counts @ spans.span_ns), 1e-6)
+        low, high = (float(q) for q in np.quantile(drawn, [0.025, 0.975]))
+        estimate = Estimate(amdahl, min(low, amdahl), max(high, amdahl))
+        why = "Amdahl's law on the driving thread: it does everything in turn"
+        if len(self.training.threads) > 1:
+            why = f"Amdahl's law on the driving thread ({self.why_no_replay})"
+        return Prediction(text, estimate, "amdahl", limit, why, "", amdahl)
+
+    def _virtual(self, changes: Sequence[Change]) -> str:
+        regions = ",".join(c.name for c in changes if c.factor is not None)
+        return f"hotloop run --what-if {regions} your_script.py" if regions else ""
+
+    def _unknown(self, name: str) -> None:
+        shown = ", ".join(self.regions[:12]) or "none was recorded"
+        raise HotloopError(
+            f"{name!r} is neither a region of this capture nor a setting; regions: {shown}; settings: "
+            "workers, depth, cores, batch."
+        )
+
+
+def _ratio(trace: Trace | None) -> float:
+    """Time of the unchanged replay / time of the run."""
+    if trace is None:
+        return 1.0
+    done = replay(trace).times
+    if not len(done):
+        return 1e-3
+    recorded = trace.lanes[trace.driver].operations[len(done) - 1].end
+    return float(done[-1]) / max(recorded, 1e-9)
+
+
+def _speed_up(base: Replayed, new: Replayed, rounds: float) -> float:
+    count = min(len(base.times), len(new.times))
+    return rounds * float(base.times[count - 1] / new.times[count - 1]) if count else 0.0
+
+
+def _faster(trace: Trace, members: Iterable[int], factor: float) -> Trace:
+    lanes = list(trace.lanes)
+    for m in members:
+        lanes[m] = replace(lanes[m], work=lanes[m].work * factor)
+    return replace(trace, lanes=tuple(lanes))
+
+
+def _duty(base: Replayed | None, lane: int, trace: Trace) -> float:
+    """Share of the time in which a lane worked; a copy is like the last one recorded."""
+    if base is None:
+        return 1.0
+    return float(base.busy[min(lane, len(base.busy) - 1)])
+
+
+def _named(role: str, count: int) -> str:
+    if role.startswith("learner"):
+        return f"the learner, in {role.removeprefix('learner')}"
+    return f"{count} threads or processes, in {role}" if count > 1 else f"the thread or process in {role}"
+
+
+def _walk(node: Node) -> Iterable[Node]:
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        yield one
+        todo += one.children
+
+
+_RESOLVER = Resolver()
+
+
+def _inclusive(root: Node) -> dict[str, int]:
+    """Time of each name on a thread with what it calls, waits excluded; a name inside itself counts once."""
+    found: dict[str, int] = {}
+    waits = {id(node) for node, kind, _, _ in _RESOLVER.walk(root) if kind == "wait"}
+
+    def visit(node: Node, above: frozenset[str]) -> int:
+        busy = 0 if id(node) in waits else node.own_ns
+        inside = above | {node.name} if node.name else above
+        busy += sum(visit(child, inside) for child in node.children)
+        if node.name and node.name not in above:
+            found[node.name] = found.get(node.name, 0) + busy
+        return busy
+
+    visit(root, frozenset())
+    return found
+
+
+def _names_inside(root: Node, name: str) -> set[str]:
+    """The name and the names of what it calls, waits excluded; empty if the thread does not have it."""
+    waits = {id(node) for node, kind, _, _ in _RESOLVER.walk(root) if kind == "wait"}
+    found: set[str] = set()
+    for node in _walk(root):
+        if node.name == name:
+            found |= {one.name for one in _walk(node) if id(one) not in waits}
+    return found

@@ -1,0 +1,102 @@
+"""The message log of a capture: who sent and received what, when; one bounded ring for each process.
+
+`messages/<host>-<pid>-<start>.log` is a header and a ring of `RECORD`s, mapped by the process that writes it;
+the `.json` beside it lists the edges (pipes, queues, semaphores ...) that the records refer to by index. Only
+the order and the times are kept, never what was sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop._util.errors import HotloopError
+from hotloop._util.read_files import Reader, files_in
+
+FOLDER = "messages"
+MAGIC = b"HLMSGS01"
+HEADER_BYTES = 64
+RECORDS = 16_384  # in the ring of a process
+MOST_EDGES = 256  # of a process; further ones are not logged
+SEND, RECEIVE, PEEK, MEET, WAKE, WAIT = range(6)
+"""What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier or
+a collective), wake those who wait, wait to be woken."""
+
+RECORD = np.dtype(
+    [
+        ("begin_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("thread", "<u4"),  # native id
+        ("edge", "<u4"),  # index into the edges of this process
+        ("kind", "<u4"),
+        ("count", "<u4"),  # operations of this kind on this edge in this process so far, this one included
+    ]
+)
+Records = NDArray[np.void]
+_READER = Reader(8 << 20, follow=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEdge:
+    """One pipe, queue, semaphore, condition or group of ranks."""
+
+    key: str  # the same in every process that uses it
+    kind: str  # "pipe", "queue", "thread_queue", "semaphore", "lock", "barrier", "condition", "collective"
+    capacity: int | None = None  # None: no limit
+    tokens: int = 0  # messages it held when it was made: the initial value of a semaphore
+    peer: str | None = None  # of a duplex pipe: the key under which the other end receives
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLog:
+    """What one process logged, oldest first."""
+
+    pid: int
+    edges: tuple[LoggedEdge, ...]
+    records: Records
+    total: int  # records written; the ring holds the last ones
+
+
+def read_messages(folder: Path) -> tuple[MessageLog, ...]:
+    """The message logs of a capture folder; unreadable ones are left out."""
+    found = []
+    for file in files_in(folder / FOLDER, ".log"):
+        try:
+            log = _read(file)
+        except (HotloopError, OSError, ValueError, KeyError, TypeError):
+            continue
+        if log is not None:
+            found.append(log)
+    return tuple(found)
+
+
+def _read(file: Path) -> MessageLog | None:
+    facts: Any = _READER.read_object(file.with_suffix(".json"))
+    data = _READER.read_bytes(file)
+    if data[:8] != MAGIC or len(data) < HEADER_BYTES:
+        return None
+    total, capacity = (int(n) for n in np.frombuffer(data, "<u8", 2, 8))
+    held = min((len(data) - HEADER_BYTES) // RECORD.itemsize, capacity)
+    ring = np.frombuffer(data, RECORD, held, HEADER_BYTES)
+    if total > capacity and held == capacity:
+        at = total % capacity
+        ring = np.concatenate([ring[at:], ring[:at]])
+    else:
+        ring = ring[: min(total, held)]
+    edges = tuple(
+        LoggedEdge(
+            str(e["key"]),
+            str(e["kind"]),
+            None if e.get("capacity") is None else int(e["capacity"]),
+            int(e.get("tokens", 0)),
+            None if e.get("peer") is None else str(e["peer"]),
+        )
+        for e in facts["edges"]
+    )
+    good = (ring["edge"] < len(edges)) & (ring["end_ns"] >= ring["begin_ns"]) & (ring["begin_ns"] > 0)
+    ring = ring[good]
+    return MessageLog(int(facts["pid"]), edges, ring[np.argsort(ring["begin_ns"], kind="stable")], total)

@@ -1,0 +1,144 @@
+"""What-ifs from a capture: how changes are written, what a recorded run answers, and what it cannot tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotloop._util.errors import HotloopError
+from hotloop.analysis.what_ifs import WhatIfs, parse_change
+from hotloop.capture import messages
+from hotloop.capture.messages import RECEIVE, RECORD, SEND, read_messages
+from hotloop.capture.open_capture import open_capture
+from hotloop.cli.main import main
+from hotloop.instrument.messages import MessageLog
+from hotloop.measure.profiler import default
+from hotloop.testing.captures import Spec, make_capture
+from tests.cli import hotloop
+
+SCRIPT = """
+import queue, threading, time
+import hotloop
+experience = queue.Queue(4)
+def produce():
+    while True:
+        with hotloop.profile("fetch"):
+            time.sleep(0.006)
+        experience.put(1)
+threading.Thread(target=produce, daemon=True).start()
+begin = time.monotonic()
+while time.monotonic() - begin < 2.0:
+    experience.get()
+    with hotloop.profile("learn"):
+        time.sleep(0.002)
+    hotloop.progress(updates=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A learner that waits for a slow thread, really recorded."""
+    folder = tmp_path_factory.mktemp("whatif")
+    (folder / "train.py").write_text(SCRIPT)
+    done = hotloop("run", "--capture", "capture", "train.py", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    yield folder / "capture"
+
+
+def test_changes_are_read() -> None:
+    assert parse_change("env_step=2x").factor == 0.5
+    assert parse_change("env_step=50%").factor == 0.5
+    assert parse_change(" a b = 4 x ").name == "a b"
+    assert parse_change("workers=8").count == 8
+    assert parse_change("batch=2x").times == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env_step",
+        "env_step=",
+        "=2x",
+        "env_step=2",
+        "env_step=0x",
+        "env_step=1.2.3x",
+        "workers=1.5",
+        "workers=5%",
+    ],
+)
+def test_a_change_that_is_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(HotloopError):
+        parse_change(text)
+
+
+def test_messages_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default, "folder", tmp_path)
+    monkeypatch.setattr(type(default), "is_recording", property(lambda self: True))
+    monkeypatch.setattr("hotloop.instrument.messages.RECORDS", 8)
+    log = MessageLog()
+    edge = log.edge("queue 1", "queue", capacity=4)
+    assert log.edge("queue 1", "queue") == edge
+    before = default.recorder.flags
+    for number in range(11):
+        log.write(edge, SEND if number % 2 else RECEIVE, 10 * number + 1, 10 * number + 5)
+    default.recorder.flags = before
+    (found,) = read_messages(tmp_path)
+    assert found.total == 11 and found.edges[0].capacity == 4
+    assert found.records["begin_ns"].tolist() == [10 * n + 1 for n in range(3, 11)]  # the ring holds the last
+    assert found.records["count"].tolist() == [2, 3, 3, 4, 4, 5, 5, 6]
+
+
+def test_damaged_logs_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / messages.FOLDER
+    folder.mkdir()
+    (folder / "a-1-1.log").write_bytes(b"nonsense")
+    (folder / "a-2-1.log").write_bytes(messages.MAGIC + bytes(200))
+    (folder / "a-2-1.json").write_text("{}")
+    row = np.array([(5, 3, 1, 0, 0, 1)], RECORD).tobytes()  # it ends before it begins
+    header = messages.MAGIC + (1).to_bytes(8, "little") + (8).to_bytes(8, "little")
+    (folder / "a-3-1.log").write_bytes(header.ljust(messages.HEADER_BYTES, b"\0") + row)
+    (folder / "a-3-1.json").write_text(json.dumps({"pid": 3, "edges": [{"key": "k", "kind": "pipe"}]}))
+    found = read_messages(tmp_path)
+    assert [log.pid for log in found] == [3]
+    assert len(found[0].records) == 0
+
+
+def test_one_thread_follows_amdahl() -> None:
+    capture = make_capture(
+        {"env_step": Spec(1000, 6e6), "learn": Spec(1000, 2e6)}, env_steps=1000, updates=1000
+    )
+    model = WhatIfs(capture)
+    answer = model.predict([parse_change("env_step=2x")])
+    assert answer.how == "amdahl"
+    assert answer.speed_up.value == pytest.approx(1.6, rel=0.03)
+    assert model.limit.region == "env_step"
+    both = model.predict([parse_change("env_step=2x"), parse_change("learn=2x")])
+    assert both.speed_up.value == pytest.approx(2.0, rel=0.06)  # a little time is in no region
+
+
+def test_a_recorded_pipeline_answers(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(recorded), "fetch=2x", "learn=2x", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    fetch, learn = (one["speed_up"] for one in found["predictions"])
+    assert found["limit"]["region"] == "fetch"
+    assert 1.5 < fetch["value"] < 2.4  # the machine may be busy
+    assert learn["value"] < 1.2  # the learner waits anyway
+    assert fetch["low"] <= fetch["value"] <= fetch["high"]
+    assert main(["whatif", str(recorded)]) == 0
+    assert "fetch=2x" in capsys.readouterr().out
+
+
+def test_what_one_capture_cannot_tell_names_the_run_that_would(recorded: Path) -> None:
+    answer = WhatIfs(open_capture(str(recorded))).predict([parse_change("batch=2x")])
+    assert answer.speed_up is None
+    assert "hotloop compare" in answer.decide
+
+
+def test_unknown_regions_are_refused(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", str(recorded), "nothing=2x"]) == 2
+    said = capsys.readouterr().err
+    assert "'nothing' is neither a region" in said and "fetch" in said
