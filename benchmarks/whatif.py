@@ -90,14 +90,14 @@ def measure(names: list[str], state_file: Path, rounds: int, seconds: float, unt
     """Make the runs that are missing, until the time is up."""
     state = json.loads(state_file.read_text()) if state_file.exists() else {}
     source = random.Random(time.time_ns())
-    for number in range(-1, rounds):  # round -1: the recordings
-        for name in names:
+    for name in names:
+        for number in range(-1, rounds):  # round -1: the recording
             mine = state.setdefault(name, {"rates": []})
             if number < 0:
                 if mine.get("recorded"):
                     continue
                 mine["recorded"] = str(state_file.parent / f"capture-{name}")
-                record(name, Path(mine["recorded"]), 5.0)
+                record(name, Path(mine["recorded"]), 4.0)
             elif len(mine["rates"]) <= number:
                 cases = {"base": {}, **facts_of(name)["WHAT_IFS"]}
                 order = list(cases)
@@ -222,10 +222,11 @@ def main() -> None:
         "--systems", nargs="*", default=None, help="names; 'development' and 'held_out' are groups"
     )
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--seconds", type=float, default=2.6, help="length of one run")
+    options.add_argument("--seconds", type=float, default=2.2, help="length of one run")
     options.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     options.add_argument("--state", type=Path, default=Path("hotloop-runs/whatif/state.json"))
     options.add_argument("--table", action="store_true", help="only print what is known")
+    options.add_argument("--no-table", action="store_true", help="only make runs")
     given = options.parse_args()
     names = [
         name
@@ -236,9 +237,11 @@ def main() -> None:
     ]
     given.state.parent.mkdir(parents=True, exist_ok=True)
     os.environ.pop("HOTLOOP_CAPTURE", None)
+    names.sort(key=lambda name: (name not in DEVELOPMENT, name))
     if not given.table:
         measure(names, given.state, given.rounds, given.seconds, time.monotonic() + 60 * given.minutes)
-    table(names, given.state)
+    if not given.no_table:
+        table(names, given.state)
 
 
 if __name__ == "__main__":

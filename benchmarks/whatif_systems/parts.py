@@ -57,7 +57,7 @@ def heavy_tailed(mean_ms: float, source: random.Random) -> float:
     return mean_ms * source.lognormvariate(-0.5, 1.0)
 
 
-def meter(seconds: float, cycle: Callable[[], float], warm_up_s: float = 1.0) -> None:
+def meter(seconds: float, cycle: Callable[[], float], warm_up_s: float = 0.6) -> None:
     """Call `cycle`, which returns how much it did, and print what was done per second after the warm-up."""
     done, begin = 0.0, 0.0
     start = time.monotonic()

@@ -17,7 +17,7 @@ from hotloop.analysis.replay import (
     with_capacity,
     with_workers,
 )
-from hotloop.capture.messages import MEET, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import MEET, RECEIVE, SEND, WAIT, WAKE
 
 ROUNDS = 200
 

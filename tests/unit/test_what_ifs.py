@@ -11,8 +11,9 @@ import pytest
 
 from hotloop._util.errors import HotloopError
 from hotloop.analysis.what_ifs import WhatIfs, parse_change
-from hotloop.capture import messages
-from hotloop.capture.messages import RECEIVE, RECORD, SEND, read_messages
+from hotloop.capture import message_format as messages
+from hotloop.capture.message_format import RECEIVE, RECORD, SEND
+from hotloop.capture.messages import read_messages
 from hotloop.capture.open_capture import open_capture
 from hotloop.cli.main import main
 from hotloop.instrument.messages import MessageLog
@@ -27,14 +28,14 @@ experience = queue.Queue(4)
 def produce():
     while True:
         with hotloop.profile("fetch"):
-            time.sleep(0.006)
+            time.sleep(0.012)
         experience.put(1)
 threading.Thread(target=produce, daemon=True).start()
 begin = time.monotonic()
 while time.monotonic() - begin < 2.0:
     experience.get()
     with hotloop.profile("learn"):
-        time.sleep(0.002)
+        time.sleep(0.001)
     hotloop.progress(updates=1)
 """
 
@@ -98,7 +99,7 @@ def test_damaged_logs_are_left_out(tmp_path: Path) -> None:
     (folder / "a-1-1.log").write_bytes(b"nonsense")
     (folder / "a-2-1.log").write_bytes(messages.MAGIC + bytes(200))
     (folder / "a-2-1.json").write_text("{}")
-    row = np.array([(5, 3, 1, 0, 0, 1)], RECORD).tobytes()  # it ends before it begins
+    row = np.array([(5, 3, 1, 0, 0, 1)], list(RECORD)).tobytes()  # it ends before it begins
     header = messages.MAGIC + (1).to_bytes(8, "little") + (8).to_bytes(8, "little")
     (folder / "a-3-1.log").write_bytes(header.ljust(messages.HEADER_BYTES, b"\0") + row)
     (folder / "a-3-1.json").write_text(json.dumps({"pid": 3, "edges": [{"key": "k", "kind": "pipe"}]}))
@@ -125,8 +126,8 @@ def test_a_recorded_pipeline_answers(recorded: Path, capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     fetch, learn = (one["speed_up"] for one in found["predictions"])
     assert found["limit"]["region"] == "fetch"
-    assert 1.5 < fetch["value"] < 2.4  # the machine may be busy
-    assert learn["value"] < 1.2  # the learner waits anyway
+    assert fetch["value"] > max(1.2, learn["value"])  # near 2, but the machine may be busy
+    assert learn["low"] < 1.2  # the learner waits anyway
     assert fetch["low"] <= fetch["value"] <= fetch["high"]
     assert main(["whatif", str(recorded)]) == 0
     assert "fetch=2x" in capsys.readouterr().out

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analysis.replay import Floats, Lane, Operation, ReplayEdge, Trace
-from hotloop.capture.messages import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE, LoggedEdge, MessageLog
+from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.messages import LoggedEdge, MessageLog
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.scheduling import Counts
 
@@ -76,6 +77,10 @@ def find_trace(
     threads = {key: one for key, one in threads.items() if one.rows}
     if driver not in threads or len(threads[driver].rows) < LEAST_OPERATIONS:
         return None, f"the driving thread has fewer than {LEAST_OPERATIONS} recorded operations"
+    _drop_incomplete_rounds(threads)
+    threads = {key: one for key, one in threads.items() if one.rows}
+    if driver not in threads:
+        return None, "the driving thread met no other one in full rounds"
     order = sorted(threads)
     backlog = _backlogs(threads, edges, counts, begin)
     for one in threads.values():
@@ -161,6 +166,21 @@ def _drop_lonely(threads: dict[tuple[int, int], _Thread], edges: list[LoggedEdge
     }
     for one in threads.values():
         one.rows = [r for r in one.rows if r.edge not in alone]
+
+
+def _drop_incomplete_rounds(threads: _Threads) -> None:
+    """Remove rounds of barriers that not everyone's log has: nobody would ever complete them."""
+    rounds: dict[int, list[set[int]]] = defaultdict(list)
+    for one in threads.values():
+        mine: dict[int, set[int]] = defaultdict(set)
+        for row in one.rows:
+            if row.kind == MEET:
+                mine[row.edge].add(row.round)
+        for edge, seen in mine.items():
+            rounds[edge].append(seen)
+    common = {edge: set.intersection(*seen) for edge, seen in rounds.items()}
+    for one in threads.values():
+        one.rows = [r for r in one.rows if r.kind != MEET or r.round in common[r.edge]]
 
 
 def _span(threads: dict[tuple[int, int], _Thread], driver: tuple[int, int], since_ns: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.capture.messages import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
+from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 
 Floats = NDArray[np.float64]
 SWITCH_S = 20e-6  # an operation that lasts this much longer than usual has waited

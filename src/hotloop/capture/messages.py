@@ -16,26 +16,9 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.read_files import Reader, files_in
+from hotloop.capture.message_format import FOLDER, HEADER_BYTES, MAGIC, RECORD
 
-FOLDER = "messages"
-MAGIC = b"HLMSGS01"
-HEADER_BYTES = 64
-RECORDS = 16_384  # in the ring of a process
-MOST_EDGES = 256  # of a process; further ones are not logged
-SEND, RECEIVE, PEEK, MEET, WAKE, WAIT = range(6)
-"""What an operation does: add a message, take one, wait until there is one, wait for all others (a barrier or
-a collective), wake those who wait, wait to be woken."""
-
-RECORD = np.dtype(
-    [
-        ("begin_ns", "<i8"),
-        ("end_ns", "<i8"),
-        ("thread", "<u4"),  # native id
-        ("edge", "<u4"),  # index into the edges of this process
-        ("kind", "<u4"),
-        ("count", "<u4"),  # operations of this kind on this edge in this process so far, this one included
-    ]
-)
+_RECORD = np.dtype(list(RECORD))
 Records = NDArray[np.void]
 _READER = Reader(8 << 20, follow=False)
 
@@ -80,8 +63,8 @@ def _read(file: Path) -> MessageLog | None:
     if data[:8] != MAGIC or len(data) < HEADER_BYTES:
         return None
     total, capacity = (int(n) for n in np.frombuffer(data, "<u8", 2, 8))
-    held = min((len(data) - HEADER_BYTES) // RECORD.itemsize, capacity)
-    ring = np.frombuffer(data, RECORD, held, HEADER_BYTES)
+    held = min((len(data) - HEADER_BYTES) // _RECORD.itemsize, capacity)
+    ring = np.frombuffer(data, _RECORD, held, HEADER_BYTES)
     if total > capacity and held == capacity:
         at = total % capacity
         ring = np.concatenate([ring[at:], ring[:at]])

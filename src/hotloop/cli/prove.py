@@ -16,6 +16,7 @@ from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
 from hotloop.report.to_json import plain, strict_json
 from hotloop.report.trial import trial_text
+from hotloop.report.what_ifs import virtual_text
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
     INTERRUPTED,
@@ -26,6 +27,7 @@ from hotloop.workflows.experiments import (
 )
 from hotloop.workflows.prove import SCHEMA_VERSION, ProofRequest, prove
 from hotloop.workflows.trial import TrialResult
+from hotloop.workflows.virtual_speedup import prove_virtually
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Arguments:
     """Setting of your script that makes the change, as key=value, for recommendations about a flag."""
     rev: Flag = False
     """Compare the working tree, in which you made the change, with the last commit."""
+    virtual: Flag = False
+    """Make no change: run once more, with the recommendation's region virtually twice as fast."""
     budget: Annotated[str, tyro.conf.arg(metavar="TIME")] = "10m"
     """Time for all runs together."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
@@ -68,6 +72,8 @@ def run(arguments: Arguments) -> int:
     )
     if arguments.set and arguments.rev:
         raise HotloopError("--set and --rev are two ways to make the change; use one of them.")
+    if arguments.virtual:
+        return _virtually(arguments)
     request = ProofRequest(arguments.capture, arguments.number, arguments.set, arguments.rev)
     found = prove(request, settings, arguments.series, Progress())
     if arguments.json:
@@ -82,6 +88,21 @@ def run(arguments: Arguments) -> int:
         print(details(found.result, pen))
     note(f"wrote {found.file}" if found.file else "the proof could not be written into the capture")
     return exit_code(found.result)
+
+
+def _virtually(arguments: Arguments) -> int:
+    if arguments.set or arguments.rev:
+        raise HotloopError("--virtual makes no change, so it goes without --set and --rev.")
+    found = prove_virtually(arguments.capture, arguments.number, arguments.series)
+    if arguments.json:
+        values = {"number": found.number, "region": found.region, "results": plain(found.results)}
+        print(strict_json({"kind": "hotloop-virtual-proof", "schema_version": SCHEMA_VERSION, **values}))
+    else:
+        print(virtual_text(found.results, pen_for_stdout()))
+    note(f"the run is in {found.ran.folder}")
+    if found.ran.interrupted:
+        return INTERRUPTED
+    return SCRIPT_FAILED if found.ran.exit_code else 0
 
 
 def details(result: ExperimentResult | TrialResult, pen: Pen) -> str:

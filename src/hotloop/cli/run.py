@@ -14,14 +14,16 @@ import tyro
 from hotloop._util.redact import redact
 from hotloop._util.units import size
 from hotloop.cli.options import Flag, option
-from hotloop.cli.output import note
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.report import print_text
-from hotloop.report.to_json import findings_json, strict_json
+from hotloop.report.to_json import findings_json, plain, strict_json
+from hotloop.report.what_ifs import virtual_text
 from hotloop.workflows.report import check_target, report_on, write_report
 from hotloop.workflows.run import ScriptRun, did_nothing, run_recorded
+from hotloop.workflows.virtual_speedup import new_plan, regions_of, results_of
 
 TAKES_COMMAND = True
-OPTIONS_WITH_VALUE = ("--capture", "--output", "-o")
+OPTIONS_WITH_VALUE = ("--capture", "--output", "-o", "--what-if")
 SCRIPT_FAILED, NOTHING_RECORDED, INTERRUPTED = 5, 1, 130
 # Options that add a file to the capture: the file and what it contains.
 EXTRAS = {
@@ -55,6 +57,8 @@ class Arguments:
     """Record the last events of each thread, for hotloop report -o trace.json."""
     no_source: Flag = False
     """Keep no source text of the script's busiest functions in the capture."""
+    what_if: Annotated[str | None, option("REGION[,REGION]")] = None
+    """Measure what these regions, twice as fast, would give, inside the run (docs/whatif.md)."""
     json: Flag = False
     """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -69,8 +73,10 @@ def run(arguments: Arguments) -> int:
         if getattr(arguments, name)
     }
     options |= {"on": True, "source": not arguments.no_source}
-    ran = run_recorded(arguments.command, arguments.capture, options, quiet=arguments.json)
+    plan = new_plan(regions_of(arguments.what_if)) if arguments.what_if is not None else None
+    ran = run_recorded(arguments.command, arguments.capture, options, arguments.json, plan)
     result = report_on(str(ran.folder))
+    measured = results_of(result.capture)
     files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}
     if arguments.json:
         script = {
@@ -80,6 +86,7 @@ def run(arguments: Arguments) -> int:
         }
         there = {name: str(file) if file.exists() else None for name, file in files.items()}
         more = {"script": script, "capture": str(ran.folder), "files": there}
+        more |= {"what_if": plain(measured)} if plan is not None else {}
         print(strict_json(findings_json(result.findings) | more))
     if not result.capture.processes:
         note(
@@ -92,6 +99,8 @@ def run(arguments: Arguments) -> int:
         sys.stdout.flush()
         print()
         print_text(dataclasses.replace(result, name=shlex.quote(str(ran.folder))))
+        if plan is not None:
+            print(virtual_text(measured, pen_for_stdout()))
     if arguments.output is not None:
         note(f"wrote {arguments.output} ({size(write_report(result, arguments.output))})")
     print_files(files)

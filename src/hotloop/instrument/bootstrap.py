@@ -17,7 +17,7 @@ from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.instrument import libraries
 from hotloop.instrument.libraries import Instrumentation
-from hotloop.instrument.messages import log_messages
+from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
 from hotloop.instrument.thread_settings import library_threads
 from hotloop.measure.core_shared import RECORD_TIMELINE
@@ -43,6 +43,8 @@ def instrument_process() -> Instrumentation:
         default.recorder.flags |= RECORD_TIMELINE
     instrumentation = libraries.current = Instrumentation()
     log_messages(instrumentation)
+    if options.get("what_if"):
+        begin_virtual_speedup(options["what_if"])
     instrumentation.install()
     if default.folder is not None:
         default.keep_source = options.get("source", True)

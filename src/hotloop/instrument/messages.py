@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from struct import Struct
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotloop._util.files import host_name, write_atomically
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop._util.read_files import json_text
-from hotloop.capture.messages import (
+from hotloop.capture.message_format import (
     FOLDER,
     HEADER_BYTES,
     MAGIC,
@@ -29,16 +29,20 @@ from hotloop.capture.messages import (
     MOST_EDGES,
     PEEK,
     RECEIVE,
-    RECORD,
+    RECORD_BYTES,
     RECORDS,
     SEND,
     WAIT,
     WAKE,
 )
+from hotloop.capture.virtual import VirtualPlan
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.core_shared import RECORD_TIMELINE
 from hotloop.measure.profiler import default
+
+if TYPE_CHECKING:
+    from hotloop.measure.virtual_speedup import VirtualSpeedup
 
 _now = time.monotonic_ns
 _record = Struct("<qqIIII").pack_into
@@ -59,36 +63,43 @@ class MessageLog:
         self._pid = 0
         self._ring: mmap.mmap | None = None
         self._name = ""
+        self._lock = threading.RLock()  # a signal handler may send something while we write
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def edge(self, key: str, kind: str, **facts: Any) -> int:
         """The index of an edge, which is added if it is new; -1 if there are too many."""
-        found = self._by_key.get(key)
-        if found is not None:
-            return found
-        if len(self.edges) >= (MOST_EDGES if kind != "condition" else MOST_CONDITIONS):
-            return _NO_EDGE
-        self._by_key[key] = len(self.edges)
-        self.edges.append({"key": key, "kind": kind, **facts})
-        if self._pid == os.getpid():
-            self._save_edges()
-        return len(self.edges) - 1
+        with self._lock:
+            found = self._by_key.get(key)
+            if found is not None:
+                return found
+            if len(self.edges) >= (MOST_EDGES if kind != "condition" else MOST_CONDITIONS):
+                return _NO_EDGE
+            number = self._by_key[key] = len(self.edges)
+            self.edges.append({"key": key, "kind": kind, **facts})
+            if self._pid == os.getpid():
+                self._save_edges()
+            return number
 
     def write(self, edge: int, kind: int, begin_ns: int, end_ns: int) -> None:
         """Log one operation of the calling thread; failures are swallowed, as the program must go on."""
         if edge < 0:
             return
         try:
-            if self._pid != os.getpid():
-                self._open()
-            if self._ring is None:
-                return
-            count = self._counts[edge, kind] = self._counts.get((edge, kind), 0) + 1
-            at = self._total
-            self._total = at + 1
-            place = HEADER_BYTES + at % RECORDS * RECORD.itemsize
-            thread = threading.get_native_id()
-            _record(self._ring, place, begin_ns, end_ns, thread, edge, kind, count & 0xFFFFFFFF)
-            _count(self._ring, 8, self._total)
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._open()
+                if self._ring is None:
+                    return
+                count = self._counts[edge, kind] = self._counts.get((edge, kind), 0) + 1
+                place = HEADER_BYTES + self._total % RECORDS * RECORD_BYTES
+                thread = threading.get_native_id()
+                _record(self._ring, place, begin_ns, end_ns, thread, edge, kind, count & 0xFFFFFFFF)
+                self._total += 1
+                _count(self._ring, 8, self._total)
         except Exception as error:
             if is_users(error):
                 raise
@@ -103,7 +114,7 @@ class MessageLog:
             place = folder / FOLDER
             place.mkdir(parents=True, exist_ok=True)
             self._name = f"{host_name()}-{self._pid}-{time.time_ns()}"
-            size = HEADER_BYTES + RECORDS * RECORD.itemsize
+            size = HEADER_BYTES + RECORDS * RECORD_BYTES
             with open(place / f"{self._name}.log", "w+b") as file:
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not later
                 self._ring = mmap.mmap(file.fileno(), size)
@@ -122,11 +133,25 @@ class MessageLog:
 
 
 log = MessageLog()
+virtual: VirtualSpeedup | None = None  # the experiment of `hotloop run --what-if`
+
+
+def begin_virtual_speedup(plan: dict[str, Any]) -> None:
+    """Make the regions of a plan virtually faster in turn, from now on and in forked children."""
+    global virtual
+    from hotloop.measure.virtual_speedup import (
+        VirtualSpeedup,  # imports numpy, which scripts may want to set up
+    )
+
+    if default.folder is not None:
+        made = VirtualPlan(**(plan | {"regions": tuple(plan["regions"])}))
+        virtual = VirtualSpeedup(made, default.folder, default.recorder)
 
 
 class _Local(threading.local):
     inside = False  # an operation that is being logged
     run_ended_ns = 0  # of an executor's worker
+    owed = 0.0  # delay at that time
 
 
 _local = _Local()
@@ -140,17 +165,23 @@ def _logged(kind: int, edge_of: EdgeOf, *, after: bool = False) -> Callable[[Any
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _local.inside:
                 return f(self, *args, **kwargs)
-            begin = _now()
             _local.inside = True
             try:
-                return f(self, *args, **kwargs)
+                owed = virtual.pay() if virtual is not None else 0.0
+                begin = _now()
+                found = f(
+                    self, *args, **kwargs
+                )  # an empty or full queue raises: then nothing was sent or taken
+                end = _now()
             finally:
                 _local.inside = False
-                end = _now()
-                edge = getattr(self, _EDGE, None)
-                if edge is None:
-                    edge = _find_edge(self, edge_of)
-                log.write(edge, kind, end if after else begin, end)
+            edge = getattr(self, _EDGE, None)
+            if edge is None:
+                edge = _find_edge(self, edge_of)
+            log.write(edge, kind, end if after else begin, end)
+            if virtual is not None:
+                virtual.woken(owed, begin, end)
+            return found
 
         return call
 
@@ -188,9 +219,23 @@ def patch_connection(module: ModuleType, into: Patches) -> None:
             Patch(module.Connection, "recv", _logged(RECEIVE, _connection_edge)),
             Patch(module.Connection, "poll", _polling),
             Patch(module, "Pipe", _pairing),
+            Patch(module, "Client", _unlogged_connection),
+            Patch(module.SocketListener, "accept", _unlogged_connection),
             Patch(module, "wait", _waiting_for_any),
         ]
     )
+
+
+def _unlogged_connection(f: Any) -> Any:
+    """Connections to servers, such as those that pass file descriptors on: one for each, and soon closed."""
+
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        made = f(*args, **kwargs)
+        with suppress_own(Exception):
+            setattr(made, _EDGE, _NO_EDGE)
+        return made
+
+    return connect
 
 
 def _pairing(pipe: Any) -> Any:
@@ -218,8 +263,11 @@ def _waiting_for_any(wait: Any) -> Any:
     def call(object_list: Any, timeout: float | None = None) -> Any:
         if timeout == 0.0 or _local.inside:
             return wait(object_list, timeout)
+        owed = virtual.pay() if virtual is not None else 0.0
         begin = _now()
         ready = wait(object_list, timeout)
+        if virtual is not None:
+            virtual.woken(owed, begin, _now())
         for one in ready[:1]:
             if hasattr(one, "recv"):
                 log.write(_find_edge(one, _connection_edge), PEEK, begin, _now())
@@ -316,11 +364,15 @@ def _tokens(lock: Any, f: Any, kind: int) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if _local.inside:
             return f(*args, **kwargs)
+        owed = virtual.pay() if virtual is not None else 0.0
         begin = _now()
         got = f(*args, **kwargs)
+        end = _now()
         if got or kind == SEND:
             edge = getattr(lock, _EDGE, None)
-            log.write(_find_edge(lock, _semaphore_edge) if edge is None else edge, kind, begin, _now())
+            log.write(_find_edge(lock, _semaphore_edge) if edge is None else edge, kind, begin, end)
+        if virtual is not None:
+            virtual.woken(owed, begin, end)
         return got
 
     return call
@@ -380,9 +432,12 @@ def patch_executor(module: ModuleType, into: Patches) -> None:
             now = _now()
             edge = getattr(self, _EDGE, _NO_EDGE)
             log.write(edge, RECEIVE, _local.run_ended_ns or now, now)
+            if virtual is not None:
+                virtual.woken(_local.owed, _local.run_ended_ns or now, now)
             try:
                 return f(self)
             finally:
+                _local.owed = virtual.pay() if virtual is not None else 0.0
                 _local.run_ended_ns = _now()
 
         return run
@@ -446,13 +501,17 @@ def patch_distributed(module: ModuleType, into: Patches) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             if _local.inside or kwargs.get("async_op"):
                 return f(*args, **kwargs)
+            owed = virtual.pay() if virtual is not None else 0.0
             begin = _now()
             _local.inside = True
             try:
                 return f(*args, **kwargs)
             finally:
                 _local.inside = False
-                log.write(_ranks_edge(), MEET, begin, _now())
+                end = _now()
+                log.write(_ranks_edge(), MEET, begin, end)
+                if virtual is not None:
+                    virtual.woken(owed, begin, end)
 
         return call
 
@@ -485,11 +544,15 @@ def patch_data_parallel(module: ModuleType, into: Patches) -> None:
             if not getattr(pending, "meets", False):
                 return f(*args, **kwargs)
             pending.meets = False
+            owed = virtual.pay() if virtual is not None else 0.0
             begin = _now()
             try:
                 return f(*args, **kwargs)
             finally:
-                log.write(_ranks_edge(), MEET, begin, _now())
+                end = _now()
+                log.write(_ranks_edge(), MEET, begin, end)
+                if virtual is not None:
+                    virtual.woken(owed, begin, end)
 
         return call
 

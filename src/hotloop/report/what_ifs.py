@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hotloop.analysis.virtual_speedups import VirtualResult
 from hotloop.analysis.what_ifs import LimitingRole, Prediction
 from hotloop.report.pen import Pen, table
 
@@ -42,3 +43,20 @@ def _figures(one: Prediction) -> tuple[str, str, str]:
         return "unknown", "-", amdahl
     estimate = one.speed_up
     return f"{estimate.value:.2f}x as fast", f"[{estimate.low:.2f}, {estimate.high:.2f}]", amdahl
+
+
+def virtual_text(results: Sequence[VirtualResult], pen: Pen) -> str:
+    """What the experiment inside a run measured."""
+    lines = ["", pen.heading("What if, measured inside the run", "each region virtually faster, in turn")]
+    if not any(one.blocks for one in results):
+        why = (
+            "Nothing was measured: the run was too short, or its driving thread exchanged no messages with "
+            "others; then one thread does everything, and hotloop whatif answers from the capture."
+        )
+        return "\n".join([*lines, pen.wrap(why, "  ")])
+    rows = [("region", "if", "training", "pairs")]
+    for one in results:
+        found = one.verdict.speed_up
+        measured = f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]" if found else "too few pairs"
+        rows.append((one.region, f"{one.times_as_fast:g}x as fast", measured, str(one.blocks)))
+    return "\n".join([*lines, *table(pen, rows)])

@@ -116,7 +116,7 @@ def plan_of(
     settings: ComparisonSettings,
 ) -> Plan:
     """The plan that tests a recommendation; raises HotloopError if it needs a change of code."""
-    command = _command(run)
+    command = recorded_command(run)
     change = change_of(found)
     variables = {str(k): str(v) for k, v in dict(change.get("environment", {})).items()}
     overrides = overrides or tuple(change.get("set", ()))
@@ -126,7 +126,7 @@ def plan_of(
     return _plan(found, number, (Variant(BEFORE, command), changed), settings)
 
 
-def _command(run: CaptureReport) -> tuple[str, ...]:
+def recorded_command(run: CaptureReport) -> tuple[str, ...]:
     command = tuple(command_again(run.capture))
     if not command:
         raise HotloopError(f"{run.name} does not name the recorded command, so it cannot be run again.")
@@ -187,7 +187,7 @@ def _by_revision(
     here = working_folder(run.capture).resolve()
     root = project_root(here)
     revision = revision_before(here, str(run.capture.facts.get("git_hash") or ""))
-    command = _inside_project(_command(run), here, root, revision)
+    command = _inside_project(recorded_command(run), here, root, revision)
     variants = Variant(BEFORE, command, revision=revision), _changed(found, command)
     series = create_series(_plan(found, number, variants, settings), folder, f"prove-{number}")
     with checked_out(variants, here) as places:
@@ -233,7 +233,7 @@ def _by_trial(
         stop=True,
     )
     with contextlib.chdir(working_folder(run.capture)):
-        result = run_trial(_command(run), target, trial, quiet=True)
+        result = run_trial(recorded_command(run), target, trial, quiet=True)
     verdict = next((row.verdict for row in result.report.patches if row.name == patch), None)
     measured = verdict.speed_up if verdict is not None else None
     why = next((left.reason for left in result.report.left_out if left.name == patch), "")

@@ -24,6 +24,8 @@ from hotloop._util.read_files import json_text
 from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_folder, new_run_id, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.secrets import REDACTED, describe
+from hotloop.capture.virtual import FOLDER as VIRTUAL
+from hotloop.capture.virtual import PLAN, VirtualPlan
 from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
@@ -57,12 +59,23 @@ class ScriptRun:
 
 
 def run_recorded(
-    words: tuple[str, ...], folder: Path | None, options: dict[str, Any], quiet: bool
+    words: tuple[str, ...],
+    folder: Path | None,
+    options: dict[str, Any],
+    quiet: bool,
+    what_if: VirtualPlan | None = None,
 ) -> ScriptRun:
-    """Run a command and record it; with `quiet` its stdout goes to stderr."""
+    """Run a command and record it; with `quiet` its stdout goes to stderr.
+
+    With `what_if`, regions are virtually faster in turn; the plan goes into the capture.
+    """
     command = resolve_command(words)
     target = folder or new_folder(script_name(command))
     run_id = begin_capture(target, command)
+    if what_if is not None:
+        options = options | {"what_if": what_if.as_json()}
+        (target / VIRTUAL).mkdir(exist_ok=True)
+        create_exclusively(target / VIRTUAL / PLAN, json_text(what_if.as_json()))
     environment = recording_environment(target, options=options, run_id=run_id)
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     interrupted = wait_for(child)

@@ -1,0 +1,208 @@
+"""Virtual speed-up across threads and processes: making a region faster by delaying everything else.
+
+While a region is chosen, each of its calls of length t adds f t to a shared amount of delay that every other
+thread has to pay; the thread that ran it has paid already. Threads pay at their messages, before anyone
+can wait for them. A thread that was blocked and woken by another has paid while it waited. Effective time is
+wall time minus the delay paid: it passes as if the region had taken (1 - f) of its time. (After Coz,
+Curtsinger and Berger, SOSP 2015.)
+
+The shared amount is a sum of doubles in one mapped file, one for each thread, so that every double has one
+writer and nothing has to be locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop._util.interrupts import suppress_own
+from hotloop.capture import layout
+from hotloop.capture.sections import DTYPES, consecutive, find_sections
+from hotloop.capture.virtual import FOLDER, QUARTERS, VirtualPlan
+
+SLOTS = 1024
+LEAST_SLEEP_S = 100e-6
+MOST_SLEEP_S = 0.25
+WAITED_NS = 50_000
+_NODE: Any = DTYPES["nodes", 1]["nodes"].base
+_TOTAL = _NODE.fields["total_ns"][1] // 8
+_NODE_WORDS = _NODE.itemsize // 8
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.slot = -1
+        self.pid = 0
+        self.paid_ns = 0.0
+        self.operations = 0
+        self.quarter = -1
+        self.totals: list[RegionTotal] = []
+        self.seen_ns: list[int] = []
+
+
+class VirtualSpeedup:
+    """The experiment in this process."""
+
+    def __init__(self, plan: VirtualPlan, folder: Path, recorder: Any):
+        self.plan = plan
+        self._folder = folder / FOLDER
+        self._recorder = recorder
+        self._state = _State()
+        self._memory: mmap.mmap | None = None
+        self._slots: Any = None
+        self._marks = -1
+        self._pid = 0
+
+    def _open(self) -> None:
+        """Map the shared file; again in a forked child, which writes marks of its own."""
+        self._pid = os.getpid()
+        size = 8 * (SLOTS + 1)
+        descriptor = os.open(self._folder / "shared", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.posix_fallocate(descriptor, 0, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._slots = memoryview(self._memory).cast("d")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._marks = os.open(self._folder / f"{self._pid}.marks", flags, 0o666)
+
+    def _join(self, state: _State) -> None:
+        """Give the calling thread a slot; what others owe so far is no debt of its own."""
+        if self._pid != os.getpid():
+            self._open()
+        state.pid = self._pid
+        descriptor = os.open(self._folder / "shared", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            state.slot = min(int(self._slots[0]) + 1, SLOTS)
+            self._slots[0] = float(state.slot)
+        finally:
+            os.close(descriptor)
+        state.paid_ns = self._delay()
+        state.quarter = -1
+        state.operations = 0
+        self._find(state)
+
+    def _find(self, state: _State) -> None:
+        state.totals = [RegionTotal(self._recorder, name) for name in self.plan.regions]
+        state.seen_ns = [total.read() for total in state.totals]
+
+    def _delay(self) -> float:
+        """All the delay so far, in nanoseconds."""
+        return float(sum(self._slots[1 : int(self._slots[0]) + 1]))
+
+    def pay(self) -> float:
+        """Before an operation: account for the chosen region and sleep what is owed; returns the delay."""
+        state = self._state
+        if state.pid != os.getpid():
+            self._join(state)
+        now = time.monotonic_ns()
+        chosen = self.plan.region_at(now)
+        for number, total in enumerate(state.totals):
+            read = total.read()
+            if number == chosen and read > state.seen_ns[number]:
+                more = self.plan.saved_fraction * (read - state.seen_ns[number])
+                self._slots[state.slot] += more
+                state.paid_ns += more
+            state.seen_ns[number] = read
+        delay = self._delay()
+        owed = (delay - state.paid_ns) / 1e9
+        if owed > LEAST_SLEEP_S:
+            time.sleep(min(owed, MOST_SLEEP_S))
+            slept = time.monotonic_ns() - now
+            state.paid_ns += slept  # what it slept too long is credited
+            now += slept
+        self._mark(state, now)
+        return delay
+
+    def woken(self, delay_before: float, begin_ns: int, end_ns: int) -> None:
+        """After an operation: who was blocked has paid for what was added meanwhile."""
+        state = self._state
+        state.operations += 1
+        if end_ns - begin_ns > WAITED_NS:
+            state.paid_ns += max(self._delay() - delay_before, 0.0)
+
+    def _mark(self, state: _State, now: int) -> None:
+        quarter = max(now - self.plan.start_ns, 0) * QUARTERS // self.plan.segment_ns
+        if quarter != state.quarter:
+            state.quarter = quarter
+            line = (
+                f"{state.pid} {threading.get_native_id()} {quarter} {now} {state.paid_ns:.0f} "
+                f"{state.operations}\n"
+            )
+            with suppress_own(OSError):
+                os.write(self._marks, line.encode())
+
+
+class RegionTotal:
+    """The time that the calling thread has spent in a region, read from its own part of the recording."""
+
+    def __init__(self, recorder: Any, name: str):
+        self._recorder = recorder
+        self._name = name
+        self._nodes = -1
+        self._words: list[tuple[Any, int]] = []
+        self._arena: Any = None
+        self._part: Any = None
+
+    def read(self) -> int:
+        """Nanoseconds in completed calls so far."""
+        part = self._recorder.part
+        if part is None:
+            return 0
+        if part is not self._part or self._arena is None or int(self._arena["node_count"]) != self._nodes:
+            self._locate(part)
+        return sum(int(words[at]) for words, at in self._words)
+
+    def _locate(self, part: Any) -> None:
+        self._part, self._words = part, []
+        number, _ = self._recorder.open_node(threading.get_native_id())
+        if number < 0:
+            return
+        pieces = [np.frombuffer(segment.memory, np.uint8) for segment in part.segments]
+        sections = find_sections(pieces, part.total_bytes, layout.VERSION)
+        arena = next((s for s in sections if s.name == "thread" and s.owner == number), None)
+        if arena is None:
+            return
+        self._arena = arena.struct()
+        self._nodes = int(self._arena["node_count"])
+        names = [
+            row["name"][: row["name_bytes"]].tobytes().decode("utf-8", "replace")
+            for section in consecutive(sections, "regions")
+            for row in section["regions"]
+        ]
+        nodes = consecutive(sections, "nodes", number)
+        parents: list[int] = []
+        regions: list[int] = []
+        for section in nodes:
+            parents += section["nodes"]["parent"].tolist()
+            regions += section["nodes"]["region"].tolist()
+        for index in range(1, min(self._nodes, len(regions))):
+            if self._is_outermost(index, parents, regions, names):
+                per = layout.NODES_PER_SECTION
+                words = nodes[index // per]["nodes"].view(np.uint64).reshape(per, _NODE_WORDS)
+                self._words.append((words[index % per], _TOTAL))
+
+    def _is_outermost(self, index: int, parents: list[int], regions: list[int], names: list[str]) -> bool:
+        """Whether a node is of the region, and not inside another call of it."""
+
+        def is_it(one: int) -> bool:
+            return regions[one] < len(names) and names[regions[one]] == self._name
+
+        if not is_it(index):
+            return False
+        above = parents[index]
+        while 0 < above < len(parents):
+            if is_it(above):
+                return False
+            above = parents[above]
+        return True
