@@ -44,11 +44,13 @@ from hotloop.analysis.utilisation import (
     utilisation,
     waits,
 )
+from hotloop.analysis.what_ifs import UNSURE, WhatIfs
 from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
 from hotloop.capture.model import Capture, Node, Process, Thread
 
 NO_TRAINING = "No training was seen: the run ended while it started up."
+MOST_REPLAYED, LEAST_REPLAYED = 12, 0.002  # regions whose gain is replayed, and their share of all time
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
 
@@ -118,6 +120,7 @@ def explain_without_advice(
     waiting = waits(uses, (driver.process, driver.thread), place)
     held_up = others_may_hold_up(waiting)
     ranked = bottlenecks(everything, driver.flat, driver.spans, others_may_hold_it_up=held_up)
+    ranked = with_replayed_gains(ranked, recorded)
     grown, no_growth = growing.growth(driver.work)
     forecast, no_forecast = None, ""
     if goal_env_steps is not None:
@@ -229,6 +232,22 @@ def first_advice(recommendations: Sequence[Recommendation]) -> str:
             title = f"{found.title[:1].lower()}{found.title[1:]}"
             return f"Nothing known to be slow was found. Most expensive: {title}."
     return ""
+
+
+def with_replayed_gains(ranked: tuple[Bottleneck, ...], recorded: Capture) -> tuple[Bottleneck, ...]:
+    """Gains from a replay of the recorded messages, where there are some, for the regions with most time."""
+    if not recorded.messages:
+        return ranked
+    model = WhatIfs(recorded)
+    if model.trace is None or model.error > UNSURE:
+        return ranked
+    found = []
+    for number, one in enumerate(sorted(ranked, key=lambda b: -b.own_ns)):
+        asked = number < MOST_REPLAYED and one.category != "wait" and one.share > LEAST_REPLAYED
+        gain = model.replayed_gain(one.name) if asked else None
+        found.append(replace(one, gain_if_twice_as_fast=gain))
+    found.sort(key=lambda b: (-(b.gain_if_twice_as_fast.value if b.gain_if_twice_as_fast else 0.0), -b.score))
+    return tuple(found)
 
 
 # -- the headline --------------------------------------------------------------------------------

@@ -302,6 +302,16 @@ class WhatIfs:
         decide = self._virtual(changes) if self.error > UNSURE / 2 else ""
         return Prediction(text, estimate, "replay", after.sentence, why, decide, amdahl)
 
+    def replayed_gain(self, region: str) -> Estimate | None:
+        """Speed-up of training if a region were twice as fast, from the replay; None if there is none."""
+        if self.trace is None or self.base is None or self.error > UNSURE:
+            return None
+        if not any(region in lane.regions for lane in self.trace.lanes):
+            return None
+        changed = scaled(self.trace, {region: 0.5})
+        new = replay(changed)
+        return None if new.stuck or not len(new.times) else self._estimate(new, changed, 1.0)
+
     def _changed(self, trace: Trace, changes: Sequence[Change]) -> tuple[Trace | None, float, list[str]]:
         rounds, notes = 1.0, []
         factors = {c.name: c.factor for c in changes if c.factor is not None}
