@@ -4,6 +4,7 @@
     python benchmarks/whatif.py --minutes 5            # as much as fits; call it again to continue
     python benchmarks/whatif.py --table                # print what is known so far
     python benchmarks/whatif.py --systems threads_gil --rounds 5
+    python benchmarks/whatif.py --cost                 # what logging a message costs
 
 Each system in `whatif_systems/` is a small program with a parameter for every change. The prediction comes
 from one recording of the unchanged program. The truth comes from changing the work: in each round the
@@ -24,6 +25,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,38 @@ def table(names: list[str], state_file: Path) -> None:
     )
 
 
+COST_PROGRAM = """
+import queue, sys, time
+pairs = int(sys.argv[1])
+q = queue.Queue()
+best = 1e9
+for _ in range(2000):
+    begin = time.perf_counter_ns()
+    for _ in range(pairs):
+        q.put(1)
+        q.get()
+    best = min(best, (time.perf_counter_ns() - begin) / (2 * pairs))
+print("ns", best)
+"""
+
+
+def cost() -> None:
+    """What one logged operation costs, and one while virtual speed-up is armed: the best of many rounds."""
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "pairs.py"
+        script.write_text(COST_PROGRAM)
+        hotloop = str(Path(sys.executable).with_name("hotloop"))
+        ways = {
+            "plain": [sys.executable, str(script), "10"],
+            "recorded": [hotloop, "run", "--capture", f"{place}/a", str(script), "10"],
+            "armed": [hotloop, "run", "--capture", f"{place}/b", "--what-if", "step", str(script), "10"],
+        }
+        for name, words in ways.items():
+            done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+            found = re.search(r"^ns ([0-9.]+)", done.stdout, re.MULTILINE)
+            print(f"{name:<10}{float(found[1]) / 1000 if found else math.nan:8.2f} us for one put or get")
+
+
 _SAME = {"env_step": ("Simulator.step",)}  # a region of the env inside it
 
 
@@ -226,6 +260,7 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     options.add_argument("--state", type=Path, default=Path("hotloop-runs/whatif/state.json"))
     options.add_argument("--table", action="store_true", help="only print what is known")
+    options.add_argument("--cost", action="store_true", help="only measure what logging costs")
     options.add_argument("--no-table", action="store_true", help="only make runs")
     given = options.parse_args()
     names = [
@@ -237,6 +272,9 @@ def main() -> None:
     ]
     given.state.parent.mkdir(parents=True, exist_ok=True)
     os.environ.pop("HOTLOOP_CAPTURE", None)
+    if given.cost:
+        cost()
+        return
     names.sort(key=lambda name: (name not in DEVELOPMENT, name))
     if not given.table:
         measure(names, given.state, given.rounds, given.seconds, time.monotonic() + 60 * given.minutes)

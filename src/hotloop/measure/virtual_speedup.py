@@ -31,7 +31,9 @@ SLOTS = 1024
 LEAST_SLEEP_S = 100e-6
 MOST_SLEEP_S = 0.25
 WAITED_NS = 50_000
+LOOK_AGAIN = 2048  # operations; and after 1, 2, 4, 8, ...
 _NODE: Any = DTYPES["nodes", 1]["nodes"].base
+_ARENA: Any = DTYPES["thread", 1]
 _TOTAL = _NODE.fields["total_ns"][1] // 8
 _NODE_WORDS = _NODE.itemsize // 8
 
@@ -59,6 +61,7 @@ class VirtualSpeedup:
         self._slots: Any = None
         self._marks = -1
         self._pid = 0
+        self._segment = self._chosen = -1  # shared by threads: a race only repeats the search
 
     def _open(self) -> None:
         """Map the shared file; again in a forked child, which writes marks of its own."""
@@ -106,7 +109,10 @@ class VirtualSpeedup:
         if state.pid != os.getpid():
             self._join(state)
         now = time.monotonic_ns()
-        chosen = self.plan.region_at(now)
+        segment = self.plan.segment_at(now)
+        if segment != self._segment:  # the order of a block takes longer to find than everything else here
+            self._segment, self._chosen = segment, self.plan.region_of(segment)
+        chosen = self._chosen
         for number, total in enumerate(state.totals):
             read = total.read()
             if number == chosen and read > state.seen_ns[number]:
@@ -150,18 +156,23 @@ class RegionTotal:
         self._recorder = recorder
         self._name = name
         self._nodes = -1
-        self._words: list[tuple[Any, int]] = []
-        self._arena: Any = None
+        self._words: list[Any] = []  # of each node of the region
+        self._count: Any = None  # how many nodes the thread has, live
         self._part: Any = None
+        self._misses = 0
 
     def read(self) -> int:
         """Nanoseconds in completed calls so far."""
         part = self._recorder.part
         if part is None:
             return 0
-        if part is not self._part or self._arena is None or int(self._arena["node_count"]) != self._nodes:
+        if part is not self._part or (self._count is not None and self._count[0] != self._nodes):
             self._locate(part)
-        return sum(int(words[at]) for words, at in self._words)
+        elif self._count is None:  # the thread has opened no region yet: look again now and then
+            self._misses += 1
+            if self._misses & (self._misses - 1) == 0 or self._misses % LOOK_AGAIN == 0:
+                self._locate(part)
+        return sum(int(words[_TOTAL]) for words in self._words)
 
     def _locate(self, part: Any) -> None:
         self._part, self._words = part, []
@@ -173,8 +184,9 @@ class RegionTotal:
         arena = next((s for s in sections if s.name == "thread" and s.owner == number), None)
         if arena is None:
             return
-        self._arena = arena.struct()
-        self._nodes = int(self._arena["node_count"])
+        at = _ARENA.fields["node_count"][1]
+        self._count = arena.payload[at : at + 4].view(np.uint32)
+        self._nodes = int(self._count[0])
         names = [
             row["name"][: row["name_bytes"]].tobytes().decode("utf-8", "replace")
             for section in consecutive(sections, "regions")
@@ -190,7 +202,7 @@ class RegionTotal:
             if self._is_outermost(index, parents, regions, names):
                 per = layout.NODES_PER_SECTION
                 words = nodes[index // per]["nodes"].view(np.uint64).reshape(per, _NODE_WORDS)
-                self._words.append((words[index % per], _TOTAL))
+                self._words.append(words[index % per])
 
     def _is_outermost(self, index: int, parents: list[int], regions: list[int], names: list[str]) -> bool:
         """Whether a node is of the region, and not inside another call of it."""
