@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,3 +146,24 @@ def test_unknown_regions_are_refused(recorded: Path, capsys: pytest.CaptureFixtu
     assert main(["whatif", str(recorded), "nothing=2x"]) == 2
     said = capsys.readouterr().err
     assert "'nothing' is neither a region" in said and "fetch" in said
+
+
+def test_recorded_processes_do_not_import_numpy_for_it() -> None:
+    """A script may want to set the number of its threads before it imports numpy itself."""
+    program = "import sys, hotloop.instrument.bootstrap; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_threads_that_log_at_once_get_edges_of_their_own() -> None:
+    log = MessageLog()
+    found: dict[str, int] = {}
+
+    def ask(name: str) -> None:
+        found[name] = log.edge(name, "queue")
+
+    threads = [threading.Thread(target=ask, args=(f"queue {n}",)) for n in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {log.edges[number]["key"]: number for number in found.values()} == found
