@@ -85,7 +85,8 @@ def read_virtual(folder: Path) -> tuple[VirtualPlan, tuple[Mark, ...]] | None:
             words = line.split()
             if len(words) == 6:  # the last line may be cut short
                 try:
-                    marks.append(Mark(*(int(w) for w in words[:4]), float(words[4]), int(words[5])))
+                    pid, native_id, quarter, time_ns = (int(word) for word in words[:4])
+                    marks.append(Mark(pid, native_id, quarter, time_ns, float(words[4]), int(words[5])))
                 except ValueError:
                     continue
     return plan, tuple(marks)
