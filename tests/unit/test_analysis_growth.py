@@ -100,6 +100,13 @@ def test_a_planted_exponent_is_recovered_and_flagged(exponent: float) -> None:
     assert "store got slower" in found.summary
 
 
+def test_regions_of_hotloop_and_those_without_weight_are_no_defect() -> None:
+    usual = Spec(20_000, 20_000)
+    for name, cost_ns in (("hotloop_hooks", 20_000), ("store", 8)):
+        found = grown({name: Spec(20_000, cost_ns, growth=0.8), "env_step": usual}).growth
+        assert found is not None and [region.name for region in found.regions] == ["env_step"]
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
 def test_a_flat_run_is_not_flagged(seed: int, noise: float) -> None:

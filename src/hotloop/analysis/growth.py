@@ -46,6 +46,10 @@ class WorkWindows:
     episodes: Floats
 
 
+OUR_OWN = "hotloop_"  # regions that hotloop itself opens
+LEAST_OWN = 1e-3  # share of the time; what takes less cannot slow down a run that anybody would notice
+
+
 def growth(work: WorkWindows) -> tuple[Growth | None, str]:
     """Growth of the time per episode (or env step), or None and the reason."""
     spans = work.spans
@@ -164,7 +168,9 @@ def region_growth(work: WorkWindows, first: int) -> tuple[RegionGrowth, ...]:
     columns = [
         int(column)
         for column in np.argsort(-own)[: MOST_REGIONS + 1]
-        if spans.names[column] != UNATTRIBUTED and own[column] > 0
+        if spans.names[column] != UNATTRIBUTED
+        and not spans.names[column].startswith(OUR_OWN)
+        and own[column] > LEAST_OWN * own.sum()
     ]
     calls, own_ns = spans.calls[first:][:, columns], spans.own_ns[first:][:, columns]
     env_steps = work.env_steps[first - 1 :]
