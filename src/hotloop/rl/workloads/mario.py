@@ -29,7 +29,7 @@ from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.mario import MarioEnv
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, FrameActor, check_config, train
-from hotloop.rl.train.runs import check_at_least, check_checkpoint
+from hotloop.rl.train.runs import check_at_least, check_checkpoint, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _evaluate = profile("evaluate")
@@ -371,7 +371,7 @@ def evaluate(
     returns: list[float] = []
     flags = 0
     try:
-        with _evaluate:
+        with _evaluate, torch_threads(config.threads):
             observations, _ = envs.reset(seed=config.seed + EVAL_SEED)
             running = np.zeros(n_envs)
             while left.any():

@@ -351,11 +351,12 @@ class EpisodeResult:
 def play(config: Petri, policy: Policy, seed: int = 0) -> EpisodeResult:
     """One episode on the compiled simulator."""
     from hotloop.rl.envs.petri.env import PetriVectorEnv
+    from hotloop.rl.train.runs import torch_threads
 
     net = read_net(config)
     chosen: dict[str, Any] = {"wafers": config.wafers} if net is None else {"net": net}
     env = PetriVectorEnv(1, autoreset_mode="Disabled", **chosen)
-    with _evaluate:
+    with _evaluate, torch_threads(1):
         observations, infos = env.reset(seed=seed)
         total, over = 0.0, False
         while not over:

@@ -270,8 +270,10 @@ class Solved:
 
 def play(policy: Policy, config: Ricochet, boards: int, seed: int = EVALUATION_SEED) -> Solved:
     """One episode on each of `boards` boards, up to BOARDS_AT_ONCE of them at a time."""
+    from hotloop.rl.train.runs import torch_threads  # torch is slow to import
+
     optimal, steps = np.zeros(boards, dtype=np.int64), np.zeros(boards, dtype=np.int64)
-    with _evaluate:
+    with _evaluate, torch_threads(config.threads):
         for first in range(0, boards, BOARDS_AT_ONCE):
             some = slice(first, min(first + BOARDS_AT_ONCE, boards))
             optimal[some], steps[some] = _play_some(policy, config, some.stop - some.start, seed + first)

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from hotloop.rl.envs.ricochet.env import RicochetEnv
 from hotloop.rl.train.networks.conv import ConvEncoder
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder
+from hotloop.rl.train.runs import torch_threads
 from hotloop.rl.workloads.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def extractor_settings(encoder: Literal["convlstm", "conv"], channels: int) -> d
 
 def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
     """Train with Stable-Baselines3's PPO at our settings."""
-    torch.set_num_threads(1)
     pictures = config.obs_mode == "rgb_image"
     policy: dict[str, Any] = {"net_arch": [] if pictures else list(config.net_arch)}
     if pictures:
@@ -71,9 +71,10 @@ def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
         policy_kwargs=policy,
         seed=config.seed,
     )
-    began_s = time.perf_counter()
-    model.learn(config.total_timesteps)
-    seconds = time.perf_counter() - began_s
+    with torch_threads(1):
+        began_s = time.perf_counter()
+        model.learn(config.total_timesteps)
+        seconds = time.perf_counter() - began_s
     episodes = list(model.ep_info_buffer or [])
     remark = "Stable-Baselines3's PPO: the ConvLSTM is a feature extractor without memory"
     return Outcome(

@@ -28,7 +28,7 @@ from hotloop._util.extras import require_extra
 from hotloop.rl.envs.snake.config import EVERY_K, FloodFill
 from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
 from hotloop.rl.train.dqn import DQNConfig, make_network, train, warm_up
-from hotloop.rl.train.runs import check_at_least, check_checkpoint
+from hotloop.rl.train.runs import check_at_least, check_checkpoint, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _start_up = profile("start_up", "other")
@@ -302,28 +302,28 @@ def _train_with_sb3(config: Snake) -> Outcome:
             self.returns += [float(episode["r"]) for episode in ended]
             return config.stop_at_episodes is None or len(self.returns) < config.stop_at_episodes
 
-    torch.set_num_threads(1)
-    model = DQN(
-        "MlpPolicy",
-        VecMonitor(DummyVecEnv([make] * config.n_envs)),
-        learning_rate=settings.learning_rate,
-        buffer_size=settings.buffer_size,
-        learning_starts=settings.learning_starts,
-        batch_size=settings.batch_size,
-        gamma=settings.gamma,
-        train_freq=settings.train_freq,
-        gradient_steps=settings.gradient_steps,
-        target_update_interval=settings.target_update_interval,
-        exploration_fraction=settings.exploration_fraction,
-        exploration_final_eps=settings.exploration_final_eps,
-        max_grad_norm=10.0,
-        policy_kwargs={"net_arch": list(settings.net_arch), "activation_fn": torch.nn.ReLU},
-        seed=config.seed,
-    )
-    episodes = StopAtEpisodes()
-    began_s = time.perf_counter()
-    model.learn(settings.total_timesteps, callback=episodes)
-    seconds = time.perf_counter() - began_s
+    with torch_threads(1):
+        model = DQN(
+            "MlpPolicy",
+            VecMonitor(DummyVecEnv([make] * config.n_envs)),
+            learning_rate=settings.learning_rate,
+            buffer_size=settings.buffer_size,
+            learning_starts=settings.learning_starts,
+            batch_size=settings.batch_size,
+            gamma=settings.gamma,
+            train_freq=settings.train_freq,
+            gradient_steps=settings.gradient_steps,
+            target_update_interval=settings.target_update_interval,
+            exploration_fraction=settings.exploration_fraction,
+            exploration_final_eps=settings.exploration_final_eps,
+            max_grad_norm=10.0,
+            policy_kwargs={"net_arch": list(settings.net_arch), "activation_fn": torch.nn.ReLU},
+            seed=config.seed,
+        )
+        episodes = StopAtEpisodes()
+        began_s = time.perf_counter()
+        model.learn(settings.total_timesteps, callback=episodes)
+        seconds = time.perf_counter() - began_s
     recent = episodes.returns[-100:]
     return Outcome(
         env_steps=model.num_timesteps,
@@ -404,7 +404,7 @@ def evaluate(
     envs = make_envs(config, games)
     returns, lengths = np.zeros(games), np.zeros(games)
     playing = np.ones(games, dtype=np.bool_)
-    with _evaluate, torch.inference_mode():
+    with _evaluate, torch.inference_mode(), torch_threads(1):
         observations, _ = envs.reset(seed=seed)
         while playing.any():
             actions = network(torch.from_numpy(observations)).numpy().argmax(axis=1)
