@@ -205,7 +205,9 @@ def test_ctrl_c_keeps_what_was_driven(tmp_path: Path) -> None:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
     kept = store.load()
-    assert 1 <= len(kept.episodes) < 500 and b"stopped by SIGINT" in said
+    assert 1 <= len(kept.episodes) < 500
+    assert f"stopped by SIGINT; kept: {len(kept.episodes)} of 500 episodes".encode() in said
+    assert b"continue with: hotloop train imitate --stage demos --n-episodes 500" in said
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from hotloop.report.to_json import findings_json, json_object, strict_json
 from hotloop.workflows.report import report_on
 from hotloop.workflows.train import (
     WORKLOADS,
+    Outcome,
     Recording,
     Trained,
     check_capture_folder,
@@ -42,7 +43,8 @@ from hotloop.workflows.train_settings import (
     messages_before_training,
 )
 
-OUR_FAILURE, INTERRUPTED = 1, 130
+OUR_FAILURE = 1
+STOPPED = {"SIGINT": 130, "SIGTERM": 143}  # exit codes, as shells have them
 # workload -> module with `Request` and `run`: what it can do besides training. Imported by name, because they
 # need the extra `rl`, and its absence should be one clear sentence.
 REQUESTS = {"petri": "hotloop.cli.train_petri", "mario": "hotloop.cli.train_mario"}
@@ -64,9 +66,10 @@ class Profiling:
     profiling_summary_freq: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Print a summary every N env steps; by default ten summaries per run with --enable-profiling."""
     preset: Annotated[
-        Literal["small-ram", "many-cores", "gpu", "quick"] | None, tyro.conf.arg(metavar="NAME")
+        Literal["small-ram", "many-cores", "gpu", "quick", "auto"] | None, tyro.conf.arg(metavar="NAME")
     ] = None
-    """Use a named set of settings: small-ram, many-cores, gpu or quick; other flags override it."""
+    """Use a named set of settings: small-ram, many-cores, gpu or quick; auto (imitate) chooses them for this
+    machine. Other flags override it."""
     tuned: Flag = False
     """Use the settings that `hotloop tune` found on this machine and that change only the speed."""
     tuned_semantic: Flag = False
@@ -84,6 +87,7 @@ class Arguments:
     profiling: Profiling
     request: Any = None  # flags of the module in REQUESTS
     chosen: Chosen = NOTHING_CHOSEN  # settings from a preset or from tuning
+    words: tuple[str, ...] = ()  # as they were given, without the workload
 
 
 def read(words: list[str]) -> Arguments | None:
@@ -109,7 +113,8 @@ def read(words: list[str]) -> Arguments | None:
         fields.append(("request", flags, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     given: Any = tyro.cli(both, args=words[1:], prog=f"hotloop train {name}", description=kind.__doc__)
-    return Arguments(name, given.config, given.profiling, getattr(given, "request", None), chosen)
+    request = getattr(given, "request", None)
+    return Arguments(name, given.config, given.profiling, request, chosen, tuple(words[1:]))
 
 
 def usage() -> str:
@@ -157,16 +162,21 @@ def run(arguments: Arguments) -> int:
     if expected is not None and not profiling.json:
         print(predictions_text(prediction_table(expected), pen_for_stderr(), ended=False), file=sys.stderr)
     recording = Recording(profiling.capture, not profiling.no_profiling, summary)
-    with ChildrenMemory() as children:
-        trained = train(arguments.workload, arguments.config, recording, quiet=profiling.json)
+    try:
+        with ChildrenMemory() as children:
+            trained = train(arguments.workload, arguments.config, recording, quiet=profiling.json)
+    except KeyboardInterrupt:
+        note("hotloop: interrupted at once; only checkpoints written before and the recording are kept")
+        raise
+    again = "" if trained.outcome.stopped_by is None else command_that_goes_on(arguments, trained.outcome)
     predictions = prediction_table(expected, trained, children) if expected is not None else ()
     if trained.folder is None:
-        _print_outcome(trained, profiling.json, None, predictions)
+        _print_outcome(trained, profiling.json, None, predictions, again)
     else:
         result = report_on(str(trained.folder))
         if report is not None:
             save_export(result.capture, report)
-        _print_outcome(trained, profiling.json, findings_json(result.findings), predictions)
+        _print_outcome(trained, profiling.json, findings_json(result.findings), predictions, again)
         if not profiling.json:
             print_text(dataclasses.replace(result, name=shlex.quote(str(trained.folder))))
         if report is not None:
@@ -174,7 +184,30 @@ def run(arguments: Arguments) -> int:
     if trained.outcome.unsaved is not None:
         note(f"hotloop: {trained.outcome.unsaved}; the last weights are lost")
         return OUR_FAILURE
-    return INTERRUPTED if trained.outcome.stopped_by == "SIGINT" else 0
+    return STOPPED.get(trained.outcome.stopped_by or "", 0)
+
+
+def command_that_goes_on(arguments: Arguments, done: Outcome) -> str:
+    """The command line that continues a run that was stopped; "" if nothing does."""
+    resumable = done.checkpoint is not None if done.can_resume is None else done.can_resume
+    if not resumable or done.unsaved is not None or done.stopped_by not in STOPPED:
+        return ""
+    words = without_flags(arguments.words, ("--resume", "--no-resume", "--speedup"))
+    words = without_flags(words, ("--capture", *(["--preset"] if done.resume_with else [])), with_value=True)
+    return shlex.join(["hotloop", "train", arguments.workload, *words, *done.resume_with, "--resume"])
+
+
+def without_flags(words: Sequence[str], flags: Sequence[str], with_value: bool = False) -> list[str]:
+    """The words without these flags and, with `with_value`, without the word after each."""
+    found, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in flags:
+            skip = with_value
+        elif word.partition("=")[0] not in flags:
+            found.append(word)
+    return found
 
 
 def _expected_timesteps(config: Any) -> int:
@@ -183,8 +216,13 @@ def _expected_timesteps(config: Any) -> int:
 
 
 def _print_outcome(
-    trained: Trained, as_json: bool, findings: dict[str, Any] | None, predictions: tuple[Prediction, ...] = ()
+    trained: Trained,
+    as_json: bool,
+    findings: dict[str, Any] | None,
+    predictions: tuple[Prediction, ...] = (),
+    again: str = "",
 ) -> None:
+    """Print the result; `again` is the command that continues a run that was stopped."""
     done = trained.outcome
     if as_json:
         outcome = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(done).items()}
@@ -192,27 +230,37 @@ def _print_outcome(
         place["predictions"] = [dataclasses.asdict(line) for line in predictions]
         print(strict_json((findings or json_object("training", {})) | {"outcome": outcome} | place))
         return
-    mean = "no episode finished" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
-    if not done.env_steps and not done.updates:
-        print("trained nothing: no env step was made")
-    else:
-        print(
-            f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
-            f"({count(done.steps_per_s)} steps/s):\n"
-            f"  {count(done.updates)} updates, {count(done.episodes)} episodes, {mean}"
-        )
+    print("\n".join(_work_lines(done)))
     for remark in done.remarks:
         print(f"  {remark}")
     saved = done.checkpoint is not None and done.unsaved is None
     if done.stopped_by is not None:
-        kept = f"; the agent is saved in {done.checkpoint}" if saved else ""
-        print(f"  stopped by {done.stopped_by}{kept}")
+        kept = f"the agent in {done.checkpoint}" if saved else "no agent (--checkpoint FILE keeps one)"
+        print(f"  stopped by {done.stopped_by}; kept: {done.kept or kept}")
+        if again:
+            print(f"  continue with: {again}")
     elif saved:
         print(f"  the agent is saved in {done.checkpoint}")
     if predictions:
         print(predictions_text(predictions, pen_for_stdout(), ended=True))
     print()
     sys.stdout.flush()
+
+
+def _work_lines(done: Outcome) -> list[str]:
+    """What was done, how fast, and how well."""
+    mean = "" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
+    if done.work is not None:
+        said = [f"{count(done.updates)} updates" if done.updates else "", mean]
+        return [f"{done.work}:", f"  {', '.join(filter(None, said))}"] if any(said) else [done.work]
+    if not done.env_steps and not done.updates:
+        return ["trained nothing: no env step was made"]
+    episodes = f"{count(done.episodes)} episodes" if done.episodes else "no episode finished"
+    return [
+        f"trained {count(done.env_steps)} env steps in {duration(done.seconds * 1e9)} "
+        f"({count(done.steps_per_s)} steps/s):",
+        f"  {', '.join(filter(None, (f'{count(done.updates)} updates', episodes, mean)))}",
+    ]
 
 
 def predictions_text(predictions: Sequence[Prediction], pen: Pen, ended: bool) -> str:

@@ -22,7 +22,7 @@ from hotloop.capture.open_capture import read_export
 from hotloop.instrument import libraries
 from hotloop.instrument.live_metrics import Meter
 from hotloop.measure.profiler import default
-from hotloop.rl.workloads.outcome import Outcome
+from hotloop.rl.workloads.outcome import Outcome as Outcome
 from hotloop.workflows.record import start, stop
 
 # workload -> class of its settings in hotloop/rl/workloads/<workload>.py, which also has `run` and `check`

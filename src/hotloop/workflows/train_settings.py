@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.units import size
+from hotloop.machine.facts import cores_granted
+from hotloop.machine.health import accelerators, memory_available_bytes
 from hotloop.tuning.cache import Tuned, never_tuned, recall
-from hotloop.tuning.starting_rules import PRESETS, Preset, preset
+from hotloop.tuning.starting_rules import PRESETS, Preset, preset, starting_settings
 from hotloop.workflows.tune_knobs import stage_names
 from hotloop.workflows.tune_workload import NOT_TUNED
 
@@ -64,6 +68,7 @@ def choice_flags(words: list[str]) -> dict[str, Any]:
         "tuned": semantic or "--tuned" in flags,
         "semantic": semantic,
         "stage": _value_of("--stage", words),
+        "given": frozenset(flag.partition("=")[0] for flag in flags),
     }
 
 
@@ -84,10 +89,16 @@ def choose(
     tuned: bool,
     semantic: bool,
     stage: str | None = None,
+    given: frozenset[str] = frozenset(),
 ) -> Chosen:
-    """Settings to start from. `config` has the defaults; `stage` is the one asked for, if any."""
+    """Settings to start from. `config` has the defaults; `stage` is the one asked for, if any.
+
+    `given`: the flags among the words typed; `--preset auto` measures nothing that they decide.
+    """
     if preset_name is not None and tuned:
         raise HotloopError("--preset and --tuned both choose settings; give one of the two.")
+    if preset_name == AUTO:
+        return settings_for_this_machine(workload, stage, given)
     if preset_name is not None:
         return preset_settings(workload, config, preset_name)
     if tuned:
@@ -102,6 +113,61 @@ def messages_before_training(workload: str, chosen: Chosen, config: Any) -> tupl
 
 
 # ---- presets
+
+AUTO = "auto"
+# Stage of imitate -> the flags that decide what `--preset auto` would measure and choose for it.
+DECIDED_BY = {
+    "demos": {"--workers"},
+    "bc": {"--loading", "--loading-workers", "--learner"},
+    "rl": {"--n-envs", "--trainer"},
+}
+
+
+def settings_for_this_machine(
+    workload: str,
+    stage: str | None = None,
+    given: frozenset[str] = frozenset(),
+    *,
+    cores: float | None = None,
+    memory_free_bytes: int | None = None,
+    gpus: int | None = None,
+) -> Chosen:
+    """The settings of `--preset auto`: those of the starting rules, to be measured against others.
+
+    `stage` and `given` as in `choose`. The facts about the machine can be passed in.
+    """
+    if workload != "imitate":
+        raise HotloopError(
+            f"--preset auto chooses the workers of imitate; use hotloop tune {workload}, then --tuned."
+        )
+    if "--resume" in given:
+        raise HotloopError(
+            "--preset auto may choose other settings than the run to resume had; use the command that it "
+            "printed when it was stopped."
+        )
+    cores = cores_granted() if cores is None else cores
+    free = memory_available_bytes() if memory_free_bytes is None else memory_free_bytes
+    gpus = len(accelerators(Path("/dev"))) if gpus is None else gpus
+    rules = {one.name: one for one in starting_settings(cores)}
+    workers, envs = rules["demonstration workers"], rules["envs"]
+    stages = DECIDED_BY if stage in (None, "all") else {stage: DECIDED_BY.get(stage, set())}
+    fastest = tuple(name for name, flags in stages.items() if not given & flags)
+    speedup = not given & {"--trainer", "--no-speedup"}
+    found: dict[str, Any] = {"workers": workers.value, "n_envs": envs.value, "speedup": speedup}
+    messages = [
+        f"preset auto: {cores:g} cores granted, {size(free)} of memory free, "
+        f"{'no GPU' if not gpus else 'a GPU, which the small networks of this task do not gain from'}",
+        f"preset auto: workers={workers.value} ({workers.reason})",
+        f"preset auto: n_envs={envs.value} ({envs.reason})",
+        "preset auto: loading=index (the demonstrations fit into memory, so loading needs no processes)",
+    ]
+    if speedup and fastest:
+        found["fastest"] = fastest
+        messages.append(
+            f"preset auto: before the run, {', '.join(fastest)} are measured with other settings; "
+            "the fastest are used"
+        )
+    return Chosen(found, tuple(messages))
 
 
 def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:

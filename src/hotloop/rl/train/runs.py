@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self, TextIO, TypedDict
+from typing import Any, ClassVar, Self, TextIO, TypedDict
 
 import numpy as np
 import torch
@@ -526,7 +526,10 @@ class StopRequests:
     """Inside the block, SIGTERM and Ctrl-C ask the trainer to stop at its next safe point.
 
     A second Ctrl-C interrupts at once. Signals only reach the main thread; elsewhere nothing is installed.
+    Blocks may nest: a request reaches all of them, also those that begin after it.
     """
+
+    _open: ClassVar[list[StopRequests]] = []
 
     def __init__(self) -> None:
         self.by: str | None = None
@@ -535,6 +538,8 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            self.by = self._open[-1].by if self._open else None
+            self._open.append(self)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._handle)
         return self
@@ -545,11 +550,22 @@ class StopRequests:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if self in self._open:
+            self._open.remove(self)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.by is not None:
             raise KeyboardInterrupt
-        self.by = signal.Signals(number).name
+        if self.by is None:  # not by `print`, which the signal may have interrupted
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nhotloop: stopping at the next safe point; Ctrl-C stops at once\n")
+        for one in self._open:
+            one.by = one.by or signal.Signals(number).name
+
+
+def stop_requested() -> bool:
+    """Whether a block of `StopRequests` that is open now was asked to stop; for loops far below it."""
+    return any(one.by is not None for one in StopRequests._open)
 
 
 # ---- progress

@@ -515,7 +515,7 @@ def train(
         statistics: dict[str, float] = {}
         first_step = saved_at = run.env_steps
         began = time.perf_counter()
-        if first_step == 0:
+        if run.evaluated_at < 0 or run.evaluation_due():  # due: a stop request ended it before
             run.evaluate()
         while run.env_steps < config.total_timesteps and stop.by is None:
             run.collect_step()
@@ -688,6 +688,8 @@ class _Run:
             return
         with self._evaluating:
             mean_return = self._evaluate_policy(self.learner.greedy_actions)
+        if runs.stop_requested():  # it may have ended early; a resumed run evaluates again
+            return
         self.evaluated_at = self.env_steps
         self.evaluations.append((self.env_steps, mean_return))
         if self.best is None or mean_return > self.best[0]:

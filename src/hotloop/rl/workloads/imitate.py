@@ -16,6 +16,7 @@ from hotloop import profile
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop._util.units import duration
 from hotloop.machine.facts import cores_granted
+from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, STAGES, Imitate, StageResult, check
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.stage_report import StageReport, report_lines
@@ -39,40 +40,82 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
     check(config)
     with _start_up:
         # Imported on demand: they load torch and numba, which `hotloop train --help` does not need.
+        from hotloop.rl.train import runs
         from hotloop.rl.workloads import imitate_bc, imitate_demos, imitate_rl, imitate_speedup, track_laps
 
         if config.stages != ("demos",):
             track_laps.compile_track()
     stages = {"demos": imitate_demos.demonstrate, "bc": imitate_bc.clone, "rl": imitate_rl.reinforce}
     lines: list[str] = []
-    sequential: dict[str, float] = {}
-    if config.speedup:
-        lines, sequential = imitate_speedup.measure(config, quiet)
+    speedups: imitate_speedup.Speedups | None = None
     done: list[StageResult] = []
-    for stage in config.stages:
-        with _regions[stage]:
-            done.append(stages[stage](config, note, quiet))
-        lines += report_lines(done[-1].report)
-        if done[-1].stopped_by is not None:
-            break
+    with runs.StopRequests() as stop:
+        if config.speedup:
+            speedups = imitate_speedup.measure(config, quiet)
+            config, lines = speedups.config, [*speedups.lines]
+        for stage in config.stages:
+            with _regions[stage]:
+                done.append(stages[stage](config, note, quiet))
+            lines += report_lines(done[-1].report)
+            if stop.by is not None:
+                break
+    unfinished = len(done) < len(config.stages) or done[-1].stopped_by is not None
+    stopped_by = stop.by if unfinished else None
     if len(done) > 1:
         shares = ", ".join(f"{one.report.stage} {duration(1e9 * one.report.seconds)}" for one in done)
         lines.append(f"all stages: {shares}")
-    if sequential:
-        lines += imitate_speedup.against_sequential([one.report for one in done], sequential)
+    if speedups is not None:
+        reports = [one.report for one in done]
+        lines += imitate_speedup.against_sequential(reports, speedups.sequential, speedups.predicted)
     return ImitateOutcome(
         env_steps=sum(one.env_steps for one in done),
         updates=sum(one.updates for one in done),
         episodes=sum(one.episodes for one in done),
         mean_return=done[-1].mean_return,
         seconds=sum(one.report.seconds for one in done),
-        stopped_by=done[-1].stopped_by,
+        stopped_by=stopped_by,
         checkpoint=done[-1].checkpoint,
         remarks=tuple(lines),
         figures={name: value for one in done for name, value in one.figures.items()},
         stages=tuple(one.report for one in done),
         unsaved=next((one.unsaved for one in done if one.unsaved), None),
+        work=None if any(one.env_steps for one in done) else work_words(done[-1].report),
+        kept=None if stopped_by is None else kept_words(config, done[-1].report.stage),
+        can_resume=config.trainer == "hotloop" or "rl" not in config.stages,
+        resume_with=chosen_flags(config) if config.fastest else (),
     )
+
+
+def work_words(report: StageReport) -> str:
+    """What a run without env steps did."""
+    if not report.work:
+        return "nothing was left to do"
+    return f"cloned from {report.summary}"
+
+
+def chosen_flags(config: Imitate) -> tuple[str, ...]:
+    """The settings that `--fastest` chooses, as flags."""
+    loading = "index" if config.dataloader_workers is None else "loader"
+    found = ["--workers", config.demonstration_workers, "--loading", loading, "--n-envs", config.n_envs]
+    if config.dataloader_workers is not None:
+        found += ["--loading-workers", config.dataloader_workers]
+    return tuple(map(str, found))
+
+
+def kept_words(config: Imitate, stage: str) -> str:
+    """What a run that was stopped in this stage has left in its folder."""
+    found = []
+    episodes = len(DemonstrationStore(config.demonstrations).numbers())
+    if episodes:
+        wanted = f" of {config.n_episodes:,}" if stage == "demos" else ""
+        found.append(f"{episodes:,}{wanted} episodes in {config.demonstrations}")
+    if stage != "demos" and config.clone.is_file():
+        found.append(f"the clone in {config.clone}")
+    if stage == "rl" and config.trainer == "hotloop" and config.agent.is_file():
+        found.append(f"the agent in {config.agent}")
+    if stage == "rl" and config.trainer == "sb3":
+        found.append("not the agent of Stable-Baselines3, which is not saved")
+    return ", ".join(found) or "nothing"
 
 
 # ---- memory estimates, from the settings alone
@@ -83,6 +126,7 @@ SB3_WORKER_BYTES = 210 << 20  # the same below SubprocVecEnv, which imports torc
 LOADER_BYTES = 30 << 20  # forked from the training process
 KERNELS_BYTES = 60 << 20
 TORCH_BYTES = 80 << 20  # more, once torch has trained in this process
+SB3_BYTES = 98 << 20  # imported and trained with, in this process
 LAP_STEPS = 1_950
 STEP_BYTES = 2 * (8 + 2) * 4 + 8 + 2  # of a demonstration: as read and as samples
 SAMPLE_BYTES = 4_096  # of a batch: activations and gradients
@@ -90,18 +134,21 @@ SAMPLE_BYTES = 4_096  # of a batch: activations and gradients
 
 def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
     """Memory of the stage that needs most; stages run one after the other."""
+    # Imported here, as by `run`, so that what they take counts as memory of the process.
+    from hotloop.rl.workloads import imitate_rl  # noqa: F401
+
     workers = config.demonstration_workers
     if config.speedup:  # which tries as many as there are cores
         workers = max(workers, int(cores_granted()))
     loaders = config.dataloader_workers or 0
+    episodes = config.n_episodes
+    if "demos" not in config.stages:  # cloning takes what is there
+        episodes = len(DemonstrationStore(config.demonstrations).numbers())
     every = {
         "demos": (_processes(f"{workers:,} x worker", workers, "workers", WORKER_BYTES),),
         "bc": (
             MemoryEstimate(
-                f"{config.n_episodes:,} episodes",
-                config.n_episodes * LAP_STEPS * STEP_BYTES,
-                "n_episodes",
-                config.n_episodes,
+                f"{episodes:,} episodes", episodes * LAP_STEPS * STEP_BYTES, "n_episodes", episodes
             ),
             _processes(f"{loaders:,} x loading worker", loaders, "loading_workers", LOADER_BYTES),
             _batches(config),
@@ -113,10 +160,11 @@ def memory_needs(config: Imitate) -> tuple[MemoryEstimate, ...]:
         *(one for one in found if one.bytes),
         MemoryEstimate("compiled kernels and networks", KERNELS_BYTES),
     )
-    measures_torch = "bc" in config.stages and config.speedup
-    return (
-        (*known, MemoryEstimate("torch's learner, for --speedup", TORCH_BYTES)) if measures_torch else known
-    )
+    if "bc" in config.stages and config.speedup:
+        known = (*known, MemoryEstimate("torch's learner, for --speedup", TORCH_BYTES))
+    if "rl" in config.stages and config.trainer == "sb3":
+        known = (*known, MemoryEstimate("Stable-Baselines3", SB3_BYTES))
+    return known
 
 
 def _processes(what: str, count: int, setting: str, each: int) -> MemoryEstimate:

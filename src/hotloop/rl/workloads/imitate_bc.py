@@ -12,7 +12,7 @@ from hotloop._util.units import count, duration
 from hotloop.rl.buffers.demonstrations import Demonstrations, DemonstrationStore
 from hotloop.rl.collect.experts import track_schema
 from hotloop.rl.train import bc
-from hotloop.rl.train.runs import Stopwatch
+from hotloop.rl.train.runs import Stopwatch, stop_requested
 from hotloop.rl.workloads.imitate_config import Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note
 from hotloop.rl.workloads.stage_report import StageBar, StageReport, split
@@ -70,8 +70,9 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         )
     finally:
         bar.close()
-    laps = final_laps(actor_policy(done.actor), config.seed)
-    progress(episode_return=laps.mean_return)
+    laps = None if stop_requested() else final_laps(actor_policy(done.actor), config.seed)
+    if laps is not None:
+        progress(episode_return=laps.mean_return)
     rate = done.samples / done.seconds if done.seconds > 0 else 0.0
     loaders = config.dataloader_workers
     how = "index batches" if loaders is None else f"DataLoader, {loaders} workers"
@@ -89,7 +90,7 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
         (
             f"held-out loss {done.held_out_loss:.3g} on {len(held_out.episodes)} of "
             f"{len(held_out.episodes) + len(learn.episodes)} episodes",
-            f"the clone: {laps.summary}",
+            *([] if laps is None else [f"the clone: {laps.summary}"]),
             f"reading the demonstrations: {duration(1e9 * reading_s)}",
         ),
         float(done.samples),
@@ -98,13 +99,13 @@ def clone(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     return StageResult(
         report,
         updates=done.updates,
-        mean_return=laps.mean_return,
+        mean_return=None if laps is None else laps.mean_return,
         stopped_by=done.stopped_by,
         checkpoint=config.clone,
         unsaved=done.unsaved,
         figures={
             "cloned_samples": float(done.samples),
             "held_out_loss": done.held_out_loss,
-            **laps.figures("clone"),
+            **({} if laps is None else laps.figures("clone")),
         },
     )

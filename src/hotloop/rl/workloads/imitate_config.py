@@ -29,6 +29,8 @@ class Imitate:
     """All three stages, or one of them with what the others left in the folder."""
     folder: Path = Path("imitate")
     """Folder for demonstrations, clone and agent."""
+    data: Path | None = None
+    """Folder of the run whose demonstrations to clone, if it is another one."""
     n_episodes: int = 50
     """Number of laps that the expert demonstrates."""
     workers: int | None = None
@@ -61,6 +63,8 @@ class Imitate:
     """Widths of the hidden layers of actor and critics."""
     speedup: bool = False
     """First measure each stage at small size with one and more workers, envs and ways of loading."""
+    fastest: tuple[Literal["demos", "bc", "rl"], ...] = ()
+    """With --speedup: stages that use the fastest number of workers or envs, or way of loading, measured."""
     seed: int = 0
     """Random seed. Results do not depend on the number of workers."""
     resume: bool = False
@@ -91,7 +95,7 @@ class Imitate:
     @property
     def demonstrations(self) -> Path:
         """Folder of the demonstrated episodes."""
-        return self.folder / "demonstrations"
+        return (self.data or self.folder) / "demonstrations"
 
     @property
     def clone(self) -> Path:
@@ -173,8 +177,14 @@ def check(config: Imitate) -> None:
             "--learner fused gathers its batches inside the kernel and cannot use a DataLoader; remove one "
             "of the two."
         )
+    if config.data is not None and "demos" in config.stages:
+        raise HotloopError(
+            f"data={config.data} is for cloning demonstrations that exist; leave it out, or use --stage bc."
+        )
     if "bc" in config.stages and "demos" not in config.stages:
         DemonstrationStore(config.demonstrations).schema()  # raises if there are none, before compiling
+    if config.fastest and not config.speedup:
+        raise HotloopError("--fastest uses what --speedup measures; give both.")
     if config.trainer == "sb3" and "rl" in config.stages:
         if config.speedup:
             raise HotloopError("--speedup measures our own trainers; remove it, or use --trainer hotloop.")

@@ -11,7 +11,7 @@ from hotloop._util.units import count, duration, size
 from hotloop.machine.process_memory import process_memory
 from hotloop.rl.train import bc, sac
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import Stopwatch
+from hotloop.rl.train.runs import Stopwatch, stop_requested
 from hotloop.rl.workloads import imitate_sb3
 from hotloop.rl.workloads.imitate_bc import LOG_STD_INIT
 from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, Imitate, RLResult, StageResult
@@ -69,18 +69,19 @@ def reinforce(config: Imitate, note: Note | None, quiet: bool) -> StageResult:
     before = None if actor is None else final_laps(actor_policy(actor), config.seed)
     train = train_with_sb3 if config.trainer == "sb3" else train_with_hotloop
     done = train(config, actor, note, quiet)
-    after = final_laps(done.policy, config.seed)
-    progress(episode_return=after.mean_return)
+    after = None if stop_requested() else final_laps(done.policy, config.seed)
+    if after is not None:
+        progress(episode_return=after.mean_return)
     return StageResult(
         _report(config, done, before, after),
         env_steps=done.env_steps,
         updates=done.updates,
         episodes=done.episodes,
-        mean_return=after.mean_return,
+        mean_return=None if after is None else after.mean_return,
         stopped_by=done.stopped_by,
         checkpoint=config.agent if config.trainer == "hotloop" else None,
         unsaved=done.unsaved,
-        figures=after.figures("agent"),
+        figures={} if after is None else after.figures("agent"),
     )
 
 
@@ -148,14 +149,15 @@ def train_with_sb3(config: Imitate, actor: SquashedActor | None, note: Note | No
         bar.close()
 
 
-def _report(config: Imitate, done: RLResult, before: Laps | None, after: Laps) -> StageReport:
+def _report(config: Imitate, done: RLResult, before: Laps | None, after: Laps | None) -> StageReport:
     rate = done.steps_here / done.seconds if done.seconds > 0 else 0.0
     starts = sac_settings(config).learning_starts
     remarks = [f"{update_words(config)}: {count(done.updates)} after the first {count(starts)} steps"]
-    if before is not None:
+    if before is not None and after is not None:
         remarks.append(f"before: {before.summary}")
-    remarks.append(f"after:  {after.summary}")
-    if done.best_at_step is not None:
+    if after is not None:
+        remarks.append(f"after:  {after.summary}")
+    if done.best_at_step is not None and done.stopped_by is None:
         last, best = done.evaluations[-1][1], max(found for _, found in done.evaluations)
         remarks.append(
             f"kept the actor after {count(done.best_at_step)} steps (evaluation {best:.1f}, the last one "

@@ -22,7 +22,7 @@ from hotloop._util.extras import require_extra
 from hotloop.machine.process_memory import largest_memory
 from hotloop.rl.envs.track.env import TrackEnv
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import Stopwatch, torch_threads
+from hotloop.rl.train.runs import StopRequests, Stopwatch, stop_requested, torch_threads
 from hotloop.rl.train.sac import Policy, SACConfig, anchor_loss
 from hotloop.rl.workloads.imitate_config import RLResult
 
@@ -84,11 +84,13 @@ def train(
             every = settings.eval_every_steps
             if self.num_timesteps // every > evaluations[-1][0] // every:
                 self.evaluate()
-            return True
+            return not stop_requested()
 
         def evaluate(self) -> None:
             with evaluating:
                 mean_return = evaluate(model_policy(self.model))
+            if stop_requested() and evaluations:  # it may have ended early
+                return
             if not evaluations or mean_return > max(value for _, value in evaluations):
                 best["weights"] = {n: w.clone() for n, w in model.actor.state_dict().items()}
                 best["step"] = self.model.num_timesteps
@@ -97,7 +99,7 @@ def train(
     workers = SubprocVecEnv([make_car] * settings.n_envs, start_method="spawn")
     venv = VecMonitor(workers)
     try:
-        with torch_threads(1):
+        with torch_threads(1), StopRequests() as stop:
             model = make_model(settings, actor, venv, stopwatch)
             monitor = Monitor()
             monitor.init_callback(model)
@@ -106,7 +108,8 @@ def train(
             began = time.perf_counter()
             model.learn(settings.total_timesteps, callback=monitor)
             memory = largest_memory([process.pid for process in workers.processes])
-            monitor.evaluate()
+            if stop.by is None:
+                monitor.evaluate()
             seconds = time.perf_counter() - began
             model.actor.load_state_dict(best["weights"])
     finally:
@@ -122,6 +125,7 @@ def train(
         parts_s=dict(stopwatch.seconds),
         evaluations=tuple(evaluations),
         best_at_step=best["step"] if best["step"] != model.num_timesteps else None,
+        stopped_by=stop.by,
         worker_memory=memory,
     )
 

@@ -7,6 +7,7 @@ report has it.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from hotloop.machine.process_memory import ProcessMemory
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Samples
 from hotloop.rl.collect.experts import collect, track_schema
 from hotloop.rl.train import bc, sac
+from hotloop.rl.train.runs import stop_requested
 from hotloop.rl.workloads.imitate_bc import bc_settings
 from hotloop.rl.workloads.imitate_config import Imitate
 from hotloop.rl.workloads.imitate_rl import sac_settings, update_words
@@ -34,6 +36,9 @@ SAMPLES = 16_384  # of an epoch
 STEPS = 768  # env steps of a round of reinforcement learning
 FIRST_STEPS = 8  # of them without updates: one step of all envs where there are most
 WIDTH = 76  # of a line, before it is indented
+LOADERS, ENVS = (0, 1, 2), (1, 2, 4, 8)  # that are tried
+TORCH_INDEX, FUSED_INDEX = "index batches, torch", "index batches, fused"
+CLEARLY_FASTER = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ def take_turns(stage: str, variants: dict[str, Round], rounds: int = ROUNDS) -> 
     for number in range(rounds):
         for name in list(variants) if number % 2 == 0 else list(reversed(variants)):
             rate, memory[name] = variants[name]()
+            if stop_requested():  # of the run, which has nothing to keep yet
+                raise KeyboardInterrupt
             rates[name].append(rate)
     first = rates[next(iter(variants))]
     return [
@@ -82,9 +89,40 @@ def worker_counts(most: int) -> list[int]:
     return found if found[-1] == most else [*found, most]
 
 
+def variant_settings(config: Imitate, stage: str) -> dict[str, dict[str, Any]]:
+    """The variants of a stage by name, sequential first, and the settings that make a run use each."""
+    if stage == "demos":
+        most = max(int(cores_granted()), config.demonstration_workers)
+        return {_counted(n, "worker"): {"workers": n} for n in worker_counts(most)}
+    if stage == "rl":
+        return {_counted(n, "env"): {"n_envs": n} for n in sorted({*ENVS, config.n_envs})}
+    loaders = sorted({*LOADERS, config.dataloader_workers or 0})
+    found: dict[str, dict[str, Any]] = {
+        f"DataLoader, {_counted(n, 'worker')}": {"loading": "loader", "loading_workers": n} for n in loaders
+    }
+    return found | {
+        TORCH_INDEX: {"loading": "index", "learner": "torch"},
+        FUSED_INDEX: {"loading": "index", "loading_workers": None},
+    }
+
+
+def used_variant(config: Imitate, stage: str) -> str:
+    """The variant that a run with this config uses."""
+    if stage == "demos":
+        return _counted(config.demonstration_workers, "worker")
+    if stage == "rl":
+        return _counted(config.n_envs, "env")
+    if config.dataloader_workers is not None:
+        return f"DataLoader, {_counted(config.dataloader_workers, 'worker')}"
+    return TORCH_INDEX if config.learner == "torch" else FUSED_INDEX
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
     """The expert with 1, 2, 4 ... workers, up to the number of cores or the workers asked for."""
-    most = max(int(cores_granted()), config.demonstration_workers)
 
     def of(workers: int) -> Round:
         def once() -> tuple[float, ProcessMemory | None]:
@@ -100,11 +138,11 @@ def demonstration_variants(config: Imitate, folder: Path) -> dict[str, Round]:
 
         return once
 
-    return {f"{n} worker{'s' if n > 1 else ''}": of(n) for n in worker_counts(most)}
+    return {name: of(**changes) for name, changes in variant_settings(config, "demos").items()}
 
 
 def loading_variants(
-    config: Imitate, samples: Samples, workers: tuple[int, ...] = (0, 1, 2)
+    config: Imitate, samples: Samples, workers: tuple[int, ...] | None = None
 ) -> dict[str, Round]:
     """One epoch with each way of loading: the second one, when the loading processes are running."""
     small = Samples(samples.observations[:SAMPLES], samples.actions[:SAMPLES])
@@ -127,20 +165,20 @@ def loading_variants(
         return once
 
     found = {
-        f"DataLoader, {n} worker{'' if n == 1 else 's'}": of(
-            loading="loader", loading_workers=n, learner="torch"
-        )
-        for n in workers
+        name: of(loading="loader", loading_workers=changes["loading_workers"], learner="torch")
+        for name, changes in variant_settings(config, "bc").items()
+        if changes["loading"] == "loader" and (workers is None or changes["loading_workers"] in workers)
     }
-    found["index batches, torch"] = of(loading="index", loading_workers=0, learner="torch")
-    found["index batches, fused"] = of(loading="index", loading_workers=0, learner="fused")
+    found[TORCH_INDEX] = of(loading="index", loading_workers=0, learner="torch")
+    found[FUSED_INDEX] = of(loading="index", loading_workers=0, learner="fused")
     return found
 
 
 def env_variants(
-    config: Imitate, counts: tuple[int, ...] = (1, 2, 4, 8), first_steps: int = 256
+    config: Imitate, counts: tuple[int, ...] | None = None, first_steps: int = 256
 ) -> dict[str, Round]:
     """Our SAC with 1 to 8 envs: the same env steps, and the same updates per env step."""
+    variants = variant_settings(config, "rl")
 
     def of(n_envs: int) -> Round:
         def once() -> tuple[float, ProcessMemory | None]:
@@ -160,13 +198,53 @@ def env_variants(
 
         return once
 
-    return {f"{n} env{'s' if n > 1 else ''}": of(n) for n in counts}
+    return {
+        name: of(changes["n_envs"])
+        for name, changes in variants.items()
+        if counts is None or changes["n_envs"] in counts
+    }
 
 
-def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, float]]:
-    """Speed-up tables of this run's stages as lines, and the rate of each stage's first variant."""
+@dataclass(frozen=True, slots=True)
+class Speedups:
+    """What was measured before a run, and the settings that it chose."""
+
+    config: Imitate
+    """With the fastest settings in the stages of `config.fastest`."""
+    lines: tuple[str, ...]
+    """A table for each stage, and what was chosen."""
+    sequential: dict[str, float]
+    """Rate of each stage's first variant."""
+    predicted: dict[str, float]
+    """Speed-up of each stage with the settings of `config`, against its first variant."""
+
+
+def fastest_variant(config: Imitate, found: Sequence[Measured]) -> str:
+    """The variant to use: the fastest, unless the one in use is almost as fast."""
+    stage = found[0].stage
+    usable = [one for one in found if one.variant != TORCH_INDEX]  # its learner would be that of rl, too
+    now = used_variant(config, stage)
+    mine = next((one.speedup for one in usable if one.variant == now), 0.0)
+    best = max(usable, key=lambda one: one.speedup)
+    return best.variant if best.speedup > CLEARLY_FASTER * mine else now
+
+
+def choose_fastest(config: Imitate, found: Sequence[Measured]) -> tuple[Imitate, str]:
+    """The config with the fastest settings of a stage, and a sentence about them."""
+    stage = found[0].stage
+    name = fastest_variant(config, found)
+    speedup = next(one.speedup for one in found if one.variant == name)
+    before = used_variant(config, stage)
+    kept = "as chosen before" if name == before else f"instead of {before}"
+    config = replace(config, **variant_settings(config, stage)[name])
+    return config, f"{stage}: {name}, {kept}; predicted {speedup:.2f}x as fast as {found[0].variant}"
+
+
+def measure(config: Imitate, quiet: bool = False) -> Speedups:
+    """Measure the variants of this run's stages; in those of `config.fastest`, choose the fastest."""
     lines: list[str] = []
     sequential: dict[str, float] = {}
+    predicted: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as given:
         folder = Path(given)
         for stage in config.stages:
@@ -183,33 +261,52 @@ def measure(config: Imitate, quiet: bool = False) -> tuple[list[str], dict[str, 
                 work = f"{count(STEPS)} env steps, {update_words(config)} after the first {FIRST_STEPS}"
                 unit = "steps/s"
             lines += speedup_lines(found, work, unit)
+            if stage in config.fastest:
+                config, chosen = choose_fastest(config, found)
+                lines.append(chosen)
+                if not quiet:
+                    print(f"hotloop: {chosen}", file=sys.stderr, flush=True)
             sequential[stage] = found[0].rate
-    return lines, sequential
+            used = used_variant(config, stage)
+            predicted[stage] = next((one.speedup for one in found if one.variant == used), math.nan)
+    return Speedups(config, tuple(lines), sequential, predicted)
 
 
-def against_sequential(reports: Sequence[StageReport], sequential: dict[str, float]) -> list[str]:
+def against_sequential(
+    reports: Sequence[StageReport], sequential: dict[str, float], predicted: dict[str, float] | None = None
+) -> list[str]:
     """A table of the time that each stage would take at its first variant's rate, and the time it took.
 
-    Evaluation and logging, which no variant changes, are part of both.
+    Evaluation and logging, which no variant changes, are part of both. `predicted` has the speed-ups that
+    were measured before the run; the table has them next to those that were achieved.
     """
-    found = []
+    found: list[tuple[str, float, float, float]] = []  # stage; seconds sequential, of this run, predicted
     for one in reports:
         if one.seconds > 0:
             same_s = sum(one.parts_s.get(part, 0.0) for part in ("evaluation", "logging"))
-            found.append((one.stage, one.work / sequential[one.stage] + same_s, one.seconds))
+            alone_s = one.work / sequential[one.stage]
+            expected_s = alone_s / (predicted or {}).get(one.stage, math.nan) + same_s
+            found.append((one.stage, alone_s + same_s, one.seconds, expected_s))
     if not found:
         return []
     if len(found) > 1:
-        found.append(("all", sum(one[1] for one in found), sum(one[2] for one in found)))
+        before_s, after_s, expected_s = (sum(one[column] for one in found) for column in (1, 2, 3))
+        found.append(("all", before_s, after_s, expected_s))
     rows = [
-        (stage, duration(1e9 * before), duration(1e9 * after), f"{before / after:.2f}x")
-        for stage, before, after in found
+        (
+            stage,
+            duration(1e9 * before),
+            duration(1e9 * after),
+            f"{before / after:.2f}x",
+            "-" if math.isnan(expected) else f"{before / expected:.2f}x",
+        )
+        for stage, before, after, expected in found
     ]
-    before, after = found[-1][1:]
+    before, after = found[-1][1:3]
     saved = f"{'saved' if before >= after else 'lost'} {duration(1e9 * abs(before - after))}"
     how = "from the rates measured before: 1 worker, DataLoader without workers, 1 env"
     return [
-        *table(("stage", "sequential (predicted)", "this run (measured)", "speed-up"), rows),
+        *table(("stage", "sequential (predicted)", "this run (measured)", "speed-up", "predicted"), rows),
         *_remark(f"predicted {how}; without start-up, evaluation and logging as in this run; {saved}"),
     ]
 

@@ -38,6 +38,14 @@ class Outcome:
     """Further measurements by name, saved in the capture; None for what was not measured."""
     unsaved: str | None = None
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
+    work: str | None = None
+    """What was done in how much time, where it was not env steps."""
+    kept: str | None = None
+    """What a run that was stopped leaves besides a checkpoint."""
+    can_resume: bool | None = None
+    """Whether `--resume` continues it; None if it does with a checkpoint only."""
+    resume_with: tuple[str, ...] = ()
+    """Flags for settings that the run has chosen; a resumed run needs them instead of its preset."""
 
     @classmethod
     def of_run(

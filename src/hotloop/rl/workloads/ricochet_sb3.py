@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from hotloop.rl.envs.ricochet.env import RicochetEnv
 from hotloop.rl.train.networks.conv import ConvEncoder
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder
-from hotloop.rl.train.runs import torch_threads
+from hotloop.rl.train.runs import StopRequests, torch_threads
 from hotloop.rl.workloads.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
         policy_kwargs=policy,
         seed=config.seed,
     )
-    with torch_threads(1):
+    with torch_threads(1), StopRequests() as stop:
         began_s = time.perf_counter()
-        model.learn(config.total_timesteps)
+        model.learn(config.total_timesteps, callback=lambda *_: stop.by is None)
         seconds = time.perf_counter() - began_s
     episodes = list(model.ep_info_buffer or [])
     remark = "Stable-Baselines3's PPO: the ConvLSTM is a feature extractor without memory"
@@ -83,5 +83,6 @@ def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
         episodes=int(getattr(model, "_episode_num", len(episodes))) or len(episodes),
         mean_return=sum(e["r"] for e in episodes) / len(episodes) if episodes else None,
         seconds=seconds,
+        stopped_by=stop.by,
         remarks=(remark,) if pictures and config.convlstm else (),
     )

@@ -28,7 +28,7 @@ from hotloop._util.extras import require_extra
 from hotloop.rl.envs.snake.config import EVERY_K, FloodFill
 from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
 from hotloop.rl.train.dqn import DQNConfig, make_network, train, warm_up
-from hotloop.rl.train.runs import check_at_least, check_checkpoint, torch_threads
+from hotloop.rl.train.runs import StopRequests, check_at_least, check_checkpoint, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _start_up = profile("start_up", "other")
@@ -300,9 +300,10 @@ def _train_with_sb3(config: Snake) -> Outcome:
         def _on_step(self) -> bool:
             ended = [info["episode"] for info in self.locals["infos"] if "episode" in info]
             self.returns += [float(episode["r"]) for episode in ended]
-            return config.stop_at_episodes is None or len(self.returns) < config.stop_at_episodes
+            enough = config.stop_at_episodes is not None and len(self.returns) >= config.stop_at_episodes
+            return not enough and stop.by is None
 
-    with torch_threads(1):
+    with torch_threads(1), StopRequests() as stop:
         model = DQN(
             "MlpPolicy",
             VecMonitor(DummyVecEnv([make] * config.n_envs)),
@@ -331,6 +332,7 @@ def _train_with_sb3(config: Snake) -> Outcome:
         episodes=len(episodes.returns),
         mean_return=sum(recent) / len(recent) if recent else None,
         seconds=seconds,
+        stopped_by=stop.by,
         remarks=(
             "Stable-Baselines3's DQN: no double Q-learning; push, transfers, logging and learner are its own",
         ),

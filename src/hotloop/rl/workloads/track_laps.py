@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hotloop import profile
 from hotloop.rl.envs.track.env import TrackVectorEnv
 from hotloop.rl.train.networks.squashed import SquashedActor
-from hotloop.rl.train.runs import torch_threads
+from hotloop.rl.train.runs import stop_requested, torch_threads
 from hotloop.rl.train.sac import Policy
 
 _evaluate = profile("evaluate")
@@ -54,13 +54,13 @@ class Laps:
 
 
 def drive_laps(policy: Policy, cars: int, seed: int) -> Laps:
-    """Drive every car for one episode."""
+    """Drive every car for one episode; after a stop request, only as far as they have come."""
     env = TrackVectorEnv(cars, autoreset_mode="SameStep", copy=False)
     observations, _ = env.reset(seed=seed)
     driving = np.ones(cars, dtype=np.bool_)
     returns, early, steps, finished = np.zeros(cars), np.zeros(cars), np.zeros(cars), 0
     with torch_threads(1):  # more threads only wait for each other with networks this small
-        while driving.any():
+        while driving.any() and not stop_requested():
             env.actions[...] = policy(observations)
             env._step_rows(0, cars)  # `step` would be counted as training
             returns += env.rewards * driving

@@ -1,0 +1,180 @@
+"""`hotloop train imitate`: the settings chosen for a machine, what a stopped run keeps, what it prints."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotloop._util.errors import HotloopError
+from hotloop.cli.train import _work_lines, command_that_goes_on, read
+from hotloop.rl.train.runs import StopRequests, stop_requested
+from hotloop.rl.workloads.imitate import Imitate, check, kept_words, memory_needs, work_words
+from hotloop.rl.workloads.imitate_speedup import (
+    Measured,
+    against_sequential,
+    choose_fastest,
+    used_variant,
+    variant_settings,
+)
+from hotloop.rl.workloads.outcome import Outcome
+from hotloop.rl.workloads.stage_report import StageReport
+from hotloop.rl.workloads.track_laps import drive_laps
+from hotloop.workflows.train_settings import settings_for_this_machine
+
+ORIGINALS = Path(__file__).parents[2] / "examples" / "originals"
+
+
+# ---- --preset auto
+
+
+def test_a_machine_gets_the_settings_that_doctor_names_with_reasons() -> None:
+    found = settings_for_this_machine("imitate", cores=2.0, memory_free_bytes=20 << 30, gpus=0)
+    assert found.settings == {
+        "workers": 1,
+        "n_envs": 2,
+        "speedup": True,
+        "fastest": ("demos", "bc", "rl"),
+    }
+    said = "\n".join(found.messages)
+    assert "2 cores granted, 20.0 GiB of memory free, no GPU" in said
+    assert "workers=1 (2 cores granted; one stays free; at most 12)" in said
+    large = settings_for_this_machine("imitate", cores=16.0, memory_free_bytes=1 << 30, gpus=1)
+    assert (large.settings["workers"], large.settings["n_envs"]) == (12, 8)
+
+
+def test_what_a_flag_decides_is_not_chosen() -> None:
+    given = read(["imitate", "--preset", "auto", "--workers=3", "--n-epochs", "2"])
+    assert given is not None and given.config.workers == 3 and given.config.fastest == ("bc", "rl")
+    given = read(["imitate", "--preset", "auto", "--stage", "demos"])
+    assert given is not None and given.config.fastest == ("demos",)
+    given = read(["imitate", "--preset", "auto", "--trainer", "sb3"])
+    assert given is not None and not given.config.speedup and given.config.fastest == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["snake", "--preset", "auto"], "use hotloop tune snake"),
+        (["imitate", "--preset", "auto", "--resume"], "the command that it printed when it was stopped"),
+    ],
+)
+def test_what_auto_cannot_choose_is_one_sentence(words: list[str], sentence: str) -> None:
+    with pytest.raises(HotloopError, match=sentence):
+        read(words)
+
+
+def test_the_fastest_variant_is_used_where_it_is_clearly_faster() -> None:
+    config = Imitate(workers=1, n_envs=2)
+    rates = {"1 worker": 1.0, "2 workers": 1.6}
+    found = [Measured("demos", name, rate, rate, None) for name, rate in rates.items()]
+    chosen, said = choose_fastest(config, found)
+    assert chosen.workers == 2
+    assert said == "demos: 2 workers, instead of 1 worker; predicted 1.60x as fast as 1 worker"
+    found[1] = Measured("demos", "2 workers", 1.04, 1.04, None)
+    assert choose_fastest(config, found)[0].workers == 1
+    cloning = [
+        Measured("bc", name, 1.0, 9.0 - n, None) for n, name in enumerate(variant_settings(config, "bc"))
+    ]
+    slow_first = choose_fastest(config, cloning)[0]
+    assert (slow_first.loading, slow_first.loading_workers) == ("loader", 0)
+
+
+def test_every_variant_can_be_used_by_a_run() -> None:
+    for config in (Imitate(), Imitate(n_envs=3, loading_workers=5, workers=7)):
+        for stage in ("demos", "bc", "rl"):
+            variants = variant_settings(config, stage)
+            assert used_variant(config, stage) in variants
+            for name, changes in variants.items():
+                settings: dict[str, Any] = {**vars(config), **changes}
+                assert used_variant(Imitate(**settings), stage) == name
+
+
+def test_the_prediction_stands_next_to_what_was_achieved() -> None:
+    report = StageReport("rl", "", 50.0, {"evaluation": 20.0}, 50.0, "time", (), 1000.0)
+    lines = against_sequential([report], {"rl": 25.0}, {"rl": 2.0})
+    # 1000 / 25 and 20 s to evaluate; 60 s against 50 s, and 40 / 2 + 20 = 40 s were predicted
+    assert lines[1].split() == ["rl", "60.0", "s", "50.0", "s", "1.20x", "1.50x"]
+
+
+# ---- a run that is stopped
+
+
+def test_a_request_to_stop_reaches_every_block_and_the_loops_below() -> None:
+    with StopRequests() as outer:
+        with StopRequests() as inner:
+            assert not stop_requested()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert inner.by == outer.by == "SIGTERM" and stop_requested()
+        with StopRequests() as late:
+            assert late.by == "SIGTERM"
+        laps = drive_laps(lambda seen: np.zeros((len(seen), 2), dtype=np.float32), 1, seed=0)
+        assert laps.mean_steps == 0
+    assert not stop_requested()
+
+
+def test_what_is_kept_names_what_is_there(tmp_path: Path) -> None:
+    config = Imitate(folder=tmp_path, n_episodes=5)
+    assert kept_words(config, "demos") == "nothing"
+    config.demonstrations.mkdir()
+    for number in range(2):
+        (config.demonstrations / f"episode-{number:06d}.npz").touch()
+    assert kept_words(config, "demos") == f"2 of 5 episodes in {config.demonstrations}"
+    config.clone.touch()
+    config.agent.touch()
+    assert kept_words(config, "rl").endswith(f"the clone in {config.clone}, the agent in {config.agent}")
+    assert "not the agent" in kept_words(Imitate(folder=tmp_path, trainer="sb3"), "rl")
+
+
+def test_the_command_that_goes_on_repeats_the_settings() -> None:
+    given = read(["imitate", "--n-episodes", "9", "--capture", "runs/a", "--preset=auto", "--folder", "a b"])
+    assert given is not None
+    done = Outcome(10, 1, 0, None, 1.0, "SIGTERM", can_resume=True, resume_with=("--n-envs", "8"))
+    command = command_that_goes_on(given, done)
+    assert command == "hotloop train imitate --n-episodes 9 --folder 'a b' --n-envs 8 --resume"
+    again = read(shlex.split(command)[2:])
+    assert again is not None and again.config.resume and again.config.n_envs == 8
+    assert command_that_goes_on(given, Outcome(10, 1, 0, None, 1.0, "SIGTERM")) == ""  # no checkpoint
+
+
+# ---- what it prints, and what it needs
+
+
+def test_cloning_is_not_called_zero_env_steps() -> None:
+    report = StageReport("bc", "900 samples in 1.00 s", 1.0, {}, 1.0, "time", (), 900.0)
+    lines = _work_lines(Outcome(0, 7, 0, 12.5, 1.0, work=work_words(report)))
+    assert lines == ["cloned from 900 samples in 1.00 s:", "  7 updates, mean return 12.50"]
+    nothing = StageReport("demos", "", 0.0, {}, 0.0, "time", (), 0.0)
+    assert _work_lines(Outcome(0, 0, 0, None, 0.0, work=work_words(nothing))) == ["nothing was left to do"]
+
+
+def test_cloning_plans_memory_for_the_episodes_that_are_there(tmp_path: Path) -> None:
+    config = Imitate(stage="bc", folder=tmp_path, n_episodes=50)
+    config.demonstrations.mkdir()
+    for number in range(3):
+        (config.demonstrations / f"episode-{number:06d}.npz").touch()
+    assert "3 episodes" in [need.what for need in memory_needs(config)]
+    both = memory_needs(Imitate(folder=tmp_path / "none", n_episodes=100_000))
+    assert "100,000 episodes" in [need.what for need in both]
+
+
+def test_demonstrations_of_another_folder_can_be_cloned(tmp_path: Path) -> None:
+    config = Imitate(stage="bc", folder=tmp_path / "a", data=tmp_path / "b")
+    assert config.demonstrations == tmp_path / "b/demonstrations" and config.clone == tmp_path / "a/clone"
+    with pytest.raises(HotloopError, match="is for cloning demonstrations that exist"):
+        check(Imitate(data=tmp_path))
+
+
+def test_pickle_names_of_the_original_scripts_become_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    translate = runpy.run_path(str(ORIGINALS / "_translate.py"))["translate"]
+    words = ["--output", "runs/x.pkl", "--data=y.pkl", "--output=z", "--episodes", "3"]
+    expected = ["--folder", "runs/x", "--data=y", "--folder=z", "--n-episodes", "3"]
+    assert translate("imitate", words) == expected
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "runs/x.pkl stands for the folder runs/x" in said[0]
