@@ -6,7 +6,7 @@ Phases are found from progress and windows, once, for every report and compariso
 - warm-up ends where the time per unit of work has settled: leading cycles (windows, or rounds of collecting
   and learning) are dropped while they are slower than the spread of the cycles after them, and so are
   leading windows in which code was compiled or imported;
-- shutdown begins after the last window with work.
+- shutdown begins after the last window with work, or with a window in which processes are shut down.
 
 At least half of the time with work counts as training. In a run that reports no work, training is the time
 in which the lines that dominate the second half of the run were seen.
@@ -29,9 +29,10 @@ from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Wind
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
 PREPARING = ("import", "compile")  # regions that belong to start-up or warm-up
+ENDING = ("shut_down",)  # regions that belong to shutdown
 DOMINANT = 0.8  # share of the second half of a run whose lines stand for training
 LEAST_SAMPLES = 10  # in the second half
-NOTABLE = 0.1  # share of a window spent preparing that makes it part of warm-up
+NOTABLE = 0.1  # share of a window spent preparing, or ending, that makes it part of warm-up, or shutdown
 
 Floats = NDArray[np.float64]
 
@@ -122,6 +123,7 @@ def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, i
         return 0, 0, len(spans)
     first, last = int(worked[0]), int(worked[-1]) + 1
     last = len(spans) if len(done) < 2 else last  # with one counter, a pause is no shutdown
+    last = max(min(last, ending_window(spans)), first + 1)
     bounds = cycle_bounds(done, first, last)
     unit = "env_steps" if "env_steps" in done else "updates"
     start, end = _settled(bounds, spans, done[unit])
@@ -187,6 +189,15 @@ def preparing_windows(spans: Spans, until: int) -> int:
     share = spans.own_ns[:, columns].sum(axis=1) / spans.span_ns
     preparing = np.flatnonzero(share[: until // 2] > NOTABLE)
     return int(preparing[-1]) + 1 if len(preparing) else 0
+
+
+def ending_window(spans: Spans) -> int:
+    """The first window of the second half in which processes were shut down; else their number."""
+    columns = [i for i, name in enumerate(spans.names) if name in ENDING]
+    share = spans.own_ns[:, columns].sum(axis=1) / np.maximum(spans.span_ns, 1)
+    ending = np.flatnonzero(share > NOTABLE)
+    ending = ending[ending >= len(spans) // 2]
+    return int(ending[0]) if len(ending) else len(spans)
 
 
 # -- a capture cut to its training -----------------------------------------------------------------

@@ -59,6 +59,7 @@ from hotloop.rl.train.networks.space_to_depth import has_whole_blocks, space_to_
 from hotloop.rl.train.runs import RecentEpisodes
 
 _start_up = profile("start_up", "other")
+_shut_down = profile("shut_down", "other")
 _training_epoch = profile("training_epoch", "other")
 _replay_push = profile("replay_push")
 _replay_sample = profile("replay_sample")
@@ -350,9 +351,10 @@ class FrameLearner:
             loss, means = self._loss_of(*(fields[name] for name in FIELDS))
         with _backward:
             self._scaler.scale(loss / self._config.accumulate_grad_batches).backward()  # type: ignore[no-untyped-call]
-        self._sums[:3] += means
-        self._summed[0] += 1
-        self.batches += 1
+            self._sums[:3] += means
+            self._summed[0] += 1
+            self.batches += 1
+            del loss, means  # frees the graph here and not between regions
 
     def update(self) -> None:
         """Clip the accumulated gradient, make a step of Adam with it, and reset it to zero."""
@@ -364,9 +366,9 @@ class FrameLearner:
             self._scaler.step(self._adam)
             self._scaler.update()
             self._adam.zero_grad(set_to_none=False)
-        if self.precision != "float16" or bool(norm.isfinite()):  # the scaler skips steps that overflow
-            self._sums[3] += norm
-            self._summed[1] += 1
+            if self.precision != "float16" or bool(norm.isfinite()):  # the scaler skips steps that overflow
+                self._sums[3] += norm
+                self._summed[1] += 1
         self.updates += 1
         if self.updates % config.target_every_updates == 0:
             self.update_target()
@@ -696,7 +698,8 @@ def train(
                 tensorboard.write(run.env_steps, run.end_epoch())
         seconds = time.perf_counter() - run.began_s
         state = run.collector.state()
-        run.collector.close()
+        with _shut_down:
+            run.collector.close()
         unsaved = None if config.checkpoint is None else run.save(config.checkpoint)
         return run.result(seconds, state, stopped_by, unsaved)
 
@@ -807,7 +810,8 @@ class _Run:
             region.add(bytes=taken * self.collector.dtype.itemsize)
         if taken:
             self._takes += 1
-            self.collector.publish(control=self.epsilon())
+            with _weights_sync:
+                self.collector.publish(control=self.epsilon())
         return taken
 
     def _rows_to_wait_for(self) -> int:

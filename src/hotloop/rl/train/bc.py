@@ -304,6 +304,8 @@ def train(
     check(config, learn)
     stopwatch = stopwatch or Stopwatch()
     with ExitStack() as stack:
+        starting = stack.enter_context(ExitStack())
+        starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -345,6 +347,7 @@ def train(
                     config.checkpoint, config, env_steps=0, learner=learner.state(), state=state
                 )
 
+        starting.close()
         began, first_epoch = time.perf_counter(), epochs
         loss = held_out_loss = None
         while epochs < config.n_epochs and stop.by is None:

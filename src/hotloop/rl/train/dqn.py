@@ -56,6 +56,7 @@ _optimizer_step = profile("optimizer_step")
 _learner_step = profile("learner_step", "model")
 _weights_sync = profile("weights_sync")
 _fused_loop = profile("fused_loop", "model")
+_learner_update = profile("learner_update", "framework")
 _log = profile("log")
 _checkpoint = profile("checkpoint")
 
@@ -272,13 +273,14 @@ class TorchLearner:
 
     def update(self, buffer: ReplayBuffer, batch: ReplayBatch, gradient_steps: int) -> None:
         """Make gradient steps, each on a fresh sample; `batch` is memory for it."""
-        for _ in range(gradient_steps):
-            with _replay_sample:
-                buffer.sample(batch, beta=self._config.priority_beta)
-            loss, norm, value, errors = self._gradient_step(self._fields(batch))
-            self.statistics += (loss, norm, value, 1.0)
-            if self._config.prioritized:
-                buffer.update_priorities(batch.rows, errors.numpy())
+        with _learner_update:  # its own time: Python between the parts, and freeing their tensors
+            for _ in range(gradient_steps):
+                with _replay_sample:
+                    buffer.sample(batch, beta=self._config.priority_beta)
+                loss, norm, value, errors = self._gradient_step(self._fields(batch))
+                self.statistics += (loss, norm, value, 1.0)
+                if self._config.prioritized:
+                    buffer.update_priorities(batch.rows, errors.numpy())
 
     def _fields(self, batch: ReplayBatch) -> Mapping[str, Tensor]:
         if self._config.transfers == "items":
@@ -444,6 +446,8 @@ def train(
     """
     check_config(config)
     with ExitStack() as stack:
+        starting = stack.enter_context(ExitStack())
+        starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
         if envs is None:
             envs = make_envs(config.env, config.n_envs)
@@ -530,6 +534,7 @@ def train(
         target_interval = max(config.target_update_interval // n_envs, 1)
         actions = np.zeros(n_envs, dtype=np.int64)
         statistics: dict[str, float] = {}
+        starting.close()
         stopped_by, began_s, record_at_s = None, time.perf_counter(), 0.0
         while env_steps < config.total_timesteps and episodes_left() > 0 and stopped_by is None:
             nonfinite.env_steps = env_steps
@@ -550,13 +555,13 @@ def train(
                     observations, rewards, terminated, truncated, infos = envs.step(
                         actions + first_action if first_action else actions
                     )
-                ended = terminated | truncated
                 with _replay_push:
+                    ended = terminated | truncated
                     finals = final_observations(infos, observations, ended) if rollout.same_step else None
                     nonfinite.step(observations, rewards, finals, ended)
                     push(actions, rewards, terminated, truncated, observations, finals)
-                rollout.observations = observations
-                env_steps += rollout.count_step(rewards, ended)
+                    rollout.observations = observations
+                    env_steps += rollout.count_step(rewards, ended)
                 steps += 1
                 if env_steps >= config.learning_starts and steps % config.train_freq == 0 and len(buffer):
                     learner.update(buffer, batch, gradient_steps)
@@ -572,28 +577,29 @@ def train(
                 record_at_s = now_s + RECORD_EVERY_S
                 with _log:
                     statistics = record()
-                tensorboard.write(
-                    env_steps,
-                    {
-                        **statistics,
-                        "epsilon": exploration_rate(config, env_steps),
-                        "replay": float(len(buffer)),
-                        "updates": float(updates),
-                        "episodes": float(recent.finished),
-                        "mean_return": recent.mean_return,
-                        "mean_length": recent.mean_length,
-                    },
-                )
-                if after_record is not None:
-                    after_record(env_steps, statistics)
-                words = IN_ONE_KERNEL if compiled_loop is not None else note() if note else learner.name
-                line.update(env_steps, recent.mean_return, words, episodes=recent.finished)
+                    tensorboard.write(
+                        env_steps,
+                        {
+                            **statistics,
+                            "epsilon": exploration_rate(config, env_steps),
+                            "replay": float(len(buffer)),
+                            "updates": float(updates),
+                            "episodes": float(recent.finished),
+                            "mean_return": recent.mean_return,
+                            "mean_length": recent.mean_length,
+                        },
+                    )
+                    if after_record is not None:
+                        after_record(env_steps, statistics)
+                    words = IN_ONE_KERNEL if compiled_loop is not None else note() if note else learner.name
+                    line.update(env_steps, recent.mean_return, words, episodes=recent.finished)
                 stopped_by = stop.by or ("stop_at_return" if recent.reached(config.stop_at_return) else None)
                 if config.checkpoint is not None and env_steps - saved_at >= config.checkpoint_every_steps:
                     save(config.checkpoint)
                     saved_at = env_steps
         seconds = time.perf_counter() - began_s
-        statistics = record() or statistics
+        with _log:
+            statistics = record() or statistics
         unsaved = None if config.checkpoint is None else save(config.checkpoint)
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):

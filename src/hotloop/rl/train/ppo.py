@@ -55,6 +55,7 @@ _loss = profile("loss")
 _backward = profile("backward")
 _optimizer_step = profile("optimizer_step")
 _compiled_step = profile("learner_step", "model")
+_log = profile("log")
 _checkpoint = profile("checkpoint")
 
 
@@ -503,6 +504,8 @@ def train(
     """
     check_config(config)
     with ExitStack() as stack:
+        starting = stack.enter_context(ExitStack())
+        starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads or 1))
         if envs is None:
             envs = make_envs(config.env, config.n_envs)
@@ -559,44 +562,48 @@ def train(
         line = runs.ProgressLine(config.total_timesteps, env_steps, quiet=config.quiet)
         stack.callback(line.close)
         statistics: dict[str, float] = {}
+        starting.close()
         stopped_by, began_s = None, time.perf_counter()
         while env_steps < config.total_timesteps and stopped_by is None:
             nonfinite.env_steps = env_steps
-            uniforms = rng.random((config.n_steps, config.n_envs), dtype=np.float32)
             if compiled_rollout is not None:
                 with _fused_rollout:
-                    compiled_rollout(uniforms)
+                    compiled_rollout(rng.random((config.n_steps, config.n_envs), dtype=np.float32))
             else:
                 with _collect_rollouts:
+                    uniforms = rng.random((config.n_steps, config.n_envs), dtype=np.float32)
                     collect_rollout(learner, envs, buffer, rollout, uniforms)
-            nonfinite.rollout(buffer.observations[1:], buffer.rewards)
+            with _store:
+                nonfinite.rollout(buffer.observations[1:], buffer.rewards)
             with _advantage:
                 buffer.compute_advantages(config.gamma, config.gae_lambda)
             learning_rate = config.learning_rate
             if config.anneal_lr:
                 done_fraction = iterations * config.n_envs * config.n_steps / config.total_timesteps
                 learning_rate *= max(0.0, 1.0 - done_fraction)
-            order, edges = shuffled_batches(config, buffer, rng)
+            with _sample:
+                order, edges = shuffled_batches(config, buffer, rng)
             statistics = learner.update(buffer, order, edges, learning_rate)
             runs.check_finite(statistics, env_steps, config.checkpoint)
 
-            new_steps = int(buffer.valid.sum())
-            new_updates = int(statistics["n_epochs"]) * (edges.size - 1)
-            returns, lengths = rollout.episodes.finished()
-            recent.add(returns, lengths)
-            env_steps += new_steps
-            updates += new_updates
-            iterations += 1
-            progress(
-                env_steps=new_steps,
-                updates=new_updates,
-                episodes=len(returns),
-                episode_return=sum(returns) / len(returns) if returns else None,
-                episode_length=sum(lengths) / len(lengths) if lengths else None,
-                loss=statistics["policy_loss"],
-            )
-            line.update(env_steps, recent.mean_return, note() if note else learner.name)
-            tensorboard.write(env_steps, {**statistics, "return": recent.mean_return})
+            with _log:
+                new_steps = int(buffer.valid.sum())
+                new_updates = int(statistics["n_epochs"]) * (edges.size - 1)
+                returns, lengths = rollout.episodes.finished()
+                recent.add(returns, lengths)
+                env_steps += new_steps
+                updates += new_updates
+                iterations += 1
+                progress(
+                    env_steps=new_steps,
+                    updates=new_updates,
+                    episodes=len(returns),
+                    episode_return=sum(returns) / len(returns) if returns else None,
+                    episode_length=sum(lengths) / len(lengths) if lengths else None,
+                    loss=statistics["policy_loss"],
+                )
+                line.update(env_steps, recent.mean_return, note() if note else learner.name)
+                tensorboard.write(env_steps, {**statistics, "return": recent.mean_return})
             if after_update is not None:
                 after_update(env_steps, statistics)
             stopped_by = stop.by or ("stop_at_return" if recent.reached(config.stop_at_return) else None)

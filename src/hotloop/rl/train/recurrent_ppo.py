@@ -41,6 +41,7 @@ _forward = profile("learner_forward")
 _loss = profile("loss")
 _backward = profile("backward")
 _optimizer_step = profile("optimizer_step")
+_log = profile("log")
 _checkpoint = profile("checkpoint")
 
 ADAM_EPS = 1e-5
@@ -284,6 +285,8 @@ def train(
     """
     check_config(config, envs)
     with ExitStack() as stack:
+        starting = stack.enter_context(ExitStack())
+        starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
         saved = runs.load_run(config, MAY_DIFFER | {"compile"}, upgrade_settings)
         network = make_network(config, envs.single_observation_space.shape, int(envs.single_action_space.n))
@@ -322,25 +325,28 @@ def train(
         line = runs.ProgressLine(config.total_timesteps, env_steps, quiet=config.quiet)
         stack.callback(line.close)
         statistics: dict[str, float] = {}
+        starting.close()
         began_s = time.perf_counter()
         while env_steps < config.total_timesteps and stop.by is None:
             nonfinite.env_steps = env_steps
             env_steps += collect_rollout(network, buffer, rollout, memory, rng)
             nonfinite.rollout(buffer.observations[1:], buffer.rewards)
-            returns, lengths = rollout.episodes.finished()
-            recent.add(returns, lengths)
-            if returns:
-                progress(
-                    episodes=len(returns),
-                    episode_return=sum(returns) / len(returns),
-                    episode_length=sum(lengths) / len(lengths),
-                )
+            with _log:
+                returns, lengths = rollout.episodes.finished()
+                recent.add(returns, lengths)
+                if returns:
+                    progress(
+                        episodes=len(returns),
+                        episode_return=sum(returns) / len(returns),
+                        episode_length=sum(lengths) / len(lengths),
+                    )
             with _advantage:
                 buffer.compute_advantages(config.gamma, config.gae_lambda)
             statistics = learner.update(buffer, rng)
             runs.check_finite(statistics, env_steps, config.checkpoint)
             updates += config.n_epochs * config.num_minibatches
-            line.update(env_steps, recent.mean_return, note() if note else "")
+            with _log:
+                line.update(env_steps, recent.mean_return, note() if note else "")
             if config.checkpoint is not None and env_steps - saved_at >= config.checkpoint_every_steps:
                 save(config.checkpoint)
                 saved_at = env_steps

@@ -41,6 +41,7 @@ from hotloop.machine.facts import cores_granted, memory_bytes
 Arrays = dict[str, NDArray[Any]]
 
 _log = profile("log")
+start_up = profile("start_up", "other")  # of a trainer, before its loop
 
 
 # ---- settings

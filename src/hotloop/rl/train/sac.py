@@ -500,6 +500,8 @@ def train(
         )
     stopwatch = stopwatch or Stopwatch()
     with ExitStack() as stack:
+        starting = stack.enter_context(ExitStack())
+        starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
         if envs is None:
             envs = make_envs(config.env, config.n_envs)
@@ -514,6 +516,7 @@ def train(
 
         statistics: dict[str, float] = {}
         first_step = saved_at = run.env_steps
+        starting.close()
         began = time.perf_counter()
         if run.evaluated_at < 0 or run.evaluation_due():  # due: a stop request ended it before
             run.evaluate()
