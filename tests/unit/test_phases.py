@@ -54,6 +54,16 @@ def test_the_report_is_about_training(profiler: Profiler, clock: FakeClock) -> N
     assert "env_step" in found.headline and "training" in found.basis
 
 
+def test_shutting_down_processes_is_no_training(profiler: Profiler, clock: FakeClock) -> None:
+    record(profiler, clock, *[("env_step", 60, 1, 0), ("learn", 40, 0, 1)] * 50)
+    record(profiler, clock, ("env_step", 10, 1, 0))  # in the same window as what follows
+    with profiler.profile("shut_down"):
+        clock.advance(2000 * MS)
+    phases = find_phases(profiler.capture())
+    assert phases is not None and phases.shutdown_ns >= 2000 * MS
+    assert phases.training_ns == pytest.approx(5000 * MS, rel=0.1)
+
+
 def test_a_report_and_a_comparison_cover_the_same_stretch(profiler: Profiler, clock: FakeClock) -> None:
     capture = a_run(profiler, clock)
     rate = explain_without_advice(capture).env_steps_per_s

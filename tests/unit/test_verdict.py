@@ -25,6 +25,7 @@ from hotloop.analysis.stopping_rule import (
 from hotloop.analysis.verdict import (
     decide,
     decide_blocks,
+    decide_named,
     gate,
     holm,
     interval_words,
@@ -263,6 +264,30 @@ def test_blocks_continue_until_every_variant_is_settled() -> None:
         "same": "no_difference",
         "wild": "undecided",
     }
+
+
+def test_cpu_time_decides_where_wall_time_is_too_noisy() -> None:
+    noisy = made([1.5, 0.7, 1.4, 0.6, 1.3, 0.8, 1.6, 0.7, 1.2, 0.9, 1.5, 0.6])
+    named = {"same": noisy, "faster": noisy, "clear": around(0.5, 12)}
+    cpu = {"same": around(1.0, 12), "faster": around(0.8, 12), "clear": around(0.9, 12)}
+    found = {row.name: row.verdict for row in decide_named(named, 12, tolerance=0.1, cpu=cpu).variants}
+    words = {name: (verdict.word, verdict.decided_by) for name, verdict in found.items()}
+    assert words == {
+        "same": ("no_difference", "cpu_time"),
+        "faster": ("faster", "cpu_time"),
+        "clear": ("faster", "wall_time"),
+    }
+    assert found["faster"].summary.endswith("in CPU time")
+    change, cpu_change = found["clear"].change, found["clear"].cpu_change
+    assert change is not None and cpu_change is not None
+    assert change.value == pytest.approx(-0.5, abs=0.02) and cpu_change.value == pytest.approx(-0.1, abs=0.02)
+
+
+def test_two_times_are_judged_at_half_the_level_and_one_at_the_whole() -> None:
+    pairs = {"x": around(1.0, 12)}
+    alone, both = (decide_named(pairs, 12, tolerance=0.1, cpu=cpu) for cpu in ({"x": []}, pairs))
+    levels = [decision.variants[0].verdict.level for decision in (alone, both)]
+    assert levels[1] == levels[0] / 2
 
 
 def test_a_variant_that_never_ran_is_not_waited_for() -> None:

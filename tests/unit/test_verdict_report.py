@@ -200,7 +200,18 @@ def test_hostile_names_cannot_break_a_markdown_table() -> None:
     rows = [line for line in text.split("\n") if line.startswith("|")]
     assert len(rows) == 3 and "<script" not in text.replace("\\<", "")
     bare = rows[2].replace("\\\\", "").replace("\\|", "")
-    assert bare.count("|") == 7
+    assert bare.count("|") == 8
+
+
+def test_a_verdict_by_cpu_time_says_so_and_shows_both_times() -> None:
+    by_cpu = replace(SAME, change=UNDECIDED.change, cpu_change=SAME.change, decided_by="cpu_time")
+    rows = (RankedRow("control", "", "safe", by_cpu, (), None), RankedRow("other", "", "", FASTER, (), None))
+    lines = ranked_text(replace(TABLE, rows=rows)).split("\n")
+    control = [line for line in lines if "control" in line]
+    assert "-2.0 % [-6.1, 2.3]  no difference (CPU)" in control[0]
+    assert control[1].strip() == "control: CPU time -0.4 % [-1.3, 0.6]."
+    assert "decided by the CPU time" in " ".join(lines) and max(map(len, lines)) <= 80
+    assert "-0.4 % \\[-1.3, 0.6] | no difference (CPU)" in ranked_markdown(replace(TABLE, rows=rows))
 
 
 SCALING = Scaling(

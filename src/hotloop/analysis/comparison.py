@@ -36,6 +36,7 @@ from hotloop.capture.series import Run, Series
 
 Metric = Literal["env_step", "update", "run"]
 
+MOST_WAITING = 0.05  # fraction of training in which a thread may wait if its CPU time is to decide
 SMALLEST_PART = 0.005  # components with a smaller share of A and of B get no verdict
 COUNTERS = {  # name in a finding -> field of `Figures`
     "env_steps": "env_steps",
@@ -110,7 +111,23 @@ def decide_series(series: Series, final: bool = False) -> BlockDecision:
         settled = () if one.go_on else (names[0],)
         rows = (VariantVerdict(names[0], one.verdict),)
         return BlockDecision(one.go_on, rows, settled, one.reason, one.next_look)
-    return decide_named(times, blocks, tolerance=tolerance, schedule=schedule, final=final)
+    cpu = {name: cpu_pairs(pairs) for name, pairs in runs.items()} if metric == "env_step" else None
+    return decide_named(times, blocks, tolerance=tolerance, schedule=schedule, final=final, cpu=cpu)
+
+
+def cpu_pairs(pairs: Sequence[tuple[Run, Run]]) -> list[tuple[float, float]]:
+    """CPU seconds of the training thread per env step in all pairs; none if it waits in either variant.
+
+    The CPU time of a thread that never waits is its wall time on a machine that does nothing else.
+    """
+    runs = [run.figures for pair in pairs for run in pair]
+    if not runs or any(f.cpu_s_per_env_step is None or f.waiting_fraction is None for f in runs):
+        return []
+    for side in (0, 1):
+        waiting = _median([pair[side].figures.waiting_fraction or 0.0 for pair in pairs])
+        if waiting is None or waiting > MOST_WAITING:
+            return []
+    return _values(pairs, lambda run: run.figures.cpu_s_per_env_step)
 
 
 def compare_series(series: Series, final: bool = True) -> Comparison:

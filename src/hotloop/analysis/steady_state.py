@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.phases import cumulative_work, training_windows
 from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.utilisation import covered, share_of
 from hotloop.analysis.windows import UNATTRIBUTED, Spans, spans_by_category, spans_by_name, work_done
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.series import Figures
@@ -32,6 +33,7 @@ def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
     everywhere, done = by_name(capture.tree), capture.progress
     spans = spans_by_category(thread, resolver or Resolver())
     timed = _timed(capture, process, thread, spans) if done.env_steps or done.updates else None
+    cpu_s_per_env_step, waiting = _cpu_time(capture, process, thread, timed[0] if timed else None)
     startup_s, regions_s = _after_startup(capture, process, thread)
     return Figures(
         env_steps=done.env_steps or None,
@@ -43,6 +45,8 @@ def run_figures(capture: Capture, resolver: Resolver | None = None) -> Figures:
         bytes_moved=sum(s.bytes_moved for s in everywhere.values()) or None,
         s_per_env_step=timed[0] if timed else None,
         s_per_update=timed[1] if timed else None,
+        cpu_s_per_env_step=cpu_s_per_env_step,
+        waiting_fraction=waiting,
         warmup_s=timed[2] if timed else None,
         components_s=timed[3] if timed else {},
         startup_s=startup_s,
@@ -100,6 +104,32 @@ def _timed(
         float(spans.span_ns[:first].sum()) / 1e9,
         {name: float(s) / amount[unit] for name, s in zip(spans.names, own_s, strict=True) if s > 0},
     )
+
+
+def _cpu_time(
+    capture: Capture, process: Process, thread: Thread, s_per_env_step: float | None
+) -> tuple[float | None, float | None]:
+    """CPU seconds of the thread per env step of training, and the fraction of it spent waiting.
+
+    A thread waits when it is neither on a core nor in the run queue: for a disk, a lock, another process.
+    Both are None if the system does not report them, or not for most of training.
+    """
+    spans = spans_by_name(thread)
+    figures = thread.scheduling
+    if s_per_env_step is None or not len(spans) or figures is None or figures.run_queue_ns is None:
+        return None, None
+    done = cumulative_work(capture, process, thread, spans.end_ns)
+    _, first, end = training_windows(spans, done)
+    begin_ns = thread.start_ns + (int(spans.end_ns[first - 1]) if first else 0)
+    stretch = begin_ns, thread.start_ns + int(spans.end_ns[end - 1])
+    queued, timed = (covered(times, *stretch) for times in (figures.time_ns, thread.windows.time_ns))
+    if queued is None or timed is None:
+        return None, None
+    on_core = share_of(thread.windows.time_ns, thread.windows.cpu_ns, timed)
+    in_queue = share_of(figures.time_ns, figures.run_queue_ns, queued)
+    if not on_core or in_queue is None:
+        return None, None
+    return min(on_core, 1.0) * s_per_env_step, max(round(1.0 - on_core - in_queue, 6), 0.0)
 
 
 def _between(cumulative: Floats, first: int, last: int) -> float:

@@ -111,18 +111,18 @@ def core_time(process: Process, thread: Thread) -> CoreTime | None:
     figures = thread.scheduling
     if figures is None or figures.on_core_ns is None or figures.run_queue_ns is None:
         return None
-    span = _covered(figures.time_ns, thread.start_ns, thread.end_ns)
+    span = covered(figures.time_ns, thread.start_ns, thread.end_ns)
     if span is None:
         return None
     on_core, run_queue = (
-        _share(figures.time_ns, values, span) for values in (figures.on_core_ns, figures.run_queue_ns)
+        share_of(figures.time_ns, values, span) for values in (figures.on_core_ns, figures.run_queue_ns)
     )
     pools = process.scheduling
     pool_on_core = pool_run_queue = None
-    if pools is not None and (covered := _covered(pools.time_ns, *span)) is not None:
-        pool_on_core = _share(pools.time_ns, pools.native_on_core_ns, covered)
-        pool_run_queue = _share(pools.time_ns, pools.native_run_queue_ns, covered)
-    taken_off = _share(figures.time_ns, figures.involuntary_switches, span)
+    if pools is not None and (both := covered(pools.time_ns, *span)) is not None:
+        pool_on_core = share_of(pools.time_ns, pools.native_on_core_ns, both)
+        pool_run_queue = share_of(pools.time_ns, pools.native_run_queue_ns, both)
+    taken_off = share_of(figures.time_ns, figures.involuntary_switches, span)
     return CoreTime(
         on_core=min(on_core or 0.0, 1.0),
         run_queue=min(run_queue or 0.0, 1.0),
@@ -132,7 +132,7 @@ def core_time(process: Process, thread: Thread) -> CoreTime | None:
     )
 
 
-def _covered(time_ns: Counts, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
+def covered(time_ns: Counts, begin_ns: int, end_ns: int) -> tuple[int, int] | None:
     """The part of a stretch that the rows cover; None if that is less than half of it."""
     if len(time_ns) < 2:
         return None
@@ -140,7 +140,7 @@ def _covered(time_ns: Counts, begin_ns: int, end_ns: int) -> tuple[int, int] | N
     return (first, last) if last - first > (end_ns - begin_ns) / 2 > 0 else None
 
 
-def _share(time_ns: Counts, values: Counts | None, span: tuple[int, int]) -> float | None:
+def share_of(time_ns: Counts, values: Counts | None, span: tuple[int, int]) -> float | None:
     """How much a cumulative figure grew in a stretch, per nanosecond of it."""
     if values is None:
         return None

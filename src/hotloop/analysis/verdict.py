@@ -35,6 +35,7 @@ TOO_NOISY = 10  # more than this many times the pairs the budget paid for: no us
 TOLERANCE = 0.03  # smaller differences do not matter
 
 Word = Literal["faster", "slower", "no_difference", "undecided"]
+DecidedBy = Literal["wall_time", "cpu_time"]
 # How the interval was computed. signed_rank: exact signed-rank test of the pairs. complete_separation: with
 # 5 to 7 pairs (or at a strict level), from the smallest to the largest ratio of any B to any A. rank_sum:
 # exact rank-sum test of runs that are not paired.
@@ -59,6 +60,8 @@ class Verdict:
     noise_sd: float | None  # robust sd of the pairs' log ratios
     noise_floor: float | None  # smallest difference this many pairs detect with 80 % power, as a fraction
     summary: str  # `faster by 4.1 % [2.0, 6.2]`
+    cpu_change: Estimate | None = None  # of the training thread's CPU time, where it was judged as well
+    decided_by: DecidedBy = "wall_time"  # cpu_time: by `cpu_change`, where wall time was too noisy
 
     @property
     def too_noisy(self) -> bool:
@@ -153,10 +156,21 @@ def decide_named(
     tolerance: float = TOLERANCE,
     schedule: Schedule = RUNS,
     final: bool = False,
+    cpu: Mapping[str, Pairs] | None = None,
 ) -> BlockDecision:
-    """`decide_blocks` given the pairs of each variant out of `n` blocks."""
+    """`decide_blocks` given the pairs of each variant out of `n` blocks.
+
+    `cpu` has CPU times of the training thread in the same pairs, for variants whose thread hardly waits. It
+    decides where wall time does not. Each of the two is judged at half the level, so both hold together.
+    """
     variants, coming = tuple(named), schedule.next_look(n)
-    found = holm(named, tolerance=tolerance, level=schedule.level)
+    if cpu and any(cpu.values()):
+        level = schedule.level / 2
+        by_wall = holm(named, tolerance=tolerance, level=level)
+        by_cpu = holm({name: cpu.get(name, ()) for name in named}, tolerance=tolerance, level=level)
+        found = {name: _either(by_wall[name], by_cpu[name]) for name in named}
+    else:
+        found = holm(named, tolerance=tolerance, level=schedule.level)
     over = final or coming is None
     # A variant left out of the latest blocks was settled at an earlier look.
     looked = {name for name in variants if over or n in schedule.looks or len(named[name]) in schedule.looks}
@@ -382,6 +396,20 @@ def _settles(verdict: Verdict) -> bool:
     if verdict.word == "no_difference":
         return verdict.method == "signed_rank"
     return verdict.word != "undecided"
+
+
+def _either(wall: Verdict, cpu: Verdict) -> Verdict:
+    """The verdict by wall time or, if only CPU time settles it, by CPU time; with both changes."""
+    if _settles(wall) or not _settles(cpu):
+        return replace(wall, cpu_change=cpu.change)
+    return replace(
+        cpu,
+        change=wall.change,
+        speed_up=wall.speed_up,
+        cpu_change=cpu.change,
+        decided_by="cpu_time",
+        summary=f"{cpu.summary} in CPU time",
+    )
 
 
 def _withheld(verdict: Verdict) -> Verdict:

@@ -37,7 +37,15 @@ _RUN = Reader(16 << 20, CaptureError, follow=False)
 _LEAST, _MOST = 1e-12, 1e18  # of any figure of a run that is not 0
 _RUN_FIGURES = ("started_s", "wall_s", "cpu_s", "block", "position", "seed", "group", "at_once")
 _FIGURES = (
-    *("s_per_env_step", "s_per_update", "warmup_s", "startup_s", "mean_length"),
+    *(
+        "s_per_env_step",
+        "s_per_update",
+        "cpu_s_per_env_step",
+        "waiting_fraction",
+        "warmup_s",
+        "startup_s",
+        "mean_length",
+    ),
     *("env_steps", "updates", "episodes", "calls", "bytes_moved"),
 )
 
@@ -70,6 +78,8 @@ class Figures:
     bytes_moved: float | None = None
     s_per_env_step: float | None = None  # in steady state, warm-up cut off
     s_per_update: float | None = None
+    cpu_s_per_env_step: float | None = None  # CPU time of the thread that drives training
+    waiting_fraction: float | None = None  # of its training: neither on a core nor ready to run
     warmup_s: float | None = None  # length of the warm-up that was cut off
     components_s: dict[str, float] = field(default_factory=dict)  # category -> seconds per env step
     # Of the thread that drives training:

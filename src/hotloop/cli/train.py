@@ -178,7 +178,10 @@ def run(arguments: Arguments) -> int:
             save_export(result.capture, report)
         _print_outcome(trained, profiling.json, findings_json(result.findings), predictions, again)
         if not profiling.json:
-            print_text(dataclasses.replace(result, name=shlex.quote(str(trained.folder))))
+            # The outcome has said what the returns are of; those of all recorded episodes are other figures.
+            findings = dataclasses.replace(result.findings, mean_return=None)
+            name = shlex.quote(str(trained.folder))
+            print_text(dataclasses.replace(result, findings=findings, name=name))
         if report is not None:
             note(f"wrote {report}; read it with: hotloop report {shlex.quote(str(report))}")
     if trained.outcome.unsaved is not None:
@@ -249,7 +252,7 @@ def _print_outcome(
 
 def _work_lines(done: Outcome) -> list[str]:
     """What was done, how fast, and how well."""
-    mean = "" if done.mean_return is None else f"mean return {done.mean_return:.2f}"
+    mean = "" if done.mean_return is None else f"mean return {done.mean_return:.2f}{done.returns_of}"
     if done.work is not None:
         said = [f"{count(done.updates)} updates" if done.updates else "", mean]
         return [f"{done.work}:", f"  {', '.join(filter(None, said))}"] if any(said) else [done.work]

@@ -13,6 +13,9 @@ from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import words
 from hotloop.report.text import gain
 
+BY_CPU = (
+    "(CPU): decided by the CPU time of the training thread, which hardly waits; its wall time was too noisy."
+)
 HOLM = "All `faster` and `slower` verdicts hold together (Holm)."
 _STYLE = {"faster": "bold green", "slower": "bold red", "no_difference": "bold", "undecided": "bold yellow"}
 
@@ -117,8 +120,8 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = 
     pen = pen or Pen(unicode=False)
     aside = f"against {found.baseline}, {found.blocks} {'block' if found.blocks == 1 else 'blocks'}"
     lines = [pen.heading("Variants", aside), pen.wrap(found.summary, "  "), ""]
-    rows = [("variant", "time", "verdict", "work", "learning")]
     ordered = [*found.rows, *([found.combination] if found.combination else [])]
+    rows = [("variant", "time", "verdict", "work", "learning")]
     for row in ordered:
         cells = (_change(row.verdict), short_verdict(row.verdict), work_text(row), learning_text(row))
         rows.append((row.name, *cells))
@@ -128,6 +131,8 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = 
         lines += [pen.wrap(remark, f"  {pen.clean(row.name, 24)}: ", "    ") for remark in _remarks(row)]
     if found.noise_floor is not None:
         lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {HOLM}", "  ")]
+    if any(row.verdict.decided_by == "cpu_time" for row in ordered):
+        lines.append(pen.wrap(BY_CPU, "  "))
     if machine_load:
         lines.append(pen.wrap(f"machine: {machine_load}", "  "))
     return "\n".join(lines)
@@ -147,6 +152,8 @@ def _remarks(row: RankedRow) -> list[str]:
     said = []
     if row.expected:
         said.append(f"expected {row.expected}.")
+    if row.verdict.cpu_change is not None:
+        said.append(f"CPU time {_cpu_change(row.verdict)}.")
     for work in row.work or ():
         said.append(f"{words(work.counter)}: {work.a:,.6g} in the baseline, {work.b:,.6g} here.")
     if row.learning is not None and row.learning.difference is not None:
@@ -158,8 +165,14 @@ def _change(verdict: Verdict) -> str:
     return "-" if verdict.change is None else interval_words(verdict.change)
 
 
+def _cpu_change(verdict: Verdict) -> str:
+    return "-" if verdict.cpu_change is None else interval_words(verdict.cpu_change)
+
+
 def short_verdict(verdict: Verdict) -> str:
     """The verdict for a table that has the figures in another column."""
+    if verdict.decided_by == "cpu_time":
+        return f"{words(verdict.word)} (CPU)"
     if verdict.word == "no_difference":
         return verdict.summary
     if verdict.too_noisy:
@@ -192,11 +205,12 @@ def verdict_markdown(
 
 def ranked_markdown(found: RankedTable) -> str:
     """The ranked table for a pull-request comment."""
-    lines = [f"**{_cell(found.summary)}**", "", "| variant | expected | time | verdict | work | learning |"]
-    lines.append("| --- | --- | ---: | --- | --- | --- |")
+    head = "| variant | expected | time | CPU time | verdict | work | learning |"
+    lines = [f"**{_cell(found.summary)}**", "", head, "| --- | --- | ---: | ---: | --- | --- | --- |"]
     for row in [*found.rows, *([found.combination] if found.combination else [])]:
         learning = "-" if row.learning is None else row.learning.summary
-        cells = (row.name, row.expected or "-", _change(row.verdict), short_verdict(row.verdict))
+        changes = (_change(row.verdict), _cpu_change(row.verdict))
+        cells = (row.name, row.expected or "-", *changes, short_verdict(row.verdict))
         lines.append("| " + " | ".join(_cell(cell) for cell in (*cells, work_text(row), learning)) + " |")
     return "\n".join(lines) + "\n"
 

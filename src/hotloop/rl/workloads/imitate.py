@@ -82,6 +82,7 @@ def run(config: Imitate, note: Note | None = None, quiet: bool = False) -> Outco
         work=None if any(one.env_steps for one in done) else work_words(done[-1].report),
         kept=None if stopped_by is None else kept_words(config, done[-1].report.stage),
         can_resume=config.trainer == "hotloop" or "rl" not in config.stages,
+        returns_of=" in the laps after training" if config.stages != ("demos",) else "",
         resume_with=chosen_flags(config) if config.fastest else (),
     )
 

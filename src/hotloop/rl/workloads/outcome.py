@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hotloop.rl.train.runs import RunResult
 
 Note = Callable[[], str]
+RECENT = 100  # episodes whose mean return a trainer reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Outcome:
     """What a run that was stopped leaves besides a checkpoint."""
     can_resume: bool | None = None
     """Whether `--resume` continues it; None if it does with a checkpoint only."""
+    returns_of: str = ""
+    """Which episodes `mean_return` is of, in words."""
     resume_with: tuple[str, ...] = ()
     """Flags for settings that the run has chosen; a resumed run needs them instead of its preset."""
 
@@ -54,7 +57,8 @@ class Outcome:
         """The outcome of one of our trainers."""
         names = ("env_steps", "updates", "episodes", "mean_return", "seconds", "stopped_by", "unsaved")
         values = {name: getattr(result, name) for name in names}
-        return cls(**values, checkpoint=checkpoint, remarks=remarks)
+        returns_of = f" in the last {RECENT:,} episodes" if result.episodes > RECENT else ""
+        return cls(**values, checkpoint=checkpoint, remarks=remarks, returns_of=returns_of)
 
     @property
     def steps_per_s(self) -> float:
