@@ -1,4 +1,4 @@
-"""The CPU time of the training thread decides only where it stands for wall time: where the thread never waits."""
+"""The CPU time of the training thread decides only where it stands for wall time: if it never waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Figures of a run in which collectors feed a learner, and the comparison of two variants.
 
-Reads the region `training_epoch` of the thread that drives training: everything the learner does in an epoch,
-without start-up and the first epoch. Steps and waits of the collectors come from their own threads.
+Reads the region `training_epoch`: everything the learner does in an epoch, without start-up and the first
+epoch. Steps and waits of the collectors come from their own threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import Estimate
-from hotloop.analysis.tree import driving_thread, flatten
+from hotloop.analysis.tree import flatten
 from hotloop.analysis.verdict import judge
 from hotloop.capture.model import Capture, Node
 from hotloop.capture.stats import by_name
@@ -61,17 +61,18 @@ class PipelineRow:
     change: Estimate | None  # B / A - 1 with its interval; None: too few pairs
     goal: Goal
     reached: bool | None  # None: the interval contains the goal, or there is none
+    raw_change: float | None = None  # median of the pairs' own B / A - 1, also with too few for an interval
 
 
 def pipeline_figures(capture: Capture, epoch_steps: int, batch_size: int) -> PipelineFigures | None:
     """The figures of a run with `epoch_steps` env steps per epoch; None if no epoch was measured."""
-    driver = driving_thread(capture)
-    if driver is None or not capture.progress.env_steps:
+    if not capture.progress.env_steps:
         return None
-    whole = Node(EPOCH)
-    for node in driver[1].root.children:
-        if node.name == EPOCH:
-            whole.merge(node)
+    whole = Node(EPOCH)  # of the learner, which does not drive training if it made no update
+    for thread in capture.threads:
+        for node in thread.root.children:
+            if node.name == EPOCH:
+                whole.merge(node)
     flat = flatten(whole, Resolver(), capture.region_cost_ns)
     seconds = flat.wall_ns / 1e9
     if not whole.calls or not seconds:
@@ -113,7 +114,9 @@ def compare_pipelines(pairs: Sequence[Pair], level: float = 0.05) -> tuple[Pipel
         change = _change(values, more_is_better, level)
         middle = [float(np.median(side)) if values else None for side in zip(*values, strict=True)]
         a, b = middle if values else (None, None)
-        rows.append(PipelineRow(name, unit, a, b, change, goal, _reached(goal, change, values)))
+        ratios = [after / before - 1 for before, after in values if before > 0]
+        raw = float(np.median(ratios)) if ratios else None
+        rows.append(PipelineRow(name, unit, a, b, change, goal, _reached(goal, change, values), raw))
     return tuple(rows)
 
 

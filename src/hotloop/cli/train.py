@@ -178,6 +178,9 @@ def run(arguments: Arguments) -> int:
             save_export(result.capture, report)
         _print_outcome(trained, profiling.json, findings_json(result.findings), predictions, again)
         if not profiling.json:
+            played = result.capture.progress.env_steps - trained.outcome.env_steps
+            if arguments.workload == "mario" and played > 0:
+                print(f"The report counts {count(played)} more env steps, which were still in the queues.\n")
             # The outcome has said what the returns are of; those of all recorded episodes are other figures.
             findings = dataclasses.replace(result.findings, mean_return=None)
             name = shlex.quote(str(trained.folder))

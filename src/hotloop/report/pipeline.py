@@ -49,7 +49,8 @@ def benchmark_text(
     lines = [pen.heading("mario: fast against original", pairs_text), *table(pen, cells)]
     lines[1] = pen.paint(lines[1], "dim")
     if any(row.change is None for row in rows):
-        lines.append(pen.wrap("Too few pairs for intervals; at least 5 are needed (--pairs).", "  "))
+        said = "Changes marked * are raw values without an interval, which needs at least 5 pairs (--pairs)."
+        lines.append(pen.wrap(said if pairs else "No pair of runs was measured.", "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
     lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait per 1000 env steps, all processes.", "  ")))
     lines.append(pen.dim(pen.wrap(f"Medians with 95 % intervals. {machine_load_text(machine_load)}", "  ")))
@@ -64,7 +65,9 @@ def number(value: float | None) -> str:
 
 
 def _change(row: PipelineRow) -> str:
-    return "-" if row.change is None else change_text(row.change)
+    if row.change is not None:
+        return change_text(row.change)
+    return "-" if row.raw_change is None else f"{100 * row.raw_change:+.0f} % *"
 
 
 def change_text(change: Estimate) -> str:

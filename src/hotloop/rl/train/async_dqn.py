@@ -764,6 +764,7 @@ class _Run:
         """Start the collectors and wait for their first rows, so that start-up is not part of the loop."""
         self.collector.start()
         self._send_weights()
+        self._first_step = self.env_steps
         while not self._take_rows():
             pass
         self.began_s = self._epoch_began_s = time.perf_counter()
@@ -788,9 +789,14 @@ class _Run:
         return None
 
     def _epoch_over(self) -> bool:
-        if self.config.epoch_steps:  # counted from the run's first step, so that overshoot does not add up
-            return self.env_steps - self._first_step >= self.config.epoch_steps * (len(self.epoch_s) + 1)
+        if self.config.epoch_steps:
+            return self._steps_to_epoch_end() <= 0
         return len(self._epoch_returns) >= self.config.episodes_per_epoch
+
+    def _steps_to_epoch_end(self) -> int:
+        """Env steps left in this epoch of `epoch_steps`; epochs are counted from the run's first step."""
+        done = self.env_steps - self._first_step
+        return self.config.epoch_steps * (len(self.epoch_s) + 1) - done
 
     def _take_rows(self) -> int:
         """Copy what the collectors have to the replay buffer; returns the number of rows."""
@@ -799,7 +805,9 @@ class _Run:
             # Rows are collected while we wait, one step of every environment: more would only use older
             # weights. No clock ends it, so that the same seed gives the same agent on any machine.
             most, timeout_s = min(most, config.n_envs), math.inf
-        blocks = self.collector.take(most, timeout_s, self._rows_to_wait_for())
+        elif config.epoch_steps:  # the next epoch takes its own
+            most = max(min(most, self._steps_to_epoch_end()), 1)
+        blocks = self.collector.take(most, timeout_s, min(self._rows_to_wait_for(), most))
         taken = 0
         with _replay_push as region:
             for rows in blocks:

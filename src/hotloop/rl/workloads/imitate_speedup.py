@@ -290,7 +290,8 @@ def against_sequential(
     if not found:
         return []
     if len(found) > 1:
-        before_s, after_s, expected_s = (sum(one[column] for one in found) for column in (1, 2, 3))
+        _, *columns = zip(*found, strict=True)
+        before_s, after_s, expected_s = (sum(map(float, column)) for column in columns)
         found.append(("all", before_s, after_s, expected_s))
     rows = [
         (
