@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hotloop import load
 from hotloop.analysis.load_snapshot import machine_load_of
@@ -25,6 +26,7 @@ from hotloop.analysis.pipeline import compare_pipelines, pipeline_figures
 from hotloop.capture.series import read as read_series
 from hotloop.capture.stats import by_name
 from hotloop.cli.main import main
+from hotloop.cli.train import read
 from hotloop.measure.profiler import default
 from hotloop.report.pen import Pen
 from hotloop.report.pipeline import benchmark_text
@@ -236,6 +238,46 @@ def test_lines_scroll_in_a_file_and_are_redrawn_on_a_terminal() -> None:
 
 
 # ---- the workload
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "channels"),
+    [
+        ([], 44, (16, 32, 32)),
+        (["--stop-at-epochs", "20", "--seed=3"], 44, (16, 32, 32)),
+        (["--n-collectors", "2"], 84, (32, 64, 64)),
+        (["--benchmark"], 84, (32, 64, 64)),
+        (["--preset", "full"], 84, (32, 64, 64)),
+        (["--preset", "quick", "--size", "84"], 84, (16, 32, 32)),
+    ],
+)
+def test_a_command_without_settings_of_its_own_is_small_enough_to_learn(
+    words: list[str], size: int, channels: tuple[int, ...]
+) -> None:
+    given = read(["mario", *words])
+    assert given is not None and (given.config.size, given.config.channels) == (size, channels)
+    mario.check(given.config)
+
+
+def test_the_best_network_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    distances = iter([100.0, 300.0, 200.0])
+    asked: list[int] = []
+
+    def evaluated(config: Mario, network: Any, episodes: int) -> mario.Evaluation:
+        asked.append(config.seed)
+        return mario.Evaluation(episodes, next(distances), 0.0, 0)
+
+    monkeypatch.setattr(mario, "evaluate", evaluated)
+    config = Mario(total_timesteps=800, epoch_steps=100, eval_every_epochs=2, seed=7)
+    best, network = mario.BestNetwork(config), torch.nn.Linear(1, 1, bias=False)
+    for epochs in range(1, 9):
+        with torch.no_grad():
+            network.weight.fill_(epochs)
+        if epochs < 8:
+            best.after_epoch(epochs, network)  # in the second half: after 4 and 6 epochs
+    said = best.restore(8, network)
+    assert network.weight.item() == 6 and "after epoch 6 (distance 300" in said and "one 200)" in said
+    assert len(asked) == 3 and set(asked) == {7 + mario.SELECTION_SEED}
 
 
 def test_variants_match_the_original_and_flags_override_them(

@@ -33,6 +33,58 @@ PRESET_FIELDS: dict[str, dict[str, str]] = {
         "total_timesteps": "total_timesteps",
     },
 }
+# workload -> preset -> settings of its own, instead of those above.
+OWN_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "mario": {
+        "quick": {
+            "size": 44,
+            "channels": (16, 32, 32),
+            "features_dim": 128,
+            "batch_norm_momentum": 0.02,
+            "batch_size": 64,
+            "accumulate_grad_batches": 1,
+            "replay_ratio": 4.0,
+            "learning_rate": 5e-4,
+            "final_learning_rate": 1e-5,
+            "gamma": 0.9,
+            "n_steps": 5,
+            "target_every_updates": 100,
+            "learning_starts": 1_000,
+            "exploration_steps": 10_000,
+            "n_collectors": 1,
+            "envs_per_collector": 16,
+            "queue_size": 64,
+            "weights_every_steps": 256,
+            "epoch_steps": 2_048,
+            "total_timesteps": 40_960,
+            "max_episode_steps": 300,
+            "eval_every_epochs": 2,
+            "n_eval_episodes": 100,
+        },
+        "full": {
+            "batch_size": 128,
+            "accumulate_grad_batches": 1,
+            "batch_norm_momentum": 0.02,
+            "replay_ratio": 4.0,
+            "final_learning_rate": 1e-5,
+            "n_steps": 3,
+            "target_every_updates": 500,
+            "learning_starts": 10_000,
+            "exploration_steps": 200_000,
+            "weights_every_steps": 1_024,
+            "epoch_steps": 20_480,
+            "total_timesteps": 2_048_000,
+            "n_eval_episodes": 100,
+        },
+    },
+}
+# What `hotloop train WORKLOAD` uses if no flag chooses how to train: only those below may be given.
+DEFAULT_PRESETS = {"mario": "quick"}
+LEAVE_THE_PRESET = frozenset(
+    {"--total-timesteps", "--stop-at-epochs", "--seed", "--level", "--difficulty", "--n-eval-episodes"}
+    | {"--checkpoint", "--resume", "--tensorboard-log", "--capture", "--no-profiling", "--enable-profiling"}
+    | {"--profiling-report", "--profiling-summary-freq", "--json"}
+)
 # A setting of several stages: a value found for one stage is not applied to the others.
 STAGE_SETTING = "learner"
 # Tuned settings stay valid when these differ.
@@ -68,7 +120,8 @@ def choice_flags(words: list[str]) -> dict[str, Any]:
         "tuned": semantic or "--tuned" in flags,
         "semantic": semantic,
         "stage": _value_of("--stage", words),
-        "given": frozenset(flag.partition("=")[0] for flag in flags),
+        "by_command": True,
+        "given": frozenset(flag.partition("=")[0] for flag in flags if flag.startswith("--")),
     }
 
 
@@ -90,10 +143,12 @@ def choose(
     semantic: bool,
     stage: str | None = None,
     given: frozenset[str] = frozenset(),
+    by_command: bool = False,
 ) -> Chosen:
     """Settings to start from. `config` has the defaults; `stage` is the one asked for, if any.
 
-    `given`: the flags among the words typed; `--preset auto` measures nothing that they decide.
+    `given`: the flags among the words typed; `--preset auto` measures nothing that they decide. `by_command`:
+    the words are those of a command, which may have a preset by default.
     """
     if preset_name is not None and tuned:
         raise HotloopError("--preset and --tuned both choose settings; give one of the two.")
@@ -103,6 +158,8 @@ def choose(
         return preset_settings(workload, config, preset_name)
     if tuned:
         return tuned_settings(workload, semantic, stage)
+    if workload in DEFAULT_PRESETS and by_command and given <= LEAVE_THE_PRESET:
+        return preset_settings(workload, config, DEFAULT_PRESETS[workload])
     return NOTHING_CHOSEN
 
 
@@ -172,6 +229,14 @@ def settings_for_this_machine(
 
 def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
     """The values of a preset as settings of a workload."""
+    own = OWN_PRESETS.get(workload, {}).get(preset_name)
+    if own is not None:
+        shown = {
+            name: value for name, value in own.items() if name in ("size", "batch_size", "total_timesteps")
+        }
+        return Chosen(dict(own), (f"preset {preset_name}: {_words(shown)} and {len(own) - len(shown)} more",))
+    if preset_name == "full":
+        raise HotloopError(f"preset 'full' is for mario; {workload} has full size by default.")
     values = preset(preset_name)
     fields = PRESET_FIELDS.get(workload) or _fields_by_name(config)
     found = {

@@ -78,9 +78,9 @@ FIELDS = ("observations", "next_observations", "actions", "rewards", "discounts"
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAY_DIFFER = runs.MAY_DIFFER | {
-    "stop_at_epochs", "transport", "weights_every_epochs", "experience_batch_size", "queue_size",
-    "drop_when_full", "start_method", "hang_timeout_s", "layout", "compile", "precision", "data_parallel",
-    "device",
+    "stop_at_epochs", "transport", "weights_every_epochs", "weights_every_steps", "experience_batch_size",
+    "queue_size", "drop_when_full", "start_method", "hang_timeout_s", "layout", "compile", "precision",
+    "data_parallel", "device",
 }  # fmt: skip
 
 
@@ -109,6 +109,8 @@ class AsyncDQNConfig:
     """Parallel environments in each collector, which share one call of the network."""
     weights_every_epochs: int = 5
     """Epochs between two times that the collectors get new weights."""
+    weights_every_steps: int = 0
+    """Env steps between two times, instead of a number of epochs; 0 to count epochs."""
     experience_batch_size: int = 1000
     """Most transitions that the learner takes from the collectors at once."""
     queue_size: int = 1024
@@ -273,7 +275,7 @@ def check_config(config: AsyncDQNConfig) -> None:
     runs.check_at_least(config, 1, "queue_size", "buffer_size", "batch_size", "accumulate_grad_batches")
     runs.check_at_least(config, 1, "n_steps", "target_every_updates", "features_dim", "threads")
     runs.check_at_least(config, 1, "checkpoint_every_steps", "exploration_steps")
-    runs.check_at_least(config, 0, "epoch_steps", "learning_starts", "replay_ratio")
+    runs.check_at_least(config, 0, "epoch_steps", "learning_starts", "replay_ratio", "weights_every_steps")
     runs.check_fraction(config, "gamma", "exploration_initial_eps", "exploration_final_eps", "tau")
     runs.check_fraction(config, "batch_norm_momentum")
     runs.check_positive(config, "learning_rate", "final_learning_rate", "adam_eps", "max_grad_norm")
@@ -669,6 +671,7 @@ def train(
     distance: str | None = None,
     report: Callable[..., Any] = progress,
     note: Callable[[], str] | None = None,
+    after_epoch: Callable[[int, FrameQNetwork], None] | None = None,
 ) -> AsyncDQNResult:
     """Train a Q-network on stacks of frames; see `AsyncDQNConfig`.
 
@@ -676,6 +679,7 @@ def train(
     discrete actions; single envs are made `config.envs_per_collector` times in each collector. `distance`
     names the info that tells how far an episode came. `report` gets updates and losses in the terms of
     `hotloop.progress` (collectors report steps and episodes); `note()` returns words for the monitoring line.
+    `after_epoch(epochs done, network)` is called after each; its time does not count as training.
     """
     check_config(config)
     with ExitStack() as stack:
@@ -696,6 +700,8 @@ def train(
                 stopped_by = run.train_epoch(stop)
             if stopped_by is None:
                 tensorboard.write(run.env_steps, run.end_epoch())
+                if after_epoch is not None:
+                    run.pause(lambda: after_epoch(run.epochs, run.network))
         seconds = time.perf_counter() - run.began_s
         state = run.collector.state()
         with _shut_down:
@@ -782,6 +788,9 @@ class _Run:
                 return stop.by
             self._learn()
             self._take_rows()
+            every = self.config.weights_every_steps
+            if every and self.env_steps - self._weights_at >= every:
+                self._send_weights()
             if self._monitor.due:
                 with _log:
                     self._monitor.show(self._pipeline())
@@ -876,7 +885,16 @@ class _Run:
             return initial
         return initial + min(self.env_steps / self.config.total_timesteps, 1.0) * (final - initial)
 
+    def pause(self, call: Callable[[], None]) -> None:
+        """Call a function without counting its time; the collectors wait once their queues are full."""
+        began_s = time.perf_counter()
+        call()
+        passed_s = time.perf_counter() - began_s
+        self.began_s += passed_s
+        self._epoch_began_s += passed_s
+
     def _send_weights(self) -> None:
+        self._weights_at = self.env_steps
         with _weights_sync:
             self.collector.publish(flatten_into(self.network, self._weights), control=self.epsilon())
 
@@ -905,7 +923,7 @@ class _Run:
                 len(self.buffer),
             )
             self._monitor.epoch(epoch, now)
-        if self.epochs % config.weights_every_epochs == 0:
+        if not config.weights_every_steps and self.epochs % config.weights_every_epochs == 0:
             self._send_weights()
         if config.checkpoint is not None and self.env_steps - self._saved_at >= config.checkpoint_every_steps:
             self.save(config.checkpoint)

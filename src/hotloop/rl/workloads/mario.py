@@ -67,6 +67,7 @@ REWARD_SCALE = 1 / 15  # rewards lie in -15 .. 15
 EVAL_EPS = 0.05
 EVAL_SEED = 1_000_000  # away from the seeds of training
 EVAL_ENVS = 16
+SELECTION_SEED, SELECTION_EPISODES = 2_000_000, 32  # of the evaluations that choose the best network
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Mario:
     """Drop and count transitions when the queue is full, instead of blocking the collector."""
     weights_every_epochs: int | None = None
     """Epochs between two times that the collectors get new weights."""
+    weights_every_steps: int = 0
+    """Env steps between two times, instead of a number of epochs; 0 to count epochs."""
     buffer_size: int | None = None
     """Transitions in the replay buffer."""
     batch_size: int | None = None
@@ -169,6 +172,9 @@ class Mario:
     """Restart a collector that makes no progress for this many seconds."""
     allow_nonfinite: bool = False
     """Train on rewards that are NaN or infinite, instead of stopping."""
+    eval_every_epochs: int = 0
+    """Epochs of the platformer between two evaluations in the second half of the run; the best network is
+    kept. 0 keeps the last one."""
     n_eval_episodes: int = 0
     """Episodes of the platformer to play after training, by the agent and at random, to compare how far
     each comes."""
@@ -241,8 +247,14 @@ def _world_and_stage(text: str) -> tuple[int, int]:
 def run(config: Mario, note: Note | None = None, quiet: bool = False) -> Outcome:
     """Train as `config` says."""
     check(config)
-    done = train(async_dqn_config(config, quiet), partial(make_env, config), distance="x_pos", note=note)
+    best = BestNetwork(config)
+    settings = async_dqn_config(config, quiet)
+    after_epoch = best.after_epoch if config.eval_every_epochs else None
+    make = partial(make_env, config)
+    done = train(settings, make, distance="x_pos", note=note, after_epoch=after_epoch)
     remarks, figures = _remarks(config, done), _figures(done)
+    if config.eval_every_epochs and done.stopped_by is None:
+        remarks = (*remarks, best.restore(done.epochs, done.network))
     if config.n_eval_episodes and done.stopped_by is None:
         compared = compare_with_random(config, done.network, config.n_eval_episodes)
         remarks, figures = (*remarks, str(compared)), figures | compared.figures
@@ -286,18 +298,19 @@ def _remarks(config: Mario, done: AsyncDQNResult) -> tuple[str, ...]:
 def check(config: Mario) -> None:
     """Raise HotloopError for the first invalid setting."""
     check_at_least(config, 1, "total_timesteps", "stop_at_epochs")
-    check_at_least(config, 0, "n_eval_episodes")
+    check_at_least(config, 0, "n_eval_episodes", "eval_every_epochs")
     check_checkpoint(config)
     _world_and_stage(config.world)
     if config.size % 4 or config.size < 36:
         raise HotloopError(f"size={config.size} must be a multiple of 4 of at least 36, such as 84.")
     if config.stack < 2:
         raise HotloopError(f"stack={config.stack} must be at least 2: one frame does not show movement.")
-    if config.n_eval_episodes and config.env != "platformer":
-        raise HotloopError(
-            f"n_eval_episodes={config.n_eval_episodes} is for the platformer only; leave it out with env "
-            f"{config.env}."
-        )
+    for name in ("n_eval_episodes", "eval_every_epochs"):
+        if getattr(config, name) and config.env != "platformer":
+            raise HotloopError(
+                f"{name}={getattr(config, name)} is for the platformer only; leave it out with env "
+                f"{config.env}."
+            )
     if config.final_learning_rate is not None and config.stop_at_epochs and not config.total_timesteps:
         raise HotloopError(
             f"final_learning_rate={config.final_learning_rate} is reached at total_timesteps; set that, too."
@@ -349,6 +362,48 @@ class AgentAndRandom:
             "agent_flags": self.agent.flags,
             "random_flags": self.random.flags,
         }
+
+
+class BestNetwork:
+    """Keeps the network that came furthest in evaluations: deep Q-learning's last one is not always its best.
+
+    Levels and random numbers are those of selection, so the final evaluation is on others.
+    """
+
+    def __init__(self, config: Mario):
+        self._config = config
+        self._half = max(
+            config.expected_timesteps // (2 * (config.epoch_steps or config.expected_timesteps)), 1
+        )
+        self._best: tuple[float, int, dict[str, Any]] | None = None
+        """Mean distance, epochs and weights."""
+        self._seen: dict[int, float] = {}
+
+    def after_epoch(self, epochs: int, network: Any) -> None:
+        if epochs >= self._half and epochs % self._config.eval_every_epochs == 0:
+            self._consider(epochs, network)
+
+    def _consider(self, epochs: int, network: Any) -> None:
+        selection = replace(self._config, seed=self._config.seed + SELECTION_SEED)
+        found = evaluate(selection, network, SELECTION_EPISODES).mean_distance
+        self._seen[epochs] = found
+        if self._best is None or found > self._best[0]:
+            self._best = found, epochs, copy.deepcopy(network.state_dict())
+
+    def restore(self, epochs: int, network: Any) -> str:
+        """Load the best weights into the network; returns a sentence about them."""
+        if epochs not in self._seen:
+            self._consider(epochs, network)
+        assert self._best is not None
+        distance, best_at, weights = self._best
+        network.load_state_dict(weights)
+        last = self._seen[epochs]
+        if best_at == epochs:
+            return f"the last network is the best of {len(self._seen)} evaluated (distance {distance:.0f})"
+        return (
+            f"kept the network after epoch {best_at} (distance {distance:.0f} on levels for selection; the "
+            f"last one {last:.0f})"
+        )
 
 
 def compare_with_random(config: Mario, network: Any, episodes: int = 32) -> AgentAndRandom:
