@@ -169,7 +169,8 @@ def test_ctrl_c_keeps_the_agent_and_still_explains(tmp_path: Path) -> None:
         time.sleep(0.2)
     os.kill(child.pid, signal.SIGINT)
     out = child.communicate(timeout=120)[0].decode()
-    assert child.returncode == 130 and "stopped by SIGINT; the agent is saved in a.st" in out
+    assert child.returncode == 130 and "stopped by SIGINT; kept: the agent in a.st" in out
+    assert "continue with: hotloop train ricochet" in out
     assert "Where the time goes" in out and (tmp_path / "a.st").is_file()
 
 
