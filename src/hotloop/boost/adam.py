@@ -61,10 +61,13 @@ class _Steps:
 
 _known: dict[int, _Steps] = {}
 _deciding = threading.Lock()
+_clip_record: Record | None = None
 
 
 def forget_all() -> None:
+    global _clip_record
     _known.clear()
+    _clip_record = None
 
 
 def unknown_adam(function: Any) -> str | None:
@@ -241,8 +244,11 @@ def _write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 def clip_record() -> Record:
     """The record of all calls of `clip_grad_norm_`; compiles the kernels the first time."""
-    found = record_of("function", "clip_grad_norm_", "norm and scaling of all gradients", None)
-    if not found.calls and found.reason is None:
+    global _clip_record
+    if _clip_record is not None:
+        return _clip_record
+    found = _clip_record = record_of("function", "clip_grad_norm_", "norm and scaling of all gradients", None)
+    if found.reason is None:
         none = np.zeros(0, dtype=np.int64)
         kernels.norm(none, none)
         kernels.scale(none, none, 1.0)

@@ -98,7 +98,7 @@ class TorchPatches:
 
 def forget_all() -> None:
     """Forget all modules and optimizers, when boost is removed."""
-    for name in ("hotloop.boost.mlp", "hotloop.boost.adam"):
+    for name in ("hotloop.boost.mlp", "hotloop.boost.adam", "hotloop.boost.distributions"):
         module = sys.modules.get(name)
         if module is not None:
             module.forget_all()

@@ -14,6 +14,7 @@ from hotloop.boost.active import Kind, Record, say
 from hotloop.instrument.trial_patch import live_objects
 
 MOST_LINES = 5  # about things that are left to torch
+PART = 0.1  # of the share for audits: a script has about five things with two kinds of audits each
 
 _records: dict[tuple[str, str, str, str], Record] = {}
 _lines = 0
@@ -26,6 +27,7 @@ def record_of(kind: Kind, name: str, description: str, reason: str | None) -> Re
     record = _records.get(key)
     if record is None:
         record = _records[key] = Record(name, description, reason, kind=kind)
+        record.audits.part = record.acting_audits.part = PART
         active.history.append(record)
         if reason is None:
             say(f"{name} ({description}) runs on compiled kernels")
