@@ -349,12 +349,23 @@ def test_a_subclass_that_adds_to_forward_is_boosted() -> None:
     assert record().calls == 1
 
 
-def test_large_batches_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlp, "MOST_MULTIPLICATIONS", 100)
-    net = make(4, 8, 2)
-    net(torch.randn(50, 4))
-    assert record().calls == 0
-    assert "so large" in next(iter(record().left))
+def test_batches_that_do_not_pay_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, threads = make(4, 8, 2), torch.get_num_threads()
+    monkeypatch.setattr(mlp, "MOST_MULTIPLICATIONS", 48 * 60)
+    monkeypatch.setattr(mlp, "MOST_ON_THREADS", 48 * 30)
+    monkeypatch.setattr(mlp, "MOST_FOR_FEW", 40)
+    try:
+        torch.set_num_threads(1)
+        for batch in (7, 8, 60, 61):
+            net(torch.randn(batch, 4))
+        assert record().calls == 2
+        torch.set_num_threads(2)
+        for batch in (30, 31):
+            net(torch.randn(batch, 4))
+    finally:
+        torch.set_num_threads(threads)
+    assert record().calls == 3
+    assert sorted(record().left.values()) == [1, 2]
 
 
 # ---- audits

@@ -38,9 +38,12 @@ NAMES = {dense.NONE: "none", dense.TANH: "tanh", dense.RELU: "relu", dense.ELU: 
 FUNCTIONS: dict[Any, Any] = {kind: kind.forward for kind in (nn.Linear, *KINDS)}
 
 OUTPUTS = 1e-4  # difference of an audited output, relative to the largest; seen: 2e-6
-# Multiplications of a forward pass on the whole batch. Beyond, torch's own matrix products are as fast, and
-# use more than one thread.
-MOST_MULTIPLICATIONS = 40_000_000
+# Multiplications of a forward pass on the whole batch, and the most when torch may use several threads: they
+# gain little below (PPO with 64-64 is as fast on two threads as on one). Measured up to 40 million: 1.5x.
+MOST_MULTIPLICATIONS, MOST_ON_THREADS = 40_000_000, 2_000_000
+# Kernels pad batches to LANES samples. With fewer than 8, wide networks lose: 256-256 with one sample 0.8x,
+# with eight 1.6x; 128-128 with one sample 1.3x.
+FEW_SAMPLES, MOST_FOR_FEW = 8, 20_000
 
 _watched = itemgetter(*eligible.RUNNING_HOOKS, "_parameters", "_modules")
 values_of = methodcaller("values")
@@ -129,7 +132,11 @@ class Chain:
             return f"the input is {x.dtype} on {x.device}, not torch.float32 on the CPU"
         if x.dim() == 0 or x.shape[-1] != self.features or x.numel() == 0:
             return f"the input has the shape {tuple(x.shape)}"
-        if x.numel() // self.features * self.multiplications > MOST_MULTIPLICATIONS:
+        batch = x.numel() // self.features
+        if batch < FEW_SAMPLES and self.multiplications > MOST_FOR_FEW:
+            return "the batch is too small to pay for a network of this width"
+        size = batch * self.multiplications
+        if size > MOST_ON_THREADS and (size > MOST_MULTIPLICATIONS or torch.get_num_threads() > 1):
             return "the batch is so large that torch's own products are as fast"
         return special_mode()
 
