@@ -526,3 +526,15 @@ def test_workers_that_are_started_again_are_named_with_the_time_they_need_to_sta
     assert found.gain.low < found.gain.value < found.gain.high
     assert advice(0.0) == []  # forked workers begin at once
     assert advice(0.6, count=3) == []
+
+
+def test_long_imports_at_the_top_of_a_script_are_start_up() -> None:
+    importing = path((MODULE, 1), called="importlib._bootstrap._handle_fromlist")
+    capture = capture_with([importing, path((MODULE, 12))], [1, 1])
+    main = capture.processes[0]
+    main.samples["path"] = np.arange(len(main.samples)) >= 0.7 * len(main.samples)
+    thread = replace(main.threads[0], progress=replace(main.threads[0].progress, env_steps=0))
+    found = find_phases(replace(capture, processes=(replace(main, threads=(thread,)),)))
+    assert found is not None
+    assert found.start_up_ns == pytest.approx(0.7 * thread.wall_ns, rel=0.02)
+    assert found.training_ns == pytest.approx(0.3 * thread.wall_ns, rel=0.05)

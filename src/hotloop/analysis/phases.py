@@ -9,7 +9,7 @@ Phases are found from progress and windows, once, for every report and compariso
 - shutdown begins after the last window with work, or with a window in which processes are shut down.
 
 At least half of the time with work counts as training. In a run that reports no work, training is the time
-in which the lines that dominate the second half of the run were seen.
+in which the lines that dominate its second half, after the imports at the top of the script, were seen.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.whatif import LEAST_WINDOWS
 from hotloop.analysis.windows import Spans, clock_shift_ns, nodes_by_path, spans_by_name, work_done
 from hotloop.capture.model import Capture, Node, Process, Progress, Thread, Windows
+from hotloop.capture.samples import SampledPath
 
 LEAST_CYCLES = 3  # of collecting and learning, before training is cut at whole cycles
 SPREADS = 3.0  # robust standard deviations (scaled MAD) that count as within the spread
@@ -64,15 +65,28 @@ def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
     if known and prepares[np.minimum(samples["node"], len(prepares) - 1)].mean() > DOMINANT:
         return Phases(wall_ns, 0, 0, 0, 0, "", _too_short(0, wall_ns, wall_ns))
     at_ns = samples["time_ns"].astype(np.int64) - thread.start_ns
-    late = samples[at_ns > wall_ns // 2]
+    # Training begins after the imports at the top of the script, however long they take.
+    importing = [number for number, path in enumerate(process.paths) if _imports_at_the_top(path)]
+    imports = at_ns[np.isin(samples["path"], importing)]
+    imported_ns = min(max(int(imports[-1]), 0), wall_ns) if len(imports) else 0
+    late = samples[at_ns > max(imported_ns, wall_ns // 2)]
     if len(late) < LEAST_SAMPLES or not late["weight_ns"].any():
         return Phases(0, 0, wall_ns, 0, windows, "", _too_short(0, wall_ns, wall_ns))
     weight = np.bincount(late["path"], weights=late["weight_ns"])
     most_first = np.argsort(-weight, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weight[most_first]), DOMINANT * weight.sum())) + 1
     seen = at_ns[np.isin(samples["path"], most_first[:needed])]
-    begin_ns, end_ns = max(int(seen[0]), 0), min(int(seen[-1]), wall_ns)
+    begin_ns, end_ns = max(int(seen[0]), imported_ns), min(int(seen[-1]), wall_ns)
     return Phases(begin_ns, 0, end_ns - begin_ns, wall_ns - end_ns, windows, "")
+
+
+def _imports_at_the_top(path: SampledPath) -> bool:
+    """An import statement of the script itself, not one inside a function."""
+    return (
+        len(path.frames) == 1
+        and path.frames[0].function == "<module>"
+        and path.called.startswith("importlib._bootstrap")
+    )
 
 
 def _phases(ends: Floats, first: int, start: int, last: int, wall_ns: int, unit: str) -> Phases:
