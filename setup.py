@@ -25,7 +25,7 @@ setup(
     ext_modules=[
         Extension(
             "hotloop.measure._core",
-            [str(MEASURE / "_core.c")],
+            [str(MEASURE / "_core.c"), str(MEASURE / "gil_place.c")],
             depends=[
                 *map(str, sorted(MEASURE.glob("compiled/*.h"))),
                 str(MEASURE / "layout.h"),

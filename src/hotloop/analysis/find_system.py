@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from hotloop.analysis.barriers import find_barriers
 from hotloop.analysis.categories import Resolver
+from hotloop.analysis.critical_chain import find_chain, find_limit, sentences
+from hotloop.analysis.cycle import find_cycle
+from hotloop.analysis.edges import data_parallel_pids, find_edges, role_links
 from hotloop.analysis.roles import PLURAL, Part, find_parts, main_thread, named
 from hotloop.analysis.system import (
-    Limit,
     Member,
     Role,
     RoleKind,
     States,
     System,
 )
-from hotloop.analysis.thread_states import ThreadStates, sampled_states, thread_states
+from hotloop.analysis.thread_states import GAPS, ThreadStates, sampled_states, thread_states
 from hotloop.analysis.tree import driving_thread
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.samples import RUNNABLE, RUNNING
@@ -50,18 +54,28 @@ def find_system(training: Capture, resolver: Resolver | None = None) -> System |
     parts.sort(key=lambda part: (ORDER.index(part.kind), part.group, part.rank or 0, part.process))
     members = _members(training, parts, resolver)
     roles = _roles(members)
+    edges = find_edges(training, members)
+    barriers = find_barriers(training, members, roles, edges, training_ns)
+    chain, sentence = find_chain(members, edges)
     cores = training.machine.get("cores_granted")
+    core_load = _core_load(training, training_ns, cores)
+    limit = find_limit(members, roles, edges, barriers, core_load)
+    if limit.role is not None and len(roles) > 1:
+        roles[limit.role] = replace(roles[limit.role], limiting=True)
     return System(
         training_ns=training_ns,
         cores_granted=float(cores) if isinstance(cores, (int, float)) and cores > 0 else None,
-        core_load=_core_load(training, training_ns, cores),
+        core_load=core_load,
         members=tuple(members),
         roles=tuple(roles),
-        edges=(),
-        barriers=(),
-        chain=(),
-        chain_sentence="",
-        limit=Limit("unknown", None, None, None, ""),
+        edges=tuple(edges),
+        barriers=tuple(barriers),
+        chain=chain,
+        chain_sentence=sentence,
+        limit=limit,
+        cycle=find_cycle(training, members, roles, edges, resolver),
+        links=tuple(role_links(members, roles, edges, training_ns)),
+        sentences=tuple(sentences(members, roles, barriers)),
     )
 
 
@@ -75,6 +89,7 @@ def _lived(capture: Capture, part: Part) -> int:
 
 def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> list[Member]:
     role_of: dict[tuple[RoleKind, str], int] = {}
+    parallel = data_parallel_pids(capture)
     found = []
     for part, name, number in named(parts):
         role = role_of.setdefault((part.kind, part.group), len(role_of))
@@ -82,7 +97,8 @@ def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> lis
         thread = process.threads[part.thread] if part.thread is not None else None
         seen: ThreadStates
         if thread is not None:
-            seen = thread_states(process, thread, resolver)
+            in_backward = ("backward",) if process.pid in parallel else ()
+            seen = thread_states(process, thread, resolver, in_backward)
         else:
             seen = sampled_states(process, part.native_id)
         found.append(
@@ -110,22 +126,24 @@ def _members(capture: Capture, parts: Sequence[Part], resolver: Resolver) -> lis
 
 
 def busiest(process: Process, part: Part, seen: ThreadStates) -> str:
-    """Where a thread works most: a region and a line of the user's code."""
+    """Where a thread works most: a region, or else a function, and the line of the user's code."""
     mine = process.samples[process.samples["native_id"] == part.native_id]
     works = mine[np.isin(mine["state"], (RUNNING, RUNNABLE))]
+    thread = process.threads[part.thread] if part.thread is not None else None
+    weight: dict[tuple[str, str], float] = {}
+    for row in works:
+        path = process.paths[row["path"]] if row["path"] < len(process.paths) else None
+        if path is None or path.line is None:
+            continue
+        inside = thread.paths[row["node"]] if thread is not None and row["node"] < len(thread.paths) else ()
+        known = bool(inside) and not inside[-1].startswith(GAPS)
+        key = (inside[-1] if known else path.line.function, path.line.site.rpartition("/")[2])
+        weight[key] = weight.get(key, 0.0) + float(row["weight_ns"])
+    if weight:
+        name, site = max(weight, key=lambda one: weight[one])
+        return f"`{name}`, {site}" if name != "<module>" else site
     region = next((r for r in seen.regions if r.category != "wait" and r.path), None)
-    text = f"`{region.path[-1]}`" if region is not None else ""
-    if len(works):
-        weight: dict[str, float] = {}
-        for row in works:
-            path = process.paths[row["path"]] if row["path"] < len(process.paths) else None
-            if path is not None and path.line is not None:
-                site = path.line.site.rpartition("/")[2]
-                weight[site] = weight.get(site, 0.0) + float(row["weight_ns"])
-        if weight:
-            site = max(weight, key=lambda one: weight[one])
-            return f"{text}, {site}" if text else site
-    return text
+    return f"`{region.path[-1]}`" if region is not None else ""
 
 
 def _roles(members: Sequence[Member]) -> list[Role]:
@@ -135,6 +153,8 @@ def _roles(members: Sequence[Member]) -> list[Role]:
         kind = members[mine[0]].kind
         states = mean_states([members[i].states for i in mine])
         name = PLURAL[kind] if len(mine) > 1 or kind == "rank" else members[mine[0]].name
+        if kind == "thread":
+            name = members[mine[0]].name.replace("thread ", "threads " if len(mine) > 1 else "thread ", 1)
         found.append(Role(kind, name, tuple(mine), states, slack=states.waiting))
     return found
 

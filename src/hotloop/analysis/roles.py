@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.analysis.categories import Resolver
+from hotloop.analysis.services import LAUNCHERS, SERVICES
 from hotloop.analysis.system import RoleKind
 from hotloop.analysis.tree import driving_thread, thread_label
 from hotloop.analysis.utilisation import NOT_WORK
@@ -27,25 +28,14 @@ TARGETS: tuple[tuple[str, RoleKind], ...] = (
     (r"hotloop\.rl\.collect\..*", "collector"),
     (r"multiprocessing\.managers\..*", "service"),
 )
-SERVICES = (
-    "multiprocessing.forkserver",
-    "multiprocessing.resource_tracker",
-    "multiprocessing.semaphore_tracker",
-)
-LAUNCHERS = (
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "accelerate",
-    "deepspeed",
-    "mpirun",
-)
 LOGGER_THREADS = re.compile(
     r"_EventLoggerThread|wandb|tensorboard|SenderThread|HandlerThread|WriterThread|MsgRouterThr"
 )
-SERVICE_THREADS = re.compile(r"QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop")
+SERVICE_THREADS = re.compile(
+    r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop"
+)
 PLURAL: dict[RoleKind, str] = {
-    "learner": "learner",
+    "learner": "learners",
     "rank": "ranks",
     "env_worker": "env workers",
     "loader_worker": "loader workers",
@@ -126,7 +116,7 @@ def process_kind(
     for pattern, kind in TARGETS:
         if target and re.fullmatch(pattern, target):
             return kind, target
-    if any(name in program for name in SERVICES):
+    if any(name in program for name in SERVICES) and not target:
         return "service", ""
     updates = sum(t.progress.updates for t in process.threads)
     env_steps = sum(t.progress.env_steps for t in process.threads)
@@ -237,4 +227,4 @@ def named(parts: Sequence[Part]) -> list[tuple[Part, str, int | None]]:
 
 
 def _thread_name(part: Part) -> str:
-    return f"thread {part.label.rpartition(', ')[2]}"
+    return f"thread {_function_of(part.label.rpartition(', ')[2])}"

@@ -194,8 +194,9 @@ class Span:
 
     begin_ns: int
     end_ns: int
-    region: str
+    region: str  # "" for the member's own code
     category: str
+    state: Literal["works", "waits", "blocked"] = "works"  # what the member mostly does in this region
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,21 @@ class Cycle:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleLink:
+    """All edges of one kind from one role to another, added up."""
+
+    kind: EdgeKind
+    source: int  # index into System.roles
+    target: int
+    messages_per_s: float | None  # None: not measured
+    bytes_per_s: float | None
+    source_wait: float  # share of its time that a member of the source waits for room, on average
+    target_wait: float  # share of its time that a member of the target waits for a message, on average
+    depth_mean: float | None
+    capacity: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """Everything about who works, who waits and for whom."""
 
@@ -230,4 +246,5 @@ class System:
     chain_sentence: str  # "" if nobody waits
     limit: Limit
     cycle: Cycle | None = None
+    links: tuple[RoleLink, ...] = ()  # edges between roles, those with the most waiting first
     sentences: tuple[str, ...] = ()  # stragglers, imbalance, spinning: further facts worth reading

@@ -18,13 +18,14 @@ from hotloop.analysis.system import Blocked, How, RegionStates, States
 from hotloop.analysis.utilisation import core_time
 from hotloop.analysis.windows import node_categories, nodes_by_path
 from hotloop.capture.model import Process, Thread
-from hotloop.capture.samples import RUNNABLE, RUNNING, SLEEPING, Samples
+from hotloop.capture.samples import FOR_THE_GIL, REASONS, RUNNABLE, RUNNING, SLEEPING, Samples
 
 LEAST_SAMPLES = 5  # of a region, before its own states are told
 MOST_REGIONS = 24
 MOST_BLOCKED = 8
 LEAST_BLOCKED = 0.005  # share of the thread's time
 
+GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 RUN, READY, WAIT, GIL, BLOCK, UNKNOWN = range(6)
 Floats = NDArray[np.float64]
 
@@ -39,11 +40,19 @@ class ThreadStates:
     blocked: tuple[Blocked, ...]
 
 
-def thread_states(process: Process, thread: Thread, resolver: Resolver) -> ThreadStates:
-    """The states of a recorded thread, as a whole and by region."""
+def thread_states(
+    process: Process, thread: Thread, resolver: Resolver, also_waits: tuple[str, ...] = ()
+) -> ThreadStates:
+    """The states of a recorded thread, as a whole and by region.
+
+    `also_waits` are regions in which a sleeping thread waits for a partner although they are no waits as such
+    (`backward`, where gradients are added up across ranks).
+    """
     kinds = np.array(node_categories(thread, resolver) or ["unattributed"])
     mine = samples_of(process, thread.native_id)
-    waits = kinds[np.clip(mine["node"], 0, len(kinds) - 1)] == "wait"
+    names = np.array([path[-1] if path else "" for path in thread.paths] or [""])
+    is_wait = (kinds == "wait") | np.isin(names, also_waits)
+    waits = is_wait[np.clip(mine["node"], 0, len(kinds) - 1)]
     slots = state_slots(mine, waits)
     weights = mine["weight_ns"].astype(np.float64)
     table = np.zeros((len(kinds), 6))
@@ -76,6 +85,7 @@ def state_slots(mine: Samples, waits: NDArray[np.bool_]) -> NDArray[np.int64]:
     asleep = mine["state"] == SLEEPING
     slots[asleep & waits] = WAIT
     slots[asleep & ~waits] = BLOCK
+    slots[asleep & (mine["reason"] == FOR_THE_GIL)] = GIL
     return slots
 
 
@@ -125,15 +135,18 @@ def _regions(
     for number, node in enumerate(nodes_by_path(thread)):
         if node is None or node.own_ns <= 0 or not thread.wall_ns:
             continue
-        seen = int(counts[number]) >= LEAST_SAMPLES and float(table[number].sum()) > 0
+        path = thread.paths[number]
+        # Time between two outermost regions is named afterwards: its samples show no region.
+        at = 0 if len(path) == 1 and path[0].startswith(GAPS) else number
+        seen = int(counts[at]) >= LEAST_SAMPLES and float(table[at].sum()) > 0
         nothing = States(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
         found.append(
             RegionStates(
-                path=thread.paths[number],
+                path=path,
                 category=str(kinds[number]),
                 share=node.own_ns / thread.wall_ns,
                 calls=node.calls,
-                states=_states(table[number]) if seen else nothing,
+                states=_states(table[at]) if seen else nothing,
             )
         )
     found.sort(key=lambda region: (-region.share, region.path))
@@ -151,7 +164,7 @@ def blocked_at(
         line = path.line if path is not None else None
         names = thread.paths[row["node"]] if thread is not None and row["node"] < len(thread.paths) else ()
         key = (
-            "",
+            REASONS[row["reason"]],
             names[-1] if names else "",
             line.site if line is not None else "",
             (path.called or path.innermost) if path is not None else "",

@@ -218,9 +218,18 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     return best
 
 
+def process_name(process: Process) -> str:
+    """`train.py`, or `ddp.py rank 1` for a rank of several."""
+    origin = process.origin
+    name = process.label or "process"
+    if origin is None or origin.rank is None or origin.target or (origin.world_size or 0) < 2:
+        return name
+    return f"{name} rank {origin.rank}"
+
+
 def thread_label(process: Process, thread: Thread) -> str:
     """`train.py (pid 42), MainThread`."""
-    label = f"{process.label or 'process'} (pid {process.pid})"
+    label = f"{process_name(process)} (pid {process.pid})"
     if thread.folded_threads:
         return f"{label}, {thread.folded_threads} short threads"
     return f"{label}, {thread.name or thread.native_id}"

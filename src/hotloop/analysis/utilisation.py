@@ -11,7 +11,8 @@ import numpy as np
 from hotloop._util import units
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import CoreTime, Oversubscription, ThreadUse, Waits
-from hotloop.analysis.tree import thread_label
+from hotloop.analysis.services import is_no_worker
+from hotloop.analysis.tree import process_name, thread_label
 from hotloop.capture.model import Capture, Process, Thread
 from hotloop.capture.scheduling import Counts
 
@@ -41,7 +42,7 @@ def thread_use(process: Process, thread: Thread, resolver: Resolver) -> ThreadUs
         idle_ns = max(thread.wall_ns - busy_ns - waiting_ns - outside_ns, 0)
     inner = thread.open[-1] if thread.open else None
     return ThreadUse(
-        process=f"{process.label or 'process'} (pid {process.pid})",
+        process=f"{process_name(process)} (pid {process.pid})",
         thread=f"{thread.folded_threads} short threads" if thread.folded_threads else thread.name,
         wall_ns=thread.wall_ns,
         busy_ns=busy_ns,
@@ -185,7 +186,11 @@ def _from_variables(values: dict[str, Any]) -> tuple[int, str] | None:
 
 def working_processes(capture: Capture) -> tuple[Process, ...]:
     """Processes that did more than import code: no fork servers, resource trackers or launchers."""
-    return tuple(process for process in capture.processes if any(map(_works, process.threads)))
+    return tuple(
+        process
+        for process in capture.processes
+        if any(map(_works, process.threads)) and not is_no_worker(capture, process)
+    )
 
 
 def _works(thread: Thread) -> bool:

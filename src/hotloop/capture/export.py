@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,22 @@ from hotloop._util.errors import CaptureError
 from hotloop._util.files import write_atomically
 from hotloop._util.read_files import CHECKSUM, checksum_of
 from hotloop.capture import layout
+from hotloop.capture.channels import Channel, ChannelUse
 from hotloop.capture.facts import Facts
-from hotloop.capture.model import Capture, Event, Node, OpenRegion, Process, Progress, Thread, Windows
+from hotloop.capture.model import (
+    ROUND_DTYPE,
+    Capture,
+    Event,
+    Node,
+    OpenRegion,
+    Process,
+    Progress,
+    Rounds,
+    Thread,
+    Windows,
+    no_rounds,
+)
+from hotloop.capture.origin import Origin
 from hotloop.capture.samples import SAMPLE_DTYPE, FunctionSource, SampledFrame, SampledPath, Sampling
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
 
@@ -37,15 +51,18 @@ KIND = "hotloop-capture"
 SCHEMA_VERSION = 2
 _FORMAT_1 = "hotloop capture"
 
-_SAMPLED = ("scheduling", "thread_settings", "sampling", "samples", "paths", "sources")
+_SAMPLED = (
+    *("scheduling", "thread_settings", "sampling", "samples", "paths", "sources"),
+    *("origin", "channels"),
+)
 _NESTED = {
     Node: {"children", "buckets"},
-    Thread: {"progress", "open", "paths", "root", "windows", "events", "scheduling"},
+    Thread: {"progress", "open", "paths", "root", "windows", "events", "scheduling", "rounds", "channels"},
     Process: {"threads", *_SAMPLED},
 }
 _ROW_KEYS = {
     Node: {"parent", "buckets"},
-    Thread: {"progress", "open", "paths", "nodes", "windows", "events", "scheduling"},
+    Thread: {"progress", "open", "paths", "nodes", "windows", "events", "scheduling", "rounds", "channels"},
     Process: {
         "threads",
         "scheduling",
@@ -55,10 +72,13 @@ _ROW_KEYS = {
         "frames",
         "paths",
         "sources",
+        "origin",
+        "channels",
     },
     Progress: set[str](),
 }
 _TOP_KEYS = {"kind", "format", "schema_version", "path", "facts", "warnings", "processes", CHECKSUM}
+_USES = ("time_ns", "calls", "total_ns")
 _MATRICES = ("calls", "total_ns", "own_ns")
 _COLUMNS = ("time_ns", "real_ns", "cpu_ns", "rss_bytes")
 _FLOATS = {name for name, kind, *_ in layout.PROGRESS if kind == "f8"}
@@ -186,7 +206,17 @@ def _thread_out(thread: Thread) -> dict[str, Any]:
         "windows": _windows_out(thread.windows),
         "events": [[e.path, e.start_ns - thread.start_ns, e.duration_ns] for e in thread.events],
         **({} if thread.scheduling is None else {"scheduling": _scheduling_out(thread.scheduling)}),
+        **({"rounds": _rounds_out(thread.rounds)} if len(thread.rounds) else {}),
+        **({"channels": [_use_out(use) for use in thread.channels]} if thread.channels else {}),
     }
+
+
+def _rounds_out(rounds: Rounds) -> dict[str, Any]:
+    return {name: _steps(rounds[name]) for name in ROUND_DTYPE.names or ()}
+
+
+def _use_out(use: ChannelUse) -> list[Any]:
+    return [use.name, use.way, *(_steps(getattr(use, name)) for name in _USES), _plain(use.message_bytes)]
 
 
 def _scheduling_out(found: Scheduling | ProcessScheduling) -> dict[str, Any]:
@@ -216,6 +246,12 @@ def _sampled_out(process: Process) -> dict[str, Any]:
         ]
         found["frames"] = [[f.file, f.function, f.first_line, f.line] for f in numbers]
         found["samples"] = {name: _steps(process.samples[name]) for name in SAMPLE_DTYPE.names or ()}
+    if process.origin is not None:
+        found["origin"] = {name: getattr(process.origin, name) for name in Origin.__slots__}
+    if process.channels:
+        found["channels"] = [
+            {name: getattr(channel, name) for name in Channel.__slots__} for channel in process.channels
+        ]
     if process.sources:
         found["sources"] = [[s.file, s.function, s.first_line, s.text, s.changed] for s in process.sources]
     return found
@@ -341,11 +377,17 @@ def _sampled_in(row: dict[str, Any], where: str) -> dict[str, Any]:
         columns = _take(row, "samples", dict[str, list[int]], where)
         samples = np.zeros(len(columns.get("time_ns", ())), dtype=SAMPLE_DTYPE)
         for name in SAMPLE_DTYPE.names or ():
+            if name == "reason" and name not in columns:
+                continue  # an export of an earlier version
             column = _sums(columns.get(name, []), f"{where}.samples.{name}")
             if column.shape != samples.shape:
                 raise Misfit(f"{where}.samples.{name} has {len(column)} values, not {len(samples)}")
             samples[name] = column.astype(samples.dtype[name])
         found["samples"] = samples
+    if "origin" in row:
+        found["origin"] = _take(row, "origin", Origin, where)
+    if "channels" in row:
+        found["channels"] = tuple(_take(row, "channels", list[Channel], where))
     if "sources" in row:
         sources = _take(row, "sources", list[tuple[str, str, int, str, bool]], where)
         found["sources"] = tuple(FunctionSource(*source) for source in sources)
@@ -384,8 +426,33 @@ def _thread_in(row: dict[str, Any], where: str) -> Thread:
         windows=_windows_in(_take(row, "windows", dict[str, Any], where), f"{where}.windows"),
         events=tuple(Event(path, after_ns + fields["start_ns"], ns) for path, after_ns, ns in events),
         scheduling=_scheduling_in(Scheduling, row, where) if "scheduling" in row else None,
+        rounds=_rounds_in(row, len(paths), where) if "rounds" in row else no_rounds(),
+        channels=_uses_in(row, where) if "channels" in row else (),
         **fields,
     )
+
+
+def _rounds_in(row: dict[str, Any], paths: int, where: str) -> Rounds:
+    columns = _take(row, "rounds", dict[str, list[int]], where)
+    read = {name: _sums(columns.get(name, []), f"{where}.rounds.{name}") for name in ROUND_DTYPE.names or ()}
+    if len({len(column) for column in read.values()}) > 1 or np.any(read["path"] >= paths):
+        raise Misfit(f"{where}.rounds makes no sense")
+    found = np.zeros(len(read["path"]), dtype=ROUND_DTYPE)
+    for name, column in read.items():
+        found[name] = column.astype(found.dtype[name])
+    return found
+
+
+def _uses_in(row: dict[str, Any], where: str) -> tuple[ChannelUse, ...]:
+    kind = list[tuple[str, Literal["send", "receive"], list[int], list[int], list[int], float | None]]
+    found = []
+    for name, way, *steps, size in _take(row, "channels", kind, where):
+        columns = [_sums(column, f"{where}.channels") for column in steps]
+        if len({len(column) for column in columns}) > 1:
+            raise Misfit(f"{where}.channels has columns of different length")
+        time_ns, calls, total_ns = columns
+        found.append(ChannelUse(name, way, time_ns, calls, total_ns, size))
+    return tuple(found)
 
 
 def _tree_in(rows: list[dict[str, Any]], where: str) -> Node:

@@ -74,6 +74,7 @@ class Library(TypedDict, total=False):
     policy_rows: list[int]
     models: list[LibraryModel]
     boost: list[BoostedModel]
+    data_parallel: dict[str, int]
 
 
 class Facts(TypedDict, total=False):

@@ -32,6 +32,11 @@ MAX_DEPTH = (
 MAX_WINDOWS = 96  # once full, every second window is dropped and the interval doubles
 FIRST_WINDOW_NS = 50_000_000
 EVENTS_PER_SECTION = 8192  # ring buffer of the timeline, one per thread, only on request
+ROUND_EVENTS = 4096  # ring of calls that show rounds, one per thread
+ROUND_EVENTS_PER_BURST = 1024
+ROUND_BURST_SHIFT = 28  # calls are kept in each stretch of 2^28 ns (a quarter of a second) ...
+ROUND_BURST_MASK = 3  # ... whose number has none of these bits
+ROUND_LONG_SHIFT = 27  # calls of 2^27 ns or more are always kept
 NODES_PER_SECTION = 16
 REGIONS_PER_SECTION = 32
 MAX_REGIONS = 4096  # distinct names; the rest share OTHER_NAMES
@@ -54,6 +59,7 @@ CATEGORY_BYTES = 32
 SITE_BYTES = 216
 OTHER_NAMES = "(other names)"
 OTHER_PATHS = "(other paths)"
+CHANNEL_CATEGORY = "(channel)"  # of regions that stand for one pipe or queue
 SITE_CATEGORY = "(site)"  # of regions that only hold a file:line for nodes
 
 # Histogram of durations: 4 linear steps per octave, from 2^FIRST_OCTAVE ns up.
@@ -73,6 +79,9 @@ CORE_COMPILED, CORE_PYTHON = 1, 2
 SAMPLED_NATIVELY, SAMPLED_BY_PYTHON = 1, 2
 STEP_OTHER, STEP_LINE, STEP_CALLED, STEP_INNERMOST, STEP_LEFT_OUT = 0, 1, 2, 3, 4
 STATE_UNKNOWN, STATE_RUNNING, STATE_RUNNABLE, STATE_SLEEPING = 0, 1, 2, 3
+# What a sleeping thread waits for, as far as its system call tells
+REASON_UNKNOWN, REASON_GIL, REASON_LOCK, REASON_SLEEP = 0, 1, 2, 3
+REASON_INPUT, REASON_OUTPUT, REASON_EVENT, REASON_CHILD, REASON_DISK = 4, 5, 6, 7, 8
 NO_THREAD = 0xFFFF  # of a sample: its thread has opened no region
 
 # Scheduling figures that the system reports (bits of `known`)
@@ -203,6 +212,14 @@ EVENT: tuple[Field, ...] = (
     ("duration_ns", "u8"),
 )
 
+# Calls of the last seconds, for the rounds in which threads and processes work together. Short ones are kept
+# for a quarter of each second, the same one in all processes of a host, long ones always.
+ROUNDS: tuple[Field, ...] = (
+    ("count", "u8"),  # written so far; the ring holds the last ones
+    ("least_ns", "u8"),  # shorter calls are left out: doubled when there are too many
+    ("events", "EVENT", ROUND_EVENTS),
+)
+
 # Cumulative, from the start of the thread.
 SCHEDULING_ROW: tuple[Field, ...] = (
     ("time_ns", "u8"),
@@ -265,7 +282,8 @@ SAMPLE: tuple[Field, ...] = (
     ("path", "u2"),
     ("thread", "u2"),  # number of its thread section, or NO_THREAD
     ("node", "u2"),  # the innermost open region of that thread; 0: none
-    ("state", "u2"),  # STATE_...
+    ("state", "u1"),  # STATE_...
+    ("reason", "u1"),  # REASON_..., of a sleeping thread; always 0 in version 1
     ("weight_us", "u4"),  # the time it stands for
 )
 # Written by one thread; rows are complete before their count.
@@ -320,6 +338,7 @@ STRUCTS = {
     "REGIONS": REGIONS,
     "NODES": NODES,
     "EVENTS": EVENTS,
+    "ROUNDS": ROUNDS,
 }
 
 # Section -> the struct of each of its versions, from 1 up. The last version is written, all are read.
@@ -330,11 +349,14 @@ SECTIONS: dict[str, tuple[str | None, ...]] = {
     "thread": ("ARENA",),
     "nodes": ("NODES",),
     "events": ("EVENTS",),
+    "rounds": ("ROUNDS",),
     "scheduling": ("SCHEDULING",),  # of one thread
     "process_scheduling": ("PROCESS_SCHEDULING",),
-    "samples": ("SAMPLES",),
+    "samples": ("SAMPLES", "SAMPLES"),  # 2: with `reason`
     "thread_settings": (None,),  # JSON: time_ns and the number of threads each library may use
     "sources": (None,),  # JSON: source text of functions that were sampled often
+    "origin": (None,),  # JSON: program, target, rank; how the process came to be
+    "channels": (None,),  # JSON: pipes and queues of the process by the name of their region
     "sampled_threads": (None,),  # JSON: native id -> Python's name of the thread
 }
 # What stood in the place of sections in version 1: kind -> section and where its payload begins.

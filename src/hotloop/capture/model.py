@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hotloop.capture import layout
 from hotloop.capture.messages import MessageLog
+from hotloop.capture.channels import Channel, ChannelUse
 from hotloop.capture.origin import Origin
 from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
@@ -197,6 +198,14 @@ class Event:
     duration_ns: int
 
 
+ROUND_DTYPE = np.dtype([("path", "<i4"), ("start_ns", "<u8"), ("duration_ns", "<u8")])
+Rounds = NDArray[np.void]  # of ROUND_DTYPE: calls of the last seconds, path is an index into Thread.paths
+
+
+def no_rounds() -> Rounds:
+    return np.zeros(0, dtype=ROUND_DTYPE)
+
+
 @dataclass(frozen=True)
 class Thread:
     """The tree of one thread or, with folded_threads > 0, the sum of many short-lived threads."""
@@ -216,6 +225,8 @@ class Thread:
     windows: Windows
     events: tuple[Event, ...] = ()
     scheduling: Scheduling | None = None  # None: the system does not report it, or hotloop 0.1 recorded it
+    rounds: Rounds = field(default_factory=no_rounds)  # ROUND_DTYPE, in order of their ends
+    channels: tuple[ChannelUse, ...] = ()  # pipes and queues that it used
     uncertain: bool = False  # read during an update: its latest events may be half counted
 
     @property
@@ -248,6 +259,7 @@ class Process:
     samples: Samples = field(default_factory=no_samples)  # SAMPLE_DTYPE, in order of time
     paths: tuple[SampledPath, ...] = ()
     sources: tuple[FunctionSource, ...] = ()
+    channels: tuple[Channel, ...] = ()  # ends of pipes and queues that it used
     origin: Origin | None = None  # None: the version that recorded it did not write it
 
 

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from hotloop._util.conform import conform
 from hotloop.capture import layout
+from hotloop.capture.channels import Channel
 from hotloop.capture.model import Thread
+from hotloop.capture.origin import Origin
 from hotloop.capture.plausible import plausible_samples
 from hotloop.capture.samples import (
     SAMPLE_DTYPE,
     FunctionSource,
     SampledFrame,
     SampledPath,
+    Samples,
     Sampling,
 )
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
@@ -96,6 +99,20 @@ def read_settings(sections: list[Section]) -> tuple[ThreadSettings, ...]:
     return tuple(_json_sections(sections, "thread_settings", ThreadSettings))
 
 
+def read_origin(sections: list[Section]) -> Origin | None:
+    """How the process came to be; None when that was not written."""
+    found: list[Origin] = _json_sections(sections, "origin", Origin)
+    return found[-1] if found else None
+
+
+def read_channels(sections: list[Section]) -> tuple[Channel, ...]:
+    """Ends of pipes and queues, each as it was written last."""
+    found: dict[str, Channel] = {}
+    for written in _json_sections(sections, "channels", list[Channel]):
+        found |= {channel.name: channel for channel in written}
+    return tuple(found.values())
+
+
 def _json_sections(sections: list[Section], name: str, kind: Any) -> list[Any]:
     """The content of all JSON sections of a name, as `kind`; damaged ones are left out."""
     found = []
@@ -110,11 +127,15 @@ def _json_sections(sections: list[Section], name: str, kind: Any) -> list[Any]:
 
 
 def read_samples(
-    sections: list[Section], place_of_thread: dict[int, int], threads: list[Thread]
+    sections: list[Section],
+    place_of_thread: dict[int, int],
+    nodes_of_thread: dict[int, NDArray[np.int64]],
+    threads: list[Thread],
 ) -> dict[str, Any]:
     """`sampling`, `samples`, `paths` and `sources` of a process.
 
-    `place_of_thread` maps numbers of threads in the part to their index in `threads`.
+    `place_of_thread` maps numbers of threads in the part to their index in `threads`, `nodes_of_thread` has
+    the node that stands for each node of the recording.
     """
     section = next((s for s in sections if s.name == "samples"), None)
     if section is None:
@@ -135,12 +156,23 @@ def read_samples(
             unread=int(data["unread"]),
             thread_names=names,
         ),
-        "samples": plausible_samples(_rows(data, place_of_thread), len(paths), threads),
+        "samples": _with_nodes(
+            plausible_samples(_rows(data, place_of_thread), len(paths), threads), nodes_of_thread
+        ),
         "paths": paths,
         "sources": tuple(
             row for rows in _json_sections(sections, "sources", list[FunctionSource]) for row in rows
         ),
     }
+
+
+def _with_nodes(samples: Samples, nodes_of_thread: dict[int, NDArray[np.int64]]) -> Samples:
+    """The samples with the nodes that stand for those of the recording."""
+    for place, stands_for in nodes_of_thread.items():
+        if len(stands_for) and np.any(stands_for != np.arange(len(stands_for))):
+            mine = samples["thread"] == place
+            samples["node"][mine] = stands_for[samples["node"][mine]]
+    return samples
 
 
 def _rows(data: Struct, place_of_thread: dict[int, int]) -> NDArray[np.void]:
@@ -150,7 +182,7 @@ def _rows(data: Struct, place_of_thread: dict[int, int]) -> NDArray[np.void]:
         places[min(number, layout.NO_THREAD)] = place
     places[layout.NO_THREAD] = -1
     found = np.zeros(len(rows), dtype=SAMPLE_DTYPE)
-    for name in ("time_ns", "native_id", "node", "state"):
+    for name in ("time_ns", "native_id", "node", "state", "reason"):
         found[name] = rows[name]
     found["weight_ns"] = rows["weight_us"].astype(np.uint64) * 1000
     found["thread"] = places[rows["thread"]]

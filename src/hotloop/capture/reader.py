@@ -16,16 +16,20 @@ from hotloop._util.files import host_name
 from hotloop._util.read_files import Reader, files_in
 from hotloop._util.visible import visible
 from hotloop.capture import layout
+from hotloop.capture.channels import fold_channels
 from hotloop.capture.facts import read_facts, read_libraries, read_lines, read_problems
 from hotloop.capture.model import (
+    ROUND_DTYPE,
     Capture,
     Event,
     Node,
     OpenRegion,
     Process,
     Progress,
+    Rounds,
     Thread,
     Windows,
+    no_rounds,
 )
 from hotloop.capture.plausible import (
     MOST,
@@ -36,7 +40,14 @@ from hotloop.capture.plausible import (
     plausible_windows,
     with_finite_work,
 )
-from hotloop.capture.read_samples import read_process_scheduling, read_samples, read_scheduling, read_settings
+from hotloop.capture.read_samples import (
+    read_channels,
+    read_origin,
+    read_process_scheduling,
+    read_samples,
+    read_scheduling,
+    read_settings,
+)
 from hotloop.capture.samples import lines_outside_regions
 from hotloop.capture.secrets import REDACTED, describe
 from hotloop.capture.sections import (
@@ -173,14 +184,16 @@ def parse_part(
     end_ns = int(header["end_ns"]) or int(header["alive_ns"])
     threads: list[Thread] = []
     place_of_thread: dict[int, int] = {}
+    nodes_of_thread: dict[int, NDArray[np.int64]] = {}
     for copy in copies:
         if copy.arena["state"]:
-            thread = _thread(copy, sections, regions, end_ns, warnings)
+            thread, stands_for = _thread(copy, sections, regions, end_ns, warnings)
             problem = implausible_thread(thread)
             if problem is not None:
                 warnings.append(f"left out thread {thread.name!r}: {problem}")
                 continue
             place_of_thread[copy.number] = len(threads)
+            nodes_of_thread[len(threads)] = stands_for
             threads.append(_plausible(thread, warnings))
     scheduling = plausible_scheduling(read_process_scheduling(sections, warnings))
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_segments"]))
@@ -201,7 +214,9 @@ def parse_part(
         warnings=tuple(warnings),
         scheduling=scheduling,
         thread_settings=read_settings(sections),
-        **read_samples(sections, place_of_thread, threads),
+        origin=read_origin(sections),
+        channels=read_channels(sections),
+        **read_samples(sections, place_of_thread, nodes_of_thread, threads),
     )
     problem = implausible_process(process)
     if problem is not None:
@@ -312,7 +327,8 @@ def _thread(
     regions: list[tuple[str, str, str]],
     heartbeat_ns: int,
     warnings: list[str],
-) -> Thread:
+) -> tuple[Thread, NDArray[np.int64]]:
+    """The thread, and the node that stands for each node of the recording."""
     arena, nodes = copy.arena, copy.nodes
     missing = int(arena["node_count"]) - len(nodes)
     if missing > 0:
@@ -320,7 +336,7 @@ def _thread(
     ended = bool(arena["state"] != layout.ARENA_LIVE)
     last_ns = int(arena["last_ns"])
     end_ns = last_ns if ended else max(last_ns, heartbeat_ns)
-    built, paths = _tree(nodes, copy.buckets, regions, warnings)
+    built, _ = _tree(nodes, copy.buckets, regions, warnings)
     depth = min(int(arena["depth"]), layout.MAX_DEPTH)
     opened = []
     for frame in arena["stack"][:depth]:
@@ -330,7 +346,8 @@ def _thread(
             node.open_calls += 1
             node.open_ns += open_ns
             node.total_ns += open_ns
-            opened.append(OpenRegion(node.name, int(frame["start_ns"])))
+            if node.category != layout.CHANNEL_CATEGORY:
+                opened.append(OpenRegion(node.name, int(frame["start_ns"])))
     top = int(arena["stack"][depth - 1]["node"]) if depth else 0
     if built:
         built[min(top, len(built) - 1)].own_ns += end_ns - last_ns
@@ -338,7 +355,12 @@ def _thread(
     wall_ns = own_wall + int(arena["folded_wall_ns"])
     root = built[0] if built else Node("", own_ns=wall_ns)  # the thread has only just begun to record
     root.total_ns = wall_ns
-    return Thread(
+    parents = [min(int(parent), max(number - 1, 0)) for number, parent in enumerate(nodes["parent"])]
+    start_ns = int(arena["start_ns"])
+    paths, stands_for, windows, channels = fold_channels(
+        built, parents, _windows(arena, copy.windows), start_ns, end_ns
+    )
+    thread = Thread(
         name=_text(arena["thread_name"]),
         native_id=int(arena["native_id"]),
         start_ns=int(arena["start_ns"]),
@@ -351,11 +373,14 @@ def _thread(
         open=tuple(opened),
         paths=tuple(paths),
         root=root,
-        windows=_windows(arena, copy.windows),
-        events=_events(arena, sections, copy.number, len(paths)),
+        windows=windows,
+        events=_events(arena, sections, copy.number, stands_for),
+        rounds=_rounds(sections, copy.number, stands_for),
+        channels=channels,
         scheduling=plausible_scheduling(read_scheduling(sections, copy.number, int(arena["native_id"]))),
         uncertain=copy.uncertain,
     )
+    return thread, stands_for
 
 
 def _consistent_copy(number: int, shared: Struct, node_sections: list[Struct]) -> _Copy:
@@ -481,12 +506,34 @@ def _windows(arena: Struct, columns: Struct) -> Windows:
     )
 
 
-def _events(arena: Struct, sections: list[Section], number: int, nodes: int) -> tuple[Event, ...]:
+def _rounds(sections: list[Section], number: int, stands_for: NDArray[np.int64]) -> Rounds:
+    """Calls of the last seconds, without those of channels."""
+    for section in sections:
+        if section.name == "rounds" and section.owner == number:
+            data = section.struct()
+            count = int(data["count"])
+            ring = data["events"].copy()
+            ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
+            ring = ring[ring["node"] < len(stands_for)]
+            ring = ring[(ring["start_ns"] < MOST) & (ring["duration_ns"] < MOST)]
+            ring = ring[stands_for[ring["node"]] == ring["node"]]
+            found = np.zeros(len(ring), dtype=ROUND_DTYPE)
+            found["path"] = ring["node"]
+            found["start_ns"], found["duration_ns"] = ring["start_ns"], ring["duration_ns"]
+            return found
+    return no_rounds()
+
+
+def _events(
+    arena: Struct, sections: list[Section], number: int, stands_for: NDArray[np.int64]
+) -> tuple[Event, ...]:
     count = int(arena["event_count"])
     for section in sections:
         if section.name == "events" and section.owner == number and count:
             ring = section.struct()["events"].copy()
             ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
-            known = ring[(ring["node"] < nodes) & (ring["start_ns"] < MOST) & (ring["duration_ns"] < MOST)]
+            known = ring[ring["node"] < len(stands_for)]
+            known = known[(known["start_ns"] < MOST) & (known["duration_ns"] < MOST)]
+            known = known[stands_for[known["node"]] == known["node"]]
             return tuple(Event(int(e["node"]), int(e["start_ns"]), int(e["duration_ns"])) for e in known)
     return ()

@@ -34,3 +34,6 @@ FIXED_NAMES: dict[str, str] = {
     "recurrent_policy_*": "policy",
     "hotloop_*": "hotloop",
 }
+
+# Regions in which a rank waits for the others.
+COLLECTIVE_REGIONS = ("collective", "work_wait")

@@ -21,6 +21,8 @@ UNKNOWN, RUNNING, RUNNABLE, SLEEPING = (
     layout.STATE_SLEEPING,  # waiting: for time, a lock, the GIL, input, a device
 )
 STATES = ("unknown", "running", "runnable", "sleeping")
+REASONS = ("", "gil", "lock", "sleep", "input", "output", "event", "child process", "disk")
+FOR_THE_GIL = layout.REASON_GIL
 
 SAMPLE_DTYPE = np.dtype(
     [
@@ -31,6 +33,7 @@ SAMPLE_DTYPE = np.dtype(
         ("node", "<i4"),  # innermost open region: index into Thread.paths; 0: none is open
         ("path", "<i4"),  # index into Process.paths
         ("state", "<u1"),  # UNKNOWN, RUNNING, RUNNABLE or SLEEPING
+        ("reason", "<u1"),  # what a sleeping thread waits for: index into REASONS
     ]
 )
 Samples = NDArray[np.void]  # of SAMPLE_DTYPE

@@ -15,12 +15,12 @@ from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.folder import CAPTURE_VARIABLE
-from hotloop.instrument import libraries
+from hotloop.instrument import channels, libraries
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
 from hotloop.instrument.thread_settings import library_threads
-from hotloop.measure.core_shared import RECORD_TIMELINE
+from hotloop.measure.core_shared import RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.profiler import default
 
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`
@@ -49,6 +49,8 @@ def instrument_process() -> Instrumentation:
     if default.folder is not None:
         default.keep_source = options.get("source", True)
         default.more_thread_settings = library_threads
+        default.new_channels = _news
+        default.recorder.flags |= RECORD_ROUNDS
         instrumentation.patches.apply([Patch(threading.Thread, "_set_native_id", note_thread_name)])
         default.sample_lines()
         os.register_at_fork(after_in_child=sample_lines_after_fork)
@@ -71,6 +73,14 @@ def note_thread_name(set_native_id: Callable[[threading.Thread], None]) -> Calla
         default.note_thread(thread)
 
     return set_and_note
+
+
+def _news() -> list[dict[str, Any]]:
+    """Pipes and queues with news; DistributedDataParallel is asked at the same time."""
+    distributed: Any = sys.modules.get("hotloop.instrument.torch_distributed")
+    if distributed is not None:
+        distributed.note_logged()
+    return channels.new_channels()
 
 
 def sample_lines_after_fork() -> None:

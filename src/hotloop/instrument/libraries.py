@@ -38,6 +38,11 @@ LIBRARIES = {
     "multiprocessing.connection": "hotloop.instrument.standard_library:patch_connection",
     "multiprocessing.queues": "hotloop.instrument.standard_library:patch_queues",
     "queue": "hotloop.instrument.standard_library:patch_queue",
+    "threading": "hotloop.instrument.standard_library:patch_threading",
+    "subprocess": "hotloop.instrument.standard_library:patch_subprocess",
+    "torch.distributed.distributed_c10d": "hotloop.instrument.torch_distributed:patch_collectives",
+    "torch.distributed": "hotloop.instrument.torch_distributed:patch_package",
+    "torch.nn.parallel.distributed": "hotloop.instrument.torch_distributed:patch_data_parallel",
     "stable_baselines3.common.vec_env.base_vec_env": "hotloop.instrument.stable_baselines3:patch_vec_env",
     "stable_baselines3.common.vec_env.subproc_vec_env": (
         "hotloop.instrument.stable_baselines3:patch_subprocesses"

@@ -1,4 +1,4 @@
-"""The standard library: waiting in queues and pipes has its own category; garbage collections; pickling."""
+"""The standard library: waiting has its own category, by pipe and queue; garbage collections; pickling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
+from hotloop.instrument import channels
 from hotloop.instrument.method_patches import patch_outermost
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.measure.profiler import default
@@ -15,14 +16,29 @@ from hotloop.measure.profiler import default
 ipc_wait = default.profile("ipc_wait", "wait")
 ipc_send = default.profile("ipc_send")
 queue_wait = default.profile("queue_wait", "wait")
+queue_put = default.profile("queue_put", "wait")
+condition_wait = default.profile("condition_wait", "wait")
+process_wait = default.profile("process_wait", "wait")
 gc_pause = default.profile("gc_pause", "framework")
 
 
 def patch_connection(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.connection`: where SubprocVecEnv, AsyncVectorEnv and Pipe wait."""
     connection: Any = module.Connection
-    into.apply(patch_outermost(connection, name, ipc_wait) for name in ("recv", "recv_bytes", "poll"))
-    into.apply([patch_outermost(connection, "send", ipc_send)])
+    into.apply([Patch(module, "Pipe", channels.note_pair)])
+    into.apply(
+        _channel(connection, name, ipc_wait, channels.of_connection)
+        for name in ("recv", "recv_bytes", "poll")
+    )
+    into.apply(
+        _channel(connection, name, ipc_send, channels.of_connection) for name in ("send", "send_bytes")
+    )
+
+
+def _channel(owner: Any, name: str, region: Any, detail: Any, skip_inside: tuple[Any, ...] = ()) -> Patch:
+    """Record a method as `region`, and below it each pipe or queue by a region of its own."""
+    aside = skip_inside or (ipc_wait, ipc_send)
+    return Patch(owner, name, lambda f: region.wrap(f, skip_inside=aside, detail=detail))
 
 
 def patch_cloudpickle(module: ModuleType, into: Patches) -> None:
@@ -61,13 +77,42 @@ def _is_wrapper(obj: Any) -> bool:
 def patch_queues(module: ModuleType, into: Patches) -> None:
     """`multiprocessing.queues`."""
     for queue in (module.Queue, module.SimpleQueue):
-        into.apply([patch_outermost(queue, "get", ipc_wait), patch_outermost(queue, "put", ipc_send)])
+        into.apply(
+            [
+                _channel(queue, "get", ipc_wait, channels.of_queue),
+                _channel(queue, "put", ipc_send, channels.of_queue),
+            ]
+        )
 
 
 def patch_queue(module: ModuleType, into: Patches) -> None:
     """`queue`: between threads."""
     queue: Any = module
-    into.apply([Patch(queue.Queue, "get", lambda f: queue_wait.wrap(f, skip_inside=(queue_wait, ipc_wait)))])
+    aside = (queue_wait, queue_put, ipc_wait)
+    into.apply(
+        [
+            _channel(queue.Queue, "get", queue_wait, channels.of_thread_queue, aside),
+            _channel(queue.Queue, "put", queue_put, channels.of_thread_queue, aside),
+        ]
+    )
+
+
+def patch_threading(module: ModuleType, into: Patches) -> None:
+    """`threading`: waiting for an event or a condition, or for a thread to end."""
+    aside = (condition_wait, queue_wait, queue_put, ipc_wait, ipc_send)
+    threading: Any = module
+    into.apply(
+        [
+            Patch(threading.Condition, "wait", lambda f: condition_wait.wrap(f, skip_inside=aside)),
+            Patch(threading.Thread, "join", lambda f: condition_wait.wrap(f, skip_inside=aside)),
+        ]
+    )
+
+
+def patch_subprocess(module: ModuleType, into: Patches) -> None:
+    """`subprocess`: waiting for a child process to end."""
+    popen: Any = module.Popen
+    into.apply(patch_outermost(popen, name, process_wait) for name in ("wait", "communicate"))
 
 
 def watch_garbage_collector() -> Callable[[], None]:

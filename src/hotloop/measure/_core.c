@@ -97,7 +97,7 @@ PyMODINIT_FUNC PyInit__core(void)
         {&word_env_steps, "env_steps"}, {&word_updates, "updates"},
         {&word_episodes, "episodes"}, {&word_episode_length, "episode_length"},
         {&word_episode_return, "episode_return"}, {&word_loss, "loss"}, {&word_bytes, "bytes"},
-        {&word_flops, "flops"}};
+        {&word_flops, "flops"}, {&word_detail, "_hotloop_detail"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         *words[i].word = PyUnicode_InternFromString(words[i].text);
     }

@@ -39,6 +39,7 @@ class Region:
         after: Callable[[Any, Any], object] | None = None,
         pick: Callable[..., Region | None] | None = None,
         settled: dict[int, Region] = ...,
+        detail: Callable[[Any], Region | None] | None = None,
     ) -> Callable[..., Any]: ...
 
 class Recorder:

@@ -50,7 +50,7 @@ class LateFacts:
     """Writes them into one part.
 
     `more_settings` returns what instrumented libraries are set to; `thread_names` (native id -> name) also
-    has threads that have ended.
+    has threads that have ended; `new_channels` returns the pipes and queues with news since it was asked.
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class LateFacts:
         more_settings: Callable[[], dict[str, Any]],
         thread_names: dict[int, str],
         keep_source: bool,
+        new_channels: Callable[[], list[dict[str, Any]]] = list,
     ):
         self._part = part
         self.pid = os.getpid()
         self._more_settings = more_settings
         self._thread_names = thread_names
         self._keep_source = keep_source
+        self._new_channels = new_channels
         self._settings: dict[str, Any] = {}
         self._settings_written = 0
         self._settings_due_ns = 0
@@ -75,6 +77,7 @@ class LateFacts:
         self._names: dict[int, str] = {}
         self._started_s = time.time()
         self._at_work = False
+        self._origin: dict[str, Any] = {}
         self.at_window(part.get("start_ns"))
 
     def at_window(self, now_ns: int) -> None:
@@ -84,6 +87,8 @@ class LateFacts:
         if now_ns >= self._settings_due_ns:
             self._settings_due_ns = now_ns + SETTINGS_INTERVAL_NS
             self._safely(self._write_settings, now_ns)
+            self._safely(self._write_origin, now_ns)
+            self._safely(self._write_channels, now_ns)
         if not self._sources_due_ns:
             self._sources_due_ns = now_ns + self._sources_interval_ns
         elif now_ns >= self._sources_due_ns:
@@ -94,6 +99,8 @@ class LateFacts:
     def at_end(self, now_ns: int) -> None:
         """Write what is still missing."""
         self._safely(self._write_settings, now_ns)
+        self._safely(self._write_origin, now_ns)
+        self._safely(self._write_channels, now_ns)
         self._safely(self._write_sampled, now_ns)
 
     def _safely(self, write: Callable[[int], None], now_ns: int) -> None:
@@ -107,6 +114,21 @@ class LateFacts:
             self._settings_due_ns = self._sources_due_ns = 2**63
         finally:
             self._at_work = False
+
+    # -- how the process came to be, and what it is connected to ---------------------------------
+
+    def _write_origin(self, now_ns: int) -> None:
+        from hotloop.measure.origin import describe_origin  # not needed before something is recorded
+
+        origin = describe_origin()  # again: a worker of multiprocessing learns what it runs after it starts
+        if origin != self._origin:
+            self._origin = origin
+            self._add("origin", origin)
+
+    def _write_channels(self, now_ns: int) -> None:
+        channels = self._new_channels()
+        if channels:
+            self._add("channels", channels)
 
     # -- threads in force ------------------------------------------------------------------------
 

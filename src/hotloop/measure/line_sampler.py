@@ -31,7 +31,7 @@ _FILE_BYTES, _FUNCTION_BYTES = layout.item_bytes("SAMPLED_FILE"), layout.item_by
 _FILE_NAME_BYTES = layout.field_bytes(layout.SAMPLED_FILE[-1])
 _FUNCTION_NAME_BYTES = layout.field_bytes(layout.SAMPLED_FUNCTION[-1])
 _STEP = struct.Struct("<4I")
-_SAMPLE = struct.Struct("<QIHHHHI")
+_SAMPLE = struct.Struct("<QIHHHBBI")
 _INNERMOST_FRAMES = layout.MAX_PATH_FRAMES - layout.OUTERMOST_FRAMES
 
 
@@ -146,7 +146,7 @@ class SampleTables:
         """Append a sample; the caller has made room."""
         at = _AT["rows"] + self.count * _SAMPLE.size
         number = layout.NO_THREAD if thread < 0 else thread
-        _SAMPLE.pack_into(self._section, at, time_ns, native_id, path, number, node, state, weight_us)
+        _SAMPLE.pack_into(self._section, at, time_ns, native_id, path, number, node, state, 0, weight_us)
         self.count += 1
         self._set("count", self.count)
 

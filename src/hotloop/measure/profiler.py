@@ -66,6 +66,7 @@ class Profiler:
         self.keep_source = True  # of functions that were sampled often
         self.thread_names: dict[int, str] = {}  # native id -> name, of threads that may have ended
         self.more_thread_settings: Callable[[], dict[str, Any]] = dict  # of the libraries in use
+        self.new_channels: Callable[[], list[dict[str, Any]]] = list  # pipes and queues with news
         self._summary: Callable[[], None] | None = None
         self._summary_steps = 0
         self._summary_interval_ns = 0
@@ -299,7 +300,9 @@ class Profiler:
         folder = self.folder / "parts" if self.folder is not None else None
         part = Part(folder, self._module.KIND, self.recorder.now(), self._warn, self._live_folder)
         try:
-            self._late_facts = LateFacts(part, self.more_thread_settings, self.thread_names, self.keep_source)
+            self._late_facts = LateFacts(
+                part, self.more_thread_settings, self.thread_names, self.keep_source, self.new_channels
+            )
             part.at_window = self._late_facts.at_window
         except BaseException:
             part.forget()

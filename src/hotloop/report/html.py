@@ -18,6 +18,8 @@ from hotloop.report import html_sections as sections
 from hotloop.report import html_tables as tables
 from hotloop.report.html_charts import MOST_CHOICES, icicle, places, time_series_categories, time_series_chart
 from hotloop.report.markup import text
+from hotloop.report.system_html import whole_system
+from hotloop.report.system_text import is_shown
 from hotloop.report.to_json import findings_json, plain
 
 # Limits on the embedded data, so that the page stays below 6 MB including plotly's 4.8.
@@ -44,6 +46,9 @@ def html(findings: Findings, capture: str = "") -> str:
     choices = [(p.key, " › ".join(p.region.path)) for p in nodes if p.key in chosen]
     parts = {
         "advice": sections.advice(findings),
+        "system": whole_system(findings.system, sections.CONTENTS["system"])
+        if findings.system is not None and is_shown(findings.system)
+        else "",
         "time": sections.time(findings),
         "lines": sections.lines(findings) if findings.hot_lines else "",
         "bottlenecks": sections.bottlenecks(findings) if findings.bottlenecks else "",

@@ -32,6 +32,7 @@ from hotloop.report.text import (
 MOST_ROWS = 300
 CONTENTS = {
     "advice": "What to do",
+    "system": "The whole system",
     "time": "Where the time goes",
     "lines": "Lines of your code",
     "bottlenecks": "Bottlenecks",

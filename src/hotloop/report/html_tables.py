@@ -8,6 +8,8 @@ from hotloop.report import markup as m
 from hotloop.report.html_sections import CONTENTS, MOST_ROWS
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import words
+from hotloop.report.system_html import state_legend
+from hotloop.report.system_html import threads as system_threads
 from hotloop.report.text import (
     forecast_text,
     machine_parts,
@@ -69,7 +71,15 @@ def region_growth(r: RegionGrowth) -> str:
 
 
 def threads(findings: Findings) -> str:
-    """Busy, waiting and idle time of each thread, by process."""
+    """What each thread did, by role: running, ready, waiting, blocked; by region if that is all there is."""
+    said = "".join(f"<p>{m.text(sentence, 600)}</p>" for sentence in thread_sentences(findings))
+    if findings.system is not None:
+        lead = (
+            "Running: on a core. Ready: it had none. Waiting: for a partner that is known. Blocked: for "
+            "another reason, such as sleep, a lock or input."
+        )
+        body = m.panel(said, system_threads(findings.system), state_legend())
+        return m.section("threads", CONTENTS["threads"], lead, body)
     rows, before = [], None
     for use in findings.utilisation[:MOST_ROWS]:
         if use.process != before:
@@ -86,7 +96,6 @@ def threads(findings: Findings) -> str:
     heads = ("thread", "", "#busy", "#waiting", "#idle*", "#wall*")
     table = m.table("Busy, waiting and idle by process", heads, rows)
     lead = f"Waiting: for queues, locks or the device. Idle: off the CPU and outside every region.{note}"
-    said = "".join(f"<p>{m.text(sentence, 600)}</p>" for sentence in thread_sentences(findings))
     body = m.panel(said, table, f'<ul class="legend">{legend}</ul>')
     return m.section("threads", CONTENTS["threads"], lead, body)
 

@@ -30,6 +30,15 @@ CATEGORY_COLOURS: dict[str, str] = {
     "unattributed": "#b4b8bf",
     "hotloop": "#6d7178",
 }
+# What a thread did, whatever it is for.
+STATE_COLOURS: dict[str, str] = {
+    "running": "#0f9d61",
+    "ready": "#f59b0f",
+    "waiting": "#3b6fc4",
+    "gil": "#972d74",
+    "blocked": "#b5151a",
+    "unknown": "#b4b8bf",
+}
 FALLBACK_COLOUR = "#8a8f98"  # for categories defined by the user
 
 

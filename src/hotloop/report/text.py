@@ -20,6 +20,7 @@ from hotloop.analysis.findings import (
 from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import columns, words
+from hotloop.report.system_text import whole_system
 
 LEAST_WORTH = 0.05  # share of the time below which nothing is worth optimising
 MOST_BOTTLENECKS = 6
@@ -50,6 +51,7 @@ def terminal(
     pen = Pen(max(width, 60), colour, unicode)
     sections = [
         headline(findings, pen),
+        whole_system(findings.system, pen),
         breakdown(findings.breakdown, findings.basis, pen),
         hot_lines(findings, pen) or source_lines(findings, pen),
         bottlenecks(findings, pen),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.findings import CoreTime, Estimate, Findings, Recommendation
 from hotloop.analysis.hot_lines import LineSamples, line_samples, with_helpers
+from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.analysis.utilisation import compute_threads, core_time
 from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
@@ -358,6 +359,8 @@ class RunView:
         if self.driver_busy_ns > 0.2 * self.wall_ns:
             found[self.process.pid] = self.process
         for worker in self.workers:
+            if is_no_worker(self.capture, worker.process):
+                continue
             if worker.busy_ns > 0.2 * self.wall_ns and worker.process.host == self.process.host:
                 found[worker.process.pid] = worker.process
         return tuple(found.values())

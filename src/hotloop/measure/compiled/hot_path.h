@@ -193,6 +193,40 @@ static __attribute__((noinline, cold)) void record_event(Recorder *rec, Arena *a
     a->file->event_count++;
 }
 
+/* Keep a call for the rounds in which threads and processes work together. */
+static __attribute__((noinline)) void record_round(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
+{
+    if (a->rounds == NULL) {
+        Callout saved = begin_callout(rec);
+        HL_ROUNDS_t *section = new_section(rec, HL_SECTION_ROUNDS, a->number, 0);
+        if (!end_callout(rec, saved) || section == NULL) {
+            return;
+        }
+        a->rounds = section;
+    }
+    uint64_t burst = now >> HL_ROUND_BURST_SHIFT;
+    if (burst != a->round_burst) {
+        a->round_burst = burst;
+        a->round_events = 0;
+    }
+    if (++a->round_events > HL_ROUND_EVENTS_PER_BURST) {
+        a->least_round_ns = a->least_round_ns ? 2 * a->least_round_ns : 1000;
+        a->rounds->least_ns = a->least_round_ns;
+        a->round_events = 0;
+    }
+    HL_EVENT_t *event = &a->rounds->events[a->rounds->count % HL_ROUND_EVENTS];
+    event->node = node->index;
+    event->start_ns = start;
+    event->duration_ns = now - start;
+    __atomic_store_n(&a->rounds->count, a->rounds->count + 1, __ATOMIC_RELEASE);
+}
+
+static inline bool shows_round(const Arena *a, uint64_t duration_ns, uint64_t now)
+{
+    return (now >> HL_ROUND_BURST_SHIFT & HL_ROUND_BURST_MASK) == 0 ? duration_ns >= a->least_round_ns
+                                                                   : duration_ns >> HL_ROUND_LONG_SHIFT != 0;
+}
+
 static __attribute__((noinline, cold)) void device_exit(Recorder *rec, Arena *a, Node *node)
 {
     Callout saved = begin_callout(rec);
@@ -233,6 +267,10 @@ static inline bool leave(Recorder *rec, Region *region, uint64_t *moment)
         if (UNLIKELY(rec->flags)) {
             if (rec->flags & RECORD_TIMELINE) {
                 record_event(rec, a, node, start, now);
+                quick = false;
+            }
+            if ((rec->flags & RECORD_ROUNDS) && shows_round(a, now - start, now)) {
+                record_round(rec, a, node, start, now);
                 quick = false;
             }
             if (depth == 1) {

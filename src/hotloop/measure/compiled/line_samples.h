@@ -35,6 +35,8 @@ typedef struct {
     CodeTables tables;
     HL_SAMPLES_t *private_file; /* until the part is open */
     PyThreadState *anchor;
+    const void *gil; /* NULL: not known */
+    size_t gil_bytes;
     uint64_t interval_ns;   /* doubles whenever the rows are thinned */
     uint64_t stratum_ns;    /* length of the present one: interval_ns, or longer when samples are expensive */
     uint64_t stratum_start;
@@ -53,6 +55,7 @@ typedef struct {
 } Lines;
 
 static int open_for_samples(void *recorder); /* start_stop.h */
+const void *hotloop_gil_place(size_t *size); /* gil_place.c */
 
 /* -- paths ---------------------------------------------------------------------------------------- */
 
@@ -288,6 +291,49 @@ static char kernel_state(Lines *lines, Watched *w, int *core)
     return letter;
 }
 
+/* What a sleeping thread waits for, from the system call that it is in. A futex within the GIL is a wait for it. */
+static uint8_t sleep_reason(const Lines *lines, uint32_t tid, char letter)
+{
+    char text[128], path[64], *after;
+    snprintf(path, sizeof path, "/proc/self/task/%u/syscall", tid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0) {
+        close(file);
+    }
+    if (letter == 'D') {
+        return HL_REASON_DISK;
+    }
+    if (length <= 0 || text[0] < '0' || text[0] > '9') { /* "running", "-1", or not allowed */
+        return HL_REASON_UNKNOWN;
+    }
+    text[length] = 0;
+    long number = strtol(text, &after, 10);
+    switch (number) {
+    case SYS_futex:
+        return strtoull(after, NULL, 16) - (uintptr_t)lines->gil < lines->gil_bytes ? HL_REASON_GIL : HL_REASON_LOCK;
+#ifdef SYS_nanosleep
+    case SYS_nanosleep:
+#endif
+    case SYS_clock_nanosleep:
+        return HL_REASON_SLEEP;
+    case SYS_read: case SYS_readv: case SYS_recvfrom: case SYS_recvmsg: case SYS_pread64:
+        return HL_REASON_INPUT;
+    case SYS_write: case SYS_writev: case SYS_sendto: case SYS_sendmsg: case SYS_pwrite64:
+        return HL_REASON_OUTPUT;
+#ifdef SYS_poll
+    case SYS_poll: case SYS_select: case SYS_epoll_wait:
+#endif
+    case SYS_ppoll: case SYS_pselect6: case SYS_epoll_pwait:
+        return HL_REASON_EVENT;
+    case SYS_wait4: case SYS_waitid:
+        return HL_REASON_CHILD;
+    case SYS_fsync: case SYS_fdatasync:
+        return HL_REASON_DISK;
+    }
+    return HL_REASON_UNKNOWN;
+}
+
 /* Fill in the states of the rows of this moment. A thread whose CPU time grew while we looked was running. One that
    is ready on our own core may have had to make way for us, or may have waited before: it counts as running while
    its samples have shown less time on a core than its CPU time. */
@@ -312,6 +358,7 @@ static void find_states(Lines *lines, HL_SAMPLE_t *rows, const size_t *places, s
                 rows[i].state = displaced ? HL_STATE_RUNNING : HL_STATE_RUNNABLE;
             } else if (letter != 0) {
                 rows[i].state = HL_STATE_SLEEPING;
+                rows[i].reason = sleep_reason(lines, rows[i].native_id, letter);
             }
         }
         if (rows[i].state == HL_STATE_RUNNING) {

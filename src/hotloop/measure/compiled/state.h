@@ -18,6 +18,7 @@
 #define MAX_RECORDERS 16
 #define MAX_SET 7 /* regions in one RegionSet */
 #define SAMPLE_INTERVAL_NS 20000000
+#define RECORD_ROUNDS 4
 #define RECORD_TIMELINE 1
 #define RECORD_GAPS 2
 #define HOOKS_NAME "hotloop_hooks" /* twin/recorder.py has the same */
@@ -66,6 +67,10 @@ typedef struct {
     Node *slab;   /* memory of the next nodes, allocated together so that few pages are touched */
     HL_NODES_t *section; /* where the next nodes go in the part */
     HL_EVENT_t *events;
+    HL_ROUNDS_t *rounds;
+    uint64_t round_burst;    /* number of the burst that is being kept */
+    uint32_t round_events;   /* kept in this burst */
+    uint64_t least_round_ns; /* shorter calls are not kept */
     Region *last_outermost; /* borrowed: the region that ended last at depth 0, to name the gap after it */
     Open open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
 } Arena;
@@ -154,7 +159,7 @@ static PyObject *describe_region;  /* hotloop.measure.core_shared.describe_regio
 static PyObject *user_site; /* hotloop.measure.core_shared.user_site */
 static PyObject *decorate;  /* hotloop.measure.decorate.decorate */
 static PyObject *word_env_steps, *word_updates, *word_episodes;
-static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops;
+static PyObject *word_episode_length, *word_episode_return, *word_loss, *word_bytes, *word_flops, *word_detail;
 
 static PyTypeObject RegionType, BoundCallType, RecorderType, ProfileCallType, ProfiledType, StepCounterType;
 

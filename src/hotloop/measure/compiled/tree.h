@@ -261,6 +261,9 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
     a->limit = HL_MAX_DEPTH;
     a->overflow = 0;
     a->last_outermost = NULL;
+    if (a->rounds != NULL) { /* of another thread */
+        a->rounds->count = 0;
+    }
     set_depth(a, 0);
     __atomic_store_n(&f->state, state, __ATOMIC_RELEASE);
     __atomic_store_n(&f->seq, seq + 2, __ATOMIC_RELEASE);

@@ -33,6 +33,7 @@ typedef struct {
     PyObject *pick;      /* pick(path, previous path, *args, **kwargs) -> region, or None to record nothing */
     PyObject *settled;   /* dict: path -> region, for calls that need not ask `pick` each time */
     uint32_t picks;      /* calls that were looked up */
+    PyObject *detail;    /* detail(first argument) -> region inside this one, or None; remembered by that object */
     RegionSet skip_inside;     /* when one of these is open, the call is not recorded */
     PyObject *dict;
     PyObject *weak;
@@ -190,6 +191,27 @@ static inline bool call_after(Profiled *self, PyObject *const *args, size_t narg
            call_slowly_after(self, a, first, result);
 }
 
+/* The region of a call's first argument, inside the one of the call; borrowed. NULL: it has none, or, with an error
+   set, the user's code has raised. */
+static Region *detail_of(Profiled *self, PyObject *first)
+{
+    PyObject *found = PyObject_GetAttr(first, word_detail);
+    if (found == NULL) {
+        PyErr_Clear();
+        found = PyObject_CallOneArg(self->detail, first);
+        if (found == NULL) {
+            report_error();
+            return NULL;
+        }
+        if (PyObject_SetAttr(first, word_detail, found) < 0) {
+            PyErr_Clear();
+        }
+    }
+    Region *region = Py_IS_TYPE(found, &RegionType) && ((Region *)found)->recorder == self->recorder ? (Region *)found : NULL;
+    Py_DECREF(found); /* regions live as long as their recorder */
+    return region;
+}
+
 /* Not inlined four times: instruction cache misses cost as much as data cache misses. */
 static __attribute__((noinline, hot)) bool enter_wrapped(Recorder *rec, Region *region, Last *last, uint64_t *moment)
 {
@@ -250,9 +272,20 @@ static __attribute__((hot)) PyObject *call_profiled(PyObject *callable, PyObject
         good = enter_wrapped(rec, region, region == self->region ? &self->last : &region->last, &moment);
     }
     if (LIKELY(good)) {
-        result = PyObject_Vectorcall(self->function, args, nargsf, names);
-        moment = 0;
-        good = exit_wrapped(rec, region, &moment);
+        Region *detail = NULL;
+        if (UNLIKELY(self->detail != NULL) && PyVectorcall_NARGS(nargsf) > 0) {
+            detail = detail_of(self, args[0]);
+            detail = rec->epoch == self->epoch ? detail : NULL;
+            good = detail != NULL ? enter_wrapped(rec, detail, &detail->last, &moment) : !PyErr_Occurred();
+        }
+        if (LIKELY(good)) {
+            result = PyObject_Vectorcall(self->function, args, nargsf, names);
+            moment = 0;
+            if (UNLIKELY(detail != NULL)) {
+                good = exit_wrapped(rec, detail, &moment);
+            }
+        }
+        good &= exit_wrapped(rec, region, &moment);
     }
     if (outer != NULL) {
         good &= exit_wrapped(rec, outer, &moment);
@@ -317,12 +350,12 @@ static bool fill_choices(PyObject **into, PyObject *value)
 static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
 {
     static char *words[] = {"function", "outer", "no_outer_inside", "skip_inside", "choose", "always", "never",
-                            "otherwise", "otherwise_outer", "after", "pick", "settled", NULL};
+                            "otherwise", "otherwise_outer", "after", "pick", "settled", "detail", NULL};
     PyObject *function, *outer = NULL, *no_outer_inside = NULL, *skip_inside = NULL, *choose = NULL, *always = NULL;
     PyObject *never = NULL, *otherwise = NULL, *otherwise_outer = NULL, *after = NULL;
-    PyObject *pick = NULL, *settled = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOOOO!", words, &function, &outer, &no_outer_inside, &skip_inside,
-                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after, &pick, &PyDict_Type, &settled) ||
+    PyObject *pick = NULL, *settled = NULL, *detail = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "O|$OOOOOOOOOOO!O", words, &function, &outer, &no_outer_inside, &skip_inside,
+                                     &choose, &always, &never, &otherwise, &otherwise_outer, &after, &pick, &PyDict_Type, &settled, &detail) ||
         !is_region_or_none(outer, "outer") || !is_region_or_none(otherwise, "otherwise") ||
         !is_region_or_none(otherwise_outer, "otherwise_outer")) {
         return NULL;
@@ -340,6 +373,7 @@ static PyObject *region_wrap(Region *self, PyObject *args, PyObject *names)
     profiled->otherwise_outer = (Region *)none_to_null(otherwise_outer);
     profiled->after = none_to_null(after);
     profiled->pick = none_to_null(pick);
+    profiled->detail = none_to_null(detail);
     profiled->settled = settled ? Py_NewRef(settled) : PyDict_New();
     if (!fill_set(&profiled->no_outer_inside, no_outer_inside, "no_outer_inside") || !fill_set(&profiled->skip_inside, skip_inside, "skip_inside") ||
         !fill_set(&profiled->always, always, "always") || !fill_set(&profiled->never, never, "never") ||
@@ -362,6 +396,7 @@ static int profiled_traverse(Profiled *self, visitproc visit, void *arg)
     Py_VISIT(self->never.regions);
     Py_VISIT(self->choose);
     Py_VISIT(self->pick);
+    Py_VISIT(self->detail);
     Py_VISIT(self->settled);
     Py_VISIT(self->otherwise);
     Py_VISIT(self->otherwise_outer);
@@ -376,6 +411,7 @@ static int profiled_clear(Profiled *self)
     Py_CLEAR(self->after);
     Py_CLEAR(self->choose);
     Py_CLEAR(self->pick);
+    Py_CLEAR(self->detail);
     return 0;
 }
 

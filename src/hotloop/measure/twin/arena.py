@@ -44,6 +44,7 @@ NODE_WINDOW = struct.Struct("<3Q")
 NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
 BUCKET_WORDS = layout.BUCKETS
 EVENT = struct.Struct("<IIQQ")
+ROUNDS = struct.Struct("<QQ")  # its count and least_ns, in front of its events
 OCTAVE_BASE = layout.FIRST_OCTAVE * 4
 LAST_BUCKET = layout.BUCKETS - 1
 
@@ -181,6 +182,9 @@ class Arena:
         "part",
         "progress",
         "recorder",
+        "round_burst",
+        "round_events",
+        "rounds",
         "scheduling",
         "seq",
         "state",
@@ -199,6 +203,8 @@ class Arena:
         self.seq = 0
         self.nodes: list[Node] = []
         self.events: memoryview | None = None
+        self.rounds: memoryview | None = None
+        self.round_burst = self.round_events = 0
         self.reset(now, state)
         self.open[0] = self.add_node(None, None)
         self.publish()
@@ -351,6 +357,27 @@ class Arena:
         at = self.event_count % layout.EVENTS_PER_SECTION * EVENT.size
         EVENT.pack_into(self.events, at, node.index, 0, start, now - start)
         self.event_count = self.words[ARENA_AT["event_count"]] = self.event_count + 1
+
+    def shows_round(self, duration_ns: int, now: int) -> bool:
+        """Whether a call that has just ended is kept for the rounds in which threads work together."""
+        if now >> layout.ROUND_BURST_SHIFT & layout.ROUND_BURST_MASK:
+            return duration_ns >> layout.ROUND_LONG_SHIFT != 0
+        return self.rounds is None or duration_ns >= ROUNDS.unpack_from(self.rounds)[1]
+
+    def record_round(self, node: Node, start: int, now: int) -> None:
+        """Add a completed call to the ring buffer of rounds."""
+        if self.rounds is None:
+            self.rounds = self.part.add_section("rounds", self.number)
+        count, least_ns = ROUNDS.unpack_from(self.rounds)
+        burst = now >> layout.ROUND_BURST_SHIFT
+        self.round_events = self.round_events + 1 if burst == self.round_burst else 1
+        self.round_burst = burst
+        if self.round_events > layout.ROUND_EVENTS_PER_BURST:
+            least_ns = 2 * least_ns or 1000
+            self.round_events = 0
+        at = ROUNDS.size + count % layout.ROUND_EVENTS * EVENT.size
+        EVENT.pack_into(self.rounds, at, node.index, 0, start, now - start)
+        ROUNDS.pack_into(self.rounds, 0, count + 1, least_ns)
 
     # -- windows ---------------------------------------------------------------------------------
 

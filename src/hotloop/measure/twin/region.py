@@ -16,9 +16,9 @@ from sys import _getframe
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hotloop._util.interrupts import is_users, report_own
+from hotloop._util.interrupts import is_users, report_own, suppress_own
 from hotloop.capture import layout
-from hotloop.measure.core_shared import RECORD_GAPS, RECORD_TIMELINE
+from hotloop.measure.core_shared import RECORD_GAPS, RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.twin import call_path
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
@@ -206,6 +206,8 @@ class Region:
             try:
                 if recorder.flags & RECORD_TIMELINE:
                     recorder.safely(arena.record_event, node, start, now)
+                if recorder.flags & RECORD_ROUNDS and arena.shows_round(now - start, now):
+                    recorder.safely(arena.record_round, node, start, now)
                 if self.device and recorder.device is not None:
                     recorder.safely(recorder.device.exit, node, arena.depth)
             finally:
@@ -254,6 +256,7 @@ class Region:
         after: Callable[[Any, Any], object] | None = None,
         pick: Callable[..., Region | None] | None = None,
         settled: dict[int, Region] | None = None,
+        detail: Callable[[Any], Region | None] | None = None,
     ) -> Callable[..., Any]:
         """A function that runs `function` inside this region.
 
@@ -268,6 +271,9 @@ class Region:
         `never` is open, or None to leave it unrecorded. `path` is a number for the Python frames that led
         to the call; the previous path is that of the last call before it, 0 if an env was stepped or reset
         since. Paths in `settled` are recorded as the region there, and `pick` is called only now and then.
+
+        `detail(first argument)` returns a region that is opened inside this one, or None; it is asked once
+        for each object, which remembers the answer in the attribute `_hotloop_detail`.
 
         `after(first argument, result)` is called at the end of calls that opened `outer` (of all calls when
         there is no `outer`). Its exceptions are reported but not raised, and its time goes to a region of
@@ -311,6 +317,14 @@ class Region:
                 report_own(error)
                 return self
 
+        def detail_of(first: Any) -> Region | None:
+            found = getattr(first, "_hotloop_detail", self)
+            if found is self and detail is not None:
+                found = self.recorder.safely(detail, first)
+                with suppress_own(Exception):
+                    first._hotloop_detail = found
+            return found if isinstance(found, Region) else None
+
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if not self.recorder.epoch or any(region.is_open() for region in skip_inside):
                 return function(*args, **kwargs)
@@ -325,7 +339,8 @@ class Region:
             has_outer = around is not None
             if around is not None and (around.is_open() or any(r.is_open() for r in no_outer_inside)):
                 around = None
-            with around or nullcontext(), region:
+            inside = detail_of(args[0]) if detail is not None and args else None
+            with around or nullcontext(), region, inside or nullcontext():
                 result = function(*args, **kwargs)
             if after is not None and (around is not None or not has_outer):
                 self.recorder.safely(after, args[0] if args else None, result)

@@ -1,0 +1,195 @@
+"""Who waits for whom: pipes, queues and collectives as edges between members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hotloop.analysis.system import Edge, EdgeKind, Member, Role, RoleLink
+from hotloop.capture.channels import Channel
+from hotloop.capture.model import Capture, Node
+from hotloop.capture.region_names import COLLECTIVE_REGIONS
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One member at one end of a channel."""
+
+    member: int
+    channel: Channel
+    messages: float  # calls, during training
+    waited_ns: float
+    size: float | None  # mean bytes of a message
+
+
+def find_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
+    """All edges, those with the most waiting first."""
+    sends, receives = _ends(capture, members)
+    found = [
+        _edge(capture, members, source, target, receives, sends)
+        for source in sends
+        for target in receives
+        if source.member != target.member and _connected(source.channel, target.channel)
+    ]
+    found += _collective_edges(capture, members)
+    found.sort(key=lambda edge: (-edge.target_waited_ns - edge.source_waited_ns, edge.source, edge.target))
+    return found
+
+
+def role_links(
+    members: Sequence[Member], roles: Sequence[Role], edges: Sequence[Edge], training_ns: int
+) -> list[RoleLink]:
+    """Edges added up by kind and by the roles at their ends."""
+    groups: dict[tuple[int, int, EdgeKind], list[Edge]] = {}
+    for edge in edges:
+        key = (members[edge.source].role, members[edge.target].role, edge.kind)
+        groups.setdefault(key, []).append(edge)
+    seconds = training_ns / 1e9 or 1.0
+    found = []
+    for (source, target, kind), mine in groups.items():
+        sizes = [edge.bytes for edge in mine if edge.bytes is not None]
+        counts = [edge.messages for edge in mine if edge.messages is not None]
+        depths = [edge.depth_mean for edge in mine if edge.depth_mean is not None]
+        sent_ns = sum(members[i].wall_ns for i in roles[source].members) or 1
+        received_ns = sum(members[i].wall_ns for i in roles[target].members) or 1
+        found.append(
+            RoleLink(
+                kind=kind,
+                source=source,
+                target=target,
+                messages_per_s=sum(counts) / seconds if counts else None,
+                bytes_per_s=sum(sizes) / seconds if sizes else None,
+                source_wait=min(sum(edge.source_waited_ns for edge in mine) / sent_ns, 1.0),
+                target_wait=min(sum(edge.target_waited_ns for edge in mine) / received_ns, 1.0),
+                depth_mean=sum(depths) / len(depths) if depths else None,
+                capacity=mine[0].capacity,
+            )
+        )
+    return sorted(found, key=lambda link: -link.target_wait - link.source_wait)
+
+
+def _ends(capture: Capture, members: Sequence[Member]) -> tuple[list[_End], list[_End]]:
+    sends: list[_End] = []
+    receives: list[_End] = []
+    for number, member in enumerate(members):
+        if member.thread is None:
+            continue
+        process = capture.processes[member.process]
+        thread = process.threads[member.thread]
+        known = {channel.name: channel for channel in process.channels}
+        for use in thread.channels:
+            channel = known.get(use.name)
+            calls, waited_ns = use.between(thread.start_ns, thread.end_ns)
+            if channel is not None and calls >= 1:
+                end = _End(number, channel, calls, waited_ns, use.message_bytes)
+                (sends if use.way == "send" else receives).append(end)
+    return sends, receives
+
+
+def _connected(one: Channel, other: Channel) -> bool:
+    """Whether a message into `one` comes out of `other`."""
+    if one.kind != other.kind:
+        return False
+    return one.there == other.here or other.there == one.here
+
+
+def _edge(
+    capture: Capture,
+    members: Sequence[Member],
+    source: _End,
+    target: _End,
+    receives: Sequence[_End],
+    sends: Sequence[_End],
+) -> Edge:
+    """The edge between two ends; where several members share an end, by their share of the messages."""
+    readers = sum(end.messages for end in receives if _connected(source.channel, end.channel))
+    writers = sum(end.messages for end in sends if _connected(end.channel, target.channel))
+    of_source, of_target = target.messages / readers, source.messages / writers
+    messages = source.messages * of_source
+    size = source.size if source.size is not None else target.size
+    looked = max((source.channel, target.channel), key=lambda channel: channel.depth_count)
+    return Edge(
+        kind=_kind(capture, members, source, target),
+        name=target.channel.name,
+        source=source.member,
+        target=target.member,
+        messages=round(messages),
+        bytes=None if size is None else round(size * messages),
+        source_waited_ns=round(source.waited_ns * of_source),
+        target_waited_ns=round(target.waited_ns * of_target),
+        depth_mean=looked.depth_sum / looked.depth_count if looked.depth_count else None,
+        depth_max=looked.depth_max if looked.depth_count else None,
+        capacity=target.channel.capacity,
+    )
+
+
+def _kind(capture: Capture, members: Sequence[Member], source: _End, target: _End) -> EdgeKind:
+    kinds = {members[source.member].kind, members[target.member].kind}
+    return "loader" if "loader_worker" in kinds else source.channel.kind
+
+
+# -- collectives -----------------------------------------------------------------------------------
+
+
+def data_parallel_pids(capture: Capture) -> set[int]:
+    """Processes in which a DistributedDataParallel adds up gradients during `backward`."""
+    return {entry["pid"] for entry in capture.facts.get("libraries") or () if "data_parallel" in entry}
+
+
+def _gradient_bytes(capture: Capture, pid: int) -> int:
+    """Bytes of all gradients of a process whose gradients are added up across ranks."""
+    sizes = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+    for entry in capture.facts.get("libraries") or ():
+        if entry.get("pid") == pid and "data_parallel" in entry:
+            return sum(
+                int(one["parameters"]) * sizes.get(next(iter(one["dtypes"]), ""), 4)
+                for one in entry.get("optimizers", ())
+            )
+    return 0
+
+
+def collective_wait_ns(capture: Capture, member: Member) -> tuple[float, int, float]:
+    """Time a rank waited in collectives, how often, and the bytes it put in."""
+    if member.thread is None:
+        return 0.0, 0, 0.0
+    process = capture.processes[member.process]
+    thread = process.threads[member.thread]
+    waited, calls, moved = 0.0, 0, 0.0
+    for node in _nodes(thread.root):
+        if node.name in COLLECTIVE_REGIONS:
+            waited += node.total_ns
+            calls += node.calls
+            moved += sum(child.bytes_moved for child in node.children) + node.bytes_moved
+    if process.pid in data_parallel_pids(capture):
+        inside = [r for r in member.regions if r.path and r.path[-1] == "backward"]
+        waited += sum(r.share * r.states.waiting for r in inside) * member.wall_ns
+        calls += sum(r.calls for r in inside)
+    return waited, calls, moved
+
+
+def _nodes(root: Node) -> Iterable[Node]:
+    todo = list(root.children)
+    while todo:
+        node = todo.pop()
+        yield node
+        if node.name not in COLLECTIVE_REGIONS:
+            todo += node.children
+
+
+def _collective_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
+    """The rank that waits least is the one the others wait for."""
+    ranks = [i for i, member in enumerate(members) if member.kind == "rank"]
+    if len(ranks) < 2:
+        return []
+    waits = {i: collective_wait_ns(capture, members[i]) for i in ranks}
+    last = min(ranks, key=lambda i: waits[i][0] / max(members[i].wall_ns, 1))
+    found = []
+    for rank in ranks:
+        waited, calls, moved = waits[rank]
+        if rank == last or not calls:
+            continue
+        name = "gradients" if members[rank].pid in data_parallel_pids(capture) else "collective"
+        moved += _gradient_bytes(capture, members[rank].pid) * members[rank].updates
+        size = round(moved) if moved else None
+        found.append(Edge("collective", name, last, rank, calls, size, round(waits[last][0]), round(waited)))
+    return found
