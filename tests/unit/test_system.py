@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
+import numpy as np
 import pytest
 
 from hotloop.analysis.find_system import find_system
+from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.system import States, System
+from hotloop.analysis.utilisation import working_processes
+from hotloop.capture.channels import Channel, ChannelUse
 from hotloop.capture.model import Capture
 from hotloop.capture.origin import Origin
-from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
+from hotloop.capture.samples import (
+    REASONS,
+    RUNNING,
+    SAMPLE_DTYPE,
+    SLEEPING,
+    SampledFrame,
+    SampledPath,
+    Sampling,
+)
+from hotloop.report.pen import Pen
+from hotloop.report.system_html import whole_system as html_system
+from hotloop.report.system_text import whole_system
+from hotloop.testing.captures import START_NS, ProcessSpec, Spec, ThreadSpec, make_capture
 
 SB3_WORKER = "stable_baselines3.common.vec_env.subproc_vec_env._worker"
 LEARNER = {"env_step": Spec(1000, 1e4, {"ipc_wait": Spec(4000, 2e5)}), "backward": Spec(100, 1e6)}
@@ -19,12 +36,10 @@ LEARNER = {"env_step": Spec(1000, 1e4, {"ipc_wait": Spec(4000, 2e5)}), "backward
 def vector_env(*step_ns: float) -> Capture:
     """A learner with env workers in processes of their own."""
     workers = [
-        ProcessSpec(
-            [ThreadSpec({"env_step": Spec(1000, ns), "ipc_wait": Spec(1000, 9e5 - ns)})], f"Process-{i}"
-        )
-        for i, ns in enumerate(step_ns)
+        ProcessSpec([ThreadSpec({"env_step": Spec(1000, ns), "ipc_wait": Spec(1000, 9e5 - ns)}, cpu=None)])
+        for ns in step_ns
     ]
-    made = make_capture(LEARNER, env_steps=4000, updates=100, processes=workers)
+    made = make_capture(LEARNER, env_steps=4000, updates=100, processes=workers, cpu=None)
     origins = [Origin("train.py"), *(Origin("train.py", SB3_WORKER, "forkserver") for _ in workers)]
     return with_origins(made, origins)
 
@@ -83,3 +98,171 @@ def test_states_add_up_and_what_is_not_recorded_is_unknown() -> None:
     for member in found.members:
         assert total(member.states) == pytest.approx(1.0)
         assert member.states.ready == 0.0  # nobody counted the run queue, so nobody may claim it
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def sampled(capture: Capture, process: int, rows: list[tuple[int, int, int]]) -> Capture:
+    """The capture with samples of one main thread: (state, reason, path) for 10 ms each."""
+    samples = np.zeros(len(rows), dtype=SAMPLE_DTYPE)
+    samples["time_ns"] = START_NS + 10_000_000 * np.arange(len(rows))
+    samples["weight_ns"] = 10_000_000
+    samples["native_id"] = 1000
+    samples["state"], samples["reason"], samples["path"] = np.array(rows).T
+    paths = (
+        SampledPath((), other=True),
+        SampledPath(
+            (SampledFrame("/work/train.py", "<module>", 1, 33),), "ray.get", "ray._private.worker.get"
+        ),
+        SampledPath((SampledFrame("/work/physics.py", "Env.step", 80, 88),)),
+    )
+    chosen = dataclasses.replace(
+        capture.processes[process],
+        samples=samples,
+        paths=paths,
+        sampling=Sampling("native", 10_000_000, len(rows), 0, 0, {}),
+    )
+    processes = list(capture.processes)
+    processes[process] = chosen
+    return dataclasses.replace(capture, processes=tuple(processes))
+
+
+def test_a_driver_in_a_librarys_wait_is_blocked_and_not_without_a_core() -> None:
+    """As in `ray.get`: 74 % of its samples sleep in a wait nobody has told us about."""
+    made = make_capture({"train": Spec(100, 1e6)}, updates=100)
+    rows = [(SLEEPING, REASONS.index("lock"), 1)] * 74 + [(RUNNING, 0, 2)] * 26
+    (member,) = system_of(sampled(made, 0, rows)).members
+    assert member.states.blocked == pytest.approx(0.74)
+    assert member.states.ready == 0.0 and member.states.waiting == 0.0
+    assert (member.blocked[0].function, member.blocked[0].site) == ("ray.get", "/work/train.py:33")
+    assert member.busiest == "`Env.step`, physics.py:88"
+
+
+def test_a_thread_that_sleeps_on_the_gil_waits_for_it() -> None:
+    made = make_capture({"train": Spec(100, 1e6)}, updates=100)
+    rows = [(SLEEPING, REASONS.index("gil"), 2)] * 30 + [(RUNNING, 0, 2)] * 70
+    (member,) = system_of(sampled(made, 0, rows)).members
+    assert member.states.gil == pytest.approx(0.3)
+    assert member.blocked == ()
+
+
+# -- edges, barriers, the chain --------------------------------------------------------------------
+
+
+def piped(capture: Capture, wait_ns: list[float]) -> Capture:
+    """The capture with pipes from the learner to each worker; it waits that long for each answer."""
+    processes = list(capture.processes)
+    end_ns = processes[0].threads[0].end_ns
+    calls = 1000
+
+    def use(name: str, way: Literal["send", "receive"], total_ns: float) -> ChannelUse:
+        times = np.array([START_NS, end_ns], dtype=np.uint64)
+        totals = np.array([0, round(total_ns)], dtype=np.uint64)
+        return ChannelUse(name, way, times, np.array([0, calls], dtype=np.uint64), totals, 126.0)
+
+    ends = []
+    for number, ns in enumerate(wait_ns, start=1):
+        ends += [use(f"pipe {number}", "receive", calls * ns), use(f"pipe {number}", "send", calls * 1e3)]
+        worker = processes[number]
+        waited = sum(node.total_ns for node in worker.threads[0].root.children if node.name == "ipc_wait")
+        thread = dataclasses.replace(
+            worker.threads[0], channels=(use("pipe 1", "receive", waited), use("pipe 1", "send", calls * 1e3))
+        )
+        here = Channel("pipe 1", "pipe", f"worker {number}")
+        processes[number] = dataclasses.replace(worker, threads=(thread,), channels=(here,))
+    known = tuple(
+        Channel(f"pipe {n}", "pipe", f"learner {n}", f"worker {n}") for n in range(1, len(wait_ns) + 1)
+    )
+    learner = dataclasses.replace(processes[0].threads[0], channels=tuple(ends))
+    processes[0] = dataclasses.replace(processes[0], threads=(learner,), channels=known)
+    return dataclasses.replace(capture, processes=tuple(processes))
+
+
+def test_both_ends_of_a_pipe_become_edges() -> None:
+    found = system_of(piped(vector_env(1e5, 7e5), [1e4, 6e5]))
+    edges = {(e.source, e.target): e for e in found.edges}
+    assert set(edges) == {(0, 1), (1, 0), (0, 2), (2, 0)}
+    assert (edges[2, 0].messages, edges[2, 0].bytes) == (1000, 126_000)
+    assert edges[2, 0].target_waited_ns == pytest.approx(1000 * 6e5, rel=0.01)
+    answers = next(link for link in found.links if found.roles[link.target].kind == "learner")
+    assert answers.messages_per_s == pytest.approx(2000 / (found.training_ns / 1e9), rel=0.01)
+
+
+def test_the_chain_leads_to_the_slow_worker() -> None:
+    found = system_of(piped(vector_env(1e5, 1e5, 7e5), [1e4, 1e4, 6e5]))
+    assert [found.members[link.member].name for link in found.chain] == ["learner", "env worker 2"]
+    assert found.chain_sentence.startswith("The learner waits ")
+    assert "from env worker 2" in found.chain_sentence
+
+
+def test_a_slow_worker_costs_the_mean_of_the_slowest_minus_the_mean() -> None:
+    (barrier,) = system_of(piped(vector_env(1e5, 1e5, 7e5), [1e4, 1e4, 6e5])).barriers
+    slow = max(barrier.members, key=lambda one: one.mean_ns)
+    assert barrier.pattern == "steady" and slow.member == 3
+    assert barrier.imbalance_ns == pytest.approx(barrier.slowest_ns - barrier.mean_ns)
+    assert barrier.imbalance_ns > 3e5
+
+
+def test_equal_workers_are_even() -> None:
+    made = with_steady_steps(piped(vector_env(3e5, 3e5), [1e5, 1e5]))
+    (barrier,) = system_of(made).barriers
+    assert barrier.pattern == "even"
+
+
+def with_steady_steps(capture: Capture) -> Capture:
+    """The capture with steps of workers that all take the same time."""
+    for process in capture.processes[1:]:
+        for node in process.threads[0].root.children:
+            node.squares = 0.0
+    return capture
+
+
+def test_the_limit_is_the_role_that_waits_least_and_the_next_one_is_named() -> None:
+    found = system_of(piped(vector_env(8e5, 8e5), [7e5, 7e5]))
+    assert found.limit.role is not None and found.roles[found.limit.role].kind == "env_worker"
+    assert found.limit.next_role is not None and found.roles[found.limit.next_role].kind == "learner"
+    assert [role.limiting for role in found.roles] == [False, True]
+
+
+def test_the_rank_that_waits_least_is_the_straggler() -> None:
+    quick = {"collective": Spec(100, 8e5, category="wait"), "backward": Spec(100, 2e5)}
+    slow = {"collective": Spec(100, 1e4, category="wait"), "backward": Spec(100, 9.9e5)}
+    other = ProcessSpec([ThreadSpec(slow, updates=100, unattributed=0.0)], "ddp.py")
+    made = make_capture(quick, updates=100, processes=[other], unattributed=0.0)
+    found = system_of(with_origins(made, [Origin("ddp.py", rank=r, world_size=2) for r in (0, 1)]))
+    assert "from rank 1" in found.chain_sentence
+    assert any("Rank 1 is the straggler" in sentence for sentence in found.sentences)
+    assert found.limit.why.startswith("Rank 1 is the limit")
+
+
+def test_threads_of_a_launcher_are_not_counted_for_oversubscription() -> None:
+    rank = ProcessSpec([ThreadSpec({"backward": Spec(100, 1e6)}, updates=100)], "ddp.py")
+    made = make_capture({"between waits": Spec(100, 1e6)}, processes=[rank, rank])
+    origins = [Origin("torchrun"), *(Origin("ddp.py", rank=r, world_size=2) for r in (0, 1))]
+    found = with_origins(made, origins)
+    assert [is_no_worker(found, process) for process in found.processes] == [True, False, False]
+    assert working_processes(found) == found.processes[1:]
+
+
+# -- the picture -----------------------------------------------------------------------------------
+
+
+def test_the_terminal_fits_80_columns_and_marks_the_limit() -> None:
+    found = system_of(piped(vector_env(1e5, 1e5, 7e5), [1e4, 1e4, 6e5]))
+    for pen in (Pen(80), Pen(80, unicode=False)):
+        text = whole_system(found, pen)
+        assert max(map(len, text.split("\n"))) <= 80
+        assert ("▶ " if pen.unicode else "> ") in text
+        assert pen.unicode or text.isascii()
+    assert "learner → env workers: pipe" in whole_system(found, Pen(80))
+
+
+def test_a_program_of_one_thread_has_no_picture() -> None:
+    assert whole_system(system_of(make_capture({"train": Spec(100, 1e6)}, updates=100)), Pen(80)) == ""
+
+
+def test_the_page_has_a_box_for_each_role() -> None:
+    page = html_system(system_of(piped(vector_env(1e5, 7e5), [1e4, 6e5])), "The whole system")
+    assert page.count("<rect class=") == 2 and page.count('class="link"') == 2
+    assert "env workers ×2" in page

@@ -185,7 +185,7 @@ def _held_by_the_gil(members: Sequence[Member], roles: Sequence[Role]) -> tuple[
 
 def busy_share(member: Member) -> float:
     """Share of its time in which a member did not wait for others."""
-    return max(1.0 - member.states.waiting - member.states.unknown, 0.0)
+    return max(1.0 - member.states.waiting, 0.0)
 
 
 def _gain(first: float, following: float) -> float | None:

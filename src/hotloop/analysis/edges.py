@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hotloop.analysis.system import Edge, EdgeKind, Member, Role, RoleLink
 from hotloop.capture.channels import Channel
 from hotloop.capture.model import Capture, Node
 from hotloop.capture.region_names import COLLECTIVE_REGIONS
+from hotloop.capture.samples import FOR_THE_GIL, RUNNABLE, RUNNING, SLEEPING
+
+MOST_TOLD = 0.2  # share of a member's waiting that channels explain; with more, nothing is inferred
+LEAST_UNTOLD = 0.05  # share of its time that a member waits for nobody we know, before it is looked into
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ def find_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
         if source.member != target.member and _connected(source.channel, target.channel)
     ]
     found += _collective_edges(capture, members)
+    found += _inferred(capture, members, found)
     found.sort(key=lambda edge: (-edge.target_waited_ns - edge.source_waited_ns, edge.source, edge.target))
     return found
 
@@ -126,6 +133,75 @@ def _edge(
 def _kind(capture: Capture, members: Sequence[Member], source: _End, target: _End) -> EdgeKind:
     kinds = {members[source.member].kind, members[target.member].kind}
     return "loader" if "loader_worker" in kinds else source.channel.kind
+
+
+# -- waits whose channel is not known --------------------------------------------------------------
+
+
+def _inferred(capture: Capture, members: Sequence[Member], known: Sequence[Edge]) -> list[Edge]:
+    """Edges for waits that no channel explains: rings in shared memory, conditions, locks.
+
+    Between processes, a parent waits for its working children and they for it. Between the threads of one
+    process, a thread waits for those that were at work whenever it was seen waiting.
+    """
+    found = []
+    for number, member in enumerate(members):
+        told = sum(e.target_waited_ns for e in known if e.target == number)
+        told += sum(e.source_waited_ns for e in known if e.source == number)
+        waited = member.states.waiting * member.wall_ns
+        if waited < LEAST_UNTOLD * member.wall_ns or member.kind in ("service", "launcher", "rank"):
+            continue
+        if told > MOST_TOLD * waited:
+            continue
+        between = _at_work_meanwhile(capture, members, number) or _relatives(capture, members, number)
+        whole = sum(between.values())
+        for other, weight in between.items():
+            kinds = {members[number].kind, members[other].kind}
+            kind: EdgeKind = "condition" if members[other].process == member.process else "unknown"
+            kind = "ring" if kind == "unknown" and "collector" in kinds else kind
+            name = {"ring": "ring", "condition": "condition"}.get(kind, "wait")
+            found.append(Edge(kind, name, other, number, None, None, 0, round(waited * weight / whole)))
+    return found
+
+
+def _at_work_meanwhile(capture: Capture, members: Sequence[Member], number: int) -> dict[int, float]:
+    """Threads of the same process that were not waiting when this one was, by time."""
+    member = members[number]
+    samples = capture.processes[member.process].samples
+    mine = samples[samples["native_id"] == member.native_id]
+    waits = mine["time_ns"][(mine["state"] == SLEEPING) & (mine["reason"] != FOR_THE_GIL)]
+    found = {}
+    for other, one in enumerate(members):
+        if one.process != member.process or other == number or one.kind in ("service", "launcher", "logger"):
+            continue
+        theirs = samples[samples["native_id"] == one.native_id]
+        busy = np.isin(theirs["state"], (RUNNING, RUNNABLE)) | (theirs["reason"] == FOR_THE_GIL)
+        weight = float(theirs["weight_ns"][busy & np.isin(theirs["time_ns"], waits)].sum())
+        if weight > LEAST_UNTOLD * member.wall_ns:
+            found[other] = weight
+    return found
+
+
+def _relatives(capture: Capture, members: Sequence[Member], number: int) -> dict[int, float]:
+    """Working members in child processes, or the driving one of the parent, by the time they do not wait."""
+    pids = {process.pid: process.parent_pid for process in capture.processes}
+    mine = members[number]
+    found = {}
+    for other, one in enumerate(members):
+        if one.process == mine.process or one.kind in ("service", "launcher", "logger", "thread"):
+            continue
+        if mine.pid in _ancestors(one.pid, pids) or one.pid in _ancestors(mine.pid, pids):
+            found[other] = max(1.0 - one.states.waiting - one.states.unknown, 0.01)
+    return found
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    """Process numbers of those that started this one, directly or through a fork server."""
+    found: set[int] = set()
+    while pid in parents and parents[pid] not in found:
+        pid = parents[pid]
+        found.add(pid)
+    return found
 
 
 # -- collectives -----------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from hotloop.capture.model import Capture, Node, Process, Thread
 
 NO_TRAINING = "No training was seen: the run ended while it started up."
 MOST_REPLAYED, LEAST_REPLAYED = 12, 0.002  # regions whose gain is replayed, and their share of all time
+HELD_UP = 0.25  # share of its time that the driving member waits, to make it the headline
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
 
@@ -139,9 +140,13 @@ def explain_without_advice(
     training_s = phases.training_ns / 1e9
     trained = phases.training_ns > 0 or not phases.start_up_ns
     unknown = _unknown(recorded, driver, everything, waiting, held_up)
+    system = find_system(capture, resolver)
+    said = headline(own, driver.flat, ranked, waiting, grown) if trained else NO_TRAINING
+    if trained and system is not None and system.chain_sentence and system.chain[0].share >= HELD_UP:
+        said = system.chain_sentence
     reasons = [_no_gains(phases), no_growth, no_forecast, *no_limits, *unknown]
     return Findings(
-        headline=headline(own, driver.flat, ranked, waiting, grown) if trained else NO_TRAINING,
+        headline=said,
         command=tuple(recorded.command),
         wall_ns=recorded.wall_ns + stood_still_ns,
         env_steps=recorded.progress.env_steps,
@@ -172,7 +177,7 @@ def explain_without_advice(
         hot_lines=() if lines is None else hot_lines(lines, done.env_steps, done.updates),
         boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
-        system=find_system(capture, resolver),
+        system=system,
     )
 
 

@@ -207,11 +207,11 @@ def round_of(system: System, found: Cycle) -> str:
         pieces = []
         for span in lane.spans:
             share = (span.end_ns - span.begin_ns) / found.length_ns
-            name = span.region or own_code(member)
+            name = span.region or own_code(member, span.state)
             colour = {"waits": "transparent", "blocked": STATE_COLOURS["blocked"]}.get(
                 span.state, colour_of(span.category)
             )
-            said = {"waits": "waits", "blocked": "blocked"}.get(span.state, name)
+            said = {"waits": "waits", "blocked": f"blocked: {name}"}.get(span.state, name)
             inside = m.text(said, 24) if share * 100 > 1.2 * len(said) else ""
             took = duration(span.end_ns - span.begin_ns)
             ink = "inherit" if span.state == "waits" else m.ink_on(colour)

@@ -65,7 +65,7 @@ def cores(system: System) -> str:
 def roles(system: System, pen: Pen) -> list[str]:
     """A row for each role: how many, shares of states, a bar; the limit is marked."""
     mark = "▶ " if pen.unicode else "> "
-    rows = [("role", "running", "ready", "waiting", "GIL", "blocked")]
+    rows: list[tuple[str, ...]] = [("role", "running", "ready", "waiting", "GIL", "blocked")]
     shown: list[States] = []
     for role in [role for role in system.roles if role.works][:MOST_ROLES]:
         many = f" x{len(role.members)}" if len(role.members) > 1 else ""
@@ -145,7 +145,7 @@ def figures(link: RoleLink) -> str:
 
 def who_waits(system: System, link: RoleLink) -> str:
     """`learner waits 61 %`; "" if nobody does."""
-    parts = []
+    parts: list[str] = []
     for role, share in ((link.target, link.target_wait), (link.source, link.source_wait)):
         if share >= 0.01 and not (role == link.source == link.target and parts):
             many = len(system.roles[role].members) > 1
@@ -179,7 +179,7 @@ def longest_work(spans: Sequence[Span], member: Member) -> str:
     total: dict[str, int] = {}
     for span in spans:
         if span.state != "waits":
-            name = span.region or own_code(member)
+            name = span.region or own_code(member, span.state)
             total[name] = total.get(name, 0) + span.end_ns - span.begin_ns
     if not total:
         return "waits"
@@ -187,7 +187,9 @@ def longest_work(spans: Sequence[Span], member: Member) -> str:
     return f"{name} {duration(total[name])}"
 
 
-def own_code(member: Member) -> str:
-    """A name for time in no region: the function that was seen there most."""
+def own_code(member: Member, state: str) -> str:
+    """A name for time in no region: the line where it is blocked, or the function seen there most."""
+    if state == "blocked" and member.blocked:
+        return member.blocked[0].site.rpartition("/")[2] or member.blocked[0].function or "own code"
     name = member.busiest.split("`")[1] if member.busiest.count("`") >= 2 else ""
     return name or "own code"

@@ -17,6 +17,7 @@ from hotloop.analysis.findings import (
     Recommendation,
     ThreadUse,
 )
+from hotloop.analysis.system import System
 from hotloop.report.palette import colour_of
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import columns, words
@@ -331,10 +332,14 @@ def utilisation(findings: Findings, pen: Pen) -> str:
     found = findings.utilisation
     if len(found) < 2:
         return ""
-    rows, stuck = [("thread", "wall", "busy", "waiting", "idle")], []
+    rows: list[tuple[str, ...]] = [("thread", "wall", "busy", "waiting", "idle")]
+    if findings.system is not None:
+        rows = states_of_threads(findings.system)
+    stuck = []
     for use in found[:MOST_THREADS]:
         busy, waiting, idle = (percent(share) for share in parts_of(use))
-        rows.append((f"{use.process} {use.thread}", duration(use.wall_ns), busy, waiting, idle))
+        if findings.system is None:
+            rows.append((f"{use.process} {use.thread}", duration(use.wall_ns), busy, waiting, idle))
         if use.stuck_in is not None:
             inside = (
                 f"{use.process}, {use.thread} had been in {use.stuck_in} for {duration(use.stuck_for_ns)}"
@@ -342,15 +347,28 @@ def utilisation(findings: Findings, pen: Pen) -> str:
             stuck.append(pen.wrap(f"{inside} when the capture was read.", "  "))
     drawn = table(pen, rows)
     lines = [pen.heading("Threads"), pen.paint(drawn[0], "dim"), *drawn[1:], *stuck]
-    if len(found) > MOST_THREADS:
-        lines.append(f"  {len(found) - MOST_THREADS} more in the HTML report.")
+    many = len(found) if findings.system is None else len(findings.system.members)
+    if many > MOST_THREADS:
+        lines.append(f"  {many - MOST_THREADS} more in the HTML report.")
     lines += [pen.wrap(said, "  ") for said in thread_sentences(findings)]
     return "\n".join(lines)
 
 
+def states_of_threads(system: System) -> list[tuple[str, ...]]:
+    """Rows of the table of threads: what each of them did."""
+    rows: list[tuple[str, ...]] = [("thread", "wall", "running", "ready", "waiting", "GIL", "blocked")]
+    for member in system.members[:MOST_THREADS]:
+        s = member.states
+        shares = [percent(share) for share in (s.running, s.ready, s.waiting, s.gil, s.blocked)]
+        rows.append((f"{member.name}: {member.label}", duration(member.wall_ns), *shares))
+    return rows
+
+
 def thread_sentences(findings: Findings) -> list[str]:
     """Who waits for whom, and whether there are more compute threads than cores."""
-    return [found.summary for found in (findings.waits, findings.oversubscription) if found is not None]
+    told = findings.system is not None and bool(findings.system.chain_sentence)
+    found = (None if told else findings.waits, findings.oversubscription)
+    return [one.summary for one in found if one is not None]
 
 
 def parts_of(use: ThreadUse) -> tuple[float | None, float | None, float | None]:
