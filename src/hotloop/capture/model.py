@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.capture import layout
-from hotloop.capture.messages import MessageLog
 from hotloop.capture.channels import Channel, ChannelUse
+from hotloop.capture.messages import MessageLog
 from hotloop.capture.origin import Origin
 from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
