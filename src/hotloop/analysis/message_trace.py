@@ -261,7 +261,11 @@ def _match(threads: dict[tuple[int, int], _Thread], edges: list[LoggedEdge], bac
             partner = k - held
             if partner >= len(sent):
                 row.blocked, row.since_sent = True, -1  # its message was sent after the last one we know
-            elif partner >= 0 and sent[partner].end > row.begin + WAITED_NS:
+            elif partner >= 0 and (
+                sent[partner].end > row.begin + WAITED_NS
+                # A thread of the sender passes on what was put, once it gets the GIL.
+                or (edge.kind == "queue" and row.end - row.begin > 3 * WAITED_NS)
+            ):
                 row.blocked = True
                 row.since_sent = (
                     row.end - sent[partner].end
