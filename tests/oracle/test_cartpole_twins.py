@@ -150,7 +150,7 @@ def test_it_conforms() -> None:
     report = check_vector_env(
         CartPoleVectorEnv, make_twin=lambda seed: CartPoleRules(np.random.default_rng(seed)), steps=120
     )
-    assert not report.not_checked
+    assert set(report.not_checked) == {"time_limit"}  # random play never lasts 500 steps
 
 
 def test_another_batch_size_or_mode_compiles_nothing() -> None:

@@ -25,7 +25,14 @@ def nearly_perfect(env: Any, infos: dict[str, Any], rng: np.random.Generator) ->
 
 
 def test_it_conforms_with_its_twin() -> None:
-    report = check_vector_env(make, make_twin=CatchRules, steps=250, num_envs=3, choose=nearly_perfect)
+    report = check_vector_env(
+        make,
+        make_twin=CatchRules,
+        steps=250,
+        num_envs=3,
+        choose=nearly_perfect,
+        max_episode_steps=MOST_STEPS,
+    )
     assert not report.not_checked
 
 

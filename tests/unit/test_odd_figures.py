@@ -160,6 +160,7 @@ OWN_JSON = {
     "_util/read_files.py",
     "_util/strict_json.py",
     "analysis/advice/idioms.py",
+    "boost/background.py",
     "capture/export.py",
     "instrument/trial_workers.py",
     "measure/capture_facts.py",

@@ -7,7 +7,6 @@ about two microseconds. Nothing is logged in processes without a capture folder.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import sys
@@ -452,7 +451,7 @@ def patch_executor(module: ModuleType, into: Patches) -> None:
                 return f(self, *args, **kwargs)
             finally:
                 _local.inside = inside
-                with contextlib.suppress(ValueError):
+                with suppress_own(ValueError):
                     _submitted.remove((id(self), edge))
                 log.write(edge, SEND, begin, _now())
 

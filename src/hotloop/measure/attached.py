@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.interrupts import is_users
 from hotloop.capture.attached import Attached, AttachedThread, Frame
 from hotloop.machine.facts import machine_facts
 
@@ -151,7 +152,9 @@ def _explained(pid: int, problem: str) -> str:
 def _read(file: Path) -> _Stacks:
     try:
         return parse_speedscope(json.loads(file.read_text(encoding="utf-8", errors="replace")))
-    except (OSError, ValueError, KeyError, TypeError):  # nothing was seen, or py-spy was killed
+    except (OSError, ValueError, KeyError, TypeError) as error:  # nothing was seen, or py-spy was killed
+        if is_users(error):
+            raise
         return {}
 
 
@@ -188,12 +191,16 @@ def _schedstat(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     for process in _family(pid):
         try:
             threads = os.listdir(f"/proc/{process}/task")
-        except OSError:
+        except OSError as error:
+            if is_users(error):
+                raise
             continue
         for thread in threads:
             try:
                 on_core, queued, _ = Path(f"/proc/{process}/task/{thread}/schedstat").read_text().split()
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if is_users(error):
+                    raise
                 continue
             found[process, int(thread)] = int(on_core), int(queued)
     return found
@@ -206,12 +213,16 @@ def _family(pid: int) -> list[int]:
         found.append(one)
         try:
             threads = os.listdir(f"/proc/{one}/task")
-        except OSError:
+        except OSError as error:
+            if is_users(error):
+                raise
             continue
         for thread in threads:
             try:
                 todo += [int(c) for c in Path(f"/proc/{one}/task/{thread}/children").read_text().split()]
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if is_users(error):
+                    raise
                 continue
     return found
 
@@ -220,7 +231,9 @@ def _settings(pid: int) -> dict[str, str]:
     """Only the variables about threads are read; the rest of the environment is nobody's business."""
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
+    except OSError as error:
+        if is_users(error):
+            raise
         return {}
     pairs = (word.decode("utf-8", "replace").partition("=") for word in words)
     return {name: value for name, _, value in pairs if name in THREAD_VARIABLES}
