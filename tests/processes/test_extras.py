@@ -105,7 +105,7 @@ def _installed(wheel: Path, extra: str, folder: Path) -> Path:
 
 def test_every_extra_for_users_is_tested_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {*TRAIN, "report", "ray"} == set(project["optional-dependencies"]) - FOR_A_CHECKOUT
+    assert {*TRAIN, "attach", "report", "ray"} == set(project["optional-dependencies"]) - FOR_A_CHECKOUT
 
 
 def test_without_extras_it_records_and_names_the_extra_that_is_missing(wheel: Path, work: Path) -> None:
@@ -136,6 +136,18 @@ def test_pages_and_pictures_need_no_other_extra(wheel: Path, work: Path) -> None
     _call([hotloop, "report", "seen", "-o", "picture.png"], work)
     assert "Plotly" in (work / "page.html").read_text(encoding="utf-8")
     assert (work / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_running_job_is_watched_with_its_extra_alone(wheel: Path, work: Path) -> None:
+    hotloop = _installed(wheel, "attach", work)
+    with subprocess.Popen([sys.executable, "-c", "while True: sum(range(1000))"]) as job:
+        try:
+            told = json.loads(
+                _call([hotloop, "attach", str(job.pid), "--seconds", "2", "--json"], work).stdout
+            )
+        finally:
+            job.kill()
+    assert told["kind"]
 
 
 def test_a_script_that_uses_ray_is_recorded(wheel: Path, work: Path) -> None:
