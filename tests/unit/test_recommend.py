@@ -325,6 +325,15 @@ def test_work_done_by_workers_is_worth_the_hand_over_when_it_is_large() -> None:
     assert "env_workers_cost_more_than_work" not in found
 
 
+@pytest.mark.parametrize(("between_ms", "expected"), [(0.01, True), (0.6, False)])
+def test_all_code_of_env_workers_is_work(between_ms: float, expected: bool) -> None:
+    steps = {"env_step": Spec(1000, 50 * US), "wrapper": Spec(1000, between_ms * MS, category="other")}
+    worker = ThreadSpec(steps | {"ipc_wait": Spec(1000, 1 * MS, category="wait")}, cpu=0.2)
+    loop = {"act": Spec(1000, 100 * US), "ipc_wait": Spec(1000, 2.2 * MS)}
+    capture = make_capture(loop, env_steps=4000, processes=[ProcessSpec([worker]) for _ in range(4)])
+    assert ("env_workers_cost_more_than_work" in rules_of(capture)) == expected
+
+
 def test_pauses_that_were_not_measured_are_not_blamed_on_the_garbage_collector() -> None:
     loop = {name: Spec(3000, 100 * US, pauses=(5, 60 * MS)) for name in ("choose", "world", "keep")}
     assert "garbage_collection_pauses" not in rules_of(make_capture(loop, env_steps=3000))

@@ -40,7 +40,8 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
     workers = stepping or [w for w in workers if w.busy_ns > 0.001 * run.wall_ns]
     if len(workers) < 2:
         return None
-    work_ns = sum(w.work_ns("environment") for w in stepping) if stepping else sum(w.busy_ns for w in workers)
+    # Wrappers and the user's own code lie between the regions of a worker, and would come along.
+    work_ns = sum(w.busy_ns - w.work_ns("ipc") for w in workers)
     if any(one.name in ("sleeping", "busy_waiting") for one in run.given):
         return None  # workers that sleep between two looks at their pipe: that is what costs
     rows = _talking_to_workers(run, workers)
