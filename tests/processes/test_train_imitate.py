@@ -153,6 +153,7 @@ def test_the_memory_plan_knows_what_a_worker_takes(brief: tuple[Path, dict[str, 
     assert ("n_envs", 6, 6 * SB3_WORKER_BYTES) in [(need.setting, need.value, need.bytes) for need in apart]
 
 
+@pytest.mark.long
 def test_a_stage_restarts_from_its_own_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcome(capsys, tmp_path, "--stage", "demos", "--n-episodes", "2", "--workers", "1")
     first = outcome(capsys, tmp_path, "--stage", "demos", "--n-episodes", "3", "--workers", "1", "--resume")
