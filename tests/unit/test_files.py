@@ -165,3 +165,21 @@ def test_data_that_could_not_be_read_again_is_not_written() -> None:
         deep = [deep]
     with pytest.raises(ValueError, match="nested"):
         json_text({"a": deep})
+
+
+def test_a_file_that_was_taken_for_a_leftover_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+    swept: list[Path] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not swept:  # another process comes between creation and lock
+            swept.extend(tmp_path.glob(f".file.*{UNFINISHED}"))
+            swept[0].unlink()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    write_atomically(tmp_path / "file", "x")
+    assert len(swept) == 1 and (tmp_path / "file").read_text() == "x"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]

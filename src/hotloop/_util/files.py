@@ -83,17 +83,25 @@ def host_name() -> str:
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[tuple[BinaryIO, str]]:
     """A new, locked file beside `path` and its name; removed at the end unless it was renamed."""
-    temporary = str(path.parent / f"{_prefix(path)}{os.urandom(6).hex()}{UNFINISHED}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666)
+    descriptor, temporary = _create_locked(path)
+    while not os.fstat(descriptor).st_nlink:  # another process took it for a leftover before it was locked
+        os.close(descriptor)
+        descriptor, temporary = _create_locked(path)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with suppress_own(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield file, temporary
     finally:
         with suppress_own(OSError):
             os.unlink(temporary)
+
+
+def _create_locked(path: Path) -> tuple[int, str]:
+    temporary = str(path.parent / f"{_prefix(path)}{os.urandom(6).hex()}{UNFINISHED}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666)
+    with suppress_own(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits at most while another process removes the file
+    return descriptor, temporary
 
 
 def _prefix(path: Path) -> str:
