@@ -106,9 +106,12 @@ def test_damaged_logs_are_left_out(tmp_path: Path) -> None:
     header = messages.MAGIC + (1).to_bytes(8, "little") + (8).to_bytes(8, "little")
     (folder / "a-3-1.log").write_bytes(header.ljust(messages.HEADER_BYTES, b"\0") + row)
     (folder / "a-3-1.json").write_text(json.dumps({"pid": 3, "edges": [{"key": "k", "kind": "pipe"}]}))
+    no_room = messages.MAGIC + (1).to_bytes(8, "little") + bytes(8)  # a ring for no records, with one
+    (folder / "a-4-1.log").write_bytes(no_room.ljust(messages.HEADER_BYTES, b"\0") + row)
+    (folder / "a-4-1.json").write_text(json.dumps({"pid": 4, "edges": []}))
     found = read_messages(tmp_path)
-    assert [log.pid for log in found] == [3]
-    assert len(found[0].records) == 0
+    assert [log.pid for log in found] == [3, 4]
+    assert not any(len(log.records) for log in found)
 
 
 def test_one_thread_follows_amdahl() -> None:

@@ -50,7 +50,7 @@ def read_messages(folder: Path) -> tuple[MessageLog, ...]:
     for file in files_in(folder / FOLDER, ".log"):
         try:
             log = _read(file)
-        except (HotloopError, OSError, ValueError, KeyError, TypeError):
+        except (HotloopError, OSError, ValueError, KeyError, TypeError, OverflowError):
             continue
         if log is not None:
             found.append(log)
@@ -65,7 +65,7 @@ def _read(file: Path) -> MessageLog | None:
     total, capacity = (int(n) for n in np.frombuffer(data, "<u8", 2, 8))
     held = min((len(data) - HEADER_BYTES) // _RECORD.itemsize, capacity)
     ring = np.frombuffer(data, _RECORD, held, HEADER_BYTES)
-    if total > capacity and held == capacity:
+    if total > capacity > 0 and held == capacity:
         at = total % capacity
         ring = np.concatenate([ring[at:], ring[:at]])
     else:
