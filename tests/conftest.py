@@ -97,6 +97,13 @@ def core(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(autouse=True)
+def distributions_check_their_arguments() -> None:
+    """TorchRL switches torch's checks off for the whole process when a test imports it."""
+    if torch_distribution := sys.modules.get("torch.distributions.distribution"):
+        torch_distribution.Distribution._validate_args = __debug__
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

@@ -291,9 +291,7 @@ def test_predict_draws_and_returns_what_the_library_does(cls: Any) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_numbers_that_are_not_finite_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    # TorchRL switches it off for the whole process when it is imported, by another test for example.
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+def test_numbers_that_are_not_finite_are_the_librarys() -> None:
     with boosting():
         model = make_model(SAC, "box", **SMALL)
         model.learn(40)
