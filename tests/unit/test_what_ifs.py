@@ -90,7 +90,8 @@ def test_messages_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pyt
     for number in range(11):
         log.write(edge, SEND if number % 2 else RECEIVE, 10 * number + 1, 10 * number + 5)
     default.recorder.flags = before
-    (found,) = read_messages(tmp_path)
+    (found,), unreadable = read_messages(tmp_path)
+    assert not unreadable
     assert found.total == 11 and found.edges[0].capacity == 4
     assert found.records["begin_ns"].tolist() == [10 * n + 1 for n in range(3, 11)]  # the ring holds the last
     assert found.records["count"].tolist() == [2, 3, 3, 4, 4, 5, 5, 6]
@@ -109,7 +110,8 @@ def test_damaged_logs_are_left_out(tmp_path: Path) -> None:
     no_room = messages.MAGIC + (1).to_bytes(8, "little") + bytes(8)  # a ring for no records, with one
     (folder / "a-4-1.log").write_bytes(no_room.ljust(messages.HEADER_BYTES, b"\0") + row)
     (folder / "a-4-1.json").write_text(json.dumps({"pid": 4, "edges": []}))
-    found = read_messages(tmp_path)
+    found, unreadable = read_messages(tmp_path)
+    assert [sentence.split()[0] for sentence in unreadable] == ["messages/a-1-1.log", "messages/a-2-1.log"]
     assert [log.pid for log in found] == [3, 4]
     assert not any(len(log.records) for log in found)
 

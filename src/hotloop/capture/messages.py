@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.read_files import Reader, files_in
+from hotloop._util.visible import visible
 from hotloop.capture.message_format import FOLDER, HEADER_BYTES, MAGIC, RECORD
 
 _RECORD = np.dtype(list(RECORD))
@@ -44,17 +45,19 @@ class MessageLog:
     total: int  # records written; the ring holds the last ones
 
 
-def read_messages(folder: Path) -> tuple[MessageLog, ...]:
-    """The message logs of a capture folder; unreadable ones are left out."""
-    found = []
+def read_messages(folder: Path) -> tuple[tuple[MessageLog, ...], tuple[str, ...]]:
+    """The message logs of a capture folder, and a sentence for each that cannot be read."""
+    found, warnings = [], []
     for file in files_in(folder / FOLDER, ".log"):
         try:
             log = _read(file)
         except (HotloopError, OSError, ValueError, KeyError, TypeError, OverflowError):
-            continue
+            log = None
         if log is not None:
             found.append(log)
-    return tuple(found)
+        else:
+            warnings.append(visible(f"messages/{file.name} cannot be read: what-ifs lack its messages"))
+    return tuple(found), tuple(warnings)
 
 
 def _read(file: Path) -> MessageLog | None:

@@ -42,7 +42,8 @@ def _read_folder(folder: Path) -> Capture:
     lost = [text for text in capture.warnings if text.startswith(LEFT_OUT) and not text.endswith(NOT_YET)]
     if lost and not capture.processes:
         raise CaptureError(f"{folder} has no process that can be read; {'; '.join(lost)}.")
-    return replace(capture, messages=read_messages(folder))
+    messages, unreadable = read_messages(folder)
+    return replace(capture, messages=messages, warnings=(*capture.warnings, *unreadable))
 
 
 def read_export(file: Path) -> Capture:
