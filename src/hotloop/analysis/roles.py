@@ -1,6 +1,6 @@
 """Which threads do the same: learner, ranks, env workers, loader workers, collectors, loggers, services.
 
-A role is told by how a process was made (the function that multiprocessing runs in it, the rank that a
+A role is recognised by how a process was made (the function that multiprocessing runs in it, the rank that a
 launcher gave it) and by what its threads did (updates, env steps, regions), never by the name of a file.
 """
 
@@ -109,7 +109,7 @@ def process_kind(
     ranked: Sequence[Process],
     parents: set[int],
 ) -> tuple[RoleKind, str]:
-    """What a process is for, and what else its role is told apart by."""
+    """What a process is for, and what else distinguishes its role."""
     origin = process.origin
     program = (origin.program if origin is not None else "") or process.label
     target = origin.target if origin is not None else ""

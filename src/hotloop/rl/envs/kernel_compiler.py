@@ -115,7 +115,7 @@ class ShortShapeErrors:
     """While kernels are compiled, the error of a slice assignment does not name the two shapes.
 
     To write shapes into its message, numba compiles its string functions into every kernel that assigns an
-    array to a slice: half of the compile time of a small kernel.
+    array to a slice. Without them, Track's kernels compile in 2.7 instead of 4.6 s of CPU time.
     """
 
     def __init__(self) -> None:
