@@ -19,7 +19,11 @@ demo: $(INSTALLED) ## train an agent, find the bottleneck, swap in a fast versio
 test: $(INSTALLED) browser ## lint, types and all tests but the long ones
 	$(MAKE) --no-print-directory -j2 lint short-tests
 
+# Bytecode once, also where PYTHONDONTWRITEBYTECODE is set: every worker and each of hundreds of child processes would
+# compile the sources again, and every worker would rewrite the assertions of all tests.
 short-tests: $(INSTALLED)
+	$(BIN)/python -m compileall -q src
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq tests >/dev/null || true
 	$(BIN)/python -m pytest -n 4 --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
