@@ -188,7 +188,7 @@ def test_two_threads_give_the_same_numbers_to_the_last_bit(cls: Any, monkeypatch
     monkeypatch.setattr(team, "ENOUGH", 0.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     found = []
-    for threads in (1, 2):
+    for threads, is_adaptive in ((1, True), (2, False), (2, True)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         model = make_model(cls, "box", buffer_size=200, policy_kwargs={"net_arch": [40, 24]})
         model._setup_learn(1)
@@ -196,12 +196,38 @@ def test_two_threads_give_the_same_numbers_to_the_last_bit(cls: Any, monkeypatch
         learner = MODULES[cls].Learner(model)
         learner.audits = NoAudits()
         set_random_seed(0)
-        learner.train(model, cls.train, gradient_steps=20, batch_size=48)
+        learner.train(model, cls.train, gradient_steps=1, batch_size=48)
+        learner.team.is_adaptive = is_adaptive
+        learner.train(model, cls.train, gradient_steps=19, batch_size=48)
         assert learner.team.parts == threads
         learner.team.close()
         found.append({name: kept(value) for name, value in tensors(model).items()})
-    for name, value in found[0].items():
-        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+    for other in found[1:]:
+        for name, value in found[0].items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_helpers_go_on_after_numbers_that_are_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "ENOUGH", 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with boosting():
+        model = make_model(SAC, "box", **SMALL)
+        model.learn(40)
+        learner = active.of(model)
+        learner.team.is_adaptive = False
+        weights = kept(model.actor.mu.bias)
+        for _ in range(3):
+            with torch.no_grad():
+                model.actor.mu.bias.fill_(np.nan)
+            with pytest.raises(ValueError, match="loc"):
+                model.train(gradient_steps=1, batch_size=learner.samples.size)
+            with torch.no_grad():
+                model.actor.mu.bias.copy_(torch.from_numpy(weights))
+            before = kept(model.actor.mu.bias)
+            model.train(gradient_steps=2, batch_size=learner.samples.size)
+            assert not np.array_equal(kept(model.actor.mu.bias), before)
+        learner.team.close()
 
 
 class Meddler(BaseCallback):

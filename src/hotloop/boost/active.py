@@ -87,6 +87,11 @@ def of_policy(policy: Any) -> Any:
     return None if found is None else found.learner
 
 
+def policies() -> list[Any]:
+    """The policies of all models that were decided on and still live."""
+    return list(_by_policy)
+
+
 def boosted(model: Any) -> Boosted | None:
     """What is known of a model, or None if nothing was decided yet."""
     return _by_model.get(model)

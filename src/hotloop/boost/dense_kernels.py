@@ -6,6 +6,9 @@ that could be out of date. This works because activations are stored with one sa
 `tiles.multiply` makes without a transposed copy of W. Only the weights' gradient D X^T needs the transposed
 activations. Sums over the depth have a fixed order, whoever calls and however the work is split.
 
+Threads of a team (see `team_kernels`) may call a kernel together, each with its `part`; they share the rows
+and are done when it returns. With `parts` 1, `team` is not used.
+
 A network is a table with one row for each Linear layer; its tensors are rows of a table of addresses, weight
 and bias of each layer in the order of the table. Offsets count float32 elements. Activations are [width,
 samples], samples padded to a multiple of LANES. `grads` has gradients of weights as [outputs, padded inputs].
@@ -18,6 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.boost.team_kernels import Words, begin_of_share, wait_for_all
 from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.compiled import fast_kernel, fma, inlined_kernel, kernel, not_inlined
@@ -46,7 +50,15 @@ _ZERO, _HALF, _ONE, _TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np
 
 @kernel
 def forward(
-    table: Table, addresses: Addresses, column: int, work: Floats, slopes: Floats, samples: int
+    table: Table,
+    addresses: Addresses,
+    column: int,
+    work: Floats,
+    slopes: Floats,
+    samples: int,
+    team: Words,
+    part: int,
+    parts: int,
 ) -> None:
     """Run the network on its input in `work` and leave every layer's output there.
 
@@ -59,17 +71,19 @@ def forward(
         where, out = addresses[:, column], table[layer, OUTPUT_AT]
         weights = array_at(where, tensor, (outputs * inputs,), np.float32)
         bias = array_at(where, tensor + 1, (outputs,), np.float32)
+        first, end = begin_of_share(outputs, part, parts), begin_of_share(outputs, part + 1, parts)
         multiply(
-            weights, 0, inputs, 1, work, table[layer, INPUT_AT], samples,
-            work, out, samples, outputs, samples, inputs, False,
+            weights, first * inputs, inputs, 1, work, table[layer, INPUT_AT], samples,
+            work, out + first * samples, samples, end - first, samples, inputs, False,
         )  # fmt: skip
         kind = table[layer, ACTIVATION]
-        for i in range(outputs):
+        for i in range(first, end):
             at = out + i * samples
             activate(work[at : at + samples], bias[i], kind)
         if kind == SILU:
-            size = outputs * samples
-            silu(work[out : out + size], slopes[out : out + size])
+            at, stop = out + first * samples, out + end * samples
+            silu(work[at:stop], slopes[at:stop])
+        wait_for_all(team, parts)
 
 
 @inlined_kernel
@@ -131,6 +145,9 @@ def backward(
     grads: Floats,
     across: Floats,
     input_rows: int,
+    team: Words,
+    part: int,
+    parts: int,
 ) -> None:
     """Gradients of the network that `forward` has just run, given those of its outputs in `deltas`.
 
@@ -150,30 +167,36 @@ def backward(
         if input_rows == 0:
             wide = (inputs + LANES - 1) // LANES * LANES
             if not after_head:
-                transpose(work, source, inputs, samples, across, int(np.int64(0)), wide)
+                first, end = begin_of_share(inputs, part, parts), begin_of_share(inputs, part + 1, parts)
+                transpose(work, source + first * samples, end - first, samples, across, first, wide)
+                wait_for_all(team, parts)
+            first, end = begin_of_share(outputs, part, parts), begin_of_share(outputs, part + 1, parts)
             at = table[layer, GRADS_AT]
             multiply(
-                deltas, out, samples, 1, across, int(np.int64(0)), wide,
-                grads, at, wide, outputs, wide, real_samples, False,
+                deltas, out + first * samples, samples, 1, across, int(np.int64(0)), wide,
+                grads, at + first * wide, wide, end - first, wide, real_samples, False,
             )  # fmt: skip
             at += outputs * wide
-            sum_rows(deltas[out : out + outputs * samples], samples, real_samples, grads[at : at + outputs])
+            sum_rows(
+                deltas[out + first * samples : out + end * samples], samples, real_samples,
+                grads[at + first : at + end],
+            )  # fmt: skip
         if below >= 0:
+            first, end = begin_of_share(inputs, part, parts), begin_of_share(inputs, part + 1, parts)
             multiply(
-                weights, 0, 1, inputs, deltas, out, samples,
-                deltas, source, samples, inputs, samples, outputs, after_head,
+                weights, first, 1, inputs, deltas, out, samples,
+                deltas, source + first * samples, samples, end - first, samples, outputs, after_head,
             )  # fmt: skip
             if not before_head:
-                end = source + inputs * samples
-                through_activation(
-                    deltas[source:end], work[source:end], slopes[source:end], table[below, ACTIVATION]
-                )
-        elif input_rows > 0:
+                at, stop = source + first * samples, source + end * samples
+                through_activation(deltas[at:stop], work[at:stop], slopes[at:stop], table[below, ACTIVATION])
+        elif input_rows > 0 and part == 0:
             after = table[last, OUTPUT_AT] + table[last, OUTPUTS] * samples
             multiply(
                 weights, inputs - input_rows, 1, inputs, deltas, out, samples,
                 deltas, after, samples, input_rows, samples, outputs, False,
             )  # fmt: skip
+        wait_for_all(team, parts)
 
 
 @fast_kernel
@@ -189,13 +212,23 @@ def sum_rows(matrix: Floats, row: int, count: int, sums: Floats) -> None:
 
 
 @kernel
-def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np.float64]) -> None:
+def adam(
+    table: Table,
+    addresses: Addresses,
+    grads: Floats,
+    settings: NDArray[np.float64],
+    team: Words,
+    part: int,
+    parts: int,
+) -> None:
     """One step of `torch.optim.Adam` for the tensors of the network, with the gradients from `backward`.
 
     `grads` become what the library leaves in `.grad`: [outputs, inputs] without gaps, clipped, not decayed.
     """
     not_inlined()
-    tighten(table, grads)
+    if part == 0:
+        tighten(table, grads)
+    wait_for_all(team, parts)
     scale, largest = 1.0, settings[MAX_GRAD_NORM]
     decay = np.float32(settings[WEIGHT_DECAY])
     if largest >= 0.0:  # as torch.nn.utils.clip_grad_norm_
@@ -204,28 +237,34 @@ def adam(table: Table, addresses: Addresses, grads: Floats, settings: NDArray[np
             total += sum_of_squares(grads, table[layer, GRADS_AT], grads_size(table, layer))
         scale = largest / (math.sqrt(total) + 1e-6)
         scale = min(scale, 1.0)
+        wait_for_all(team, parts)
     for layer in range(table.shape[0]):
         inputs, outputs, at = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, GRADS_AT]
         for bias in range(2):
             size = outputs if bias else outputs * inputs
             tensor = table[layer, TENSOR] + bias
-            weights = array_at(addresses[:, WEIGHTS], tensor, (size,), np.float32)
-            first = array_at(addresses[:, FIRST], tensor, (size,), np.float32)
-            second = array_at(addresses[:, SECOND], tensor, (size,), np.float32)
-            steps = array_at(addresses[:, STEPS], tensor, (1,), np.float32)
-            gradient = grads[at : at + size]
+            begin, end = begin_of_share(size, part, parts), begin_of_share(size, part + 1, parts)
+            weights = array_at(addresses[:, WEIGHTS], tensor, (size,), np.float32)[begin:end]
+            first = array_at(addresses[:, FIRST], tensor, (size,), np.float32)[begin:end]
+            second = array_at(addresses[:, SECOND], tensor, (size,), np.float32)[begin:end]
+            step = int(array_at(addresses[:, STEPS], tensor, (1,), np.float32)[0]) + 1
+            gradient = grads[at + begin : at + end]
             if scale < 1.0:
-                for i in range(size):
+                for i in range(gradient.size):
                     gradient[i] *= np.float32(scale)
-            steps[0] += _ONE
             if decay == _ZERO:
                 layers.adam(
-                    weights, gradient, first, second, int(steps[0]), settings[LEARNING_RATE],
+                    weights, gradient, first, second, step, settings[LEARNING_RATE],
                     settings[BETA1], settings[BETA2], settings[EPSILON], 1.0,
                 )  # fmt: skip
             else:
-                decayed_adam(weights, gradient, first, second, int(steps[0]), settings)
+                decayed_adam(weights, gradient, first, second, step, settings)
             at += size
+    wait_for_all(team, parts)
+    if part == 0:
+        for layer in range(table.shape[0]):
+            for tensor in range(table[layer, TENSOR], table[layer, TENSOR] + 2):
+                array_at(addresses[:, STEPS], tensor, (1,), np.float32)[0] += _ONE
 
 
 @kernel
@@ -279,8 +318,8 @@ def sum_of_squares(values: Floats, at: int, size: int) -> float:
 
 
 @kernel
-def update_targets(table: Table, addresses: Addresses, tau: float) -> None:
-    """`polyak_update` of Stable-Baselines3 for the tensors of the network."""
+def update_targets(table: Table, addresses: Addresses, tau: float, part: int, parts: int) -> None:
+    """`polyak_update` of Stable-Baselines3 for the tensors of the network; threads do not wait at its end."""
     not_inlined()
     keep, new = np.float32(1.0 - tau), np.float32(tau)
     for layer in range(table.shape[0]):
@@ -290,7 +329,7 @@ def update_targets(table: Table, addresses: Addresses, tau: float) -> None:
             tensor = table[layer, TENSOR] + bias
             weights = array_at(addresses[:, WEIGHTS], tensor, (size,), np.float32)
             target = array_at(addresses[:, TARGET], tensor, (size,), np.float32)
-            for i in range(size):
+            for i in range(begin_of_share(size, part, parts), begin_of_share(size, part + 1, parts)):
                 target[i] = fma(new, weights[i], target[i] * keep)
 
 

@@ -51,8 +51,9 @@ def update(
     load(batch.next_observations, work, int(np.int64(0)), samples)
     load(batch.observations, work, width * samples, samples)
     table, later = networks.q_net, networks.q_net_on_next
-    dense.forward(later, networks.addresses, TARGET, work, memory.slopes, samples)
-    dense.forward(table, networks.addresses, WEIGHTS, work, memory.slopes, samples)
+    alone = table[0]  # stands for a team's words, which a single thread does not use
+    dense.forward(later, networks.addresses, TARGET, work, memory.slopes, samples, alone, 0, 1)
+    dense.forward(table, networks.addresses, WEIGHTS, work, memory.slopes, samples, alone, 0, 1)
     last = table.shape[0] - 1
     out, target_out, actions = table[last, OUTPUT_AT], later[last, OUTPUT_AT], table[last, OUTPUTS]
     share = np.float32(1.0 / real)
@@ -75,9 +76,9 @@ def update(
     statistics[LOSS] = total / real
     dense.backward(
         table, networks.addresses, work, deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)),
+        memory.grads, memory.across[0], int(np.int64(0)), alone, 0, 1,
     )  # fmt: skip
-    dense.adam(table, networks.addresses, memory.grads, optimizer)
+    dense.adam(table, networks.addresses, memory.grads, optimizer, alone, 0, 1)
 
 
 @kernel

@@ -232,8 +232,8 @@ class Learner(OffPolicyLearner):
 
     def _update(self, samples: Samples, found: NDArray[np.float64]) -> None:
         self.team.run(
-            kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise,
-            self._optimizers, self._settings, found,
+            kernels.update, found, self._tables, self._memory, self._scratch, samples.batch, self._noise,
+            self._optimizers, self._settings,
         )  # fmt: skip
 
     def is_audited(self, name: str, model: Any, step: int) -> bool:

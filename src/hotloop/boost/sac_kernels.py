@@ -23,7 +23,7 @@ from hotloop.boost.off_policy_kernels import (
     mean_squared_error,
     padded_samples,
 )
-from hotloop.boost.team_kernels import wait_for_all
+from hotloop.boost.team_kernels import Words, begins, wait_for_all
 from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
@@ -44,8 +44,6 @@ LOG_STD_MIN, LOG_STD_MAX = np.float32(-20.0), np.float32(2.0)
 _SQUASH_EPS = np.float32(1e-6)
 _LOG_ROOT_2_PI = np.float32(math.log(math.sqrt(2.0 * math.pi)))
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
-
-Words = NDArray[np.int64]
 
 
 class Networks(NamedTuple):
@@ -125,13 +123,36 @@ def update(
 ) -> None:
     """One gradient step; `noise` [2, samples, actions]: standard normal, for observations and next ones.
 
-    Called by `parts` threads at the same time, each with its `part`; `team` is for `wait_for_all`. Nothing is
-    changed if a log probability is not finite; then the critics' loss is NaN.
+    Called by `parts` threads of a team, each with its `part`; helpers (part 1 and on) return when the team is
+    stopped. Nothing is changed if a log probability is not finite; then the critics' loss is NaN.
     """
     not_inlined()
+    rounds = 0
+    while batch.rewards.size > 0 and begins(team, part, parts, rounds):
+        gradient_step(
+            networks, memory, scratch, batch, noise, optimizers, settings, statistics, team, part, parts
+        )
+        rounds += 1
+        if part == 0:
+            break
+
+
+@inlined_kernel
+def gradient_step(
+    networks: Networks,
+    memory: Memory,
+    scratch: Scratch,
+    batch: Batch,
+    noise: Floats,
+    optimizers: NDArray[np.float64],
+    settings: NDArray[np.float64],
+    statistics: NDArray[np.float64],
+    team: Words,
+    part: int,
+    parts: int,
+) -> None:
+    """See `update`."""
     real, width = batch.observations.shape
-    if real == 0:
-        return
     count = batch.actions.shape[1]
     samples = padded_samples(real)
     work, slopes = memory.work, memory.slopes
@@ -142,22 +163,25 @@ def update(
         load(batch.observations, work, block, samples)
         load(batch.actions, work, block + width * samples, samples)
         load(batch.observations, work, 2 * block, samples)
-        dense.forward(networks.actor, networks.actor_at, WEIGHTS, work, slopes, samples)
+        dense.forward(networks.actor, networks.actor_at, WEIGHTS, work, slopes, samples, team, 0, 1)
         squash(networks.actor, work, samples, noise[0], 2 * block + width * samples, scratch.log_probs[0])
     if part == parts - 1:
         load(batch.next_observations, work, int(np.int64(0)), samples)
-        dense.forward(networks.actor_on_next, networks.actor_at, WEIGHTS, work, slopes, samples)
+        dense.forward(networks.actor_on_next, networks.actor_at, WEIGHTS, work, slopes, samples, team, 0, 1)
         squash(networks.actor_on_next, work, samples, noise[1], width * samples, scratch.log_probs[1])
     wait_for_all(team, parts)
 
+    are_finite = True
     for i in range(2 * real):
-        if not math.isfinite(scratch.log_probs[i // real, i % real]):
-            statistics[CRITIC_LOSS] = np.nan
-            return
+        are_finite &= math.isfinite(scratch.log_probs[i // real, i % real])
+    if not are_finite:
+        statistics[CRITIC_LOSS] = np.nan
+        wait_for_all(team, parts)
+        return
     if part == 0:
         update_ent_coef(networks, scratch, real, optimizers, settings, statistics)
     for c in range(part, n_critics, parts):
-        run_critic(networks, ON_NEXT, c, TARGET, memory, samples, scratch.next_values)
+        run_critic(networks, ON_NEXT, c, TARGET, memory, samples, scratch.next_values, team)
     wait_for_all(team, parts)
 
     targets, ent_coef = scratch.targets[part], scratch.numbers[0]
@@ -168,16 +192,23 @@ def update(
         soft = np.float32(least - ent_coef * scratch.log_probs[1, i])
         targets[i] = batch.rewards[i] + batch.discounts[i] * soft
     for c in range(part, n_critics, parts):
-        update_critic(networks, c, memory, scratch, part, samples, real, optimizers, settings)
-        run_critic(networks, ON_POLICY, c, WEIGHTS, memory, samples, scratch.values)
+        update_critic(networks, c, memory, scratch, part, samples, real, optimizers, settings, team)
+        run_critic(networks, ON_POLICY, c, WEIGHTS, memory, samples, scratch.values, team)
     wait_for_all(team, parts)
 
     for c in range(part, n_critics, parts):
-        gradient_of_critic(networks, c, memory, scratch, part, samples, real, count)
+        gradient_of_critic(networks, c, memory, scratch, part, samples, real, count, team)
     wait_for_all(team, parts)
 
     if part == 0:
-        update_actor(networks, memory, scratch, noise[0], samples, optimizers, statistics)
+        gradient_of_actions(networks, memory, scratch, noise[0], samples, statistics)
+    wait_for_all(team, parts)
+
+    dense.backward(
+        networks.actor, networks.actor_at, work, memory.deltas, slopes, samples, real,
+        memory.grads, memory.across[0], int(np.int64(0)), team, part, parts,
+    )  # fmt: skip
+    dense.adam(networks.actor, networks.actor_at, memory.grads, optimizers[ACTOR], team, part, parts)
 
 
 @inlined_kernel
@@ -205,11 +236,18 @@ def update_ent_coef(
 
 @kernel
 def run_critic(
-    networks: Networks, on: int, c: int, column: int, memory: Memory, samples: int, values: Floats
+    networks: Networks,
+    on: int,
+    c: int,
+    column: int,
+    memory: Memory,
+    samples: int,
+    values: Floats,
+    team: Words,
 ) -> None:
     """Run critic `c` and copy its values to a row of `values` [critics, samples]."""
     table = networks.critics[on, c]
-    dense.forward(table, networks.critics_at, column, memory.work, memory.slopes, samples)
+    dense.forward(table, networks.critics_at, column, memory.work, memory.slopes, samples, team, 0, 1)
     out = table[table.shape[0] - 1, OUTPUT_AT]
     for i in range(samples):
         values[c, i] = memory.work[out + i]
@@ -226,9 +264,10 @@ def update_critic(
     real: int,
     optimizers: NDArray[np.float64],
     settings: NDArray[np.float64],
+    team: Words,
 ) -> None:
     """One step of critic `c` towards the targets, and of its target network towards it."""
-    run_critic(networks, ON_TAKEN, c, WEIGHTS, memory, samples, scratch.values)
+    run_critic(networks, ON_TAKEN, c, WEIGHTS, memory, samples, scratch.values, team)
     table = networks.critics[ON_TAKEN, c]
     out = table[table.shape[0] - 1, OUTPUT_AT]
     scratch.losses[c] = mean_squared_error(
@@ -236,11 +275,11 @@ def update_critic(
     )
     dense.backward(
         table, networks.critics_at, memory.work, memory.deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[part], int(np.int64(0)),
+        memory.grads, memory.across[part], int(np.int64(0)), team, 0, 1,
     )  # fmt: skip
-    dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC])
+    dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC], team, 0, 1)
     if settings[UPDATE_TARGETS] != 0.0:
-        dense.update_targets(table, networks.critics_at, settings[TAU])
+        dense.update_targets(table, networks.critics_at, settings[TAU], 0, 1)
 
 
 @inlined_kernel
@@ -253,6 +292,7 @@ def gradient_of_critic(
     samples: int,
     real: int,
     count: int,
+    team: Words,
 ) -> None:
     """The actor loss's gradient by the actions of the samples for which critic `c` is the smallest."""
     chosen = 0
@@ -267,20 +307,20 @@ def gradient_of_critic(
     input_gradient_of_selected(
         networks.critics[ON_POLICY, c], networks.critics_at, memory, memory.across[part], samples,
         scratch.selected[c, :chosen], np.float32(-1.0 / real), count, scratch.action_grads,
+        team, 0, 1,
     )  # fmt: skip
 
 
 @inlined_kernel
-def update_actor(
+def gradient_of_actions(
     networks: Networks,
     memory: Memory,
     scratch: Scratch,
     noise: Floats,
     samples: int,
-    optimizers: NDArray[np.float64],
     statistics: NDArray[np.float64],
 ) -> None:
-    """One step of the actor towards actions that the smallest critic values, and entropy."""
+    """The actor loss's gradient by the actor's outputs: actions that the smallest critic values, entropy."""
     real, count = noise.shape
     n_critics, ent_coef = networks.critics.shape[1], scratch.numbers[0]
     share = np.float32(1.0 / real)
@@ -311,11 +351,6 @@ def update_actor(
             if LOG_STD_MIN <= log_std <= LOG_STD_MAX:
                 std = np.float32(math.exp(log_std))
                 memory.deltas[spread + at] = by_raw * std * noise[i, a] - share * ent_coef
-    dense.backward(
-        table, networks.actor_at, memory.work, memory.deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)),
-    )  # fmt: skip
-    dense.adam(table, networks.actor_at, memory.grads, optimizers[ACTOR])
 
 
 @kernel

@@ -149,7 +149,8 @@ class Learner(OffPolicyLearner):
             action_grads=np.zeros(count * layout.samples, dtype=np.float32),
             everyone=np.arange(layout.samples, dtype=np.uint64),
         )
-        self._noise = torch.zeros(batch_size, count)
+        self._draw = torch.zeros(batch_size, count)
+        self._noise = self._draw.numpy()
         self._has_actor_gradient = False
         self.of_actor.show_gradients([actor], self._memory.grads)
         self.of_critic.show_gradients(critics, self._memory.grads)
@@ -166,13 +167,13 @@ class Learner(OffPolicyLearner):
         self._has_actor_gradient |= bool(settings[kernels.UPDATE_ACTOR])
         found[kernels.ACTOR_LOSS] = np.nan  # unless the actor is updated
         self.samples.draw(model)
-        self._noise.normal_(0, model.target_policy_noise)
+        self._draw.normal_(0, model.target_policy_noise)
         self._update(self.samples, found)
 
     def _update(self, samples: Samples, found: NDArray[np.float64]) -> None:
         self.team.run(
-            kernels.update, self._tables, self._memory, self._scratch, samples.batch, self._noise.numpy(),
-            self._optimizers, self._settings, found,
+            kernels.update, found, self._tables, self._memory, self._scratch, samples.batch, self._noise,
+            self._optimizers, self._settings,
         )  # fmt: skip
 
     def write_grads(self) -> None:

@@ -22,7 +22,7 @@ from hotloop.boost.off_policy_kernels import (
     mean_squared_error,
     padded_samples,
 )
-from hotloop.boost.team_kernels import wait_for_all
+from hotloop.boost.team_kernels import Words, begins, wait_for_all
 from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
 from hotloop.rl.train.fused.tiles import Floats
 
@@ -39,8 +39,6 @@ STATISTICS = 2
 ON_NEXT, ON_TAKEN, ON_POLICY = 0, 1, 2
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-
-Words = NDArray[np.int64]
 
 
 class Networks(NamedTuple):
@@ -87,12 +85,36 @@ def update(
 ) -> None:
     """One gradient step; `noise` [samples, actions] is for the target actions, not clipped yet.
 
-    Called by `parts` threads at the same time, each with its `part`; `team` is for `wait_for_all`.
+    Called by `parts` threads of a team, each with its `part`; helpers (part 1 and on) return when the team is
+    stopped.
     """
     not_inlined()
+    rounds = 0
+    while batch.rewards.size > 0 and begins(team, part, parts, rounds):
+        gradient_step(
+            networks, memory, scratch, batch, noise, optimizers, settings, statistics, team, part, parts
+        )
+        rounds += 1
+        if part == 0:
+            break
+
+
+@inlined_kernel
+def gradient_step(
+    networks: Networks,
+    memory: Memory,
+    scratch: Scratch,
+    batch: Batch,
+    noise: Floats,
+    optimizers: NDArray[np.float64],
+    settings: NDArray[np.float64],
+    statistics: NDArray[np.float64],
+    team: Words,
+    part: int,
+    parts: int,
+) -> None:
+    """See `update`."""
     real, width = batch.observations.shape
-    if real == 0:
-        return
     count = batch.actions.shape[1]
     samples = padded_samples(real)
     n_critics, is_actors_turn = networks.critics.shape[1], settings[UPDATE_ACTOR] != 0.0
@@ -100,19 +122,28 @@ def update(
     block = (width + count) * samples
     if part == 0:
         load(batch.next_observations, memory.work, int(np.int64(0)), samples)
-        choose_next_actions(networks, memory, samples, noise, width, np.float32(settings[NOISE_CLIP]))
     if part == parts - 1:
         load(batch.observations, memory.work, block, samples)
         load(batch.actions, memory.work, block + width * samples, samples)
-        if is_actors_turn:
-            load(batch.observations, memory.work, 2 * block, samples)
-            dense.forward(networks.actor, networks.actor_at, WEIGHTS, memory.work, memory.slopes, samples)
+        load(batch.observations, memory.work, 2 * block, samples)
+    wait_for_all(team, parts)
+    dense.forward(
+        networks.actor_on_next, networks.actor_at, TARGET, memory.work, memory.slopes, samples,
+        team, part, parts,
+    )  # fmt: skip
+    if part == 0:
+        choose_next_actions(networks, memory, samples, noise, width, np.float32(settings[NOISE_CLIP]))
+    if is_actors_turn:
+        dense.forward(
+            networks.actor, networks.actor_at, WEIGHTS, memory.work, memory.slopes, samples, team, part, parts
+        )
+        if part == parts - 1:
             squash(networks.actor, memory.work, samples, real, count)
     wait_for_all(team, parts)
 
     for c in range(part, n_critics, parts):
         table = networks.critics[ON_NEXT, c]
-        dense.forward(table, networks.critics_at, TARGET, memory.work, memory.slopes, samples)
+        dense.forward(table, networks.critics_at, TARGET, memory.work, memory.slopes, samples, team, 0, 1)
         out = table[table.shape[0] - 1, OUTPUT_AT]
         for i in range(real):
             scratch.next_values[c, i] = memory.work[out + i]
@@ -125,13 +156,17 @@ def update(
             least = min(least, scratch.next_values[c, i])
         targets[i] = batch.rewards[i] + batch.discounts[i] * least
     for c in range(part, n_critics, parts):
-        update_critic(networks, c, memory, scratch, part, samples, real, optimizers)
+        update_critic(networks, c, memory, scratch, part, samples, real, optimizers, team)
         if is_actors_turn:
-            dense.update_targets(networks.critics[ON_TAKEN, c], networks.critics_at, settings[TAU])
-    if part == 0 and is_actors_turn:  # this thread has the first critic, the only one that the actor needs
-        update_actor(networks, memory, scratch, samples, real, count, optimizers, statistics)
-        dense.update_targets(networks.actor, networks.actor_at, settings[TAU])
+            dense.update_targets(networks.critics[ON_TAKEN, c], networks.critics_at, settings[TAU], 0, 1)
     wait_for_all(team, parts)
+
+    if is_actors_turn:
+        update_actor(
+            networks, memory, scratch, samples, real, count, optimizers, statistics, team, part, parts
+        )
+        dense.update_targets(networks.actor, networks.actor_at, settings[TAU], part, parts)
+        wait_for_all(team, parts)
 
     if part == 0:
         statistics[CRITIC_LOSS] = 0.0
@@ -143,10 +178,9 @@ def update(
 def choose_next_actions(
     networks: Networks, memory: Memory, samples: int, noise: Floats, width: int, clip: np.float32
 ) -> None:
-    """The target actor's actions with clipped noise, where the critics read them."""
+    """The actions of the target actor, which has run, with clipped noise, where the critics read them."""
     real, count = noise.shape
     work, table = memory.work, networks.actor_on_next
-    dense.forward(table, networks.actor_at, TARGET, work, memory.slopes, samples)
     squash(table, work, samples, real, count)
     for a in range(count):
         for i in range(real):
@@ -175,10 +209,11 @@ def update_critic(
     samples: int,
     real: int,
     optimizers: NDArray[np.float64],
+    team: Words,
 ) -> None:
     """One step of critic `c` towards the targets."""
     table = networks.critics[ON_TAKEN, c]
-    dense.forward(table, networks.critics_at, WEIGHTS, memory.work, memory.slopes, samples)
+    dense.forward(table, networks.critics_at, WEIGHTS, memory.work, memory.slopes, samples, team, 0, 1)
     out = table[table.shape[0] - 1, OUTPUT_AT]
     scratch.losses[c] = mean_squared_error(
         memory.work[out : out + samples],
@@ -188,9 +223,9 @@ def update_critic(
     )
     dense.backward(
         table, networks.critics_at, memory.work, memory.deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[part], int(np.int64(0)),
+        memory.grads, memory.across[part], int(np.int64(0)), team, 0, 1,
     )  # fmt: skip
-    dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC])
+    dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC], team, 0, 1)
 
 
 @inlined_kernel
@@ -203,32 +238,38 @@ def update_actor(
     count: int,
     optimizers: NDArray[np.float64],
     statistics: NDArray[np.float64],
+    team: Words,
+    part: int,
+    parts: int,
 ) -> None:
     """One step of the actor, which has run, towards actions that the first critic values."""
     work, deltas, actor, critic = memory.work, memory.deltas, networks.actor, networks.critics[ON_POLICY, 0]
-    dense.forward(critic, networks.critics_at, WEIGHTS, work, memory.slopes, samples)
-    value_at = critic[critic.shape[0] - 1, OUTPUT_AT]
-    total = 0.0
-    for i in range(real):
-        total -= work[value_at + i]
-    statistics[ACTOR_LOSS] = total / real
+    dense.forward(critic, networks.critics_at, WEIGHTS, work, memory.slopes, samples, team, part, parts)
+    if part == 0:
+        value_at = critic[critic.shape[0] - 1, OUTPUT_AT]
+        total = 0.0
+        for i in range(real):
+            total -= work[value_at + i]
+        statistics[ACTOR_LOSS] = total / real
     share = np.float32(1.0 / real)
     input_gradient_of_selected(
         critic, networks.critics_at, memory, memory.across[0], samples,
-        scratch.everyone[:real], -share, count, scratch.action_grads,
+        scratch.everyone[:real], -share, count, scratch.action_grads, team, part, parts,
     )  # fmt: skip
-    out = actor[actor.shape[0] - 1, OUTPUT_AT]
-    actions = actor[0, INPUT_AT] + actor[0, INPUTS] * samples
-    for a in range(count):
-        for i in range(samples):
-            at = a * samples + i
-            action = work[actions + at]
-            deltas[out + at] = scratch.action_grads[at] * (_ONE - action * action) if i < real else _ZERO
+    if part == 0:
+        out = actor[actor.shape[0] - 1, OUTPUT_AT]
+        actions = actor[0, INPUT_AT] + actor[0, INPUTS] * samples
+        for a in range(count):
+            for i in range(samples):
+                at = a * samples + i
+                action = work[actions + at]
+                deltas[out + at] = scratch.action_grads[at] * (_ONE - action * action) if i < real else _ZERO
+    wait_for_all(team, parts)
     dense.backward(
         actor, networks.actor_at, work, deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)),
+        memory.grads, memory.across[0], int(np.int64(0)), team, part, parts,
     )  # fmt: skip
-    dense.adam(actor, networks.actor_at, memory.grads, optimizers[ACTOR])
+    dense.adam(actor, networks.actor_at, memory.grads, optimizers[ACTOR], team, part, parts)
 
 
 @kernel

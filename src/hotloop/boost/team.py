@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import statistics
+import threading
+import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from hotloop.boost import team_kernels as kernels
 
 # Multiplications of a gradient step from which a second thread pays: about 1 ms.
 ENOUGH = 1e8
+
+# Rounds on one thread and on all, in turn, when the two are compared, and rounds until the next comparison.
+COMPARED, BETWEEN = 16, 1_000
 
 
 def threads_for(multiplications: float, most: int) -> int:
@@ -25,33 +33,79 @@ def threads_for(multiplications: float, most: int) -> int:
 
 
 class Team:
-    """This thread and helpers, which run a kernel together."""
+    """This thread and helpers, which run a kernel together, or this thread alone when that is faster.
+
+    Helpers sleep inside the kernel between two rounds, without the GIL. The number of threads changes no
+    result, so it may depend on the time that rounds take: when other programs use the cores, threads that
+    wait for each other are slower than one.
+    """
 
     def __init__(self, parts: int):
         self.parts = parts
-        self._counter = np.zeros(1, dtype=np.int64)
-        self._helpers: ThreadPoolExecutor | None = None
+        self.is_adaptive = True
+        self._words = kernels.make_words()
+        self._helpers: list[threading.Thread] = []
+        self._arguments: tuple[Any, ...] = ()
         self._process = os.getpid()
+        self._chosen, self._round = parts, 0
+        self._took: dict[int, list[int]] = {1: [], parts: []}
 
-    def run(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Call the kernel once for each part, at the same time, and wait for all of them."""
-        if self.parts == 1:
-            kernel(*arguments, self._counter, 0, 1)
-            return
-        if self._helpers is None or self._process != os.getpid():  # threads do not survive a fork
-            self._helpers, self._process = ThreadPoolExecutor(self.parts - 1, "hotloop-boost"), os.getpid()
-            self._counter[0] = 0
-            weakref.finalize(self, self._helpers.shutdown, wait=False)
-        others = [
-            self._helpers.submit(kernel, *arguments, self._counter, part, self.parts)
-            for part in range(1, self.parts)
-        ]
-        kernel(*arguments, self._counter, 0, self.parts)
-        for other in others:
-            other.result()
+    def run(self, kernel: Callable[..., None], found: NDArray[np.float64], *arguments: Any) -> None:
+        """Call `kernel(*arguments, found, words, part, parts)` for each part, at the same time.
+
+        Returns when all parts are done. Only part 0 may write to `found`. The arguments must be the same
+        objects every time.
+        """
+        parts = self._next_parts()
+        if parts == 1:
+            started_ns = time.perf_counter_ns()
+            kernel(*arguments, found, self._words, 0, 1)
+        else:
+            self._start(kernel, found, arguments)
+            started_ns = time.perf_counter_ns()
+            kernel(*arguments, found, self._words, 0, parts)
+        if self.parts > 1 and self._round <= COMPARED:
+            self._took[parts].append(time.perf_counter_ns() - started_ns)
+
+    def _next_parts(self) -> int:
+        if self.parts == 1 or not self.is_adaptive:
+            return self.parts
+        self._round += 1
+        if self._round <= COMPARED:
+            return self.parts if self._round % 2 else 1
+        if self._round == COMPARED + 1:
+            self._chosen = min(self._took, key=lambda parts: statistics.median(self._took[parts]))
+        elif self._round > BETWEEN:
+            self._round = 0
+            for took in self._took.values():
+                took.clear()
+        return self._chosen
+
+    def _start(self, kernel: Callable[..., None], found: NDArray[np.float64], arguments: Any) -> None:
+        """Start the helpers unless they wait for the next round already."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._helpers, self._words, self._process = [], kernels.make_words(), os.getpid()
+        if self._helpers and not all(a is b for a, b in zip(arguments, self._arguments, strict=True)):
+            self.close()
+        if not self._helpers:
+            self._arguments = arguments
+            for part in range(1, self.parts):
+                words = (*arguments, np.zeros_like(found), self._words, part, self.parts)
+                thread = threading.Thread(target=kernel, args=words, name="hotloop-boost", daemon=True)
+                thread.start()
+                self._helpers.append(thread)
+            weakref.finalize(self, _stop, self._words, self._process).atexit = False
 
     def close(self) -> None:
         """End the helpers; the next `run` starts new ones."""
-        if self._helpers is not None:
-            self._helpers.shutdown()
-            self._helpers = None
+        if self._helpers:
+            _stop(self._words, self._process)
+            for thread in self._helpers if self._process == os.getpid() else ():
+                thread.join()
+        self._helpers, self._words = [], kernels.make_words()
+
+
+def _stop(words: kernels.Words, process: int) -> None:
+    """Let helpers return, unless this is a fork, where they do not exist."""
+    if process == os.getpid():
+        kernels.stop(words)

@@ -59,4 +59,8 @@ def in_stable_baselines3(parameters: Iterable[Any]) -> bool:
     if base is None:
         return False
     ours = {id(parameter) for parameter in parameters}
-    return any(id(one) in ours for model in live_objects(base) for one in model.parameters())
+
+    def has_one(policies: Iterable[Any]) -> bool:
+        return any(id(one) in ours for policy in policies for one in policy.parameters())
+
+    return has_one(active.policies()) or has_one(live_objects(base))  # the second takes 0.1 s
