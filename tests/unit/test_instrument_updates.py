@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.capture.facts import read_libraries
-from hotloop.instrument import process_facts, step_counting, update_counting
+from hotloop.instrument import process_facts, step_counting, torch_mlps, update_counting
 from hotloop.measure.profiler import default
 
 
@@ -103,3 +103,20 @@ def test_steps_of_each_optimizer_are_in_the_capture(
     assert [one["steps"] for one in facts["optimizers"]] == [2, 2, 1]
     assert facts["optimizers"][0]["class"] == "Optimizer"
     assert json.loads(file.read_text())["optimizers"] == facts["optimizers"]
+
+
+def test_parameters_in_mlps_are_counted() -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    mlp = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Sequential(nn.Linear(8, 2)))
+    others = [
+        nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)),
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh()),
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double(),
+        nn.Linear(4, 8),
+    ]
+    in_mlp = sum(one.numel() for one in mlp.parameters())
+    assert torch_mlps.parameters_in_mlps(mlp.parameters()) == in_mlp
+    for other in others:
+        assert torch_mlps.parameters_in_mlps(other.parameters()) == 0
+        assert torch_mlps.parameters_in_mlps([*mlp.parameters(), *other.parameters()]) == in_mlp

@@ -79,7 +79,7 @@ def test_evidence_decides_not_names(defect: Callable[[], Planted]) -> None:
 WITHOUT_A_NAME = {
     "replay_item_by_item": {"replay_item_by_item", "per_item_calls"},
     "resizing": {"resizing", "rendering_in_python"},
-    "boost": {"too_few_envs"},
+    "boost": {"too_few_envs", "nothing"},
     "costly_resets": {"leave_alone"},
     "lock_wait": {"nothing"},
     "experience_dropped": {"nothing"},

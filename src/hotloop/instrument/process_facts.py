@@ -32,6 +32,11 @@ def note(name: str, value: Any) -> None:
     save()
 
 
+def has(name: str) -> bool:
+    """Whether this process has noted the fact."""
+    return name in _facts
+
+
 def changed_again() -> None:
     """A count inside a fact rose: save it if that was not done for some seconds."""
     global _unsaved

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hotloop.instrument import process_facts, step_counting
+from hotloop._util.interrupts import suppress_own
+from hotloop.instrument import process_facts, step_counting, torch_mlps
 from hotloop.measure.profiler import default
 
 RETIRED_AFTER = 4  # env steps between which others step, but not the optimizer that counts
@@ -90,6 +91,10 @@ def _describe(key: int, optimizer: Any) -> None:
             "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
             "steps": 0,
         }
+        is_boostable = type(optimizer).__name__ in torch_mlps.OPTIMIZERS
+        if is_boostable and len(_described) <= torch_mlps.MOST_OPTIMIZERS and not process_facts.has("models"):
+            with suppress_own(Exception):  # objects of the user's own making
+                entry["mlp_parameters"] = torch_mlps.parameters_in_mlps(tensors)
         process_facts.note("optimizers", list(_described.values()))
     entry["steps"] += 1
     process_facts.changed_again()

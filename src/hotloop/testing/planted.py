@@ -94,6 +94,21 @@ def small_ppo_of_stable_baselines3() -> Planted:
     return make_capture(loop, env_steps=2048 * 4, updates=320 * 4, facts=facts), "boost"
 
 
+def small_ppo_of_plain_torch() -> Planted:
+    """A training loop in one file: MLPs in nn.Sequential and Adam, on one thread."""
+    loop = {
+        "env_step": Spec(4096, 60 * US),
+        "policy_forward": Spec(4096, 60 * US),
+        "learner_forward": Spec(2048, 140 * US),
+        "backward": Spec(1024, 600 * US),
+        "clip_grad_norm": Spec(1024, 220 * US),
+        "optimizer_step": Spec(1024, 460 * US),
+    }
+    adam = {"class": "Adam", "parameters": 9155, "mlp_parameters": 9155, "dtypes": ["float32"], "steps": 1024}
+    facts = {**TORCH, "libraries": [{"pid": 4000, "optimizers": [adam]}]}
+    return make_capture(loop, env_steps=4 * 4096, updates=1024, facts=facts), "boost"
+
+
 def updates_for_a_quarter_of_256_envs() -> Planted:
     """64 updates per step of 256 envs."""
     loop = {**collect(100), "replay_sample": Spec(6400, 150 * US), **learn(6400)}
@@ -322,6 +337,7 @@ DEFECTS: tuple[Callable[[], Planted], ...] = (
     features_for_each_env,
     batch_of_samples_one_by_one,
     small_ppo_of_stable_baselines3,
+    small_ppo_of_plain_torch,
     backward_for_each_sample,
     networks_in_double_precision,
     networks_in_double_precision,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from typing import Any
 
 from hotloop._util.units import percent
 from hotloop.analysis.advice.commands import command_again
@@ -33,15 +34,33 @@ BOOSTABLE = {
     "stable_baselines3.ddpg.ddpg.DDPG": (0.35, 0.85),
 }
 LEAST_BOOSTED_SHARE = 0.1
+# The same for scripts of plain torch, by region; measured with benchmarks/programs/single_file_*.py, recorded
+# with and without. The backward pass of the loss stays torch's. Distributions are known by sampled lines.
+BOOSTED_REGIONS = {
+    "policy_forward": (0.15, 0.45),
+    "policy_rest": (0.15, 0.45),
+    "policy_value": (0.15, 0.45),
+    "learner_forward": (0.15, 0.45),
+    "backward": (0.0, 0.2),
+    "optimizer_step": (0.45, 0.7),
+    "clip_grad_norm": (0.45, 0.7),
+}
+BOOSTED_DISTRIBUTIONS = (0.4, 0.7)
+LEAST_MLP_SHARE = 0.9  # of the parameters that Adam trains
+# With more, `hotloop boost` leaves batches of 256 to torch; the second when torch may use several threads.
+MOST_MLP_PARAMETERS, MOST_ON_THREADS = 150_000, 10_000
+LEAST_BOOST_GAIN = 1.05
 
 
 def boost(run: RunView) -> Recommendation | None:
-    """Stable-Baselines3 models that `hotloop boost` can run on compiled kernels."""
+    """Models and networks that `hotloop boost` can run on compiled kernels."""
     entries = run.capture.facts.get("libraries") or ()
     mine = [entry for entry in entries if entry.get("pid") == run.process.pid]
     models = [model for entry in mine for model in entry.get("models", ())]
-    if not models or any(entry.get("boost") for entry in mine):
+    if any(entry.get("boost") for entry in mine):
         return None
+    if not models:
+        return _boost_torch(run, [one for entry in mine for one in entry.get("optimizers", ())])
     if not all(
         model["algorithm"] in BOOSTABLE
         and model["features_extractor"] == "FlattenExtractor"
@@ -61,23 +80,72 @@ def boost(run: RunView) -> Recommendation | None:
         f"Training and acting took {percent(share)} of the wall time.",
         f"Assumption: compiled kernels save between {about(least)} and {about(most)} of it.",
     ]
-    command = shlex.join(command_again(run.capture))
     return advise(
         run,
         "boost",
         rows[0],
         "Run Stable-Baselines3 on compiled kernels (`hotloop boost`)",
         evidence,
-        "The script stays as it is. Random numbers are the same and results are equal up to rounding, which "
-        "is checked against the library while it trains. What cannot be boosted runs as always; a line on "
-        "stderr says why.",
+        _BOOST_ADVICE,
         run.gain(rows, (least, most)),
-        Change(
-            f"hotloop boost -- {command}" if command else "hotloop.boost() in the first line of the script",
-            *("minutes", "rounding", "environment"),
-            environment={"HOTLOOP_BOOST": "1"},
-        ),
+        _boost_change(run),
         claimed=rows,
+    )
+
+
+_BOOST_ADVICE = (
+    "The script stays as it is. Random numbers are the same and results are equal up to rounding, which is "
+    "checked against the library while it trains. What cannot be boosted runs as always; a line on stderr "
+    "says why."
+)
+
+
+def _boost_change(run: RunView) -> Change:
+    command = shlex.join(command_again(run.capture))
+    return Change(
+        f"hotloop boost -- {command}" if command else "hotloop.boost() in the first line of the script",
+        *("minutes", "rounding", "environment"),
+        environment={"HOTLOOP_BOOST": "1"},
+    )
+
+
+def _boost_torch(run: RunView, optimizers: list[dict[str, Any]]) -> Recommendation | None:
+    """Scripts of plain torch that train small MLPs with Adam."""
+    trained = sum(one.get("parameters", 0) for one in optimizers)
+    in_mlps = sum(one.get("mlp_parameters", 0) for one in optimizers)
+    threads = run.compute_threads[0]
+    largest = MOST_MLP_PARAMETERS if threads == 1 else MOST_ON_THREADS
+    if not trained or in_mlps < LEAST_MLP_SHARE * trained or in_mlps > largest:
+        return None
+    rows = run.outermost(lambda row: row.name in BOOSTED_REGIONS)
+    share, distributions = sum(row.share for row in rows), 0.0
+    if run.lines is not None:
+        paths = run.lines.paths_where(lambda path: path.called.startswith("torch.distributions."))
+        distributions = run.lines.share_of(paths)
+    least, most = (
+        sum(row.share * BOOSTED_REGIONS[row.name][end] for row in rows)
+        + distributions * BOOSTED_DISTRIBUTIONS[end]
+        for end in (0, 1)
+    )
+    gain = run.gain(rows, (least / share, most / share)) if share > 0 else None
+    if gain is None or gain.value < LEAST_BOOST_GAIN:
+        return None
+    evidence = [
+        f"Adam trains {in_mlps:,} parameters of MLPs in nn.Sequential on the CPU.",
+        f"Forward and backward passes, gradient clipping and the optimizer took {percent(share)} of the wall "
+        f"time{f', torch.distributions {percent(distributions)}' if distributions >= 0.01 else ''}.",
+        f"Assumption: compiled kernels save between {about(least)} and {about(most)} of the wall time.",
+    ]
+    return advise(
+        run,
+        "boost",
+        rows[0],
+        "Run the networks and Adam on compiled kernels (`hotloop boost`)",
+        evidence,
+        _BOOST_ADVICE,
+        gain,
+        _boost_change(run),
+        claimed=(),
     )
 
 
