@@ -11,6 +11,7 @@ from hotloop.rl.envs.ricochet.solver import solve, solve_plainly
 from tests.oracle.test_ricochet_facts import BLUE, CORNERS, RED, YELLOW, published, replay
 
 
+@pytest.mark.long
 def test_small_boards_have_the_solutions_of_the_plain_search() -> None:
     rng = np.random.default_rng(0)
     lengths = set()

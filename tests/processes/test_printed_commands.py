@@ -91,10 +91,10 @@ def run_as_printed(command: str) -> None:
 
 
 # Two compute threads on a busy machine wait for each other at every update: minutes for seconds of work.
-SLOW = pytest.param("network", marks=pytest.mark.long)
-
-
-@pytest.mark.parametrize("name", [SLOW, *(name for name in SCRIPTS if name != "network")])
+# One of the others is enough for every change; the rest are for `make test-long`.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "objects" else pytest.mark.long) for name in SCRIPTS]
+)
 def test_every_command_of_a_report_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, arguments, expected, command = SCRIPTS[name]
     monkeypatch.chdir(tmp_path)

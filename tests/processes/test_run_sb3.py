@@ -135,6 +135,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_dqn_sac_recurrent_ppo_and_callbacks(tmp_path: Path) -> None:
     run = record(tmp_path, SEVERAL, str(tmp_path / "saved"))
     assert run.out == plain(tmp_path, SEVERAL, str(tmp_path / "saved"))

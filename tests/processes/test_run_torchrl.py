@@ -97,6 +97,7 @@ def check(run: Run, width: int) -> None:
     assert run.attributed() >= 0.95
 
 
+@pytest.mark.long
 def test_ppo_with_its_collector(tmp_path: Path) -> None:
     run = record(tmp_path, PPO, "one")
     check(run, 1)

@@ -369,6 +369,7 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], 
     assert done.returncode == 2 and sentence in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("gym_super_mario_bros") is None, reason="the extra mario is not installed"
 )

@@ -55,6 +55,7 @@ def test_every_trainer_does_the_same_work(
     assert stats["backward"].calls == stats["optimizer_step"].calls == 2 * 2 * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", ["hotloop", "torchrl", "sb3"])
 def test_turbo_changes_nothing_but_the_time(trainer: str) -> None:
     on, off = (run(small(batches=2, trainer=trainer, turbo=turbo), quiet=True) for turbo in (True, False))

@@ -80,6 +80,7 @@ def weights(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> di
     }
 
 
+@pytest.mark.long
 def test_settings_that_claim_the_same_training_end_with_the_same_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,9 +121,8 @@ def prepared(folder: Path, script: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("script", "start"), [(SB3, "forkserver"), pytest.param(ASYNC, "fork", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("script", "start"), [(SB3, "forkserver"), (ASYNC, "fork")])
 def test_envs_in_workers_step_under_the_patches_of_their_script(
     tmp_path: Path, script: str, start: str
 ) -> None:

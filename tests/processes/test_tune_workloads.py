@@ -41,13 +41,14 @@ def demonstrations(folder: Path, episodes: int = 2) -> None:
         driver.drive(number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "settings", "unit"),
     [
         ("mario", SMALL_MARIO, "env step"),
-        pytest.param("imitate", {"stage": "demos", "workers": 2}, "env step", marks=pytest.mark.long),
-        pytest.param("imitate", {"stage": "bc"}, "update", marks=pytest.mark.long),
-        pytest.param("imitate", {"stage": "rl", "net_arch": (16, 16)}, "env step", marks=pytest.mark.long),
+        ("imitate", {"stage": "demos", "workers": 2}, "env step"),
+        ("imitate", {"stage": "bc"}, "update"),
+        ("imitate", {"stage": "rl", "net_arch": (16, 16)}, "env step"),
     ],
 )
 def test_a_probe_is_timed_and_leaves_nothing_behind(

@@ -107,6 +107,7 @@ def test_runs_that_a_fork_would_change_are_not_forked(plan: Plan) -> None:
     assert forkable_workload(plan) is None
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_compare_its_host_and_the_run(tmp_path: Path) -> None:
     words = ["compare", "--series", "pairs", "--set-b", "learner=fused", "--", *TRAIN]
     started = subprocess.Popen(

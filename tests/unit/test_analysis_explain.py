@@ -200,6 +200,7 @@ def test_the_time_to_explain_grows_with_the_nodes_and_no_faster() -> None:
     assert min(ratios) < 3 * 10  # quadratic growth gives 100
 
 
+@pytest.mark.long
 def test_200_processes_are_explained_in_little_memory() -> None:
     found = explain(large_capture(200, 50))
     assert len(found.regions) == 10_000 and len(found.utilisation) == 200

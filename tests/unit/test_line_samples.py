@@ -336,11 +336,11 @@ def all_code(code: CodeType) -> Iterator[CodeType]:
             yield from all_code(constant)
 
 
-def test_lines_are_decoded_as_python_does_for_the_whole_standard_library() -> None:
+def test_lines_are_decoded_as_python_does_for_a_third_of_the_standard_library() -> None:
     core = core_choice.compiled
     assert core is not None
     folder = Path(sysconfig.get_path("stdlib"))
-    files = sorted(folder.glob("*.py")) + sorted(folder.glob("*/*.py"))
+    files = (sorted(folder.glob("*.py")) + sorted(folder.glob("*/*.py")))[::3]
     checked = 0
     for file in files:
         if "site-packages" in file.parts or "lib2to3" in file.parts or "test" in file.parts:
@@ -356,7 +356,7 @@ def test_lines_are_decoded_as_python_does_for_the_whole_standard_library() -> No
                     assert core.line_at(table, first, offset // 2) == line, (code, offset)
                 checked += 1
             assert core.line_at(code.co_linetable, code.co_firstlineno, len(code.co_code)) is None
-    assert checked > 100_000
+    assert checked > 50_000
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**31 - 1), st.integers(-5, 2000))
