@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
-from hotloop.analysis.advice.recommendation import tier_of
+from hotloop.analysis.advice.recommendation import round_interval, tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, explain_without_advice, first_advice
 from hotloop.analysis.findings import Estimate, Recommendation
@@ -452,3 +452,11 @@ def test_a_capture_folder_that_exists_is_not_named_again() -> None:
 )
 def test_a_flag_is_found_with_its_number(command: list[str], found: tuple[str, float] | None) -> None:
     assert flag_in(command, ("eval-every", "eval-freq")) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "typed"),
+    [(0, 1), (1, 1), (100, 100), (102, 100), (112, 200), (600, 1000), (9e6, 10**7)],
+)
+def test_intervals_are_numbers_people_would_type(wanted: float, typed: int) -> None:
+    assert round_interval(wanted) == typed

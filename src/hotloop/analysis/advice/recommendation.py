@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,7 +87,13 @@ def _how(run: RunView, change: Change) -> str:
     found = flag_in(run.capture.command, change.flags)
     if found is None:
         return change.how
-    return f"{found[0]} {found[1] * change.times:.0f} (now {found[1]:.0f})"
+    return f"{found[0]} {round_interval(found[1] * change.times)} (now {found[1]:.0f})"
+
+
+def round_interval(wanted: float) -> int:
+    """The number of 1, 2, 5, 10, 20, 50 ... that people would type: the first that is not clearly smaller."""
+    power = 10 ** max(math.floor(math.log10(max(wanted, 1.0))), 0)
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= 0.9 * wanted)
 
 
 def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def plan(run: RunView, name: str, change: Change) -> dict[str, Any]:
         changed["patch"] = change.patch
     found = flag_in(run.capture.command, change.flags)
     if found is not None:
-        changed["set"] = [f"{found[0]}={round(found[1] * change.times):d}"]
+        changed["set"] = [f"{found[0]}={round_interval(found[1] * change.times)}"]
     return {
         "kind": "compare",
         "command": command_again(run.capture),
