@@ -152,3 +152,10 @@ def test_a_slow_idiom_is_recognised(name: str) -> None:
 @pytest.mark.parametrize("source", LEAVE_ALONE)
 def test_ordinary_training_code_is_left_alone(source: str) -> None:
     assert match(spot(source)) is None
+
+
+def test_items_of_a_buffer_asked_for_one_by_one_take_the_time_of_its_library_along() -> None:
+    one_by_one = match(spot("for i in x:\n    batch = torch.stack([buffer[i] for i in rows])  # hot"))
+    assert one_by_one is not None and "torchrl.data" in one_by_one.library_calls
+    converted = match(spot("for i in x:\n    batch = torch.stack([net(s) for s in states])  # hot"))
+    assert converted is None or not converted.library_calls

@@ -771,6 +771,8 @@ def stack_of_items(spot: Spot) -> Match | None:
     for name, call in spot.calls():
         if any(_same(name, wanted) for wanted in names) and call.args:
             given = call.args[0]
+            if _indexes_items(given):
+                return _item_by_item(("torchrl.data", "tensordict", "torch.utils.data"))
             if (
                 isinstance(given, ast.ListComp | ast.GeneratorExp)
                 or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
@@ -783,7 +785,20 @@ def stack_of_items(spot: Spot) -> Match | None:
     return None
 
 
-def _item_by_item() -> Match:
+def _indexes_items(given: ast.expr) -> bool:
+    """`[buffer[i] for i in rows]`: whatever library the buffer is from, it is asked once for each item."""
+    if not isinstance(given, ast.ListComp | ast.GeneratorExp):
+        return False
+    names = {n.id for loop in given.generators for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    elements = given.elt.elts if isinstance(given.elt, ast.Tuple) else [given.elt]
+    return all(
+        isinstance(element, ast.Subscript)
+        and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(element.slice))
+        for element in elements
+    )
+
+
+def _item_by_item(library_calls: tuple[str, ...] = ()) -> Match:
     return Match(
         "stack_of_items",
         "Store experience in arrays and index the batch at once",
@@ -791,6 +806,7 @@ def _item_by_item() -> Match:
         "Keep one preallocated array for each field and take array[indices]; it copies the batch in one go.",
         (0.6, 0.9, 0.98),
         effort="hours",
+        library_calls=library_calls,
     )
 
 
