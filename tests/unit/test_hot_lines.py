@@ -484,6 +484,15 @@ def test_library_calls_that_are_no_training_are_pointed_at() -> None:
     assert advice.claim is not None and advice.claim.sampled == (0,)
 
 
+def test_the_call_of_main_is_no_code_to_look_at_even_if_half_of_it_is_explained() -> None:
+    slow = path((MODULE, 11), (GATHER, 6))
+    backward = path((MODULE, 11), (GATHER, 5), called="torch._tensor.Tensor.backward")
+    optimizer = path((MODULE, 11), (GATHER, 3), called="torch.optim.optimizer.Optimizer.step")
+    run = run_of(capture_with([slow, backward, optimizer], [6, 2, 2]))
+    run.given.extend(slow_idioms(run))
+    assert run.given and all(one.site != "train.py:11" for one in hottest_code(run))
+
+
 def test_imports_are_no_code_to_look_at() -> None:
     capture = capture_with([path((MODULE, 1), called="numpy"), PATHS[2]], [4, 6])
     assert hottest_code(run_of(capture)) == []

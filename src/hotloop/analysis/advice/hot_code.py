@@ -900,7 +900,7 @@ def _training_statements(lines: LineSamples, known: set[int]) -> list[_Place]:
     """Statements with all that they call, but not those that stand for nearly everything."""
     places = []
     for spot in spots(lines, LEAST_HOT):
-        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)):
+        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)) or _is_everything(lines, spot):
             continue
         paths = frozenset({*spot.paths, *spot.below} - known)
         share = lines.share_of(paths)
