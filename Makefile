@@ -15,7 +15,7 @@ help: ## list the targets
 demo: $(INSTALLED) ## train an agent, find the bottleneck, swap in a fast version, prove the speed-up (three minutes)
 	$(BIN)/python examples/demo.py
 
-# Lint and types run beside the tests. Many tests wait, so four at once on two cores.
+# Lint and types run beside the tests. Many tests wait, so three at once on two cores.
 test: $(INSTALLED) browser ## lint, types and all tests but the long ones
 	$(MAKE) --no-print-directory -j2 lint short-tests
 
@@ -24,7 +24,7 @@ test: $(INSTALLED) browser ## lint, types and all tests but the long ones
 short-tests: $(INSTALLED)
 	$(BIN)/python -m compileall -q src
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq tests >/dev/null || true
-	$(BIN)/python -m pytest -n 4 --durations 25 -m "not long" tests
+	$(BIN)/python -m pytest -n 3 --durations 25 -m "not long" tests
 
 test-long: $(INSTALLED) browser ## the tests that take minutes
 	$(BIN)/python -m pytest -m long tests

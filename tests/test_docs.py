@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages that compile every environment, start many processes, compare many runs or train for long.
 SLOW_PAGES = (
     *("environments.md", "collect.md", "boost.md", "imitate.md", "lab.md", "mario.md", "run-libraries.md"),
+    *("petri.md", "training.md"),
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

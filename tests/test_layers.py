@@ -80,6 +80,7 @@ def lazy_names() -> dict[str, str]:
     return dict(hotloop._LAZY)
 
 
+@cache
 def imports_in(source: str, module: str = "") -> set[Import]:
     """What the source code of `module` imports from our package, wherever and however."""
     tree = ast.parse(source)

@@ -28,7 +28,9 @@ from tests.campaign.failing_disk import FailingDisk
 SECONDS = {"mutate_files": 4.0, "disk_full": 4.0, "trainers": 3.0}
 
 
-@pytest.mark.parametrize("name", DRIVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "trainers" else ()) for name in DRIVERS]
+)
 def test_nothing_breaks(name: str) -> None:
     driver = importlib.import_module(f"tests.campaign.{name}")
     cases = list(driver.run(1, SECONDS.get(name, 2.0)))

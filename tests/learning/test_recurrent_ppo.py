@@ -93,9 +93,8 @@ def mean_return(network: RecurrentActorCritic, episodes: int) -> float:
     return float(total.mean())
 
 
-@pytest.mark.parametrize(
-    "mode", [AutoresetMode.SAME_STEP, pytest.param(AutoresetMode.NEXT_STEP, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_a_task_that_needs_memory_is_solved_with_memory(mode: AutoresetMode) -> None:
     result = run(SMALL, mode)
     assert mean_return(result.network, 200) > 0.9

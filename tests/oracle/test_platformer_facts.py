@@ -263,6 +263,7 @@ def play_expert(difficulty: Any, rows: int, steps: int) -> float:
     return float(reached.mean())
 
 
+@pytest.mark.long
 def test_the_expert_reaches_the_flag_on_easy_levels() -> None:
     assert play_expert("easy", 100, 400) >= 0.98
 

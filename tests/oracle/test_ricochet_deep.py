@@ -32,6 +32,7 @@ def test_small_boards_have_the_solutions_of_the_plain_search() -> None:
     assert len(lengths) > 4
 
 
+@pytest.mark.long
 def test_long_solutions_are_those_of_the_search_over_positions() -> None:
     position = published(CORNERS, (5, 5), YELLOW)
     found = deep_search.search(position, 64, 1 << 30)

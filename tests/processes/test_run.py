@@ -325,6 +325,7 @@ def test_options_add_their_files(folder: Path) -> None:
                 loss = net(torch.ones(4, 8)).pow(2).mean()
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
                 updates += 1
+                time.sleep(0.005)
             print("updates", updates)
             """
         )

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hotloop
 from hotloop.capture.model import Capture
 from hotloop.capture.stats import by_name
@@ -43,6 +45,7 @@ def test_ppo_in_one_file(tmp_path: Path) -> None:
     assert (capture.progress.env_steps, capture.progress.updates) == (4096, 128)
 
 
+@pytest.mark.long
 def test_dqn_in_one_file_acts_with_gradients_on(tmp_path: Path) -> None:
     capture = both_ways(tmp_path, "03_unmodified_dqn.py", "--total-timesteps", "1500")
     calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}

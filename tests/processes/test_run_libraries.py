@@ -152,6 +152,7 @@ print([k for k in {**before, **after} if before.get(k) != after.get(k)])
 """
 
 
+@pytest.mark.long
 @needs("torchrl", "sb3_contrib")
 def test_everything_can_be_taken_out_again(tmp_path: Path) -> None:
     assert plain(tmp_path, REMOVED) == "True [] []\n[]\n"
@@ -302,6 +303,7 @@ print("same gradient" if (net.weight.grad == 9).all() else net.weight.grad)
 """
 
 
+@pytest.mark.long
 def test_compilation_has_its_own_region(tmp_path: Path) -> None:
     run = record(tmp_path, JIT)
     assert run.out == "same gradient\n"

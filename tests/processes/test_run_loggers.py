@@ -98,6 +98,7 @@ model.learn(512, callback=HotloopCallback(every_s=0.05, say=lambda line: None))
 """
 
 
+@pytest.mark.long
 @needs("stable_baselines3")
 def test_the_callbacks_scalars_reach_tensorboard(tmp_path: Path) -> None:
     run = record(tmp_path, CALLBACK)

@@ -97,6 +97,7 @@ def test_the_expert_demonstrates_the_clone_drives_and_rl_does_not_forget(
     assert clone.finished == 8
 
 
+@pytest.mark.long
 def test_every_stage_says_where_its_time_went_and_what_it_did(brief: tuple[Path, dict[str, Any]]) -> None:
     _, told = brief
     found = told["outcome"]
@@ -114,6 +115,7 @@ def test_every_stage_says_where_its_time_went_and_what_it_did(brief: tuple[Path,
     assert found["updates"] == 3 * -(-samples // 256) + 1000 - 100
 
 
+@pytest.mark.long
 def test_the_capture_counts_all_stages_and_sees_the_workers(brief: tuple[Path, dict[str, Any]]) -> None:
     folder, told = brief
     capture, found = load(folder / "cap"), told["outcome"]
@@ -142,6 +144,7 @@ def test_stages_alone_do_what_all_together_do(
     assert done["mean_return"] == told["outcome"]["mean_return"]
 
 
+@pytest.mark.long
 def test_the_memory_plan_knows_what_a_worker_takes(brief: tuple[Path, dict[str, Any]]) -> None:
     _, told = brief
     measured = stage(told["outcome"], "demos")["worker_memory"]["private_bytes"]
@@ -232,6 +235,7 @@ def test_mistakes_are_one_sentence_and_exit_2(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_clone_of_another_network_is_refused(
     brief: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def tiny(**given: Any) -> AsyncDQNConfig:
 # ---- the trainer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["serial", "rings", "locked"])
 def test_every_transport_does_the_same_amount_of_work(transport: Any) -> None:
     method = "fork" if transport == "locked" else "spawn"

@@ -119,6 +119,7 @@ def test_resuming_gives_the_same_agent_and_refuses_another_tool(
 SHOP = "2 2\n0 3 1 4\n1 2 0 5\n"
 
 
+@pytest.mark.long
 def test_training_on_a_job_shop_reports_makespans_beside_rules(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text(SHOP)
     outcome = run(small(total_timesteps=256, learner="fused", net=tmp_path / "tiny.txt"), quiet=True)
@@ -261,6 +262,7 @@ def test_the_original_for_training_time(tmp_path: Path) -> None:
     assert (tmp_path / "profile_training_turbo_off.txt").is_file()
 
 
+@pytest.mark.long
 def test_the_original_for_the_environment_alone(tmp_path: Path) -> None:
     words = ["profile_turbo_mode.py", "--steps", "200", "--envs", "4", "--wafers", "3"]
     done = original([*words, "--budget", "1s", "--timeout", "4m", "--series", "s"], tmp_path)

@@ -144,6 +144,7 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], 
     assert (tmp_path / "mine.json").read_text() == "{}"
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_the_agent_and_still_explains(tmp_path: Path) -> None:
     words = [
         "train",

@@ -101,6 +101,7 @@ def test_settings_that_claim_the_same_training_end_with_the_same_weights(
         assert np.allclose(fused[name], value, rtol=1e-3, atol=1e-4), name
 
 
+@pytest.mark.long
 def test_the_loop_in_a_kernel_stops_at_the_same_episode_with_the_same_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_file_takes_precedence_over_a_shipped_plan_and_unknown_names_are_liste
     assert find_plan(Path("snake-investigation")).name == "mine"
 
 
+@pytest.mark.long
 def test_the_script_of_the_original_takes_its_flags(tmp_path: Path) -> None:
     script = ROOT / "examples/originals/scripts/training/train_dqn_mlp.py"
     words = ["--episodes", "8", "--envs", "8", "--capture", "cap"]

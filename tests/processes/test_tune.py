@@ -66,6 +66,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, json.loads(out), err
 
 
+@pytest.mark.long
 def test_the_fastest_settings_are_found_and_proven(tuned: tuple[Path, dict[str, Any], str]) -> None:
     _, found, err = tuned
     assert found["search"]["best"] == {"n_envs": 16, "mode": "fast"}
@@ -77,6 +78,7 @@ def test_the_fastest_settings_are_found_and_proven(tuned: tuple[Path, dict[str, 
     assert "probe 1:" in err and "env steps/s" in err
 
 
+@pytest.mark.long
 def test_predictions_stand_beside_what_was_measured(tuned: tuple[Path, dict[str, Any], str]) -> None:
     _, found, _ = tuned
     rows = found["search"]["finalists"]
@@ -86,6 +88,7 @@ def test_predictions_stand_beside_what_was_measured(tuned: tuple[Path, dict[str,
     assert all(probe["phases_s"]["env"] > 0 for probe in probes)
 
 
+@pytest.mark.long
 def test_probes_and_comparison_stay_on_disk_and_the_result_is_remembered(
     tuned: tuple[Path, dict[str, Any], str],
 ) -> None:

@@ -53,6 +53,7 @@ def work(folder: Path) -> dict[str, object]:
     return {name: calls[name].calls for name in NAMES} | {"progress": capture.progress}
 
 
+@pytest.mark.long
 def test_a_forked_run_does_and_records_the_same_as_a_fresh_process(host: Host, tmp_path: Path) -> None:
     outcomes = {
         "fresh": run_fresh(job(tmp_path / "fresh")),

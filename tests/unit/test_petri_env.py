@@ -205,6 +205,7 @@ def play(
     return earned
 
 
+@pytest.mark.long
 def test_a_row_can_be_stepped_inside_another_kernel() -> None:
     actions = np.random.default_rng(0).integers(0, 13, 300)
     outside, inside = (PetriVectorEnv(1, wafers=2, autoreset_mode="SameStep") for _ in range(2))

@@ -251,6 +251,7 @@ def rollout(
     return total
 
 
+@pytest.mark.long
 def test_rows_can_be_stepped_from_another_kernel() -> None:
     config, rows, steps = SnakeConfig(size=6, step_reward=-0.25), 5, 200
     snakes, boards, streams = make_snakes(rows, 6), make_boards(rows, 6), make_streams(rows)

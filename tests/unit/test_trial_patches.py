@@ -283,6 +283,7 @@ def test_at_least_six_apply_to_an_unmodified_sb3_script_and_none_changes_what_it
     assert abs(switched - as_it_is) < 0.01 * abs(as_it_is - start)  # of what was learned
 
 
+@pytest.mark.long
 def test_the_lines_do_what_the_patches_do() -> None:
     pytest.importorskip("stable_baselines3")
     chosen = [

@@ -202,6 +202,7 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children)]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "given"),
     [
