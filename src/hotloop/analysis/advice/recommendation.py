@@ -92,7 +92,7 @@ def _how(run: RunView, change: Change) -> str:
 
 def round_interval(wanted: float) -> int:
     """The number of 1, 2, 5, 10, 20, 50 ... that people would type: the first that is not clearly smaller."""
-    power = 10 ** max(math.floor(math.log10(max(wanted, 1.0))), 0)
+    power = int(10 ** math.floor(math.log10(max(wanted, 1.0))))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= 0.9 * wanted)
 
 
