@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -40,6 +41,7 @@ from hotloop.boost.trial import BoostPatch
 from hotloop.cli.boost import _about as about
 from hotloop.instrument import update_counting
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.torch import _recorded_step
 from hotloop.rl.envs.compiled import NotCompiledError, kernel, only_from_cache
 from hotloop.rl.envs.kernel_cache import KernelCache
 from hotloop.workflows.project_settings import load_settings, patches_to_keep, save_patches_to_keep
@@ -273,7 +275,7 @@ def test_audited_gradient_steps_count_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(on_policy, "progress", lambda updates: made.append(updates))
     with boosting():
         model = make_ppo()
-        patch = Patch(torch.optim.Adam, "step", lambda step: counted(step))
+        patch = Patch(torch.optim.Adam, "step", _recorded_step)
         patches = Patches()
         patches.apply([patch])
         try:
@@ -286,12 +288,100 @@ def test_audited_gradient_steps_count_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert update_counting._most == before
 
 
-def counted(step: Any) -> Any:
-    def run(optimizer: Any, *args: Any, **words: Any) -> Any:
-        update_counting.count_step(optimizer, None)
-        return step(optimizer, *args, **words)
+class AtStep(BaseCallback):
+    """Does something to the model in the middle of training."""
 
+    def __init__(self, step: int, do: Any):
+        super().__init__()
+        self._step, self._do = step, do
+
+    def _on_step(self) -> bool:
+        if self.n_calls == self._step:
+            self._do(self.model)
+        return True
+
+
+def counting(owner: Any, name: str, calls: list[str]) -> Any:
+    """Replace a method by one that counts its calls."""
+    method = getattr(owner, name)
+
+    def run(*args: Any, **words: Any) -> Any:
+        calls.append(name)
+        return method(*args, **words)
+
+    owner.__dict__[name] = run
     return run
+
+
+@pytest.mark.parametrize("step", [40, 41])
+def test_weights_may_change_at_any_step_of_a_rollout(step: int) -> None:
+    """The last one included, after which the value of the next observation is computed."""
+
+    def shrink(model: Any) -> None:
+        model.policy.load_state_dict({name: 0.9 * value for name, value in model.policy.state_dict().items()})
+
+    def more(model: Any) -> None:
+        model.learn(120, callback=AtStep(step, shrink))
+
+    assert_same(learn(lambda: make_model(A2C), 10, is_boosted, more) for is_boosted in (True, False))
+
+
+MEDDLERS: dict[str, Any] = {
+    "optimizer-hook": lambda model, calls: model.policy.optimizer.register_step_post_hook(
+        lambda *_: calls.append("hook")
+    ),
+    "optimizer-step": lambda model, calls: counting(model.policy.optimizer, "step", calls),
+    "forward": lambda model, calls: counting(model.policy, "forward", calls),
+    "evaluate_actions": lambda model, calls: counting(model.policy, "evaluate_actions", calls),
+    "get": lambda model, calls: counting(model.rollout_buffer, "get", calls),
+    "learning-rate": lambda model, calls: counting(model, "_update_learning_rate", calls),
+}
+
+
+@pytest.mark.parametrize("meddler", MEDDLERS)
+def test_what_is_hooked_or_replaced_during_training_is_called_from_then_on(meddler: str) -> None:
+    counts = []
+    for is_boosted in (True, False):
+        calls: list[str] = []
+
+        def meddle(model: Any, calls: list[str] = calls) -> None:
+            MEDDLERS[meddler](model, calls)
+
+        with boosting() if is_boosted else contextlib.nullcontext():
+            model = make_ppo()
+            model.learn(64)
+            assert not is_boosted or active.of(model) is not None
+            model.learn(128, callback=AtStep(10, meddle))
+        counts.append(calls)
+    assert counts[0] == counts[1]
+    assert counts[0]
+
+
+@pytest.mark.parametrize("owner", [RolloutBuffer, torch.optim.Adam])
+def test_functions_that_are_replaced_during_training_end_the_boost(
+    owner: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "get" if owner is RolloutBuffer else "step"
+    method = getattr(owner, name)
+
+    def replace_it(_: Any) -> None:
+        monkeypatch.setattr(owner, name, lambda *args, **words: method(*args, **words))
+
+    with boosting():
+        model = make_ppo()
+        model.learn(128, callback=AtStep(10, replace_it))
+        assert active.of(model) is None
+    assert f"{owner.__name__}.{name}" in capsys.readouterr().err
+
+
+def test_a_policy_can_be_copied_during_training() -> None:
+    """An audit leaves no graph of autograd in the policy's distribution."""
+    copies: list[Any] = []
+    with boosting():
+        model = make_ppo()
+        model.learn(64)
+        model.learn(64, callback=AtStep(10, lambda model: copies.append(copy.deepcopy(model.policy))))
+    assert len(copies) == 1
 
 
 correct_set_up = OnPolicyLearner.set_up

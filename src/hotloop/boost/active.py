@@ -55,6 +55,8 @@ class Boosted:
     """The compiled learner, or None: then the library's own code runs."""
     compilation: Any = None
     """Of its kernels in the background, or None."""
+    functions: Any = None
+    """The library's functions that kernels stand in for, as they were when the learner was first used."""
 
     def switch_off(self, reason: str) -> None:
         """Leave this model to the library from now on."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,27 @@ TENSOR = 0.1  # the same for each tensor; seen: 6e-3
 LOGGED = 0.01  # relative difference of logged values; seen: 3e-4
 ROUNDING = 0.01  # of the size of moments counts as change: they are rounded, too
 FLOOR = 0.01  # of the change of all moments of a kind counts as change of each tensor
+
+
+@contextmanager
+def same_distribution(policy: Any) -> Iterator[None]:
+    """Leave the policy's distribution as it was.
+
+    The library's `train` leaves one with a graph of autograd in it, which cannot be copied; its next action
+    replaces that, but kernels act without it.
+    """
+    found = [
+        distribution.__dict__
+        for part in (policy, getattr(policy, "actor", None))
+        if (distribution := getattr(part, "action_dist", None)) is not None
+    ]
+    kept = [dict(own) for own in found]
+    try:
+        yield
+    finally:
+        for own, before in zip(found, kept, strict=True):
+            own.clear()
+            own.update(before)
 
 
 @dataclass(frozen=True, slots=True)

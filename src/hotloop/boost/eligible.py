@@ -5,8 +5,11 @@ Each check returns None, or the reason why not, which ends "... runs unboosted: 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from hotloop.boost.known_sources import is_from
 
 # torch's class -> the kernels' name
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
@@ -46,6 +49,19 @@ def plain_module(module: Any, name: str) -> str | None:
 def has_hooks(module: Any) -> bool:
     """Whether anything runs when the module runs, forward or backward."""
     return any(getattr(module, name, None) for name in RUNNING_HOOKS)
+
+
+class Methods:
+    """The names of an instance's methods, to see quickly whether attributes hide one of them."""
+
+    def __init__(self, instance: Any):
+        cls, own = type(instance), instance.__dict__
+        names = {name for name in dir(cls) if callable(getattr(cls, name, None))}
+        self._names = frozenset(names - own.keys())
+
+    def are_hidden(self, instance: Any) -> bool:
+        """Whether an attribute hides a method that it did not hide before."""
+        return not self._names.isdisjoint(instance.__dict__)
 
 
 def overridden(instance: Any) -> str | None:
@@ -109,11 +125,25 @@ def optimizer(found: Any, parameters: Sequence[Any], allowed: tuple[str, ...] = 
         return "the optimizer has momentum"
     if any(not isinstance(group[name], (int, float)) for name in ("lr", "eps", "weight_decay")):
         return "the optimizer's settings are tensors"
-    if found._optimizer_step_pre_hooks or found._optimizer_step_post_hooks:
+    if is_hooked(found):
         return "the optimizer has hooks"
     if overridden(found) is not None:
         return f"the optimizer's {overridden(found)} is replaced on the instance"
+    if not is_from(type(found).step, "torch"):
+        return f"torch.optim.{kind}.step was replaced"
     return optimizer_state(found, parameters)
+
+
+def is_hooked(found: Any) -> bool:
+    """Whether anything runs when the optimizer makes a step."""
+    everywhere = sys.modules["torch.optim.optimizer"]
+    return bool(
+        found._optimizer_step_pre_hooks
+        or found._optimizer_step_post_hooks
+        or everywhere._global_optimizer_pre_hooks
+        or everywhere._global_optimizer_post_hooks
+        or "step" in found.__dict__
+    )
 
 
 def optimizer_state(found: Any, parameters: Sequence[Any]) -> str | None:

@@ -238,11 +238,26 @@ def _predicting_with_masks(original: Callable[..., Any]) -> Callable[..., Any]:
 def _ready(model: Any) -> Boosted:
     """The decision on a model, made again when something it depends on has changed."""
     boosted = active.boosted(model)
-    if boosted is None or (boosted.learner is not None and boosted.learner.changed(model)):
+    if boosted is None or (boosted.learner is not None and _has_changed(boosted, model)):
         return prepare(model)
     if boosted.compilation is not None and not boosted.compilation.is_running():
         return prepare(model)
     return boosted
+
+
+def _has_changed(boosted: Boosted, model: Any) -> bool:
+    """Whether the library's functions, or what the learner knows of the model, are others than before."""
+    from hotloop.boost.known_sources import Functions
+
+    if boosted.functions is None:
+        cls = type(model)
+        target = ALGORITHMS[cls.__module__][1]
+        steps = [f"torch.optim.{name}.step" for name in ("Adam", "RMSprop")]
+        boosted.functions = Functions([*importlib.import_module(target).SOURCES, *steps])
+    elif boosted.functions.changed():
+        boosted.functions = None
+        return True
+    return bool(boosted.learner.changed(model))
 
 
 def prepare(model: Any) -> Boosted:

@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from functools import cache
+from operator import getitem, is_
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,42 @@ def unknown(names: Iterable[str]) -> str | None:
     return None
 
 
+class Functions:
+    """Functions of a library as they are now, to see whether someone replaces one."""
+
+    def __init__(self, names: Iterable[str]):
+        found = [(owner.__dict__, word) for owner, word in map(_owner, names) if word in owner.__dict__]
+        self._owners, self._words = [owner for owner, _ in found], [word for _, word in found]
+        self._functions = [owner[word] for owner, word in found]
+
+    def changed(self) -> bool:
+        """Takes two microseconds for forty functions."""
+        try:
+            return not all(map(is_, map(getitem, self._owners, self._words), self._functions))
+        except KeyError:
+            return True
+
+
+def is_from(function: Any, package: str) -> bool:
+    """Whether a function and those that it wraps are the package's, besides wrappers of ours."""
+    folder = str(Path(str(sys.modules[package].__file__)).parent)
+    while function is not None:
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        if not file.startswith((folder, OURS)) and not type(function).__module__.startswith("hotloop."):
+            return False
+        function = getattr(function, "__wrapped__", None)
+    return True
+
+
 def _find(name: str) -> Any:
     """A function by its dotted name, without the wrapper of a static or class method."""
+    owner, word = _owner(name)
+    found = inspect.getattr_static(owner, word, None)
+    return found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+
+
+def _owner(name: str) -> tuple[Any, str]:
+    """The class or module that has the function, and its last name."""
     words = name.split(".")
     for split in range(len(words) - 1, 0, -1):
         module = sys.modules.get(".".join(words[:split]))
@@ -47,8 +82,7 @@ def _find(name: str) -> Any:
     owner: Any = module
     for word in words[split:-1]:
         owner = getattr(owner, word)
-    found = inspect.getattr_static(owner, words[-1], None)
-    return found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    return owner, words[-1]
 
 
 def _original(function: Any) -> Callable[..., Any] | None:

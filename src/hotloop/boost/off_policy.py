@@ -436,17 +436,21 @@ class OffPolicyLearner:
             if isinstance(hooks := part.__dict__.get(name), dict)
         ]
         self._options = [_options(group.optimizer) for group in self.groups]
+        self._methods = [eligible.Methods(one) for one in (model, policy, model.replay_buffer)]
+        self._buffer_class = type(model.replay_buffer)
 
     def changed(self, model: Any) -> bool:
         """Whether something was exchanged that the decision to boost depends on; takes a few microseconds."""
-        policy = model.policy
-        if policy is not self._policy or self.is_hooked():
+        policy, buffer = model.policy, model.replay_buffer
+        if policy is not self._policy or self.is_hooked() or type(buffer) is not self._buffer_class:
+            return True
+        if any(map(eligible.Methods.are_hidden, self._methods, (model, policy, buffer))):
             return True
         for name, network in zip(self._names, self._networks, strict=True):
             if getattr(model, name) is not network or policy._modules[name] is not network:
                 return True
         for group, options in zip(self.groups, self._options, strict=True):
-            if _options(group.optimizer) != options:
+            if _options(group.optimizer) != options or eligible.is_hooked(group.optimizer):
                 return True
         return any(part.changed() for part in self._modules) or self.exchanged(model)
 
@@ -581,7 +585,7 @@ class OffPolicyLearner:
         logger, was = Logger(folder=None, output_formats=[]), model._logger
         model._logger = logger
         try:
-            with not_counting():
+            with not_counting(), audit.same_distribution(model.policy):
                 original(model, gradient_steps=1, batch_size=self.samples.size)
         finally:
             model._logger = was

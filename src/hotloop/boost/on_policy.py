@@ -133,6 +133,7 @@ class OnPolicyLearner:
         self._optimizer = policy.optimizer
         self._seen_state: Any = None
         self._buffer_class = type(model.rollout_buffer)
+        self._methods = [eligible.Methods(one) for one in (model, policy, model.rollout_buffer)]
         self._modules = PlainModules(policy)
         self._settings = np.zeros(kernels.SETTINGS)
         self._statistics = np.zeros((1, kernels.STATISTICS))
@@ -149,7 +150,10 @@ class OnPolicyLearner:
         policy = model.policy
         if policy is not self._policy or policy.optimizer is not self._optimizer:
             return True
-        if type(model.rollout_buffer) is not self._buffer_class:
+        buffer = model.rollout_buffer
+        if type(buffer) is not self._buffer_class or eligible.is_hooked(self._optimizer):
+            return True
+        if any(map(eligible.Methods.are_hidden, self._methods, (model, policy, buffer))):
             return True
         groups = self._optimizer.param_groups
         if len(groups) != 1 or any(groups[0][key] != value for key, value in self._group.items()):
@@ -290,6 +294,8 @@ class OnPolicyLearner:
 
     def act(self, model: Any, actor: Actor, observations: Any, masks: Any = None) -> tuple[Any, Any, Any]:
         """Actions, values and log probabilities as the policy's `forward` gives them."""
+        if self._modules.is_hooked():  # by a callback; the next `changed` sees it, too
+            return actor.library_act(model.policy, observations, masks)
         self.networks.follow_weights()
         if self.wrong_acting is None and self.acting_audits.due(1) is None:
             found = actor.act(observations, masks)
@@ -370,7 +376,7 @@ class OnPolicyLearner:
         after, ours = networks.keep(), networks.arrays()
         networks.restore(kept[0])
         networks.write()
-        with one_minibatch(model, rows) as logged, not_counting():
+        with one_minibatch(model, rows) as logged, not_counting(), audit.same_distribution(model.policy):
             original(model)
         networks.read()
         theirs = networks.arrays()

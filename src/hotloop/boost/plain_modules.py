@@ -22,7 +22,7 @@ class PlainModules:
         self._own = [part.__dict__ for part in module.modules()]
         self._hooks = [own[name] for own in self._own for name in _HOOKS]
         self._kept = [own[name] for own in self._own for name in ("_modules", "_parameters")]
-        self._sizes = [len(kept) for kept in self._kept]
+        self._sizes = [len(kept) for kept in (*self._kept, *self._own)]
         self._parts = [value for kept in self._kept for value in kept.values()]
         self._parameters = [value for own in self._own for value in own["_parameters"].values()]
 
@@ -34,15 +34,18 @@ class PlainModules:
         parameters = self._parameters
         return (
             any(self._hooks)
-            or [*map(len, self._kept)] != self._sizes
+            or [*map(len, self._kept), *map(len, self._own)] != self._sizes
             or not all(map(is_, chain.from_iterable(map(_values, self._kept)), self._parts))
             or not {*map(_dtype, parameters)} <= _FLOAT32
             or not all(map(_requires_grad, parameters))
             or not all(map(_is_cpu, parameters))
             or not all(map(_is_contiguous, parameters))
             or any(map(_parameter_hooks, parameters))
-            or any("forward" in own for own in self._own)
         )
+
+    def is_hooked(self) -> bool:
+        """Whether a module has hooks now, or an attribute that hides one of its methods."""
+        return any(self._hooks) or [*map(len, self._own)] != self._sizes[len(self._kept) :]
 
     def set_training_mode(self, mode: bool) -> None:
         """What `Module.train(mode)` does, without `Module.__setattr__`."""

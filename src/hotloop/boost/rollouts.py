@@ -77,7 +77,8 @@ class Actor:
         return (actions if self.is_gaussian else choices).reshape(self.shape), values, log_probs
 
     def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """The critic's values [rows, 1], a new array."""
+        """The critic's values [rows, 1], a new array; a callback may have changed the weights meanwhile."""
+        self.networks.follow_weights()
         found = np.empty((self.observations.count(observations), 1), dtype=np.float32)
         kernels.predict_values(self.networks.state, self.observations.rows(observations), found.reshape(-1))
         return found
