@@ -16,6 +16,7 @@ from hotloop.analysis.replay import (
     scaled,
     with_capacity,
     with_workers,
+    without_edges,
 )
 from hotloop.capture.message_format import MEET, RECEIVE, SEND, WAIT, WAKE
 
@@ -134,3 +135,30 @@ def test_a_replay_that_cannot_go_on_says_so() -> None:
         (lane("a", [(RECEIVE, 0)], [1.0]), lane("b", [(RECEIVE, 1)], [1.0])), (edge(), edge()), 0, 2.0, 1.0
     )
     assert replay(trace).stuck
+
+
+def test_busy_threads_of_other_programs_take_cores() -> None:
+    alone = replace(pipeline(4, 1, core=1.0), cores=2.0)
+    assert per_round(alone) == pytest.approx(4, rel=0.02)
+    crowded = replace(alone, others=3.0)  # the producer and three others on two cores
+    assert per_round(crowded) == pytest.approx(8, rel=0.15)
+    asleep = replace(pipeline(4, 1, core=0.0), others=3.0)  # who needs no core does not care
+    assert per_round(asleep) == pytest.approx(4, rel=0.02)
+
+
+def test_time_that_the_log_does_not_hold_counts() -> None:
+    trace = replace(pipeline(4, 1), outside_s=100.0, outside={"learn": 60.0})
+    changed = scaled(trace, {"learn": 0.5})
+    assert changed.outside_s == pytest.approx(70.0)
+    assert changed.outside["learn"] == pytest.approx(30.0)
+
+
+def test_without_a_lock_nobody_waits_for_it() -> None:
+    mine = lane("a", [(RECEIVE, 0), (SEND, 0)], [1.0, 2.0], process=0)
+    theirs = lane("b", [(RECEIVE, 0), (SEND, 0)], [1.0, 2.0], process=1)
+    lock = ReplayEdge("lock", "lock", None, 1, 0.0)
+    trace = Trace((mine, theirs), (lock, edge()), 0, 2.0, 1.0)
+    assert per_round(trace, 2) == pytest.approx(4, rel=0.02)
+    free = without_edges(trace, {0})
+    assert not free.lanes[0].operations
+    assert float(free.lanes[0].work.sum()) == pytest.approx(3.0 * ROUNDS)

@@ -11,7 +11,10 @@ from hotloop import Profiler
 from hotloop.analysis.explain import explain
 from hotloop.analysis.phases import training_of
 from hotloop.analysis.standstills import standstills, without_standstills
-from hotloop.capture.model import Capture
+from hotloop.capture.channels import ChannelUse
+from hotloop.capture.message_format import RECORD
+from hotloop.capture.messages import MessageLog
+from hotloop.capture.model import ROUND_DTYPE, Capture, Event
 from hotloop.capture.samples import RUNNING, SAMPLE_DTYPE, SampledPath, Sampling
 from hotloop.capture.scheduling import ProcessScheduling
 from hotloop.report.text import terminal
@@ -119,3 +122,39 @@ def test_a_long_call_is_no_standstill(
     )
     assert standstills(capture.processes[0]) == ()
     assert explain(capture).stood_still_ns == 0
+
+
+def test_messages_and_single_calls_move_with_the_clock(profiler: Profiler, clock: FakeClock) -> None:
+    capture = a_run(profiler, clock, paused=True)
+    process, thread = capture.processes[0], capture.threads[0]
+    (still,) = standstills(process)
+    late = still.end_ns + 500 * MS
+    calls = [(still.begin_ns - 5 * MS, 2 * MS), (still.begin_ns - 1 * MS, PAUSE_MS * MS), (late, 3 * MS)]
+    rounds = np.array([(0, start, length) for start, length in calls], dtype=ROUND_DTYPE)
+    times = np.array([thread.start_ns, still.begin_ns, still.end_ns, clock()], dtype=np.uint64)
+    waited = np.array([0, 5 * MS, 5 * MS + still.length_ns, 9 * MS + still.length_ns], dtype=np.uint64)
+    use = ChannelUse("pipe 1", "receive", times, times, waited, None)
+    thread = replace(
+        thread,
+        events=tuple(Event(0, start, length) for start, length in calls),
+        rounds=rounds,
+        channels=(use,),
+    )
+    records = np.zeros(3, dtype=list(RECORD))
+    records["begin_ns"] = [start for start, _ in calls]
+    records["end_ns"] = [start + length for start, length in calls]
+    log = MessageLog(process.pid, (), records, 3)
+    other = MessageLog(process.pid + 1, (), records.copy(), 3)  # of a process that nobody recorded
+    capture = replace(capture, processes=(replace(process, threads=(thread,)),), messages=(log, other))
+    cut, gone_ns = without_standstills(capture)
+    found = cut.threads[0]
+    lengths = [2 * MS, (PAUSE_MS * MS - still.length_ns), 3 * MS]
+    assert [event.duration_ns for event in found.events] == pytest.approx(lengths, abs=2 * MS)
+    assert found.rounds["duration_ns"].tolist() == [event.duration_ns for event in found.events]
+    assert found.events[2].start_ns == late - gone_ns
+    assert found.channels[0].total_ns.tolist() == [0, 5 * MS, 5 * MS, 9 * MS]
+    mine, theirs = cut.messages
+    assert (mine.records["end_ns"] - mine.records["begin_ns"]).tolist() == found.rounds[
+        "duration_ns"
+    ].tolist()
+    assert theirs is other

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from hotloop.analysis.data_parallel import data_parallel_sentences
 from hotloop.analysis.find_system import find_system
 from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.system import States, System
@@ -266,3 +267,21 @@ def test_the_page_has_a_box_for_each_role() -> None:
     page = html_system(system_of(piped(vector_env(1e5, 7e5), [1e4, 6e5])), "The whole system")
     assert page.count("<rect class=") == 2 and page.count('class="link"') == 2
     assert "env workers ×2" in page
+
+
+def test_what_data_parallel_measured_is_told() -> None:
+    capture = make_capture({"backward": Spec(100, 1e6)}, updates=100)
+    pid = capture.processes[0].pid
+    clocks = {
+        "avg_backward_compute_time": 2_000_000,
+        "avg_backward_comm_time": 1_500_000,
+        "avg_backward_compute_comm_overlap_time": 500_000,
+        "iteration": 40,
+    }
+    entry = {"pid": pid, "data_parallel": clocks}
+    capture = dataclasses.replace(capture, facts=capture.facts | {"libraries": [entry]})
+    rank = dataclasses.replace(find_system(capture).members[0], name="rank 0", kind="rank")  # type: ignore[union-attr]
+    (said,) = data_parallel_sentences(capture, [rank])
+    assert "Rank 0: backward computes for 2.00 ms" in said and "for 1.50 ms" in said and "500 us of" in said
+    clocks["iteration"] = 1
+    assert not data_parallel_sentences(capture, [rank])

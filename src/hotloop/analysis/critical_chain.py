@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from hotloop._util.units import duration, percent
@@ -111,8 +111,12 @@ def find_limit(
     edges: Sequence[Edge],
     barriers: Sequence[Barrier],
     core_load: float | None,
+    without: Callable[[Sequence[Member]], float | None] = lambda members: None,
 ) -> Limit:
-    """What training is limited by: cores, the GIL of one process, or the role that waits least."""
+    """What training is limited by: cores, the GIL of one process, or the role that waits least.
+
+    `without` returns how many times as fast training would run if members took no time, where that is known.
+    """
     working = [m for m in members if roles[m.role].works and m.kind not in ("thread", "logger")]
     connected = {i for edge in edges for i in (edge.source, edge.target)}
     busy = {
@@ -125,7 +129,9 @@ def find_limit(
     ranked = sorted(busy, key=lambda number: (-busy[number], number))
     first = ranked[0]
     following = ranked[1] if len(ranked) > 1 else None
-    gain = _gain(busy[first], busy[following]) if following is not None else None
+    gain = None
+    if following is not None:
+        gain = without([members[i] for i in roles[first].members]) or _gain(busy[first], busy[following])
     wanted = sum(m.states.running + m.states.ready for m in working)
     ready = sum(m.states.ready for m in working) / wanted if wanted else 0.0
     gil = _held_by_the_gil(members, roles)

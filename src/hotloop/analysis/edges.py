@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hotloop.analysis.data_parallel import data_parallel_pids, gradient_bytes
 from hotloop.analysis.system import Edge, EdgeKind, Member, Role, RoleLink
 from hotloop.capture.channels import Channel
 from hotloop.capture.model import Capture, Node
@@ -207,23 +208,6 @@ def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
 # -- collectives -----------------------------------------------------------------------------------
 
 
-def data_parallel_pids(capture: Capture) -> set[int]:
-    """Processes in which a DistributedDataParallel adds up gradients during `backward`."""
-    return {entry["pid"] for entry in capture.facts.get("libraries") or () if "data_parallel" in entry}
-
-
-def _gradient_bytes(capture: Capture, pid: int) -> int:
-    """Bytes of all gradients of a process whose gradients are added up across ranks."""
-    sizes = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-    for entry in capture.facts.get("libraries") or ():
-        if entry.get("pid") == pid and "data_parallel" in entry:
-            return sum(
-                int(one["parameters"]) * sizes.get(next(iter(one["dtypes"]), ""), 4)
-                for one in entry.get("optimizers", ())
-            )
-    return 0
-
-
 def collective_wait_ns(capture: Capture, member: Member) -> tuple[float, int, float]:
     """Time a rank waited in collectives, how often, and the bytes it put in."""
     if member.thread is None:
@@ -265,7 +249,7 @@ def _collective_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]
         if rank == last or not calls:
             continue
         name = "gradients" if members[rank].pid in data_parallel_pids(capture) else "collective"
-        moved += _gradient_bytes(capture, members[rank].pid) * members[rank].updates
+        moved += gradient_bytes(capture, members[rank].pid) * members[rank].updates
         size = round(moved) if moved else None
         found.append(Edge("collective", name, last, rank, calls, size, round(waits[last][0]), round(waited)))
     return found

@@ -14,15 +14,17 @@ from hotloop.analysis.findings import (
     ADVICE_TIERS,
     Bottleneck,
     Breakdown,
+    Estimate,
     Findings,
     Growth,
+    HotLine,
     LineShare,
     Phases,
     Recommendation,
     Waits,
 )
 from hotloop.analysis.gap_contents import with_contents_of_gaps
-from hotloop.analysis.hot_lines import hot_lines, line_samples
+from hotloop.analysis.hot_lines import LineSamples, hot_lines, line_samples
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.recommend import AdviceFunction, gain_of_all, recommend
 from hotloop.analysis.roofline import roofline
@@ -44,10 +46,10 @@ from hotloop.analysis.utilisation import (
     utilisation,
     waits,
 )
-from hotloop.analysis.what_ifs import UNSURE, WhatIfs
+from hotloop.analysis.what_ifs import Saving, WhatIfs
 from hotloop.analysis.whatif import shares_by_name
 from hotloop.analysis.windows import Spans, spans_by_name, time_series, work_done
-from hotloop.capture.model import Capture, Node, Process, Thread
+from hotloop.capture.model import Capture, Node, Process, Progress, Thread
 
 NO_TRAINING = "No training was seen: the run ended while it started up."
 MOST_REPLAYED, LEAST_REPLAYED = 12, 0.002  # regions whose gain is replayed, and their share of all time
@@ -81,19 +83,24 @@ def explain(
     """
     capture, stood_still_ns = without_standstills(capture)
     phases = find_phases(capture)
+    model = WhatIfs(capture) if capture.messages else None
     found = explain_without_advice(
-        capture, category_patterns=category_patterns, goal_env_steps=goal_env_steps, phases=phases
+        capture,
+        category_patterns=category_patterns,
+        goal_env_steps=goal_env_steps,
+        phases=phases,
+        model=model,
     )
     training = cut_to_training(capture, phases) if phases is not None else capture
     trained = phases is None or phases.training_ns > 0 or not phases.start_up_ns
-    recommendations = recommend(training, found, advice) if trained else ()
+    recommendations = recommend(training, found, advice, model) if trained else ()
     return replace(
         found,
         wall_ns=found.wall_ns + stood_still_ns,
         stood_still_ns=found.stood_still_ns + stood_still_ns,
         recommendations=recommendations,
         headline=first_advice(recommendations) or found.headline,
-        gain_of_all=gain_of_all(training, found, recommendations),
+        gain_of_all=gain_of_all(training, found, recommendations, model),
     )
 
 
@@ -103,8 +110,9 @@ def explain_without_advice(
     category_patterns: CategoryPatterns = (),
     goal_env_steps: int | None = None,
     phases: Phases | None = None,
+    model: WhatIfs | None = None,
 ) -> Findings:
-    """`explain` without recommendations; `phases` if they are known already."""
+    """`explain` without recommendations; `phases` and `model` if they are known already."""
     resolver = Resolver(tuple(category_patterns))
     recorded, stood_still_ns = without_standstills(recorded)
     phases = phases or find_phases(recorded)
@@ -121,7 +129,10 @@ def explain_without_advice(
     waiting = waits(uses, (driver.process, driver.thread), place)
     held_up = others_may_hold_up(waiting)
     ranked = bottlenecks(everything, driver.flat, driver.spans, others_may_hold_it_up=held_up)
-    ranked = with_replayed_gains(ranked, recorded)
+    if model is None and recorded.messages:
+        model = WhatIfs(recorded)
+    if model is not None and model.replays:
+        ranked = with_replayed_gains(ranked, model)
     grown, no_growth = growing.growth(driver.work)
     forecast, no_forecast = None, ""
     if goal_env_steps is not None:
@@ -139,8 +150,9 @@ def explain_without_advice(
     own = with_contents_of_gaps(own, gaps_ns, lines, tuple(category_patterns))
     training_s = phases.training_ns / 1e9
     trained = phases.training_ns > 0 or not phases.start_up_ns
-    unknown = _unknown(recorded, driver, everything, waiting, held_up)
-    system = find_system(capture, resolver)
+    replayed = model is not None and model.replays
+    unknown = _unknown(recorded, driver, everything, waiting, held_up and not replayed)
+    system = find_system(capture, resolver, model)
     said = headline(own, driver.flat, ranked, waiting, grown) if trained else NO_TRAINING
     if trained and system is not None and system.chain_sentence and system.chain[0].share >= HELD_UP:
         said = system.chain_sentence
@@ -174,11 +186,25 @@ def explain_without_advice(
         oversubscription=oversubscription(capture, uses, (driver.process, driver.thread)),
         lines=_lines(recorded),
         phases=phases,
-        hot_lines=() if lines is None else hot_lines(lines, done.env_steps, done.updates),
+        hot_lines=() if lines is None else _hot_lines(lines, done, driver, model),
         boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
         system=system,
     )
+
+
+def _hot_lines(
+    lines: LineSamples, done: Progress, driver: DrivingThread, model: WhatIfs | None
+) -> tuple[HotLine, ...]:
+    whole = None
+    if model is not None and model.replays:
+        key = driver.process.pid, driver.thread.native_id
+
+        def whole(part: float) -> Estimate | None:
+            saving = Saving({}, {key: part})
+            return model.gain_of_saving(saving, saving, saving) if part > LEAST_REPLAYED else None
+
+    return hot_lines(lines, done.env_steps, done.updates, whole_gain=whole)
 
 
 def _lines(capture: Capture) -> tuple[LineShare, ...]:
@@ -239,13 +265,8 @@ def first_advice(recommendations: Sequence[Recommendation]) -> str:
     return ""
 
 
-def with_replayed_gains(ranked: tuple[Bottleneck, ...], recorded: Capture) -> tuple[Bottleneck, ...]:
-    """Gains from a replay of the recorded messages, where there are some, for the regions with most time."""
-    if not recorded.messages:
-        return ranked
-    model = WhatIfs(recorded)
-    if model.trace is None or model.error > UNSURE:
-        return ranked
+def with_replayed_gains(ranked: tuple[Bottleneck, ...], model: WhatIfs) -> tuple[Bottleneck, ...]:
+    """Gains from a replay of the recorded messages, for the regions with most time."""
     found = []
     for number, one in enumerate(sorted(ranked, key=lambda b: -b.own_ns)):
         asked = number < MOST_REPLAYED and one.category != "wait" and one.share > LEAST_REPLAYED

@@ -11,7 +11,8 @@ from hotloop.analysis.barriers import find_barriers
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.critical_chain import find_chain, find_limit, sentences
 from hotloop.analysis.cycle import find_cycle
-from hotloop.analysis.edges import data_parallel_pids, find_edges, role_links
+from hotloop.analysis.data_parallel import data_parallel_pids, data_parallel_sentences
+from hotloop.analysis.edges import find_edges, role_links
 from hotloop.analysis.roles import PLURAL, Part, find_parts, main_thread, named
 from hotloop.analysis.system import (
     Member,
@@ -22,6 +23,7 @@ from hotloop.analysis.system import (
 )
 from hotloop.analysis.thread_states import GAPS, ThreadStates, sampled_states, thread_states
 from hotloop.analysis.tree import driving_thread
+from hotloop.analysis.what_ifs import Saving, WhatIfs
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.samples import RUNNABLE, RUNNING
 
@@ -41,8 +43,13 @@ ORDER: tuple[RoleKind, ...] = (
 LEAST_TIME = 0.2  # a thread that lived for less of training is left out
 
 
-def find_system(training: Capture, resolver: Resolver | None = None) -> System | None:
-    """The system of a capture that was cut to its training; None if nothing was recorded."""
+def find_system(
+    training: Capture, resolver: Resolver | None = None, model: WhatIfs | None = None
+) -> System | None:
+    """The system of a capture that was cut to its training; None if nothing was recorded.
+
+    With a `model` of the run, the gain until the next limit comes from its replay.
+    """
     resolver = resolver or Resolver()
     driver = driving_thread(training)
     if driver is None:
@@ -59,7 +66,7 @@ def find_system(training: Capture, resolver: Resolver | None = None) -> System |
     chain, sentence = find_chain(members, edges)
     cores = training.machine.get("cores_granted")
     core_load = _core_load(training, training_ns, cores)
-    limit = find_limit(members, roles, edges, barriers, core_load)
+    limit = find_limit(members, roles, edges, barriers, core_load, lambda role: _without(model, role))
     if limit.role is not None and len(roles) > 1:
         roles[limit.role] = replace(roles[limit.role], limiting=True)
     return System(
@@ -75,8 +82,17 @@ def find_system(training: Capture, resolver: Resolver | None = None) -> System |
         limit=limit,
         cycle=find_cycle(training, members, roles, edges, resolver),
         links=tuple(role_links(members, roles, edges, training_ns)),
-        sentences=tuple(sentences(members, roles, barriers)),
+        sentences=(*sentences(members, roles, barriers), *data_parallel_sentences(training, members)),
     )
+
+
+def _without(model: WhatIfs | None, members: Sequence[Member]) -> float | None:
+    """How many times as fast training would run if these members took no time, from the replay."""
+    if model is None or not model.replays:
+        return None
+    nothing = Saving({}, {(member.pid, member.native_id): 1.0 for member in members})
+    found = model.gain_of_saving(nothing, nothing, nothing)
+    return found.value if found is not None else None
 
 
 def _lived(capture: Capture, part: Part) -> int:

@@ -230,6 +230,7 @@ class Claim:
     regions: tuple[tuple[str, ...], ...] = ()  # paths of regions
     own: bool = False  # own time of these regions only; False: with everything inside them
     sampled: tuple[int, ...] = ()  # indices into Process.paths, for lines of the user's code
+    waits: bool = False  # the change does away with waiting itself, not with work
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,8 @@ class Recommendation:
     part_of: int | None = None  # number of the recommendation that most of its time belongs to as well
     # Share of the time that the change can affect, where the gain is unknown; None: not known either
     affects: float | None = None
+    # What the driving thread would gain if it waited for nobody; None: the same as `gain`
+    alone: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class LineSamples:
     others: Samples  # of the other threads of the process, taken at the same moments
     # [samples], whether a sample shows what a helper did while this thread waited; empty: none does
     helping: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    helpers: dict[int, int] = field(default_factory=dict)  # by process id, where its `paths` begin
 
     @cached_property
     def total_ns(self) -> float:
@@ -231,13 +232,14 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
         return lines
     paths, sources = list(lines.paths), {(s.file, s.first_line): s for s in lines.sources}
     found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+    helpers: dict[int, int] = {}
     for process in processes:
         rows, offset = lines.others, 0
         if process is not driver:
             if process.sampling is None or process.sampling.biased or process.host != driver.host:
                 continue
             rows = process.samples[process.samples["native_id"] == process.pid]
-            offset = len(paths)
+            offset = helpers[process.pid] = len(paths)
             paths += _without_stack_of_parent(process.paths, rows["path"])
             sources = {(s.file, s.first_line): s for s in process.sources} | sources
         working = [n for n, p in enumerate(paths[offset:]) if p.frames and not waits(p)]
@@ -270,6 +272,7 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
         time_ns=np.concatenate([lines.time_ns[own], lines.time_ns[nearest]]),
         state=np.concatenate([lines.state[own], state]),
         helping=helping,
+        helpers=helpers,
     )
 
 
@@ -490,8 +493,17 @@ def _called(lines: LineSamples, paths: Iterable[int]) -> tuple[str, ...]:
 # -- the table of lines in a report -----------------------------------------------------------------
 
 
-def hot_lines(lines: LineSamples, env_steps: int, updates: int, most: int = 20) -> tuple[HotLine, ...]:
-    """Lines of the user's code by the time they took, with the library calls they made."""
+def hot_lines(
+    lines: LineSamples,
+    env_steps: int,
+    updates: int,
+    most: int = 20,
+    whole_gain: Callable[[float], Estimate | None] | None = None,
+) -> tuple[HotLine, ...]:
+    """Lines of the user's code by the time they took, with the library calls they made.
+
+    `whole_gain` returns the gain of the whole run if a part of the thread's work is saved.
+    """
     by_line: dict[SampledFrame, list[int]] = {}
     for number, path in enumerate(lines.paths):
         frame = line_of(path)
@@ -520,4 +532,20 @@ def hot_lines(lines: LineSamples, env_steps: int, updates: int, most: int = 20) 
                 gain_if_twice_as_fast=lines.gain(paths, (0.5, 0.5, 0.5)),
             )
         )
-    return tuple(sorted(found, key=lambda line: (-line.share, line.site))[:most])
+    ranked = sorted(found, key=lambda line: (-line.share, line.site))[:most]
+    if whole_gain is None:
+        return tuple(ranked)
+    idle = np.isin(lines.path, lines.paths_where(waits)) & (lines.state == SLEEPING)
+    worked = float(lines.weight_ns[~idle].sum())
+    made = []
+    for line in ranked:
+        mine = [n for n, path in enumerate(lines.paths) if _site_of(path) == line.site]
+        part = float(lines.weight_ns[lines.among(mine) & ~idle].sum()) / worked if worked else 0.0
+        gain = whole_gain(part / 2) or line.gain_if_twice_as_fast
+        made.append(replace(line, gain_if_twice_as_fast=gain))
+    return tuple(made)
+
+
+def _site_of(path: SampledPath) -> str:
+    frame = line_of(path)
+    return f"{frame.file}:{frame.line}" if frame is not None else ""

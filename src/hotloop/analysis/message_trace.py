@@ -19,7 +19,7 @@ LEAST_OPERATIONS = 16  # of the driving thread
 MOST_OPERATIONS = 60_000  # of all threads; a long log is cut to its last part
 LEAST_LANES = 2
 WAITED_NS = 30_000  # a receive that came this much before its message has waited
-CONTENDED = 0.03  # share of the work in the run queue from which on cores count as short
+NO_CORE = 0.02  # time in the run queue over time on a core; below it, nobody else took the cores
 
 
 @dataclass(slots=True)
@@ -55,12 +55,11 @@ def find_trace(
     driver: tuple[int, int] | None,
     cores: float,
     since_ns: int = 0,
-    others: float = 0.0,
 ) -> tuple[Trace | None, str]:
     """The trace of the run from `since_ns` (monotonic) on, or None and the reason.
 
-    `driver` is the process id and the native id of the thread that drives training. `others` is the part of
-    the time in the run queue that is due to other programs, and so stays whatever this one does.
+    `driver` is the process id and the native id of the thread that drives training. Its work is what it would
+    take with a core at hand: time in the run queue is left out, and comes back when lanes share the cores.
     """
     if driver is None:
         return None, "no thread drives training"
@@ -89,8 +88,8 @@ def find_trace(
     _match(threads, edges, backlog)
     _find_wakers([threads[key] for key in order])
     costs = _costs(threads, edges)
-    lanes = tuple(_lane(threads[key], costs, begin, end) for key in order)
-    lanes, notes, free_cores = _contention(capture, threads, order, lanes, begin, end, cores, others)
+    lanes = tuple(replace(_lane(threads[key], costs, begin, end), thread=key) for key in order)
+    lanes, notes, free_cores, rivals = _contention(capture, threads, order, lanes, begin, end, cores)
     made = tuple(
         ReplayEdge(
             name=edge.key,
@@ -102,7 +101,9 @@ def find_trace(
         )
         for number, edge in enumerate(edges)
     )
-    trace = Trace(lanes, made, order.index(driver), free_cores, (end - begin) / 1e9, tuple(notes))
+    seconds = (end - begin) / 1e9
+    place = order.index(driver)
+    trace = Trace(lanes, made, place, free_cores, seconds, tuple(notes), rivals, begin)
     return trace, ""
 
 
@@ -468,9 +469,10 @@ def _contention(
     begin: int,
     end: int,
     cores: float,
-    others: float,
-) -> tuple[tuple[Lane, ...], list[str], float]:
-    """The lanes with the work they would have with a core and the GIL at hand, and the cores they share."""
+) -> tuple[tuple[Lane, ...], list[str], float, float]:
+    """The lanes with the work they would have with a core and the GIL at hand, notes, the cores they share,
+    and how many busy threads of other programs would explain the time in the run queue.
+    """
     span = (end - begin) / 1e9
     used, queued, busy = [], [], []
     for key, lane in zip(order, lanes, strict=True):
@@ -498,7 +500,7 @@ def _contention(
         on_core = used[i]
         if on_core is None:
             continue
-        lost = (1.0 - others) * min(queued[i], max(busy[i] - on_core, 0.0))
+        lost = min(queued[i], max(busy[i] - on_core, 0.0))
         left = max(busy[i] - lost, on_core * 0.5, 1e-9)
         scale = left / busy[i]
         made[i] = _scaled(lane, scale, min(on_core / left, 1.0), 0.0)
@@ -508,9 +510,23 @@ def _contention(
             label = capture.processes[owner].label or "the process"
             notes.append(f"threads of {label} take turns: they share its GIL")
             for i in active:
-                needs = ((used[i] or 0.0) + others * queued[i]) / busy[i]
+                needs = (used[i] or 0.0) / busy[i]
                 made[i] = _scaled(lanes[i], min(needs, 1.0), 1.0, 1.0)
-    return tuple(made), notes, free
+    rivals = _rivals([u or 0.0 for u in used], queued, span, free)
+    return tuple(made), notes, free, rivals
+
+
+def _rivals(used: Sequence[float], queued: Sequence[float], span: float, cores: float) -> float:
+    """Busy threads of other programs that would explain the time that lanes spent in the run queue.
+
+    A lane that wants a core gets one of `cores` in turn with every other thread that wants one.
+    """
+    whole, waited = sum(used), sum(queued)
+    if waited <= NO_CORE * whole or whole <= 0:
+        return 0.0
+    wants = [(u + q) / span for u, q in zip(used, queued, strict=True)]
+    beside = sum(u * (1 + sum(wants) - w) for u, w in zip(used, wants, strict=True)) / whole
+    return max(cores * (1 + waited / whole) - beside, 0.0)
 
 
 def _share_a_gil(lanes: Sequence[Lane], wanted: Sequence[float], span: float) -> bool:

@@ -16,7 +16,9 @@ from hotloop.analysis.advice.claims import (
 )
 from hotloop.analysis.advice.commands import prove_command
 from hotloop.analysis.advice.run_view import RunView, view_run
+from hotloop.analysis.advice.system_gains import combined_in_system, with_system_gain
 from hotloop.analysis.findings import Effort, Estimate, Findings, Recommendation, Tier
+from hotloop.analysis.what_ifs import WhatIfs
 from hotloop.capture.model import Capture
 
 AdviceFunction = Callable[[RunView], Recommendation | Sequence[Recommendation] | None]
@@ -33,30 +35,42 @@ class AdviceWarning(UserWarning):
 
 
 def recommend(
-    capture: Capture, findings: Findings, advice: Iterable[AdviceFunction] | None = None
+    capture: Capture,
+    findings: Findings,
+    advice: Iterable[AdviceFunction] | None = None,
+    model: WhatIfs | None = None,
 ) -> tuple[Recommendation, ...]:
     """All recommendations, best first; then expensive code without a remedy, options, what to leave alone.
 
     `advice` replaces the built-in functions; to add some, pass `(*BUILT_IN, mine)`. A function that raises,
-    or returns anything but a recommendation or None, is skipped with an `AdviceWarning`.
+    or returns anything but a recommendation or None, is skipped with an `AdviceWarning`. Gains come from
+    `model` if it can replay the run.
     """
-    run = view_run(capture, findings)
+    run = view_run(capture, findings, model)
     if run is None:
         return ()
     for function in BUILT_IN if advice is None else advice:
         run.given.extend(_ask(function, run))
-    found = sorted(run.given, key=lambda one: (LAST.get(one.tier, 0), -worth(one), one.name))
-    found = without_double_promises(found, time_table(run))
+    table = time_table(run)
+    found = [with_system_gain(run, one, table) for one in run.given]
+    found.sort(key=lambda one: (LAST.get(one.tier, 0), -worth(one), one.name))
+    found = without_double_promises(found, table)
     return tuple(_with_proof(capture, number, one) for number, one in enumerate(found, 1))
 
 
 def gain_of_all(
-    capture: Capture, findings: Findings, recommendations: Sequence[Recommendation]
+    capture: Capture,
+    findings: Findings,
+    recommendations: Sequence[Recommendation],
+    model: WhatIfs | None = None,
 ) -> Estimate | None:
     """Predicted speed-up if all advice that keeps results were followed; None for fewer than two gains."""
     promises = [one for one in recommendations if keeps_results(one)]
-    run = view_run(capture, findings) if len(promises) > 1 else None
-    return combined_gain(promises, time_table(run)) if run is not None else None
+    run = view_run(capture, findings, model) if len(promises) > 1 else None
+    if run is None:
+        return None
+    table = time_table(run)
+    return combined_in_system(run, promises, table) or combined_gain(promises, table)
 
 
 def _with_proof(capture: Capture, number: int, advice: Recommendation) -> Recommendation:

@@ -52,6 +52,7 @@ class Lane:
     gil: float  # share of the work that needs the GIL
     main: str = ""  # the region that takes most of its work
     waits_inside: frozenset[str] = frozenset()  # regions with operations inside them
+    thread: tuple[int, int] = (0, 0)  # process id and native id
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,15 @@ class Trace:
     lanes: tuple[Lane, ...]
     edges: tuple[ReplayEdge, ...]
     driver: int  # the lane whose pace is the pace of training
-    cores: float  # that these lanes could get
+    cores: float  # that these lanes and other programs share
     seconds: float
     notes: tuple[str, ...] = ()
-    idle_cores: float = 0.0  # cores that nobody used, on average
+    others: float = 0.0  # busy threads of other programs, which get a core as often as a lane does
+    begin_ns: int = 0  # monotonic time at which it begins
+    # Seconds of the driver that the trace lacks because the log is shorter than a cycle of training, such as
+    # those between two rollouts, and its part in each region; below 0 if the trace has too many of them.
+    outside_s: float = 0.0
+    outside: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,11 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
     stands for handing the work out.
     """
     lanes = list(trace.lanes)
+    outside_s, outside = trace.outside_s, dict(trace.outside)
     for region, factor in factors.items():
+        if region in outside:
+            outside_s -= (1 - factor) * outside[region]
+            outside[region] *= factor
         has = [i for i, lane in enumerate(lanes) if region in lane.regions]
         plain = [i for i in has if region not in lanes[i].waits_inside]
         for i in plain or has:
@@ -115,7 +125,22 @@ def scaled(trace: Trace, factors: Mapping[str, float]) -> Trace:
                     replace(o, cost=o.cost * factor) if o.kind == MEET else o for o in operations
                 )
             lanes[i] = replace(lane, work=work, regions=regions, operations=operations)
-    return replace(trace, lanes=tuple(lanes))
+    return replace(trace, lanes=tuple(lanes), outside_s=outside_s, outside=outside)
+
+
+def with_less_work(lane: Lane, factor: float) -> Lane:
+    """The lane with all of its work multiplied by a factor."""
+    if factor == 1.0:
+        return lane
+    regions = {name: part * factor for name, part in lane.regions.items()}
+    return replace(lane, work=lane.work * factor, regions=regions)
+
+
+def without_edges(trace: Trace, edges: set[int]) -> Trace:
+    """The trace without operations on some edges, and so without the waits for them."""
+    if not edges:
+        return trace
+    return replace(trace, lanes=tuple(_without(lane, edges) for lane in trace.lanes))
 
 
 def with_capacity(trace: Trace, capacity: int) -> Trace:
@@ -315,7 +340,7 @@ class _Replay:
             duration = 1.0 + lane.gil * (stretch - 1.0)
             takes.append((duration, stretch))
             wanted += lane.core / duration
-        short = max(wanted / self.trace.cores, 1.0)
+        short = max((wanted + self.trace.others) / self.trace.cores, 1.0)
         for i, (duration, stretch) in zip(working, takes, strict=True):
             lane = self.lanes[i]
             if short > 1.0:

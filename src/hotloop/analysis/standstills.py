@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.windows import nodes_by_path
-from hotloop.capture.model import Capture, Node, Process, Thread, Windows
+from hotloop.capture.channels import ChannelUse
+from hotloop.capture.messages import MessageLog
+from hotloop.capture.model import Capture, Event, Node, Process, Rounds, Thread, Windows
 
 LEAST_NS = 1_000_000_000  # a shorter silence may be a busy machine
 TIMES_USUAL = 20.0  # the silence is longer than this many usual distances of the sampler's moments
@@ -86,7 +88,7 @@ def without_standstills(capture: Capture) -> tuple[Capture, int]:
     found = standstills(driving[0]) if driving is not None else ()
     if driving is None or not found:
         return capture, 0
-    processes = []
+    processes, messages = [], list(capture.messages)
     for process in capture.processes:
         if process is driving[0]:
             cut = found
@@ -96,8 +98,10 @@ def without_standstills(capture: Capture) -> tuple[Capture, int]:
             cut = ()
         for still in reversed(cut):  # the last one first, so that earlier times stay as they are
             process = _cut(process, still)
+            messages = [_cut_messages(log, still) if log.pid == process.pid else log for log in messages]
         processes.append(process)
-    return replace(capture, processes=tuple(processes)), sum(still.length_ns for still in found)
+    cut_capture = replace(capture, processes=tuple(processes), messages=tuple(messages))
+    return cut_capture, sum(still.length_ns for still in found)
 
 
 def _overlap(one: Standstill, other: Standstill) -> bool:
@@ -135,6 +139,45 @@ def _all_moved(time_ns: NDArray[np.uint64], still: Standstill) -> NDArray[np.uin
     return moved.astype(np.uint64)
 
 
+def _signed_moved(time_ns: Ints, still: Standstill) -> Ints:
+    moved: Ints = time_ns - np.clip(time_ns - still.begin_ns, 0, still.length_ns)
+    return moved
+
+
+def _cut_messages(log: MessageLog, still: Standstill) -> MessageLog:
+    records = log.records.copy()
+    for name in ("begin_ns", "end_ns"):
+        records[name] = _signed_moved(records[name], still)
+    return replace(log, records=records)
+
+
+def _cut_rounds(rounds: Rounds, still: Standstill) -> Rounds:
+    """Calls with their moments: one that was open during the standstill gets shorter."""
+    start = rounds["start_ns"].astype(np.int64)
+    end = start + rounds["duration_ns"].astype(np.int64)
+    cut = rounds.copy()
+    cut["start_ns"] = _signed_moved(start, still)
+    cut["duration_ns"] = _signed_moved(end, still) - _signed_moved(start, still)
+    return cut
+
+
+def _cut_event(event: Event, still: Standstill) -> Event:
+    start_ns = _moved(event.start_ns, still)
+    end_ns = _moved(event.start_ns + event.duration_ns, still)
+    return replace(event, start_ns=start_ns, duration_ns=end_ns - start_ns)
+
+
+def _cut_use(use: ChannelUse, still: Standstill) -> ChannelUse:
+    """A channel over time; a message that was waited for during the standstill was not late."""
+    times, total_ns = use.time_ns.astype(np.int64), use.total_ns.astype(np.int64)
+    at = int(np.searchsorted(times, still.end_ns, side="left"))
+    if 0 < at < len(times):
+        usual = int(times[at] - times[at - 1]) - still.length_ns  # what is left of the stretch around it
+        grown = int(total_ns[at] - total_ns[at - 1])
+        total_ns[at:] -= max(min(grown - max(usual, 0), still.length_ns), 0)
+    return replace(use, time_ns=_all_moved(use.time_ns, still), total_ns=total_ns.astype(np.uint64))
+
+
 def _cut_thread(thread: Thread, still: Standstill) -> Thread:
     start_ns, end_ns = _moved(thread.start_ns, still), _moved(thread.end_ns, still)
     gone_ns = (thread.end_ns - thread.start_ns) - (end_ns - start_ns)
@@ -160,6 +203,9 @@ def _cut_thread(thread: Thread, still: Standstill) -> Thread:
         root=root,
         windows=_cut_windows(windows, at, open_then, around, still, gone_ns),
         open=tuple(replace(one, since_ns=_moved(one.since_ns, still)) for one in thread.open),
+        events=tuple(_cut_event(event, still) for event in thread.events),
+        rounds=_cut_rounds(thread.rounds, still),
+        channels=tuple(_cut_use(use, still) for use in thread.channels),
         scheduling=None
         if scheduling is None
         else replace(scheduling, time_ns=_all_moved(scheduling.time_ns, still)),

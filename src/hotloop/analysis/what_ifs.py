@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,16 +23,20 @@ from hotloop.analysis.findings import Estimate
 from hotloop.analysis.message_trace import find_trace
 from hotloop.analysis.phases import cut_to_training, find_phases
 from hotloop.analysis.replay import (
+    Floats,
     Replayed,
     Trace,
     replay,
     scaled,
     with_capacity,
+    with_less_work,
     with_workers,
+    without_edges,
 )
+from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.windows import spans_by_name
-from hotloop.capture.model import Capture, Node
+from hotloop.capture.model import Capture, Node, Thread
 
 WORKERS = ("workers", "n_envs", "num_envs", "num_workers")
 DEPTH = ("depth", "queue_size", "prefetch")
@@ -41,6 +45,11 @@ CORES = ("cores",)
 KNOBS = (*WORKERS, *DEPTH, *BATCH, *CORES)
 SATURATED = 0.93  # share of the cores in use from which on they are the limit
 FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
+KEPT = 0.03  # as an error of the replay: what leaving the number of other busy threads as it is, is worth
+COVERED = 0.8  # share of training that a trace covers, from which on it stands for all of it
+LEAST_OUTSIDE = 0.03  # of the replayed time; less is not worth adding
+LEAST_DONE = 4  # env steps or updates in the replayed time, to reckon with
+CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
 UNSURE = 0.10  # predictors that differ by more are shown as a range
 GAPS = ("between ", "before ", "after ")
 How = Literal["replay", "amdahl", "unknown"]
@@ -56,6 +65,14 @@ class Change:
     factor: float | None = None  # of the time: 0.5 for twice as fast
     count: float | None = None  # of workers, places in queues, or cores
     times: float | None = None  # a knob relative to what it is: batch=2x
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Work that a change takes away: parts (0..1) of regions by name, and of all work of threads."""
+
+    regions: Mapping[str, float]
+    threads: Mapping[tuple[int, int], float]  # by process id and native id
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,7 @@ class WhatIfs:
     """The model of one capture, which answers what-ifs."""
 
     def __init__(self, capture: Capture):
+        capture, _ = without_standstills(capture)
         self.recorded = capture
         phases = find_phases(capture)
         self.phases = phases
@@ -132,18 +150,11 @@ class WhatIfs:
         begin = 0
         if self.phases is not None and whole is not None and not self.phases.whole_run:
             begin = whole[1].start_ns + self.phases.start_up_ns + self.phases.warm_up_ns
-        best: tuple[float, Trace] | None = None
-        for others in (0.0, 0.25, 0.5, 0.75, 1.0):
-            found, why = find_trace(
-                self.recorded, self.recorded.messages, key, self._cores(), begin, others=others
-            )
-            if found is None:
-                self.why_no_replay = why
-                return None
-            error = abs(math.log(max(_ratio(found), 1e-3)))
-            if best is None or error < best[0] - 0.002:
-                best = error, found
-        return best[1] if best is not None else None
+        found, why = find_trace(self.recorded, self.recorded.messages, key, self._cores(), begin)
+        if found is None:
+            self.why_no_replay = why
+            return None
+        return _with_outside(_calibrated(found), thread)
 
     def _cores(self) -> float:
         machine: dict[str, Any] = self.recorded.machine
@@ -206,7 +217,7 @@ class WhatIfs:
         """What limits training now."""
         if self.trace is None or self.base is None:
             return self._serial_limit()
-        return self._limit_of(self.trace, self.base)
+        return self._limit_of(self.trace)
 
     def _serial_limit(self) -> LimitingRole:
         if self.driver is None:
@@ -225,7 +236,10 @@ class WhatIfs:
             f"one thread does everything in turn; `{region}` takes {100 * share:.0f} % of it",
         )
 
-    def _limit_of(self, trace: Trace, base: Replayed) -> LimitingRole:
+    def _limit_of(self, trace: Trace) -> LimitingRole:
+        """What limits a run that has the machine to itself."""
+        trace = replace(trace, others=0.0)
+        base = replay(trace)
         if base.gil_load > SATURATED:
             return LimitingRole("gil", "", "", "the GIL: threads of one process take turns in Python")
         if base.core_load > SATURATED:
@@ -234,7 +248,7 @@ class WhatIfs:
         best, gain = "", 0.0
         for role, members in self.roles.items():
             changed = _faster(trace, [m for m in members if m < len(trace.lanes)], 0.5)
-            value = _speed_up(base, replay(changed), 1.0)
+            value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
             if value > gain:
                 best, gain = role, value
         members = self.roles.get(best, ())
@@ -291,20 +305,61 @@ class WhatIfs:
                 self._virtual(changes), amdahl,
             )  # fmt: skip
         estimate = self._estimate(new, trace, rounds)
-        after = self._limit_of(trace, new) if len(trace.lanes) == len(self.trace.lanes) else self.limit
+        after = self._limit_of(trace) if len(trace.lanes) == len(self.trace.lanes) else self.limit
         why = f"replayed {len(new.times):,} operations of the driving thread"
         if self.error > 0.05:
             why += (
                 f"; the replay of the unchanged run is {100 * self.error:.0f} % off, so take this with care"
             )
+        if self.trace.others > CROWDED:
+            why += f"; other programs had {self.trace.others:.1f} busy threads meanwhile, and keep them"
         if notes:
             why += "; " + "; ".join(notes)
         decide = self._virtual(changes) if self.error > UNSURE / 2 else ""
         return Prediction(text, estimate, "replay", after.sentence, why, decide, amdahl)
 
+    @cached_property
+    def replays(self) -> bool:
+        """Whether the run can be replayed, near enough to trust gains that come from it."""
+        return self.trace is not None and self.base is not None and self.error <= UNSURE
+
+    def gain_of_saving(self, least: Saving, likely: Saving, most: Saving) -> Estimate | None:
+        """Speed-up of training if work is taken away, from the replay; None if there is none."""
+        if self.trace is None or not self.replays:
+            return None
+        found: list[Estimate] = []
+        for before, saving in zip((None, least, likely), (least, likely, most), strict=True):
+            if saving == before:
+                found.append(found[-1])
+                continue
+            changed = self._without(self.trace, saving)
+            new = replay(changed)
+            if new.stuck or not len(new.times):
+                return None
+            found.append(self._estimate(new, changed, 1.0))
+        low, value, high = found
+        return Estimate(value.value, min(low.low, value.value), max(high.high, value.value))
+
+    def _without(self, trace: Trace, saving: Saving) -> Trace:
+        trace = scaled(trace, {name: 1 - part for name, part in saving.regions.items() if part > 0})
+        left = [1 - saving.threads.get(lane.thread, 0.0) for lane in trace.lanes]
+        lanes = [with_less_work(lane, factor) for lane, factor in zip(trace.lanes, left, strict=True)]
+        return replace(trace, lanes=tuple(lanes), outside_s=trace.outside_s * left[trace.driver])
+
+    def gain_without_locks(self) -> Estimate | None:
+        """Speed-up of training if nobody waited for locks between processes; None if it has none."""
+        if self.trace is None or not self.replays:
+            return None
+        trace = without_edges(self.trace, {n for n, e in enumerate(self.trace.edges) if e.kind == "lock"})
+        driver = trace.lanes[trace.driver].operations
+        if len(driver) < 2 or trace is self.trace:
+            return None
+        new = replay(trace)
+        return None if new.stuck or not len(new.times) else self._estimate(new, trace, 1.0)
+
     def replayed_gain(self, region: str) -> Estimate | None:
         """Speed-up of training if a region were twice as fast, from the replay; None if there is none."""
-        if self.trace is None or self.base is None or self.error > UNSURE:
+        if self.trace is None or not self.replays:
             return None
         if not any(region in lane.regions for lane in self.trace.lanes):
             return None
@@ -366,6 +421,8 @@ class WhatIfs:
         old = np.diff(np.concatenate([[0.0], before[marks]]))
         later = after[np.minimum(((marks + 1) * per_round).astype(int) - 1, len(after) - 1)]
         fresh = np.diff(np.concatenate([[0.0], later]))
+        part = float(old.sum()) / max(self.trace.seconds, 1e-9)  # of the trace that both have replayed
+        old, fresh = _with_rest(old, part * self.trace.outside_s), _with_rest(fresh, part * trace.outside_s)
         value = rounds * float(old.sum() / fresh.sum())
         if len(old) >= whatif.LEAST_WINDOWS:
             counts = whatif.block_counts(len(old))
@@ -429,6 +486,22 @@ class WhatIfs:
         )
 
 
+def _calibrated(trace: Trace) -> Trace:
+    """The trace with as many busy threads of other programs as explain how long the run took.
+
+    Their number is known from the time that threads spent in the run queue, roughly: it is changed as far as
+    that brings the replay nearer to the run.
+    """
+    best: tuple[float, Trace] | None = None
+    for times in (1.0, 0.0, 0.5, 0.75, 1.25, 1.5) if trace.others > 0 else (1.0,):
+        tried = replace(trace, others=times * trace.others)
+        cost = abs(math.log(max(_ratio(tried), 1e-3))) + KEPT * abs(times - 1.0)
+        if best is None or cost < best[0]:
+            best = cost, tried
+    assert best is not None
+    return best[1]
+
+
 def _ratio(trace: Trace | None) -> float:
     """Time of the unchanged replay / time of the run."""
     if trace is None:
@@ -440,16 +513,59 @@ def _ratio(trace: Trace | None) -> float:
     return float(done[-1]) / max(recorded, 1e-9)
 
 
-def _speed_up(base: Replayed, new: Replayed, rounds: float) -> float:
+def _with_rest(pieces: Floats, seconds: float) -> Floats:
+    """Pieces of the replayed time, with the time of the driver that the trace lacks spread over them."""
+    whole = float(pieces.sum())
+    return pieces * max(1 + seconds / whole, 0.05) if whole > 0 else pieces
+
+
+def _with_outside(trace: Trace, thread: Thread) -> Trace:
+    """The trace with the time of the driving thread that it lacks for as many env steps as it has.
+
+    The log holds the last messages only. If a rollout has more, the learning between two rollouts is missing.
+    """
+    windows = thread.windows
+    if len(windows) < whatif.LEAST_WINDOWS or trace.seconds > COVERED * thread.wall_ns / 1e9:
+        return trace
+    times = np.concatenate([[thread.start_ns], windows.time_ns.astype(np.float64)])
+    span = [trace.begin_ns, trace.begin_ns + trace.seconds * 1e9]
+    for unit in ("env_steps", "updates"):
+        counts = windows.progress.get(unit)
+        if counts is None or not counts[-1]:
+            continue
+        done = np.diff(np.interp(span, times, np.concatenate([[0], counts.astype(np.float64)])))[0]
+        if done < LEAST_DONE:
+            continue
+        times_as_much = float(counts[-1]) / done
+        wall_s = float(times[-1] - times[0]) / 1e9
+        outside_s = wall_s / times_as_much - trace.seconds
+        if abs(outside_s) < LEAST_OUTSIDE * trace.seconds:
+            return trace
+        outside: dict[str, float] = {}
+        for column, path in enumerate(thread.paths):
+            own = np.concatenate([[0], windows.own_ns[:, column].astype(np.float64)])
+            inside = float(np.diff(np.interp(span, times, own))[0])
+            for name in set(path):
+                outside[name] = outside.get(name, 0.0) + (float(own[-1]) / times_as_much - inside) / 1e9
+        return replace(trace, outside_s=outside_s, outside=outside)
+    return trace
+
+
+def _speed_up(base: Replayed, new: Replayed, more: tuple[float, float]) -> float:
+    """`more`: seconds outside of the traces."""
     count = min(len(base.times), len(new.times))
-    return rounds * float(base.times[count - 1] / new.times[count - 1]) if count else 0.0
+    if not count:
+        return 0.0
+    return float((base.times[count - 1] + more[0]) / max(new.times[count - 1] + more[1], 1e-9))
 
 
 def _faster(trace: Trace, members: Iterable[int], factor: float) -> Trace:
     lanes = list(trace.lanes)
+    outside_s = trace.outside_s
     for m in members:
         lanes[m] = replace(lanes[m], work=lanes[m].work * factor)
-    return replace(trace, lanes=tuple(lanes))
+        outside_s *= factor if m == trace.driver else 1.0
+    return replace(trace, lanes=tuple(lanes), outside_s=outside_s)
 
 
 def _duty(base: Replayed | None, lane: int, trace: Trace) -> float:

@@ -38,7 +38,7 @@ class Arguments:
 def run(arguments: Arguments) -> int:
     """Watch, then print."""
     seconds = parse_seconds(arguments.seconds, "--seconds")
-    note(f"hotloop: watching process {arguments.pid} for {seconds:g} s")
-    found = attach(arguments.pid, seconds)
+    said = f"hotloop: watching process {arguments.pid} for {seconds:g} s"
+    found = attach(arguments.pid, seconds, lambda: note(said))
     print(strict_json(attached_json(found)) if arguments.json else attached_text(found, pen_for_stdout()))
     return 0

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,15 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 _PROFILE = re.compile(r'Process (\d+) Thread (\d+) "(.*)"$')
 
 
-def watch(pid: int, seconds: float) -> Attached:
-    """Watch a process and its children. Raises HotloopError when that is not possible."""
+def watch(pid: int, seconds: float, begins: Callable[[], None] = lambda: None) -> Attached:
+    """Watch a process and its children; `begins` is called once it is known that they can be watched.
+
+    Raises HotloopError when they cannot.
+    """
     tool = _tool()
     command = _command(pid)
     _check_readable(tool, pid)
+    begins()
     before = _schedstat(pid)
     began = time.monotonic()
     everything, holders = _sample(tool, pid, seconds)

@@ -12,10 +12,12 @@ from itertools import pairwise
 import numpy as np
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice.claims import time_table
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, about, advise
 from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.advice.run_view import RunView
+from hotloop.analysis.advice.system_gains import gain_in_system
 from hotloop.analysis.findings import Claim, Recommendation, Safety
 from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LOOPS, LineSamples, Spot, line_of, spots, waits
 from hotloop.analysis.source_names import dotted
@@ -801,7 +803,9 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         if best.called
         else "in your own code, without calls into torch or an RL library"
     )
-    gone, twice = (lines.gain(best.paths, (part, part, part)) for part in (1.0, 0.5))
+    claim, table = Claim(sampled=tuple(sorted(best.paths))), time_table(run)
+    alone = [lines.gain(best.paths, (part, part, part)) for part in (1.0, 0.5)]
+    gone, twice = (gain_in_system(run, gain, claim, table) or gain for gain in alone)
     evidence = [
         f"{short(best.site)} ({what}) took {percent(best.share)} of training {inside}"
         f"{_per_unit(run, best.share)}.",
@@ -836,7 +840,7 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         ),
         tier="no_known_remedy",
     )
-    return replace(made, site=best.site, claim=Claim(sampled=tuple(sorted(best.paths))))
+    return replace(made, site=best.site, claim=claim)
 
 
 @dataclass(frozen=True)

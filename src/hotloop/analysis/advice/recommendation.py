@@ -53,11 +53,12 @@ def advise(
     *,
     claimed: Sequence[RegionRow] | None = None,
     own: bool = False,
+    waits: bool = False,
 ) -> Recommendation:
     """A recommendation about `row` (None: the whole run).
 
     `tier` is used if the gain is unknown, or if it is one of APART. `claimed` are the regions whose time
-    (with `own`, own time) the change reduces; None: `row`.
+    (with `own`, own time) the change reduces; None: `row`. `waits`: it does away with waiting, not with work.
     """
     if gain is None:
         evidence = [*evidence, UNKNOWN_GAIN]
@@ -77,7 +78,7 @@ def advise(
         region=row.name if row is not None else "",
         plan=plan(run, name, change),
         prove_command="",
-        claim=Claim(tuple(dict.fromkeys(r.path for r in rows)), own) if rows else None,
+        claim=Claim(tuple(dict.fromkeys(r.path for r in rows)), own, waits=waits) if rows else None,
     )
     return replace(made, prove_command=prove_command(run.capture, made, 1))
 

@@ -21,6 +21,7 @@ from hotloop.analysis.hot_lines import LineSamples, line_samples, with_helpers
 from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.tree import driving_thread, flatten
 from hotloop.analysis.utilisation import compute_threads, core_time
+from hotloop.analysis.what_ifs import WhatIfs
 from hotloop.analysis.whatif import LEAST_WINDOWS, block_counts
 from hotloop.capture.layout import bucket_edges_ns
 from hotloop.capture.model import Capture, Node, Process, Thread
@@ -137,6 +138,7 @@ class RunView:
     rows: tuple[RegionRow, ...]  # of the driver, parents first
     workers: tuple[Worker, ...]
     given: list[Recommendation] = field(default_factory=list)  # by the functions asked before
+    model: WhatIfs | None = None  # of the whole run; None: nobody has made one
 
     @property
     def wall_ns(self) -> int:
@@ -330,11 +332,12 @@ class RunView:
         region = source[:, [row.column for row in rows]].astype(np.float64).sum(axis=1)
         share = sum(row.own_share if own else row.share for row in rows)
         time_ns = windows.time_ns.astype(np.float64) - self.driver.start_ns
-        floor = self._longest_helper_ns / self.wall_ns if floored and self.is_pipeline else 0.0
+        floor = self.longest_helper_ns / self.wall_ns if floored and self.is_pipeline else 0.0
         return speed_up(time_ns, region, share, (low, high), floor)
 
     @cached_property
-    def _longest_helper_ns(self) -> int:
+    def longest_helper_ns(self) -> int:
+        """Time in which the busiest other thread did not wait."""
         return max((worker.busy_ns for worker in self.workers), default=0)
 
     @cached_property
@@ -386,7 +389,7 @@ class RunView:
     @cached_property
     def is_pipeline(self) -> bool:
         """Whether helpers work in parallel with the driving thread rather than in turn."""
-        overlap = self.driver_busy_ns + self._longest_helper_ns - self.wall_ns
+        overlap = self.driver_busy_ns + self.longest_helper_ns - self.wall_ns
         return overlap > 0.2 * self.wall_ns
 
 
@@ -405,7 +408,7 @@ def tail(node: Node, above_ns: float) -> tuple[int, float]:
     return int(counts[over].sum()), float((counts * middle)[over].sum())
 
 
-def view_run(capture: Capture, findings: Findings) -> RunView | None:
+def view_run(capture: Capture, findings: Findings, model: WhatIfs | None = None) -> RunView | None:
     """The capture as advice functions see it; None if nothing was recorded."""
     driver = driving_thread(capture)
     if driver is None or driver[1].wall_ns <= 0:
@@ -418,7 +421,8 @@ def view_run(capture: Capture, findings: Findings) -> RunView | None:
         for thread in process.threads
         if thread is not driver[1]
     )
-    return RunView(capture, findings, *driver, _rows(driver[1], categories, cost_ns), workers)
+    rows = _rows(driver[1], categories, cost_ns)
+    return RunView(capture, findings, *driver, rows, workers, model=model)
 
 
 def _rows(

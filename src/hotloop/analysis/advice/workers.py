@@ -13,8 +13,9 @@ from hotloop.analysis.advice.recommendation import (
     library,
 )
 from hotloop.analysis.advice.run_view import LOCKS, RegionRow, RunView, Worker, near
-from hotloop.analysis.findings import Recommendation, Tier
+from hotloop.analysis.findings import Estimate, Recommendation, Tier
 from hotloop.analysis.utilisation import compute_threads, core_time, working_processes
+from hotloop.analysis.what_ifs import parse_change
 from hotloop.capture.model import Process
 
 HANDOVER_NS = 100_000  # wake up another process and be woken in turn, on a laptop
@@ -70,6 +71,7 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
             f"{serial} instead of worker processes", effort="minutes", safety="semantic", provable_by="flag"
         ),
         claimed=rows,
+        waits=True,
     )
 
 
@@ -320,11 +322,21 @@ def starved_learner(run: RunView) -> Recommendation | None:
         "The learner waits for the collectors: collect faster",
         evidence,
         "Add collectors while cores are free; otherwise make env steps and policy calls cheaper.",
-        run.gain(rows, (saved / 2, saved), floored=False) if helped else None,
+        _gain_with_collectors(run, rows, more, saved) if helped else None,
         Change(f"{more} collectors" if helped else "cheaper env steps", "minutes", "semantic", "flag"),
         tier="medium",
         claimed=rows,
+        waits=True,
     )
+
+
+def _gain_with_collectors(run: RunView, rows: list[RegionRow], count: int, saved: float) -> Estimate | None:
+    """From the replay of the run where there is one, else from the time that the learner waits."""
+    if run.model is not None and run.model.replays:
+        found = run.model.predict([parse_change(f"workers={count}")]).speed_up
+        if found is not None:
+            return found
+    return run.gain(rows, (saved / 2, saved), floored=False)
 
 
 def lock_wait(run: RunView) -> Recommendation | None:
@@ -356,12 +368,19 @@ def lock_wait(run: RunView) -> Recommendation | None:
         ],
         "Give each producer its own queue or ring buffer and let the consumer take batches; hold the lock "
         "only to move pointers, not to copy data.",
-        run.gain(mine, (0.5, 1.0), own=True) if mine else None,
+        _gain_without_locks(run, mine) if mine else None,
         Change("one ring buffer or queue per producer", effort="days", safety="semantic"),
         tier="medium",
         claimed=mine,
         own=True,
+        waits=True,
     )
+
+
+def _gain_without_locks(run: RunView, rows: list[RegionRow]) -> Estimate | None:
+    """From the replay without locks where it has some, else from the time that the training thread waits."""
+    replayed = run.model.gain_without_locks() if run.model is not None and run.model.replays else None
+    return replayed or run.gain(rows, (0.5, 1.0), own=True)
 
 
 def _is_lock(row: RegionRow) -> bool:
