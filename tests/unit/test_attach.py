@@ -151,8 +151,8 @@ def test_a_process_without_python_is_refused_before_its_children_are_read() -> N
 
 def test_nothing_is_announced_that_cannot_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(attached.shutil, "which", lambda name: None)
-    monkeypatch.setattr(attached.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(HotloopError, match="needs py-spy"):
         attach(1, 1, lambda: said.append("watching"))
     assert not said

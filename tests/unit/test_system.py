@@ -280,7 +280,7 @@ def test_what_data_parallel_measured_is_told() -> None:
     }
     entry = {"pid": pid, "data_parallel": clocks}
     capture = dataclasses.replace(capture, facts=capture.facts | {"libraries": [entry]})
-    rank = dataclasses.replace(find_system(capture).members[0], name="rank 0", kind="rank")  # type: ignore[union-attr]
+    rank = dataclasses.replace(find_system(capture).members[0], name="rank 0", kind="rank")
     (said,) = data_parallel_sentences(capture, [rank])
     assert "Rank 0: backward computes for 2.00 ms" in said and "for 1.50 ms" in said and "500 us of" in said
     clocks["iteration"] = 1
