@@ -5,6 +5,7 @@
     python benchmarks/whatif.py --table                # print what is known so far
     python benchmarks/whatif.py --systems threads_gil --rounds 5
     python benchmarks/whatif.py --cost                 # what logging a message costs
+    python benchmarks/whatif.py --armed 12             # CPU time of training with virtual speed-up
 
 Each system in `whatif_systems/` is a small program with a parameter for every change. The prediction comes
 from one recording of the unchanged program. The truth comes from changing the work: in each round the
@@ -240,6 +241,56 @@ def cost() -> None:
             print(f"{name:<10}{float(found[1]) / 1000 if found else math.nan:8.2f} us for one put or get")
 
 
+TRAINING_PROGRAM = """
+import os, sys, time
+import gymnasium, torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import SubprocVecEnv
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    envs = SubprocVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2, start_method="fork")
+    model = PPO("MlpPolicy", envs, n_steps=256, batch_size=128, n_epochs=4, seed=0)
+    model.learn(512)
+    def used():
+        me = time.process_time()
+        for pid in [process.pid for process in envs.processes]:
+            words = open(f"/proc/{pid}/schedstat").read().split()
+            me += int(words[0]) / 1e9
+        return me
+    begin = used()
+    model.learn(6144)
+    print("cpu", used() - begin)
+    envs.close()
+"""
+
+
+def armed(pairs: int) -> None:
+    """CPU time of PPO with two envs in processes: recorded, and with virtual speed-up armed, in random order.
+
+    Its delays are sleeps, so they take no CPU time: what is left is the cost of the experiment itself.
+    """
+    logs: list[float] = []
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "train.py"
+        script.write_text(TRAINING_PROGRAM)
+        hotloop = str(Path(sys.executable).with_name("hotloop"))
+        for number in range(pairs):
+            found = {}
+            for way in random.sample(["off", "armed"], 2):
+                more = ["--what-if", "env_step"] if way == "armed" else []
+                words = [hotloop, "run", "--capture", f"{place}/{number}-{way}", *more, str(script)]
+                done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+                used = re.search(r"^cpu ([0-9.]+)", done.stdout, re.MULTILINE)
+                found[way] = float(used[1]) if used else math.nan
+            print(f"off {found['off']:6.2f} s   armed {found['armed']:6.2f} s", flush=True)
+            logs.append(math.log(found["armed"] / found["off"]))
+    logs = [value for value in logs if value == value]
+    mean = statistics.fmean(logs)
+    half = STUDENT.get(len(logs) - 1, 2.1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, middle, high = (100 * (math.exp(value) - 1) for value in (mean - half, mean, mean + half))
+    print(f"armed: {middle:+.1f} % [{low:.1f}, {high:.1f}] of CPU time, {len(logs)} pairs")
+
+
 _SAME = {"env_step": ("Simulator.step",)}  # a region of the env inside it
 
 
@@ -261,6 +312,7 @@ def main() -> None:
     options.add_argument("--state", type=Path, default=Path("hotloop-runs/whatif/state.json"))
     options.add_argument("--table", action="store_true", help="only print what is known")
     options.add_argument("--cost", action="store_true", help="only measure what logging costs")
+    options.add_argument("--armed", type=int, default=0, metavar="PAIRS", help="cost of virtual speed-up")
     options.add_argument("--no-table", action="store_true", help="only make runs")
     given = options.parse_args()
     names = [
@@ -272,8 +324,8 @@ def main() -> None:
     ]
     given.state.parent.mkdir(parents=True, exist_ok=True)
     os.environ.pop("HOTLOOP_CAPTURE", None)
-    if given.cost:
-        cost()
+    if given.cost or given.armed:
+        cost() if given.cost else armed(given.armed)
         return
     names.sort(key=lambda name: (name not in DEVELOPMENT, name))
     if not given.table:

@@ -19,10 +19,11 @@ from hotloop._util.console import guarded
 from hotloop._util.read_files import json_text
 from hotloop.capture import export
 from hotloop.capture.folder import update_facts
+from hotloop.capture.message_format import HEADER_BYTES, RECORD_BYTES
 from hotloop.capture.open_capture import open_capture
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, append, begin_run, create, read
-from hotloop.cli import compare, diff, report, show, top
+from hotloop.cli import compare, diff, report, show, top, whatif
 from hotloop.machine import limits
 from hotloop.rl.buffers.demonstrations import DemonstrationStore, Episode
 from hotloop.rl.train import runs
@@ -32,6 +33,7 @@ from hotloop.tuning import cache
 from hotloop.workflows.baseline import write_baseline
 from hotloop.workflows.lab import find_plan
 from hotloop.workflows.project_settings import load_settings
+from tests.cli import hotloop
 from tests.old_files import written_by_0_1
 
 
@@ -93,6 +95,10 @@ def _verbs(name: str) -> dict[str, Read]:
         "report --json": read(report, True, lambda path: report.Arguments(path, json=True)),
         "diff": read(diff, False, lambda path: diff.Arguments(path, path)),
         "diff --json": read(diff, True, lambda path: diff.Arguments(path, path, json=True)),
+        "whatif": read(whatif, False, lambda path: whatif.Arguments(path)),
+        "whatif --json": read(
+            whatif, True, lambda path: whatif.Arguments(path, ("backward=2x", "workers=4"), json=True)
+        ),
         "top": read(top, False, lambda path: top.Arguments(path, iterations=1)),
         "compare": read(compare, True, lambda path: compare.Arguments((path, path), json=True)),
         **{
@@ -126,6 +132,55 @@ def _record(folder: Path, core: Any) -> None:
     _add_files(folder)
 
 
+PIPELINE = """
+import multiprocessing, queue, threading, time
+import hotloop
+def act(pipe):
+    while pipe.recv():
+        with hotloop.profile("env_step"):
+            sum(range(4000))
+        pipe.send(1)
+mine, theirs = multiprocessing.get_context("fork").Pipe()
+worker = multiprocessing.get_context("fork").Process(target=act, args=(theirs,))
+worker.start()
+batches = queue.Queue(2)
+def load():
+    while True:
+        batches.put(bytes(100))
+threading.Thread(target=load, daemon=True).start()
+begin = time.monotonic()
+while time.monotonic() - begin < 0.5:
+    mine.send(1)
+    mine.recv()
+    batches.get()
+    with hotloop.profile("backward"):
+        sum(range(8000))
+    hotloop.progress(env_steps=1, updates=1)
+mine.send(0)
+worker.join()
+"""
+RECORDS_KEPT = 200  # of a message log: damage should hit what is read
+
+
+def _record_pipeline(folder: Path) -> None:
+    """A run with another process, a thread, a pipe and a queue: message logs, channels and rounds."""
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(PIPELINE)
+    done = hotloop("run", "--capture", "run", "train.py", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "train.py").unlink()
+    update_facts(folder / "run", {"machine": _machine(folder / "run") | {"host": "elsewhere"}})
+    for log in (folder / "run" / "messages").glob("*.log"):
+        data = bytearray(log.read_bytes())
+        data[16:24] = RECORDS_KEPT.to_bytes(8, "little")
+        log.write_bytes(bytes(data[: HEADER_BYTES + RECORDS_KEPT * RECORD_BYTES]))
+
+
+def _machine(folder: Path) -> dict[str, Any]:
+    machine: dict[str, Any] = json.loads((folder / "capture.json").read_text())["machine"]
+    return machine
+
+
 def _record_by_twin(folder: Path) -> None:
     """The same by the Python twin, with a clock of its own, as a killed process leaves it."""
     clock = FakeClock()
@@ -155,7 +210,7 @@ def _iterate(profiler: Profiler, work: Callable[[], object], rounds: int = 20) -
 def _add_files(folder: Path) -> None:
     """What instrumented libraries leave beside the parts."""
     facts = json.loads((folder / "capture.json").read_text())
-    machine = facts["machine"] | {"host": "elsewhere"}  # so that no report measures this machine
+    machine = _machine(folder) | {"host": "elsewhere"}  # so that no report measures this machine
     update_facts(folder, {"machine": machine})
     (folder / "problems").mkdir()
     (folder / "problems" / "host-1.txt").write_text("torch is not recorded: another version\n")
@@ -186,6 +241,8 @@ def _captures(scratch: Path) -> Iterator[Target]:
     yield _capture("capture", files_below(scratch / "sampled"), "run")
     _record_by_twin(scratch / "twin" / "run")
     yield _capture("capture of a killed process", files_below(scratch / "twin"), "run")
+    _record_pipeline(scratch / "pipeline")
+    yield _capture("capture with messages", files_below(scratch / "pipeline"), "run")
     written_by_0_1("capture", scratch / "old")
     yield _capture("capture by 0.1", files_below(scratch / "old"), "capture")
     sampled = open_capture(str(scratch / "sampled" / "run"))

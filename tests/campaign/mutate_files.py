@@ -164,14 +164,28 @@ def plan_damage(rng: random.Random, target: Target, place: Path) -> Damage:
         if signed:
             content = resealed(content) if name.endswith(".part") else _resigned(content)
     old = "0.1" in target.name or "killed" in target.name or name.endswith((".toml", ".txt"))
+    old |= "/messages/" in name  # written while the program runs, so without a checksum
     what = "damage and a fitting checksum" if signed else "damage"
     return Damage(name, what, lambda: file.write_bytes(content), not (signed or old))
+
+
+def _damage_log(rng: random.Random, content: bytes) -> bytes:
+    """Odd numbers in the header or the records of a message log."""
+    data = bytearray(content)
+    odd = (0, 1, 5, 255, 1 << 31, (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1)
+    for _ in range(rng.choice((1, 2, 20))):
+        at = rng.choice((8, 16)) if rng.random() < 0.3 else 8 * rng.randrange(len(data) // 8 or 1)
+        value = rng.choice((*odd, rng.getrandbits(64)))
+        struct.pack_into("<Q", data, min(at, max(len(data) - 8, 0)), value)
+    return bytes(data)
 
 
 def _structured(rng: random.Random, name: str, content: bytes) -> Callable[[bool], bytes] | None:
     """Damage that keeps the form of the file; None for files without one."""
     if name.endswith((".safetensors", "agent")):
         return lambda signed: _damage_checkpoint(rng, content, signed)
+    if name.endswith(".log"):
+        return lambda signed: _damage_log(rng, content)
     if name.endswith(".part"):
         return lambda signed: resealed(damage_fields(rng, content)) if signed else damage_fields(rng, content)
     if name.endswith(".npz"):

@@ -122,7 +122,7 @@ def _edge(
         source=source.member,
         target=target.member,
         messages=round(messages),
-        bytes=None if size is None else round(size * messages),
+        bytes=round(size * messages) if size is not None and size * messages < 1e18 else None,
         source_waited_ns=round(source.waited_ns * of_source),
         target_waited_ns=round(target.waited_ns * of_target),
         depth_mean=looked.depth_sum / looked.depth_count if looked.depth_count else None,

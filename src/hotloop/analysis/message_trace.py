@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from hotloop.analysis.replay import Floats, Lane, Operation, ReplayEdge, Trace
 from hotloop.capture.message_format import MEET, PEEK, RECEIVE, SEND, WAIT, WAKE
 from hotloop.capture.messages import LoggedEdge, MessageLog
-from hotloop.capture.model import Capture, Process, Thread
+from hotloop.capture.model import Capture, Node, Process, Thread
 from hotloop.capture.scheduling import Counts
 
 LEAST_OPERATIONS = 16  # of the driving thread
 MOST_OPERATIONS = 60_000  # of all threads; a long log is cut to its last part
 LEAST_LANES = 2
 WAITED_NS = 30_000  # a receive that came this much before its message has waited
+# Kinds whose receiver is woken at once: one that comes much later than others had no core, and the replay
+# shares the cores itself. Queues have a thread between both ends.
+UNDELAYED = ("pipe", "semaphore", "lock")
+LEAST_DELAY_NS = 60_000
 NO_CORE = 0.02  # time in the run queue over time on a core; below it, nobody else took the cores
 
 
@@ -193,13 +197,16 @@ def _span(threads: dict[tuple[int, int], _Thread], driver: tuple[int, int], sinc
         first = one.rows[0]
         if first.round > 1 and first.begin > begin and len(one.rows) > 1000:
             begin = max(begin, first.begin)  # its ring begins here
-        events = one.thread.events if one.thread is not None else ()
-        if len(events) >= 8192:
-            begin = max(begin, min(e.start_ns for e in events))
+        if one.thread is not None and one.thread.events and _calls(one.thread.root) > len(one.thread.events):
+            begin = max(begin, min(e.start_ns for e in one.thread.events))  # earlier regions are not known
     total = sum(len(one.rows) for one in threads.values())
     if total > MOST_OPERATIONS:
         begin = max(begin, int(end - (end - begin) * MOST_OPERATIONS / total))
     return begin, end
+
+
+def _calls(root: Node) -> int:
+    return root.calls + sum(map(_calls, root.children))
 
 
 def _backlogs(
@@ -327,15 +334,26 @@ def _costs(threads: dict[tuple[int, int], _Thread], edges: list[LoggedEdge]) -> 
                     late[row.edge].append(row.since_sent)
             elif not row.blocked and row.kind != PEEK:
                 free[row.edge, row.kind].append(row.end - row.begin)
-    usual = {key: _typical(found) for key, found in free.items()}
-    latency = {edge: _typical(found) for edge, found in late.items()}
+    for kind in UNDELAYED:
+        mine = [number for number, edge in enumerate(edges) if edge.kind == kind and late.get(number)]
+        found = np.array([value for number in mine for value in late[number] if value > 0])
+        if len(found):
+            most = max(2 * int(np.quantile(found, 0.25)), LEAST_DELAY_NS)
+            for one in threads.values():
+                for row in one.rows:
+                    if row.blocked and row.edge in mine:
+                        row.since_sent = min(row.since_sent, most)
+            for number in mine:
+                late[number] = [min(value, most) for value in late[number]]
+    usual = {key: _typical(values) for key, values in free.items()}
+    latency = {edge: _typical(values) for edge, values in late.items()}
     for number in range(len(edges)):
         if number in latency:  # one that need not wait is no slower
             usual[number, RECEIVE] = max(min(latency[number], usual.get((number, RECEIVE), 50e-6)), 0.0)
         latency.setdefault(number, usual.get((number, RECEIVE), 0.0))
         usual.setdefault((number, SEND), 20e-6)
-    for key, found in waited.items():
-        usual[key] = _typical(found)
+    for key, values in waited.items():
+        usual[key] = _typical(values)
     return _Costs(latency, usual, {key: value / 1e9 for key, value in meets.items()})
 
 

@@ -44,6 +44,7 @@ BATCH = ("batch", "batch_size")
 CORES = ("cores",)
 KNOBS = (*WORKERS, *DEPTH, *BATCH, *CORES)
 SATURATED = 0.93  # share of the cores in use from which on they are the limit
+AS_MUCH = 0.5  # gain from a core for everyone over that from a role twice as fast: then cores are the limit
 FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
 KEPT = 0.03  # as an error of the replay: what leaving the number of other busy threads as it is, is worth
 COVERED = 0.8  # share of training that a trace covers, from which on it stands for all of it
@@ -238,21 +239,30 @@ class WhatIfs:
 
     def _limit_of(self, trace: Trace) -> LimitingRole:
         """What limits a run that has the machine to itself."""
-        trace = replace(trace, others=0.0)
-        base = replay(trace)
+        base = replay(replace(trace, others=0.0))
+        if len(base.times):
+            trace = replace(trace, others=0.0)
+        else:  # a log ends before the driving thread gets anywhere
+            base = replay(trace)
         if base.gil_load > SATURATED:
             return LimitingRole("gil", "", "", "the GIL: threads of one process take turns in Python")
+        in_use = f"the cores: {base.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
         if base.core_load > SATURATED:
-            sentence = f"the cores: {base.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
-            return LimitingRole("cpu", "", "", sentence)
+            return LimitingRole("cpu", "", "", in_use)
         best, gain = "", 0.0
         for role, members in self.roles.items():
             changed = _faster(trace, [m for m in members if m < len(trace.lanes)], 0.5)
             value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
             if value > gain:
                 best, gain = role, value
+        enough = replay(replace(trace, cores=float(len(trace.lanes))))
+        from_cores = _speed_up(base, enough, (trace.outside_s, trace.outside_s))
+        if from_cores > 1 + FLOOR and from_cores - 1 > AS_MUCH * (gain - 1):
+            return LimitingRole("cpu", "", "", f"{in_use} on average, and all of them when it matters")
         members = self.roles.get(best, ())
-        region = trace.lanes[members[0]].main if members else ""
+        if not members:
+            return LimitingRole("unknown", "", "", "not known: the replay comes to a stop")
+        region = trace.lanes[members[0]].main
         sentence = f"{_named(best, len(members))}: twice as fast, it would give {gain:.2f}x"
         return LimitingRole("role", best, region, sentence)
 
@@ -312,7 +322,7 @@ class WhatIfs:
                 f"; the replay of the unchanged run is {100 * self.error:.0f} % off, so take this with care"
             )
         if self.trace.others > CROWDED:
-            why += f"; other programs had {self.trace.others:.1f} busy threads meanwhile, and keep them"
+            why += "; other programs took part of the cores meanwhile, and are taken to go on"
         if notes:
             why += "; " + "; ".join(notes)
         decide = self._virtual(changes) if self.error > UNSURE / 2 else ""

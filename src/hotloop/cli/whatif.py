@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from hotloop.cli.options import Flag
-from hotloop.cli.output import pen_for_stdout
+from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.to_json import json_object, strict_json
 from hotloop.report.what_ifs import what_ifs_text
 from hotloop.workflows.whatif import what_if
@@ -42,6 +42,8 @@ def run(arguments: Arguments) -> int:
     if path is not None and "=" in path:  # the capture was left out
         changes, path = (path, *changes), None
     found = what_if(path, changes)
+    for warning in found.warnings:
+        note(f"hotloop: {warning}")
     if arguments.json:
         print(strict_json(json_object("whatif", found)))
     else:

@@ -28,7 +28,7 @@ from hotloop.capture.sections import DTYPES, consecutive, find_sections
 from hotloop.capture.virtual import FOLDER, QUARTERS, VirtualPlan
 
 SLOTS = 1024
-LEAST_SLEEP_S = 100e-6
+LEAST_SLEEP_NS = 1_000_000  # less is owed until it adds up: a sleep costs some 20 us of CPU time
 MOST_SLEEP_S = 0.25
 WAITED_NS = 50_000
 LOOK_AGAIN = 2048  # operations; and after 1, 2, 4, 8, ...
@@ -47,6 +47,9 @@ class _State(threading.local):
         self.quarter = -1
         self.totals: list[RegionTotal] = []
         self.seen_ns: list[int] = []
+        self.until_ns = 0  # end of the quarter of the last mark
+        self.chosen = -1  # region that is virtually faster, until
+        self.segment_until_ns = 0
 
 
 class VirtualSpeedup:
@@ -61,7 +64,6 @@ class VirtualSpeedup:
         self._slots: Any = None
         self._marks = -1
         self._pid = 0
-        self._segment = self._chosen = -1  # shared by threads: a race only repeats the search
 
     def _open(self) -> None:
         """Map the shared file; again in a forked child, which writes marks of its own."""
@@ -91,7 +93,7 @@ class VirtualSpeedup:
         finally:
             os.close(descriptor)
         state.paid_ns = self._delay()
-        state.quarter = -1
+        state.quarter, state.until_ns, state.segment_until_ns = -1, 0, 0
         state.operations = 0
         self._find(state)
 
@@ -101,7 +103,7 @@ class VirtualSpeedup:
 
     def _delay(self) -> float:
         """All the delay so far, in nanoseconds."""
-        return float(sum(self._slots[1 : int(self._slots[0]) + 1]))
+        return sum(self._slots[1 : int(self._slots[0]) + 1], 0.0)
 
     def pay(self) -> float:
         """Before an operation: account for the chosen region and sleep what is owed; returns the delay."""
@@ -109,26 +111,32 @@ class VirtualSpeedup:
         if state.pid != os.getpid():
             self._join(state)
         now = time.monotonic_ns()
-        segment = self.plan.segment_at(now)
-        if segment != self._segment:  # the order of a block takes longer to find than everything else here
-            self._segment, self._chosen = segment, self.plan.region_of(segment)
-        chosen = self._chosen
-        for number, total in enumerate(state.totals):
-            read = total.read()
-            if number == chosen and read > state.seen_ns[number]:
-                more = self.plan.saved_fraction * (read - state.seen_ns[number])
+        if now >= state.segment_until_ns:
+            self._begin_segment(state, now)
+        chosen = state.chosen
+        if chosen >= 0:
+            read = state.totals[chosen].read()
+            if read > state.seen_ns[chosen]:
+                more = self.plan.saved_fraction * (read - state.seen_ns[chosen])
                 self._slots[state.slot] += more
                 state.paid_ns += more
-            state.seen_ns[number] = read
+                state.seen_ns[chosen] = read
         delay = self._delay()
-        owed = (delay - state.paid_ns) / 1e9
-        if owed > LEAST_SLEEP_S:
-            time.sleep(min(owed, MOST_SLEEP_S))
+        owed = delay - state.paid_ns
+        if owed > LEAST_SLEEP_NS:
+            time.sleep(min(owed / 1e9, MOST_SLEEP_S))
             slept = time.monotonic_ns() - now
             state.paid_ns += slept  # what it slept too long is credited
             now += slept
-        self._mark(state, now)
+        if now >= state.until_ns:
+            self._mark(state, now)
         return delay
+
+    def _begin_segment(self, state: _State, now: int) -> None:
+        segment = self.plan.segment_at(now)
+        state.chosen = self.plan.region_of(segment)
+        state.segment_until_ns = self.plan.start_ns + (segment + 1) * self.plan.segment_ns
+        state.seen_ns = [total.read() for total in state.totals]
 
     def woken(self, delay_before: float, begin_ns: int, end_ns: int) -> None:
         """After an operation: who was blocked has paid for what was added meanwhile."""
@@ -139,6 +147,7 @@ class VirtualSpeedup:
 
     def _mark(self, state: _State, now: int) -> None:
         quarter = max(now - self.plan.start_ns, 0) * QUARTERS // self.plan.segment_ns
+        state.until_ns = self.plan.start_ns + (quarter + 1) * self.plan.segment_ns // QUARTERS
         if quarter != state.quarter:
             state.quarter = quarter
             line = (
@@ -156,7 +165,7 @@ class RegionTotal:
         self._recorder = recorder
         self._name = name
         self._nodes = -1
-        self._words: list[Any] = []  # of each node of the region
+        self._words: list[memoryview] = []  # of each node of the region: its time
         self._count: Any = None  # how many nodes the thread has, live
         self._part: Any = None
         self._misses = 0
@@ -172,7 +181,10 @@ class RegionTotal:
             self._misses += 1
             if self._misses & (self._misses - 1) == 0 or self._misses % LOOK_AGAIN == 0:
                 self._locate(part)
-        return sum(int(words[_TOTAL]) for words in self._words)
+        total = 0
+        for words in self._words:
+            total += words[0]
+        return total
 
     def _locate(self, part: Any) -> None:
         self._part, self._words = part, []
@@ -185,8 +197,9 @@ class RegionTotal:
         if arena is None:
             return
         at = _ARENA.fields["node_count"][1]
-        self._count = arena.payload[at : at + 4].view(np.uint32)
-        self._nodes = int(self._count[0])
+        count: Any = arena.payload[at : at + 4].view(np.uint32)
+        self._count = memoryview(count)  # faster to read than an array
+        self._nodes = self._count[0]
         names = [
             row["name"][: row["name_bytes"]].tobytes().decode("utf-8", "replace")
             for section in consecutive(sections, "regions")
@@ -201,8 +214,8 @@ class RegionTotal:
         for index in range(1, min(self._nodes, len(regions))):
             if self._is_outermost(index, parents, regions, names):
                 per = layout.NODES_PER_SECTION
-                words = nodes[index // per]["nodes"].view(np.uint64).reshape(per, _NODE_WORDS)
-                self._words.append(words[index % per])
+                words: Any = nodes[index // per]["nodes"].view(np.uint64).reshape(per, _NODE_WORDS)
+                self._words.append(memoryview(words[index % per, _TOTAL : _TOTAL + 1]))
 
     def _is_outermost(self, index: int, parents: list[int], regions: list[int], names: list[str]) -> bool:
         """Whether a node is of the region, and not inside another call of it."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.visible import visible
 from hotloop.analysis.standstills import without_standstills
 from hotloop.analysis.what_ifs import LimitingRole, Prediction, WhatIfs, parse_change
 from hotloop.capture.folder import latest_capture
@@ -23,6 +24,7 @@ class WhatIfAnswers:
     straggler: str  # "" if there is none
     predictions: tuple[Prediction, ...]
     together: Prediction | None  # all changes at once, when there are several
+    warnings: tuple[str, ...] = ()  # about the capture
 
 
 def what_if(path: str | None, changes: Sequence[str]) -> WhatIfAnswers:
@@ -40,4 +42,6 @@ def what_if(path: str | None, changes: Sequence[str]) -> WhatIfAnswers:
         parsed = [parse_change(f"{region}=2x") for region in model.worth_asking[:MOST_SUGGESTED]]
     predictions = tuple(model.predict([change]) for change in parsed)
     together = model.predict(parsed) if len(parsed) > 1 and changes else None
-    return WhatIfAnswers(name, model.limit, model.straggler, predictions, together)
+    return WhatIfAnswers(
+        name, model.limit, model.straggler, predictions, together, tuple(map(visible, capture.all_warnings))
+    )
