@@ -26,7 +26,19 @@ def lane(name: str, kind: int, work: float, thread: tuple[int, int], process: in
     operations = tuple(Operation(kind, 0, 0.0, 0.0, 0.0, number) for number in range(ROUNDS))
     stretches = np.array([work] * ROUNDS + [0.0])
     return Lane(
-        name, process, operations, stretches, {name: stretches.copy()}, 0.0, 0.0, name, frozenset(), thread
+        *(
+            name,
+            process,
+            operations,
+            stretches,
+            {name: stretches.copy()},
+            0.0,
+            0.0,
+            name,
+            frozenset(),
+            thread,
+        ),
+        recorded_s=float(stretches.sum()),
     )
 
 

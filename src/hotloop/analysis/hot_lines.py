@@ -502,7 +502,7 @@ def hot_lines(
 ) -> tuple[HotLine, ...]:
     """Lines of the user's code by the time they took, with the library calls they made.
 
-    `whole_gain` returns the gain of the whole run if a part of the thread's work is saved.
+    `whole_gain` returns the gain of the whole run if a share of the thread's time is saved.
     """
     by_line: dict[SampledFrame, list[int]] = {}
     for number, path in enumerate(lines.paths):
@@ -536,11 +536,10 @@ def hot_lines(
     if whole_gain is None:
         return tuple(ranked)
     idle = np.isin(lines.path, lines.paths_where(waits)) & (lines.state == SLEEPING)
-    worked = float(lines.weight_ns[~idle].sum())
     made = []
     for line in ranked:
         mine = [n for n, path in enumerate(lines.paths) if _site_of(path) == line.site]
-        part = float(lines.weight_ns[lines.among(mine) & ~idle].sum()) / worked if worked else 0.0
+        part = float(lines.weight_ns[lines.among(mine) & ~idle].sum()) / max(lines.total_ns, 1.0)
         gain = whole_gain(part / 2) or line.gain_if_twice_as_fast
         made.append(replace(line, gain_if_twice_as_fast=gain))
     return tuple(made)

@@ -45,6 +45,7 @@ class _Thread:
     process_index: int
     process: Process
     thread: Thread | None  # None: it has opened no region
+    native_id: int
     rows: list[_Raw]
 
 
@@ -92,7 +93,7 @@ def find_trace(
     _match(threads, edges, backlog)
     _find_wakers([threads[key] for key in order])
     costs = _costs(threads, edges)
-    lanes = tuple(replace(_lane(threads[key], costs, begin, end), thread=key) for key in order)
+    lanes = tuple(_lane(threads[key], costs, begin, end) for key in order)
     lanes, notes, free_cores, rivals = _contention(capture, threads, order, lanes, begin, end, cores)
     made = tuple(
         ReplayEdge(
@@ -145,7 +146,7 @@ def _threads(
             one = threads.get((log.pid, native))
             if one is None:
                 owner, process = by_pid[log.pid]
-                one = _Thread(owner, process, known.get((log.pid, native)), [])
+                one = _Thread(owner, process, known.get((log.pid, native)), native, [])
                 threads[log.pid, native] = one
             one.rows.append(_Raw(begin, end, number, kind, count))
     for one in threads.values():
@@ -408,7 +409,10 @@ def _lane(one: _Thread, costs: _Costs, begin: int, end: int) -> Lane:
     main = max(regions, key=lambda name: _exclusive(regions, name, inside), default="")
     label = f"{one.process.label or 'process'} (pid {one.process.pid})"
     name = f"{label}, {one.thread.name}" if one.thread is not None and one.thread.name else label
-    return Lane(name, one.process_index, tuple(operations), work, regions, 1.0, 0.0, main, inside)
+    key, recorded_s = (one.process.pid, one.native_id), float(work.sum())
+    return Lane(
+        name, one.process_index, tuple(operations), work, regions, 1.0, 0.0, main, inside, key, recorded_s
+    )
 
 
 def _exclusive(regions: dict[str, Floats], name: str, inside: frozenset[str]) -> float:

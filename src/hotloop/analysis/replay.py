@@ -53,6 +53,9 @@ class Lane:
     main: str = ""  # the region that takes most of its work
     waits_inside: frozenset[str] = frozenset()  # regions with operations inside them
     thread: tuple[int, int] = (0, 0)  # process id and native id
+    recorded_s: float = (
+        0.0  # time between its operations as it was recorded, without a core or the GIL included
+    )
 
 
 @dataclass(frozen=True, slots=True)

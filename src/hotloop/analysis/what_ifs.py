@@ -70,10 +70,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Work that a change takes away: parts (0..1) of regions by name, and of all work of threads."""
+    """Work that a change takes away: parts (0..1) of regions by name, and of the wall time of threads."""
 
     regions: Mapping[str, float]
-    threads: Mapping[tuple[int, int], float]  # by process id and native id
+    threads: Mapping[tuple[int, int], float]  # by process id and native id; 1: all that the thread does
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,8 @@ class WhatIfs:
         if not members:
             return LimitingRole("unknown", "", "", "not known: the replay comes to a stop")
         region = trace.lanes[members[0]].main
-        sentence = f"{_named(best, len(members))}: twice as fast, it would give {gain:.2f}x"
+        name = _named(best, [trace.lanes[m].name for m in members])
+        sentence = f"{name}: twice as fast, {'they' if len(members) > 1 else 'it'} would give {gain:.2f}x"
         return LimitingRole("role", best, region, sentence)
 
     @cached_property
@@ -352,7 +353,10 @@ class WhatIfs:
 
     def _without(self, trace: Trace, saving: Saving) -> Trace:
         trace = scaled(trace, {name: 1 - part for name, part in saving.regions.items() if part > 0})
-        left = [1 - saving.threads.get(lane.thread, 0.0) for lane in trace.lanes]
+        left = [
+            max(1 - saving.threads.get(lane.thread, 0.0) * trace.seconds / max(lane.recorded_s, 1e-9), 0.0)
+            for lane in trace.lanes
+        ]
         lanes = [with_less_work(lane, factor) for lane, factor in zip(trace.lanes, left, strict=True)]
         return replace(trace, lanes=tuple(lanes), outside_s=trace.outside_s * left[trace.driver])
 
@@ -585,10 +589,11 @@ def _duty(base: Replayed | None, lane: int, trace: Trace) -> float:
     return float(base.busy[min(lane, len(base.busy) - 1)])
 
 
-def _named(role: str, count: int) -> str:
+def _named(role: str, lanes: Sequence[str]) -> str:
+    where = f", in {role.removeprefix('learner')}" if role.endswith("`") and "(pid " not in role else ""
     if role.startswith("learner"):
-        return f"the learner, in {role.removeprefix('learner')}"
-    return f"{count} threads or processes, in {role}" if count > 1 else f"the thread or process in {role}"
+        return f"the learner{where}"
+    return f"{len(lanes)} threads or processes{where}" if len(lanes) > 1 else f"{lanes[0]}{where}"
 
 
 def _walk(node: Node) -> Iterable[Node]:

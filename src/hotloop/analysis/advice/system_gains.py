@@ -96,17 +96,16 @@ def saving_of(run: RunView, claim: Claim, gain: float, table: TimeTable) -> Savi
 
 
 def claimed_parts(run: RunView, paths: Sequence[int]) -> dict[tuple[int, int], float]:
-    """The part of their work that threads spend on sampled paths, by process id and native id."""
+    """The share of their time that threads spend on sampled paths, without waits, by thread."""
     lines = run.lines
     if lines is None:
         return {}
     found = {}
     own = ~lines.helping if len(lines.helping) else np.ones(len(lines.path), dtype=np.bool_)
     idle = np.isin(lines.path, lines.paths_where(waits)) & (lines.state == SLEEPING)
-    worked = float(lines.weight_ns[own & ~idle].sum())
     mine = float(lines.weight_ns[own & ~idle & lines.among(paths)].sum())
-    if worked > 0:
-        found[run.process.pid, run.driver.native_id] = mine / worked
+    if lines.total_ns > 0:
+        found[run.process.pid, run.driver.native_id] = mine / lines.total_ns
     for native in np.unique(lines.others["native_id"]):
         rows = lines.others[lines.others["native_id"] == native]
         found[run.process.pid, int(native)] = _part(lines, rows, 0, paths)
@@ -121,9 +120,9 @@ def claimed_parts(run: RunView, paths: Sequence[int]) -> dict[tuple[int, int], f
 def _part(lines: LineSamples, rows: Samples, offset: int, paths: Sequence[int]) -> float:
     place = rows["path"].astype(np.int64) + offset
     idle = np.isin(place, lines.paths_where(waits))
-    worked = float(rows["weight_ns"][~idle].sum())
+    whole = float(rows["weight_ns"].sum())
     wanted = np.isin(place, np.array(paths, dtype=np.int64))
-    return float(rows["weight_ns"][~idle & wanted].sum()) / worked if worked > 0 else 0.0
+    return float(rows["weight_ns"][~idle & wanted].sum()) / whole if whole > 0 else 0.0
 
 
 def _is_replayed(run: RunView) -> bool:
