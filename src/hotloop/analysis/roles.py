@@ -32,7 +32,8 @@ LOGGER_THREADS = re.compile(
     r"_EventLoggerThread|wandb|tensorboard|SenderThread|HandlerThread|WriterThread|MsgRouterThr"
 )
 SERVICE_THREADS = re.compile(
-    r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop"
+    r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop|"
+    r"^ray_|PythonGCThread"
 )
 PLURAL: dict[RoleKind, str] = {
     "learner": "learners",

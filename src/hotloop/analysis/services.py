@@ -8,6 +8,10 @@ SERVICES = (
     "multiprocessing.forkserver",
     "multiprocessing.resource_tracker",
     "multiprocessing.semaphore_tracker",
+    "ray/autoscaler/",
+    "ray/dashboard/",
+    "ray/_private/log_monitor.py",
+    "ray/_private/runtime_env/",
 )
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 

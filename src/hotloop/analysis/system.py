@@ -24,6 +24,7 @@ RoleKind = Literal[
     "launcher",
     "service",
 ]
+LEAST_SHOWN = 0.01  # share of its time that a thread wants a core; one that wants less is idle
 NO_WORKERS: tuple[RoleKind, ...] = ("launcher", "service")
 EdgeKind = Literal["pipe", "queue", "thread_queue", "condition", "ring", "loader", "collective", "unknown"]
 # What training is limited by: cores (more busy threads than cores), the GIL of one process, one role (its
@@ -248,3 +249,25 @@ class System:
     cycle: Cycle | None = None
     links: tuple[RoleLink, ...] = ()  # edges between roles, those with the most waiting first
     sentences: tuple[str, ...] = ()  # stragglers, imbalance, spinning: further facts worth reading
+
+    @property
+    def shown_roles(self) -> tuple[int, ...]:
+        """Roles worth showing: all that work, but no idle threads of libraries that exchange no messages."""
+        busy = {i for e in self.edges if e.messages is not None for i in (e.source, e.target)}
+        return tuple(
+            number
+            for number, role in enumerate(self.roles)
+            if role.works
+            and (
+                role.kind != "thread"
+                or role.limiting
+                or role.states.running + role.states.ready + role.states.gil >= LEAST_SHOWN
+                or not busy.isdisjoint(role.members)
+            )
+        )
+
+    @property
+    def shown_links(self) -> tuple[RoleLink, ...]:
+        """Links between these roles."""
+        shown = self.shown_roles
+        return tuple(link for link in self.links if link.source in shown and link.target in shown)

@@ -51,4 +51,10 @@ def _program() -> str:
         return str(spec.name).removesuffix(".__main__")[:200]
     if "-m" in words[1:-1]:
         return str(words[words.index("-m") + 1])[:200]
-    return os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] else "")[:200]
+    return _short(sys.argv[0] if sys.argv and sys.argv[0] else "")[:200]
+
+
+def _short(file: str) -> str:
+    """The name of a script; one of a library with its folders, such as `ray/dashboard/agent.py`."""
+    _, inside, rest = file.replace("\\", "/").rpartition("/site-packages/")
+    return rest if inside else os.path.basename(file)

@@ -60,7 +60,7 @@ class _Box:
 def _boxes(system: System) -> list[_Box]:
     """Those that drive training first; a few ranks get a box each."""
     found = []
-    shown = [i for i, role in enumerate(system.roles) if role.works][:MOST_BOXES]
+    shown = system.shown_roles[:MOST_BOXES]
     for i in sorted(shown, key=lambda i: system.roles[i].kind not in ("learner", "rank")):
         role = system.roles[i]
         if role.kind == "rank" and 1 < len(role.members) <= MOST_RANKS:
@@ -86,7 +86,7 @@ def picture(system: System) -> str:
     drawn = [arrow(places[one], places[other], label) for one, other, label in _arrows(system, boxes)]
     drawn += [box(one, *places[number]) for number, one in enumerate(boxes)]
     label = "Roles and links: " + "; ".join(
-        f"{ends(system, link)}, {figures(link)}" for link in system.links[:MOST_BOXES]
+        f"{ends(system, link)}, {figures(link)}" for link in system.shown_links[:MOST_BOXES]
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Picture of the system">'
@@ -104,7 +104,7 @@ def _arrows(system: System, boxes: Sequence[_Box]) -> list[tuple[int, int, str]]
     of_role = {one.role: number for number, one in enumerate(boxes) if one.member is None}
     of_member = {one.member: number for number, one in enumerate(boxes) if one.member is not None}
     found = []
-    for link in system.links:
+    for link in system.shown_links:
         if link.source in of_role and link.target in of_role and link.source != link.target:
             rate = f"{count(link.messages_per_s)}/s" if link.messages_per_s is not None else ""
             moved = f"{size(link.bytes_per_s)}/s" if link.bytes_per_s is not None else ""
@@ -189,7 +189,7 @@ def arrow(source: tuple[float, float], target: tuple[float, float], label: str) 
 def link_list(system: System) -> str:
     """The links in words."""
     items = []
-    for link in system.links:
+    for link in system.shown_links:
         waits = who_waits(system, link)
         said = f"{ends(system, link)}: {figures(link)}" + (f"; {waits}" if waits else "")
         items.append(f"<li>{m.text(said)}</li>")

@@ -35,7 +35,7 @@ LONG_NAMES = {
 
 def is_shown(system: System | None) -> bool:
     """Whether there is more than one thread that works."""
-    return system is not None and sum(len(role.members) for role in system.roles if role.works) > 1
+    return system is not None and sum(len(system.roles[i].members) for i in system.shown_roles) > 1
 
 
 def whole_system(system: System | None, pen: Pen) -> str:
@@ -67,7 +67,7 @@ def roles(system: System, pen: Pen) -> list[str]:
     mark = "▶ " if pen.unicode else "> "
     rows: list[tuple[str, ...]] = [("role", "running", "ready", "waiting", "GIL", "blocked")]
     shown: list[States] = []
-    for role in [role for role in system.roles if role.works][:MOST_ROLES]:
+    for role in [system.roles[i] for i in system.shown_roles][:MOST_ROLES]:
         many = f" x{len(role.members)}" if len(role.members) > 1 else ""
         named = [(f"{mark if role.limiting else '  '}{role.name}{many}", role.states)]
         named += [(f"    {system.members[i].name}", system.members[i].states) for i in apart(system, role)]
@@ -115,7 +115,7 @@ def state_bar(states: States, width: int, pen: Pen) -> str:
 def links(system: System, pen: Pen) -> list[str]:
     """A line for each link between roles: rates, and who waits."""
     lines = []
-    for link in system.links[:MOST_LINKS]:
+    for link in system.shown_links[:MOST_LINKS]:
         waits = who_waits(system, link)
         said = f"{ends(system, link, pen.unicode)}: {figures(link)}" + (f"; {waits}" if waits else "")
         lines.append(pen.wrap(said, "  ", "      "))
