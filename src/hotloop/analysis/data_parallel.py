@@ -34,8 +34,8 @@ def gradient_bytes(capture: Capture, pid: int) -> int:
 
 
 def data_parallel_sentences(capture: Capture, members: Sequence[Member]) -> list[str]:
-    """What DistributedDataParallel measured in the backward pass of each rank, a sentence for each."""
-    found = []
+    """What DistributedDataParallel measured in `backward` of the ranks that exchange least and longest."""
+    found: dict[int, str] = {}
     for member in members:
         for entry in _entries(capture):
             clocks = entry["data_parallel"]
@@ -46,9 +46,9 @@ def data_parallel_sentences(capture: Capture, members: Sequence[Member]) -> list
             known = all(isinstance(value, int) and value >= 0 for value in (backward, exchange, overlap))
             if not known or not backward or int(clocks.get("iteration") or 0) < LEAST_ITERATIONS:
                 continue
-            found.append(
+            found[exchange] = (
                 f"{member.name[:1].upper()}{member.name[1:]}: backward computes for {duration(backward)} and "
                 f"exchanges gradients for {duration(exchange)}, waiting for other ranks included; "
                 f"{duration(overlap)} of that overlap (DistributedDataParallel's own clocks)."
             )
-    return found
+    return [found[exchange] for exchange in sorted({min(found), max(found)})] if found else []
