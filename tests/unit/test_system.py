@@ -285,3 +285,15 @@ def test_what_data_parallel_measured_is_told() -> None:
     assert "Rank 0: backward computes for 2.00 ms" in said and "for 1.50 ms" in said and "500 us of" in said
     clocks["iteration"] = 1
     assert not data_parallel_sentences(capture, [rank])
+
+
+def test_idle_threads_of_libraries_are_not_shown() -> None:
+    idle = {"condition_wait": Spec(10, 50e6, category="wait")}
+    threads = (
+        ThreadSpec(idle, name="housekeeping", cpu=0.0, unattributed=0.0),
+        ThreadSpec({"env_step": Spec(100, 5e6)}, name="simulator", cpu=0.0),
+    )
+    found = find_system(make_capture({"learn": Spec(100, 5e6)}, updates=100, extra_threads=threads))
+    assert found is not None
+    names = {found.roles[number].name for number in found.shown_roles}
+    assert names == {"learner", "thread simulator"}

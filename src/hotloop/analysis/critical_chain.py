@@ -135,7 +135,8 @@ def find_limit(
     wanted = sum(m.states.running + m.states.ready for m in working)
     ready = sum(m.states.ready for m in working) / wanted if wanted else 0.0
     gil = _held_by_the_gil(members, roles)
-    if ready >= NO_CORE and core_load is not None and (gil is None or ready > gil[1]):
+    held_up = max(members[i].states.ready for i in roles[first].members) >= NO_CORE
+    if held_up and ready >= NO_CORE and core_load is not None and (gil is None or ready > gil[1]):
         said = (
             f"Working threads had no core {percent(ready)} of the time they wanted one, and this run used "
             f"{percent(core_load)} of the cores it was granted. "

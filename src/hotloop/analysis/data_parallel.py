@@ -42,10 +42,11 @@ def data_parallel_sentences(capture: Capture, members: Sequence[Member]) -> list
             if entry.get("pid") != member.pid or member.kind != "rank" or not isinstance(clocks, dict):
                 continue
             names = ("compute", "comm", "compute_comm_overlap")
-            backward, exchange, overlap = (clocks.get(f"avg_backward_{name}_time") for name in names)
-            known = all(isinstance(value, int) and value >= 0 for value in (backward, exchange, overlap))
-            if not known or not backward or int(clocks.get("iteration") or 0) < LEAST_ITERATIONS:
+            read = [clocks.get(f"avg_backward_{name}_time") for name in names]
+            known = [value for value in (*read, clocks.get("iteration")) if isinstance(value, int)]
+            if len(known) < 4 or min(known) < 0 or not known[0] or known[3] < LEAST_ITERATIONS:
                 continue
+            backward, exchange, overlap, _ = known
             found[exchange] = (
                 f"{member.name[:1].upper()}{member.name[1:]}: backward computes for {duration(backward)} and "
                 f"exchanges gradients for {duration(exchange)}, waiting for other ranks included; "

@@ -252,8 +252,13 @@ class System:
 
     @property
     def shown_roles(self) -> tuple[int, ...]:
-        """Roles worth showing: all that work, but no idle threads of libraries that exchange no messages."""
+        """Roles worth showing: no idle threads of libraries, without messages or regions but waits."""
         busy = {i for e in self.edges if e.messages is not None for i in (e.source, e.target)}
+        busy |= {
+            number
+            for number, member in enumerate(self.members)
+            if any(r.path and r.category != "wait" and r.share >= LEAST_SHOWN for r in member.regions)
+        }
         return tuple(
             number
             for number, role in enumerate(self.roles)

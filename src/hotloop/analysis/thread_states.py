@@ -25,6 +25,7 @@ MOST_REGIONS = 24
 MOST_BLOCKED = 8
 LEAST_BLOCKED = 0.005  # share of the thread's time
 
+POOL_WORKER = "concurrent.futures.thread._worker"
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 RUN, READY, WAIT, GIL, BLOCK, UNKNOWN = range(6)
 Floats = NDArray[np.float64]
@@ -52,7 +53,7 @@ def thread_states(
     mine = samples_of(process, thread.native_id)
     names = np.array([path[-1] if path else "" for path in thread.paths] or [""])
     is_wait = (kinds == "wait") | np.isin(names, also_waits)
-    waits = is_wait[np.clip(mine["node"], 0, len(kinds) - 1)]
+    waits = is_wait[np.clip(mine["node"], 0, len(kinds) - 1)] | _waits_for_work(process, mine)
     slots = state_slots(mine, waits)
     weights = mine["weight_ns"].astype(np.float64)
     table = np.zeros((len(kinds), 6))
@@ -66,7 +67,7 @@ def thread_states(
 def sampled_states(process: Process, native_id: int) -> ThreadStates:
     """The states of a thread that has opened no region."""
     mine = samples_of(process, native_id)
-    slots = state_slots(mine, np.zeros(len(mine), dtype=np.bool_))
+    slots = state_slots(mine, _waits_for_work(process, mine))
     sums = np.bincount(slots, weights=mine["weight_ns"], minlength=6).astype(np.float64)
     return ThreadStates(_states(sums), "sampled", (), blocked_at(process, None, mine, slots))
 
@@ -75,6 +76,12 @@ def samples_of(process: Process, native_id: int) -> Samples:
     """The samples of one thread."""
     found: Samples = process.samples[process.samples["native_id"] == native_id]
     return found
+
+
+def _waits_for_work(process: Process, mine: Samples) -> NDArray[np.bool_]:
+    """Which samples show a thread of a pool without work: it waits in C, where no region is opened."""
+    idle = [n for n, path in enumerate(process.paths) if not path.frames and path.innermost == POOL_WORKER]
+    return np.isin(mine["path"], np.array(idle, dtype=np.int64))
 
 
 def state_slots(mine: Samples, waits: NDArray[np.bool_]) -> NDArray[np.int64]:

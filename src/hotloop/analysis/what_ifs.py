@@ -332,7 +332,11 @@ class WhatIfs:
     @cached_property
     def replays(self) -> bool:
         """Whether the run can be replayed, near enough to trust gains that come from it."""
-        return self.trace is not None and self.base is not None and self.error <= UNSURE
+        if self.trace is None or self.base is None or self.error > UNSURE:
+            return False
+        return not self.base.stuck or len(self.base.times) > COVERED * len(
+            self.trace.lanes[self.trace.driver].operations
+        )
 
     def gain_of_saving(self, least: Saving, likely: Saving, most: Saving) -> Estimate | None:
         """Speed-up of training if work is taken away, from the replay; None if there is none."""

@@ -474,6 +474,20 @@ def patch_executor(module: ModuleType, into: Patches) -> None:
     )
 
 
+def patch_futures(module: ModuleType, into: Patches) -> None:
+    """`concurrent.futures._base`: each future has a condition of its own, too many to tell apart."""
+
+    def sharing(f: Any) -> Any:
+        def __init__(self: Any) -> None:
+            f(self)
+            with suppress_own(Exception):
+                setattr(self._condition, _EDGE, log.edge(f"futures {os.getpid()}", "condition"))
+
+        return __init__
+
+    into.apply([Patch(module.Future, "__init__", sharing)])
+
+
 _submitted: list[tuple[int, int]] = []
 
 
@@ -569,6 +583,7 @@ PATCHES: dict[str, Callable[[ModuleType, Patches], None]] = {
     "multiprocessing.synchronize": patch_synchronize,
     "queue": patch_queue,
     "threading": patch_threading,
+    "concurrent.futures._base": patch_futures,
     "concurrent.futures.thread": patch_executor,
     "torch.distributed.distributed_c10d": patch_distributed,
     "torch.nn.parallel.distributed": patch_data_parallel,

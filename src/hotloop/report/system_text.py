@@ -48,7 +48,7 @@ def whole_system(system: System | None, pen: Pen) -> str:
     if linked:
         lines += ["", *linked]
     said = [text for text in (system.chain_sentence, system.limit.why, *system.sentences) if text]
-    lines += ["", *(pen.wrap(text, "  ") for text in said)]
+    lines += ["", *(_wrapped(pen, text) for text in said)]
     if system.cycle is not None:
         lines += ["", *cycle(system, system.cycle, pen)]
     return "\n".join(lines)
@@ -118,8 +118,13 @@ def links(system: System, pen: Pen) -> list[str]:
     for link in system.shown_links[:MOST_LINKS]:
         waits = who_waits(system, link)
         said = f"{ends(system, link, pen.unicode)}: {figures(link)}" + (f"; {waits}" if waits else "")
-        lines.append(pen.wrap(said, "  ", "      "))
+        lines.append(_wrapped(pen, said, "      "))
     return lines
+
+
+def _wrapped(pen: Pen, text: str, following: str = "  ") -> str:
+    """The text in lines that do not begin with a per cent sign."""
+    return pen.wrap(text.replace(" %", "\u00a0%"), "  ", following).replace("\u00a0%", " %")
 
 
 def ends(system: System, link: RoleLink, unicode: bool = True) -> str:
