@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import inspect
 import os
@@ -29,6 +30,7 @@ VERBS = {
     "whatif": ("hotloop.cli.whatif", "predict what changes would give, by replaying a capture"),
     "lab": ("hotloop.cli.lab", "run a plan of suspects, sweeps and sizes, and rank them"),
     "scale": ("hotloop.cli.scale", "fit how time grows with size"),
+    "bisect": ("hotloop.cli.bisect", "find the commit that made training slower"),
     "prove": ("hotloop.cli.prove", "test a recommendation: predicted and measured speed-up"),
     "train": ("hotloop.cli.train", "train a reference pipeline under the profiler and explain it"),
     "tune": (
@@ -36,6 +38,7 @@ VERBS = {
         "search for the fastest settings on this machine and compare them with yours",
     ),
     "doctor": ("hotloop.cli.doctor", "show what resources training gets on this machine and where to start"),
+    "completion": ("hotloop.cli.completion", "print what completes verbs and options in bash, zsh or fish"),
 }
 
 
@@ -55,19 +58,23 @@ def main(words: list[str] | None = None) -> int:
 
 def run_words(words: list[str]) -> int:
     """Run `hotloop WORDS`; returns the exit code."""
-    if not words or words[0] in ("-h", "--help"):
+    if words[:1] == ["help"] and words[1:2]:
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if words else 2
-    if words[0] == "--version":
+    if words[0] in ("-V", "--version", "version"):
         print(f"hotloop {HOTLOOP_VERSION}")
         return 0
     name = words[0]
     if name not in VERBS:
-        raise HotloopError(f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help")
+        raise HotloopError(unknown_verb(name))
     apply_redaction()
     verb: Verb = importlib.import_module(VERBS[name][0])
     try:
         arguments = read_arguments(verb, name, words[1:])
+        if getattr(verb, "TAKES_VERBS", False):
+            arguments = dataclasses.replace(arguments, verbs=VERBS)
         return 0 if arguments is None else verb.run(arguments)
     except FileNotFoundError:
         if _has_working_folder():
@@ -116,6 +123,16 @@ def command_start(words: list[str], options_with_value: tuple[str, ...]) -> int 
             return at
         at += 2 if words[at] in options_with_value else 1
     return None
+
+
+def unknown_verb(name: str) -> str:
+    """What to do instead; a file is probably the script to run."""
+    if name.endswith(".py"):
+        return f"{name!r} is not a verb; to record a script: hotloop run {name}"
+    near = difflib.get_close_matches(name, VERBS, n=1)
+    if near:
+        return f"{name!r} is not a verb; did you mean: hotloop {near[0]}"
+    return f"{name!r} is not a verb; use one of {', '.join(VERBS)}. See: hotloop --help"
 
 
 def usage() -> str:

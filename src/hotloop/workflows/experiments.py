@@ -63,12 +63,14 @@ def run_experiment(
     lanes: tuple[Cores, ...] = ONE_LANE,
     read_figures: Callable[[Path], Figures] | None = None,
     start: Callable[[Job], Outcome] | None = None,
+    decide: Callable[[Series], Comparison] | None = None,
 ) -> ExperimentResult:
     """Run the plan of a series from where it stands, then judge all its runs.
 
     `workplaces` says where variants run (default: the current folder). `read_figures` takes a run's figures
     from its capture folder (default: its steady state). `start` makes a run (default: a fresh process, or a
-    fork of a warm process for our own workloads, see `warm_start`).
+    fork of a warm process for our own workloads, see `warm_start`). `decide` says after each block whether to
+    go on (default: until every verdict is clear).
     """
     plan = plan_with_secrets(series.plan)
     series = replace(series, plan=plan)
@@ -82,7 +84,7 @@ def run_experiment(
     try:
         with interruptible(), warm_start(plan, plain_environment(), may_fork) as fork_run:
             callbacks = LabCallbacks(
-                decide=_decide_and_show(progress),
+                decide=decide or _decide_and_show(progress),
                 read_figures=read_figures or _steady_figures(),
                 progress=progress,
                 start=start or fork_run or process.run,

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
@@ -71,6 +72,37 @@ def revision_before(folder: Path, recorded: str) -> str:
         f"No file of the project in {folder} has changed since HEAD, so there is nothing to compare; "
         "make the change first, then run this command again."
     )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of the project."""
+
+    revision: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        return self.revision[:10]
+
+
+def commits_between(good: str, bad: str, folder: Path) -> tuple[Commit, ...]:
+    """The commit `good` and those after it up to `bad`, oldest first; only first parents of merges count."""
+    ends = [
+        _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", folder=folder, missing=name)
+        for name in (good, bad)
+    ]
+    words = ("log", "--first-parent", "--reverse", "--format=%H %s")
+    lines = _git(*words, f"{ends[0]}..{ends[1]}", folder=folder).splitlines()
+    found = [Commit(revision, subject) for revision, _, subject in (line.partition(" ") for line in lines)]
+    first = found and _git("rev-parse", f"{found[0].revision}^", folder=folder, missing=f"{good}")
+    if first != ends[0]:
+        raise HotloopError(
+            f"{good} is not an earlier commit on the way to {bad} (first parents only); "
+            f"choose one from: git log --first-parent --oneline {bad}"
+        )
+    start = _git("log", "-1", "--format=%s", ends[0], folder=folder)
+    return (Commit(ends[0], start), *found)
 
 
 def is_in_revision(file: Path, revision: str, root: Path) -> bool:
