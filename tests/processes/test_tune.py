@@ -197,7 +197,7 @@ def test_a_workload_is_probed_by_a_fork_that_ends_with_its_host(tmp_path: Path) 
 @pytest.mark.long
 def test_a_workload_is_tuned_and_trained_so(tmp_path: Path) -> None:
     code, out, err = hotloop(
-        tmp_path, "tune", "petri", "--budget", "40s", "--json", "--learner", "fused", "--n-envs", "2"
+        tmp_path, "tune", "petri", "--budget", "40s", "--json", "--learner", "fused", "--n-envs", "4"
     )
     assert code == 0, err
     found = json.loads(out)

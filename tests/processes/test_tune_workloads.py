@@ -85,7 +85,7 @@ def test_settings_that_a_workload_refuses_are_one_sentence_and_code_2(tmp_path: 
     code, out, err = hotloop(tmp_path, "tune", "snake", "--batch-size", "0", "--budget", "10s")
     assert code == 2 and out == "", err
     last = err.splitlines()[-1]  # said by the trainer, in a probe
-    assert last == "hotloop: A batch of size=0 cannot be made; ask for at least 1 transition."
+    assert last == "hotloop: size=0 is too small for a batch; use at least 1."
 
 
 @pytest.mark.long

@@ -103,14 +103,12 @@ def _wait(pid: int, work: Path) -> tuple[int, Any]:
             os.close(descriptor)
 
 
-def own_folder(theirs: Path, mine: Path, stage: str | None) -> Path:
-    """Create a folder for a probe to write to; behaviour cloning gets a link to the demonstrations, which it
-    only reads."""
+def in_own_folder(given: dict[str, Any], mine: Path) -> dict[str, Any]:
+    """Settings that write to a new folder `mine`; behaviour cloning still reads the run's demonstrations."""
     mine.mkdir()
-    demonstrations = theirs / "demonstrations"
-    if stage == "bc" and demonstrations.is_dir():
-        (mine / "demonstrations").symlink_to(demonstrations.resolve(), target_is_directory=True)
-    return mine
+    if given.get("stage") == "bc" and not given.get("data"):
+        given = given | {"data": Path(given["folder"]).resolve()}
+    return given | {"folder": mine}
 
 
 def _answer(values: dict[str, Any]) -> None:
@@ -161,8 +159,7 @@ def _probe(name: str, kind: type[Any], request: dict[str, Any]) -> None:
         folder = Path(request["capture"])
         given = _given(request)
         if "folder" in given:
-            mine = folder.parent / WORK_FOLDER
-            given["folder"] = own_folder(Path(given["folder"]), mine, given.get("stage"))
+            given = in_own_folder(given, folder.parent / WORK_FOLDER)
         trained = train(name, kind(**given), Recording(folder), quiet=True)
         if request.get("save_outcome", True):
             outcome = dataclasses.asdict(trained.outcome)
