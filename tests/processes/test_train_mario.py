@@ -417,7 +417,8 @@ def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
-    assert "experience, steps/s" in done.stdout and "raw values without an interval" in " ".join(done.stdout.split())
+    assert "experience, steps/s" in done.stdout
+    assert "raw values without an interval" in " ".join(done.stdout.split())
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     data = json.loads((tmp_path / "mario_benchmark.json").read_text())
     assert data["kind"] == "hotloop-pipeline-benchmark" and len(data["pairs"]) == 1
