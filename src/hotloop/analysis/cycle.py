@@ -43,7 +43,7 @@ def find_cycle(
     if driver is None or len(shown) < 2:
         return None
     thread = _thread(capture, members[driver])
-    found = _typical(thread, [_thread(capture, members[i]) for i in shown if i != driver])
+    found = _typical(thread, [_thread(capture, members[i]) for i in shown if i != driver], resolver)
     if thread is None or found is None:
         return None
     path, begin, end = found
@@ -68,10 +68,16 @@ def _thread(capture: Capture, member: Member) -> Thread | None:
     return None if member.thread is None else capture.processes[member.process].threads[member.thread]
 
 
-def _typical(thread: Thread | None, others: Sequence[Thread | None]) -> tuple[int, int, int] | None:
-    """Path, begin and end of a typical round, of the shortest region in which all others do something."""
+def _typical(
+    thread: Thread | None, others: Sequence[Thread | None], resolver: Resolver
+) -> tuple[int, int, int] | None:
+    """Path, begin and end of a typical round, of the shortest region in which all others do something.
+
+    Waits and messages are only taken if nothing else repeats: a step of four envs has four of them.
+    """
     if thread is None or not len(thread.rounds):
         return None
+    kinds = node_categories(thread, resolver)
     candidates: list[tuple[float, int, Ints, Ints]] = []
     for path in np.unique(thread.rounds["path"]):
         if not path or thread.paths[path][-1].startswith("import"):
@@ -84,7 +90,8 @@ def _typical(thread: Thread | None, others: Sequence[Thread | None]) -> tuple[in
         if int(whole.sum()) >= LEAST_CALLS and np.median(lengths[whole]) >= SHORTEST_NS:
             median = float(np.median(lengths[whole]))
             candidates.append((median, int(path), begins[:-1][whole], lengths[whole]))
-    for median, path, begins, lengths in sorted(candidates, key=lambda one: one[0]):
+    ranked = sorted(candidates, key=lambda one: (kinds[one[1]] in ("wait", "ipc"), one[0]))
+    for median, path, begins, lengths in ranked:
         order = np.argsort(np.abs(lengths - median))
         for at in order[: max(len(order) // 4, 1)]:
             begin, end = int(begins[at]), int(begins[at] + lengths[at])
