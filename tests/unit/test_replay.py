@@ -162,3 +162,24 @@ def test_without_a_lock_nobody_waits_for_it() -> None:
     free = without_edges(trace, {0})
     assert not free.lanes[0].operations
     assert float(free.lanes[0].work.sum()) == pytest.approx(3.0 * ROUNDS)
+
+
+def loader(decode: float, workers: int) -> Trace:
+    """A driver that hands out work over queues of each worker and takes results from one queue."""
+    ops = [pair for w in range(workers) for pair in ((SEND, 1 + w), (RECEIVE, 0))]
+    driver = lane("learn", ops, [0.0, 0.5] * workers)
+    hands = [
+        lane("decode", [(RECEIVE, 1 + w), (SEND, 0)], [0.0, decode], process=w + 1) for w in range(workers)
+    ]
+    edges = (edge(), *(replace(edge(), backlog=2) for _ in range(workers)))
+    return Trace((driver, *hands), edges, 0, 4.0, 1.0)
+
+
+def test_fewer_and_more_workers_share_the_work_of_a_loader() -> None:
+    trace = loader(4.0, 2)
+    assert per_round(trace) == pytest.approx(1.0, rel=0.05)  # two results in 4 s, two operations for each
+    one, rounds = with_workers(trace, [1, 2], 1)
+    assert rounds == 1
+    assert per_round(one) == pytest.approx(2.0, rel=0.05)
+    four, _ = with_workers(trace, [1, 2], 4)
+    assert per_round(four) == pytest.approx(0.5, rel=0.05)

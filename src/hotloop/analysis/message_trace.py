@@ -23,6 +23,11 @@ WAITED_NS = 30_000  # a receive that came this much before its message has waite
 # shares the cores itself. Queues have a thread between both ends.
 UNDELAYED = ("pipe", "semaphore", "lock")
 LEAST_DELAY_NS = 60_000
+PASSES_ON = (
+    "(_handle_tasks)"  # a thread of multiprocessing.Pool that waits for work in C, where nothing is logged
+)
+HEAVY = 0.1  # share of the time on a core that tells how cores are shared
+MOST_LOST = 1.25  # time in the run queue over what the others' stretch explains
 NO_CORE = 0.02  # time in the run queue over time on a core; below it, nobody else took the cores
 
 
@@ -47,6 +52,7 @@ class _Thread:
     thread: Thread | None  # None: it has opened no region
     native_id: int
     rows: list[_Raw]
+    delayed_s: float = 0.0  # time in which it had been woken but had no core
 
 
 Moments = NDArray[np.int64]
@@ -276,9 +282,8 @@ def _match(threads: dict[tuple[int, int], _Thread], edges: list[LoggedEdge], bac
                 or (edge.kind == "queue" and row.end - row.begin > 3 * WAITED_NS)
             ):
                 row.blocked = True
-                row.since_sent = (
-                    row.end - sent[partner].end
-                )  # below 0: it was faster than the sender's return
+                # Below 0: it was faster than the sender's return. No longer than it was there to receive.
+                row.since_sent = min(row.end - sent[partner].end, row.end - row.begin)
         if edge.capacity:
             order = sorted(sends[number], key=lambda r: r.begin)
             for k, row in enumerate(order):
@@ -342,8 +347,9 @@ def _costs(threads: dict[tuple[int, int], _Thread], edges: list[LoggedEdge]) -> 
             most = max(2 * int(np.quantile(found, 0.25)), LEAST_DELAY_NS)
             for one in threads.values():
                 for row in one.rows:
-                    if row.blocked and row.edge in mine:
-                        row.since_sent = min(row.since_sent, most)
+                    if row.blocked and row.edge in mine and row.since_sent > most:
+                        one.delayed_s += (row.since_sent - most) / 1e9
+                        row.since_sent = most
             for number in mine:
                 late[number] = [min(value, most) for value in late[number]]
     usual = {key: _typical(values) for key, values in free.items()}
@@ -511,6 +517,8 @@ def _contention(
         everything += (
             (_between(cpu.time_ns, cpu.cpu_ns, begin, end) or 0.0) / span if cpu is not None else 0.0
         )
+    delayed = [threads[key].delayed_s for key in order]
+    stretch = _stretch([u or 0.0 for u in used], queued, busy, delayed, span)
     mine = sum(u for u in used if u is not None) / span
     free = max(cores - max(everything - mine, 0.0), 0.5)
     notes: list[str] = []
@@ -522,7 +530,9 @@ def _contention(
         on_core = used[i]
         if on_core is None:
             continue
-        lost = min(queued[i], max(busy[i] - on_core, 0.0))
+        lost = min(queued[i], max(busy[i] - on_core, 0.0), MOST_LOST * on_core * (stretch - 1))
+        if lane.name.endswith(PASSES_ON):
+            lost = max(busy[i] - on_core, 0.0)
         left = max(busy[i] - lost, on_core * 0.5, 1e-9)
         scale = left / busy[i]
         made[i] = _scaled(lane, scale, min(on_core / left, 1.0), 0.0)
@@ -534,21 +544,39 @@ def _contention(
             for i in active:
                 needs = (used[i] or 0.0) / busy[i]
                 made[i] = _scaled(lanes[i], min(needs, 1.0), 1.0, 1.0)
-    rivals = _rivals([u or 0.0 for u in used], queued, span, free)
+    rivals = _rivals([u or 0.0 for u in used], stretch, span, free)
     return tuple(made), notes, free, rivals
 
 
-def _rivals(used: Sequence[float], queued: Sequence[float], span: float, cores: float) -> float:
-    """Busy threads of other programs that would explain the time that lanes spent in the run queue.
+def _stretch(
+    used: Sequence[float],
+    queued: Sequence[float],
+    busy: Sequence[float],
+    delayed: Sequence[float],
+    span: float,
+) -> float:
+    """How many times as long work on a core took because lanes had to share the cores.
+
+    From lanes that use a core much. One that sleeps and wakes up may wait longer for a core than it then
+    needs it: that is no sharing, and stays part of its work.
+    """
+    heavy = [i for i, on_core in enumerate(used) if on_core > HEAVY * span]
+    whole = sum(used[i] for i in heavy)
+    waited = sum(min(queued[i], max(busy[i] - used[i], 0.0) + delayed[i]) for i in heavy)
+    return 1 + waited / whole if waited > NO_CORE * whole else 1.0
+
+
+def _rivals(used: Sequence[float], stretch: float, span: float, cores: float) -> float:
+    """Busy threads of other programs that would explain the stretch.
 
     A lane that wants a core gets one of `cores` in turn with every other thread that wants one.
     """
-    whole, waited = sum(used), sum(queued)
-    if waited <= NO_CORE * whole or whole <= 0:
+    whole = sum(used)
+    if stretch <= 1 or whole <= 0:
         return 0.0
-    wants = [(u + q) / span for u, q in zip(used, queued, strict=True)]
+    wants = [u * stretch / span for u in used]
     beside = sum(u * (1 + sum(wants) - w) for u, w in zip(used, wants, strict=True)) / whole
-    return max(cores * (1 + waited / whole) - beside, 0.0)
+    return max(cores * stretch - beside, 0.0)
 
 
 def _share_a_gil(lanes: Sequence[Lane], wanted: Sequence[float], span: float) -> bool:

@@ -178,6 +178,9 @@ def with_workers(trace: Trace, role: Sequence[int], count: int) -> tuple[Trace, 
     }
     driver_takes = {o.edge for o in lanes[trace.driver].operations if o.kind == RECEIVE}
     per_round = any(private[m] & driver_takes for m in role)
+    driver_gives = {o.edge for o in lanes[trace.driver].operations if o.kind == SEND}
+    if not per_round and all(private[m] & driver_gives for m in role):
+        return _with_shared_work(trace, role, count, {m: private[m] & driver_gives for m in role}), 1.0
     if count < before:
         gone = set(list(role)[count:])
         dropped = set().union(*(private[m] for m in gone)) if gone else set()
@@ -207,6 +210,44 @@ def with_workers(trace: Trace, role: Sequence[int], count: int) -> tuple[Trace, 
         ]
     changed = replace(trace, lanes=tuple(lanes), edges=tuple(edges))
     return changed, count / before if per_round else 1.0
+
+
+def _with_shared_work(trace: Trace, role: Sequence[int], count: int, given: dict[int, set[int]]) -> Trace:
+    """The trace with another number of workers to which the driver hands work, as a data loader does.
+
+    Each has a queue of its own in the recording. Here whoever is free takes the next piece, and every worker
+    repeats its recorded work as long as there is some.
+    """
+    shared = {edge: len(trace.edges) for edges in given.values() for edge in edges}
+    backlog = sum(trace.edges[edge].backlog for edge in shared)
+    like = trace.edges[next(iter(shared))]
+    edges = (*trace.edges, replace(like, capacity=None, backlog=backlog))
+    times = -(-len(role) // count)
+    lanes = [
+        replace(lane, operations=tuple(replace(o, edge=shared.get(o.edge, o.edge)) for o in lane.operations))
+        for lane in trace.lanes
+    ]
+    workers = [_repeated(lanes[role[n % len(role)]], times) for n in range(count)]
+    for place, number in enumerate(role):
+        gone = replace(lanes[number], operations=(), work=lanes[number].work[:0], regions={})
+        lanes[number] = workers[place] if place < count else gone
+    return replace(trace, lanes=(*lanes, *workers[len(role) :]), edges=edges)
+
+
+def _repeated(lane: Lane, times: int) -> Lane:
+    """The lane doing its recorded work several times, one after the other."""
+    if times <= 1:
+        return lane
+
+    def again(parts: Floats) -> Floats:
+        return np.concatenate([np.tile(parts[:-1], times), parts[-1:]])
+
+    return replace(
+        lane,
+        operations=lane.operations * times,
+        work=again(lane.work),
+        regions={name: again(part) for name, part in lane.regions.items()},
+    )
 
 
 def _without(lane: Lane, edges: set[int]) -> Lane:
@@ -310,6 +351,9 @@ class _Replay:
                     if needs < step:
                         step, who = needs, i
             if who < 0:
+                if self._release():
+                    rates = self._rates()
+                    continue
                 stuck = True
                 break
             self._advance(step, rates)
@@ -326,6 +370,20 @@ class _Replay:
             seconds,
             stuck,
         )
+
+    def _release(self) -> bool:
+        """Everyone waits: end a wait on a condition, because whatever it waits for has been done.
+
+        Another lane than the recorded one did it: threads of a pool take what comes.
+        """
+        for waker, lanes in self.waiting_for.items():
+            one = self.running[lanes[0]]
+            one.state, one.left = "busy", lane_cost(self.lanes[lanes[0]], one.at)
+            del lanes[0]
+            if not lanes:
+                del self.waiting_for[waker]
+            return True
+        return False
 
     def _rates(self) -> list[float]:
         """How fast each lane proceeds: less than 1 where cores or a GIL are short, 0 where it waits."""

@@ -48,6 +48,9 @@ AS_MUCH = 0.5  # gain from a core for everyone over that from a role twice as fa
 FLOOR = 0.01  # of every interval of a replay: what a replay leaves out
 KEPT = 0.03  # as an error of the replay: what leaving the number of other busy threads as it is, is worth
 COVERED = 0.8  # share of training that a trace covers, from which on it stands for all of it
+LEAST_REPLAYED = (
+    0.3  # of the driver's operations; less if a thread works off its log at once, waiting for nobody
+)
 LEAST_OUTSIDE = 0.03  # of the replayed time; less is not worth adding
 LEAST_DONE = 4  # env steps or updates in the replayed time, to reckon with
 CROWDED = 0.3  # busy threads of other programs from which on they are mentioned
@@ -238,16 +241,13 @@ class WhatIfs:
         )
 
     def _limit_of(self, trace: Trace) -> LimitingRole:
-        """What limits a run that has the machine to itself."""
-        base = replay(replace(trace, others=0.0))
-        if len(base.times):
-            trace = replace(trace, others=0.0)
-        else:  # a log ends before the driving thread gets anywhere
-            base = replay(trace)
-        if base.gil_load > SATURATED:
+        """What limits a run: the GIL and the cores if it had the machine to itself, else a role as it was."""
+        alone = replace(trace, others=0.0)
+        base, idle = replay(trace), replay(alone)
+        if idle.gil_load > SATURATED:
             return LimitingRole("gil", "", "", "the GIL: threads of one process take turns in Python")
-        in_use = f"the cores: {base.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
-        if base.core_load > SATURATED:
+        in_use = f"the cores: {idle.core_load * trace.cores:.1f} of {trace.cores:.1f} are in use"
+        if idle.core_load > SATURATED:
             return LimitingRole("cpu", "", "", in_use)
         best, gain = "", 0.0
         for role, members in self.roles.items():
@@ -255,8 +255,8 @@ class WhatIfs:
             value = _speed_up(base, replay(changed), (trace.outside_s, changed.outside_s))
             if value > gain:
                 best, gain = role, value
-        enough = replay(replace(trace, cores=float(len(trace.lanes))))
-        from_cores = _speed_up(base, enough, (trace.outside_s, trace.outside_s))
+        enough = replay(replace(alone, cores=float(len(trace.lanes))))
+        from_cores = _speed_up(idle, enough, (trace.outside_s, trace.outside_s))
         if from_cores > 1 + FLOOR and from_cores - 1 > AS_MUCH * (gain - 1):
             return LimitingRole("cpu", "", "", f"{in_use} on average, and all of them when it matters")
         members = self.roles.get(best, ())
@@ -309,7 +309,7 @@ class WhatIfs:
         if trace is None:
             return Prediction(text, None, "unknown", self.limit.sentence, notes[0], notes[1], amdahl)
         new = replay(trace)
-        if new.stuck or not len(new.times):
+        if new.stuck or not len(new.times) or not self._covers:
             return Prediction(
                 text, None, "unknown", self.limit.sentence,
                 "the replay came to a stop: the order of messages depends on more than was recorded",
@@ -332,11 +332,15 @@ class WhatIfs:
     @cached_property
     def replays(self) -> bool:
         """Whether the run can be replayed, near enough to trust gains that come from it."""
-        if self.trace is None or self.base is None or self.error > UNSURE:
+        return self._covers and self.error <= UNSURE
+
+    @cached_property
+    def _covers(self) -> bool:
+        """Whether the replay of the unchanged run gets far enough to say something about it."""
+        if self.trace is None or self.base is None:
             return False
-        return not self.base.stuck or len(self.base.times) > COVERED * len(
-            self.trace.lanes[self.trace.driver].operations
-        )
+        done = len(self.base.times) / max(len(self.trace.lanes[self.trace.driver].operations), 1)
+        return done > (COVERED if self.base.stuck else LEAST_REPLAYED)
 
     def gain_of_saving(self, least: Saving, likely: Saving, most: Saving) -> Estimate | None:
         """Speed-up of training if work is taken away, from the replay; None if there is none."""

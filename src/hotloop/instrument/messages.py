@@ -48,7 +48,8 @@ _record = Struct("<qqIIII").pack_into
 _count = Struct("<Q").pack_into
 _EDGE = "_hotloop_edge"  # attribute of an object: its index in the log's edges
 _NO_EDGE = -1
-MOST_CONDITIONS = 64  # every thread and every future has one
+MOST_CONDITIONS = 64  # every thread has one
+OWN_CONDITIONS = 48
 
 
 class MessageLog:
@@ -275,8 +276,23 @@ def _waiting_for_any(wait: Any) -> Any:
     return call
 
 
+_READER = (
+    "_hotloop_reader"  # attribute of a queue: its inode, as workers of a pool close the end they do not use
+)
+
+
 def _queue_edge(queue: Any) -> int:
-    return log.edge(_inode(queue._reader.fileno()), "queue", capacity=_bound(getattr(queue, "_maxsize", 0)))
+    key = getattr(queue, _READER, None) or _inode(queue._reader.fileno())
+    return log.edge(key, "queue", capacity=_bound(getattr(queue, "_maxsize", 0)))
+
+
+def _knowing_reader(f: Any) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        f(self, *args, **kwargs)
+        with suppress_own(Exception):
+            setattr(self, _READER, _inode(self._reader.fileno()))
+
+    return __init__
 
 
 def _bound(maxsize: Any) -> int | None:
@@ -293,7 +309,12 @@ def patch_queues(module: ModuleType, into: Patches) -> None:
                 Patch(queue, "put", _logged(SEND, _queue_edge)),
             ]
         )
-    into.apply([Patch(module.Queue, "_feed", _unlogged)])
+    into.apply(
+        [
+            Patch(module.Queue, "_feed", _unlogged),
+            Patch(module.SimpleQueue, "__init__", _knowing_reader),
+        ]
+    )
 
 
 def _unlogged(f: Any) -> Any:
@@ -420,7 +441,10 @@ def _barrier_edge(barrier: Any) -> int:
 
 
 def _condition_edge(condition: Any) -> int:
-    return log.edge(_local_key(condition), "condition")
+    """An edge of its own for the first ones; programs that make one for each result share the last one."""
+    if sum(edge["kind"] == "condition" for edge in log.edges) < OWN_CONDITIONS:
+        return log.edge(_local_key(condition), "condition")
+    return log.edge(f"conditions {os.getpid()}", "condition")
 
 
 def patch_executor(module: ModuleType, into: Patches) -> None:
