@@ -12,6 +12,7 @@ from hotloop.analysis.data_parallel import data_parallel_sentences
 from hotloop.analysis.find_system import find_system
 from hotloop.analysis.services import is_no_worker
 from hotloop.analysis.system import States, System
+from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.utilisation import working_processes
 from hotloop.capture.channels import Channel, ChannelUse
 from hotloop.capture.model import Capture
@@ -297,3 +298,15 @@ def test_idle_threads_of_libraries_are_not_shown() -> None:
     assert found is not None
     names = {found.roles[number].name for number in found.shown_roles}
     assert names == {"learner", "thread simulator"}
+
+
+def test_a_service_never_drives_training() -> None:
+    made = make_capture(
+        {"import": Spec(1, 1e8)}, processes=[ProcessSpec([ThreadSpec({"loop": Spec(100, 1e8)})])]
+    )
+    first, second = made.processes
+    monitor = dataclasses.replace(second, origin=Origin(program="ray/autoscaler/_private/monitor.py"))
+    driver = driving_thread(dataclasses.replace(made, processes=(first, monitor)))
+    assert driver is not None and driver[0] is first
+    found = driving_thread(dataclasses.replace(made, processes=(monitor,)))
+    assert found is not None and found[0] is monitor  # there is nothing else

@@ -16,13 +16,20 @@ SERVICES = (
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
 
 
+def is_service(process: Process) -> bool:
+    """Whether a process only serves others, by its program."""
+    origin = process.origin
+    program = (origin.program if origin is not None else "") or process.label
+    return any(name in program for name in SERVICES) and not (origin is not None and origin.target)
+
+
 def is_no_worker(capture: Capture, process: Process) -> bool:
     """Whether a process only starts or serves others: a launcher, a fork server, a resource tracker."""
     origin = process.origin
     program = (origin.program if origin is not None else "") or process.label
     if any(t.progress.updates + t.progress.env_steps for t in process.threads):
         return False
-    if any(name in program for name in SERVICES) and not (origin is not None and origin.target):
+    if is_service(process):
         return True
     is_ranked = origin is not None and origin.rank is not None
     ranks = [p for p in capture.processes if p.origin is not None and p.origin.rank is not None]

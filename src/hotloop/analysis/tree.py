@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hotloop.analysis.categories import Resolver, has_twins, resolved
 from hotloop.analysis.findings import Breakdown, CategoryShare, RegionFinding
+from hotloop.analysis.services import is_service
 from hotloop.capture import layout
 from hotloop.capture.model import Capture, Node, Process, Thread, merged
 
@@ -201,6 +202,7 @@ def driving_thread(capture: Capture) -> tuple[Process, Thread] | None:
     """
     pairs = [(p, t) for p in capture.processes for t in p.threads]
     pairs = [(p, t) for p, t in pairs if t.folded_threads == 0] or pairs
+    pairs = [(p, t) for p, t in pairs if not is_service(p)] or pairs
     if not pairs:
         return None
     steps = sum(t.progress.env_steps for _, t in pairs) or 1
