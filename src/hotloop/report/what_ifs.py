@@ -17,7 +17,10 @@ def what_ifs_text(
     pen: Pen,
 ) -> str:
     """What limits training, a table of the answers, and where each comes from."""
-    lines = [pen.heading("Limit now"), pen.wrap(limit.sentence[:1].upper() + limit.sentence[1:] + ".", "  ")]
+    said = limit.sentence[:1].upper() + limit.sentence[1:]
+    if limit.regime in ("role", "cpu", "gil"):
+        said = f"Training is limited by {limit.sentence}"
+    lines = [pen.heading("Limit now"), pen.wrap(said + ".", "  ")]
     if straggler:
         lines.append(pen.wrap(f"Straggler: {straggler}.", "  "))
     rows = [("what if", "training runs", "interval", "Amdahl")]
