@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hotloop._util import HOTLOOP_VERSION as __version__
@@ -38,6 +39,7 @@ _LAZY = {
     "collect": "hotloop.workflows.collect",
     "compare": "hotloop.workflows.compare_captures",
     "load": "hotloop.capture.reader",
+    "load_ipython_extension": "hotloop.workflows.notebook",
     "start": "hotloop.workflows.record",
     "stop": "hotloop.workflows.record",
     "summary": "hotloop.workflows.record",
@@ -47,6 +49,8 @@ __all__ = ["Profiler", "__version__", "profile", "profile_function", "progress",
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        if "IPython" in sys.modules and name in ("load", "compare"):
+            importlib.import_module("hotloop.workflows.notebook").show_results()
         value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
         return value
     raise AttributeError(f"module 'hotloop' has no attribute {name!r}; it offers {', '.join(__all__)}")
