@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hotloop.boost.trial import BoostPatch
-from hotloop.instrument.trial_patch import TrialPatch
+from hotloop.instrument.trial_patch import TrialPatch, live_objects
 from hotloop.instrument.trial_patches import (
     NAMES,
     DeferredCollection,
@@ -294,3 +294,18 @@ def test_the_lines_do_what_the_patches_do() -> None:
     assert not {"gc", "env_checks", "threads", "denormals", "validation", "fused_optimizer"} & {
         *names.split()
     }
+
+
+def test_live_objects_are_those_of_a_class_and_its_subclasses() -> None:
+    class Base:
+        pass
+
+    class Sub(Base):
+        pass
+
+    kept = [Base(), Sub(), Sub()]
+    assert {id(one) for one in live_objects(Base)} == {id(one) for one in kept}
+    assert len(live_objects(Sub)) == 2
+    assert live_objects(Sub, Base) != []
+    kept.clear()
+    assert live_objects(Base) == []

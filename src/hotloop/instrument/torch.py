@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import os
 import weakref
@@ -25,6 +24,7 @@ from hotloop.instrument.acting_or_learning import (
 from hotloop.instrument.compilers import compilation
 from hotloop.instrument.method_patches import begin_compiling
 from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.trial_patch import live_objects
 from hotloop.instrument.update_counting import count_step
 from hotloop.measure.device import TorchDevice
 from hotloop.measure.profiler import default
@@ -189,9 +189,10 @@ class _OptimizerSteps(Patch):
                 cls.step = _recorded_step(step)  # type: ignore[attr-defined]
                 late = True
         if late:
-            found = [thing for thing in gc.get_objects() if issubclass(type(thing), self.owner)]
             self._optimizers = [
-                Patch(weakref.proxy(one), "step", _recorded_step) for one in found if "step" in vars(one)
+                Patch(weakref.proxy(one), "step", _recorded_step)
+                for one in live_objects(self.owner)
+                if "step" in vars(one)
             ]
             for patch in self._optimizers:
                 patch.apply()

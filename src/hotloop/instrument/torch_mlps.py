@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable
 from typing import Any
+
+from hotloop.instrument.trial_patch import live_objects
 
 ACTIVATIONS = ("Tanh", "ReLU", "ELU", "SiLU")
 OPTIMIZERS = ("Adam", "AdamW")
@@ -24,17 +25,11 @@ def parameters_in_mlps(tensors: Iterable[Any]) -> int:
     }
     if torch is None or not sizes:
         return 0
-    kinds = _with_subclasses(torch.nn.Sequential)
     known = {getattr(torch.nn, name) for name in (*ACTIVATIONS, "Linear")}
     found = set()
-    for thing in gc.get_objects():
-        if type(thing) in kinds:
-            parts = [part for part in thing.modules() if type(part) not in kinds]
-            linears = sum(type(part) is torch.nn.Linear for part in parts)
-            if linears >= 2 and all(type(part) in known for part in parts):
-                found |= {id(one) for one in thing.parameters()}
+    for chain in live_objects(torch.nn.Sequential):
+        parts = [part for part in chain.modules() if not isinstance(part, torch.nn.Sequential)]
+        linears = sum(type(part) is torch.nn.Linear for part in parts)
+        if linears >= 2 and all(type(part) in known for part in parts):
+            found |= {id(one) for one in chain.parameters()}
     return sum(sizes[key] for key in found & sizes.keys())
-
-
-def _with_subclasses(cls: Any) -> set[Any]:
-    return {cls}.union(*map(_with_subclasses, cls.__subclasses__()))

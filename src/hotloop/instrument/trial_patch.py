@@ -59,7 +59,14 @@ class WrappingPatch(TrialPatch):
 
 
 def live_objects(*kinds: type) -> list[Any]:
-    """All live objects of some classes; takes some hundredths of a second."""
-    # Not isinstance: it would run code of proxies and of abstract classes.
-    wanted = frozenset(kinds)
-    return [thing for thing in gc.get_objects() if not wanted.isdisjoint(type(thing).__mro__)]
+    """All live objects of some classes and their subclasses; takes some hundredths of a second.
+
+    Every object refers to its class. A list of all objects would contain tuples that other threads are still
+    filling, and these threads would then fail with a SystemError.
+    """
+    classes = frozenset().union(*map(_with_subclasses, kinds))
+    return [thing for thing in gc.get_referrers(*classes) if type(thing) in classes]
+
+
+def _with_subclasses(cls: Any) -> set[Any]:
+    return {cls}.union(*map(_with_subclasses, type.__subclasses__(cls)))
