@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo test short-tests test-long campaign lint bench bench-peers browser clean
+.PHONY: help demo test short-tests test-long campaign lint bench bench-peers bench-sbx browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,6 +51,11 @@ bench-peers: $(INSTALLED) ## environments and trainers next to other libraries, 
 	$(BIN)/python benchmarks/envs.py --peers-python .venv-peers/bin/python
 	$(BIN)/python benchmarks/trainers.py ppo --peers-python .venv-peers/bin/python
 	$(BIN)/python benchmarks/trainers.py dqn --peers-python .venv-peers/bin/python
+
+bench-sbx: $(INSTALLED) ## boosted Stable-Baselines3 next to SBX, in .venv-sbx (twenty minutes)
+	test -x .venv-sbx/bin/python || $(PYTHON) -m venv .venv-sbx
+	.venv-sbx/bin/python -m pip --disable-pip-version-check install --quiet sbx-rl==0.28 stable-baselines3==2.9.2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/boost.py --what sbx --rounds 3 --sbx-python .venv-sbx/bin/python
 
 browser: ## Debian's chromium for the browser tests, when we are root
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

@@ -7,10 +7,15 @@ weights after 1, 10 and 100 updates against the library's, next to what moving o
 model by one unit in the last place does. Audits: the largest differences that frequent audits find. Learning:
 curves of several seeds with and without boost, and a picture of them. Scripts: training loops in a single
 file of plain torch (programs/single_file_*.py, or any script that takes --total-timesteps), a fresh process
-each, in turn: as they are, boosted, and compiled with torch.compile; then their differences.
+each, in turn: as they are, boosted, and compiled with torch.compile; then their differences. SBX: the same
+settings in Stable-Baselines3's JAX sibling, in turn with the library and the boosted one, on one thread.
+Parts: what each part of boost around the learner gives, by leaving it out. Single steps: the fastest tenth
+of env steps, for a machine that others use.
 
     python benchmarks/boost.py [--only NAME ...] [--rounds 5] [--what speed|differences|audits|learning]
     python benchmarks/boost.py --what scripts|script-differences|script [--compiled] [--script FILE ...]
+    python benchmarks/boost.py --what sbx --sbx-python .venv-sbx/bin/python   (make bench-sbx)
+    python benchmarks/boost.py --what parts|single-steps
 """
 
 from __future__ import annotations
@@ -75,6 +80,7 @@ CASES = {
     "PPO defaults": Case("PPO", "CartPole-v1", 8192, {}, 8.0, 0, 64, ONE_UPDATE),
     "PPO batch 256, 4 epochs": Case("PPO", "CartPole-v1", 8192, {"batch_size": 256, "n_epochs": 4}, 4.0),
     "PPO Pendulum (Box)": Case("PPO", "Pendulum-v1", 8192, {}, 0.0, 0, 64, ONE_UPDATE),
+    "MaskablePPO": Case("MaskablePPO", "InvalidActionEnvDiscrete", 8192, {}, 0.0, 0, 64, ONE_UPDATE),
     "A2C defaults": Case("A2C", "CartPole-v1", 5000, {}, 2.5, 0, 5, {}),
     "DQN defaults": Case("DQN", "CartPole-v1", 8000, {}, 3.0, 100, 4, SOON),
     "DQN train_freq=1": Case(
@@ -94,6 +100,7 @@ CASES = {
     "SAC learning": Case(
         "SAC", "Pendulum-v1", 3_000, SMALL_SAC | {"learning_rate": 2e-3}, episodes=5, judged=1.0
     ),
+    "A2C learning": Case("A2C", "CartPole-v1", 20_000, {"n_steps": 16}, episodes=50, judged=1.0),
     "TD3 learning": Case("TD3", "Pendulum-v1", 4_000, LEARNING_TD3, episodes=5, judged=1.0),
 }  # fmt: skip
 MOST_SEEDS = 30
@@ -103,6 +110,12 @@ MUJOCO = ("HalfCheetah-v5",)
 def make(case: Case, words: dict[str, Any], seed: int = 0) -> Any:
     import stable_baselines3
 
+    if case.algorithm == "MaskablePPO":
+        import sb3_contrib
+        from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+
+        env = InvalidActionEnvDiscrete(dim=20, n_invalid_actions=10)
+        return sb3_contrib.MaskablePPO("MlpPolicy", env, seed=seed, device="cpu", **words)
     return getattr(stable_baselines3, case.algorithm)("MlpPolicy", case.env, seed=seed, device="cpu", **words)
 
 
@@ -161,6 +174,185 @@ def speed(names: list[str], rounds: int, has_two: bool) -> None:
             gain = statistics.median(min(one[0], other[0]) / ours[0] for one, other, ours in best)
             cells[-2:] = [rates["boosted two"], f"**{gain:.1f}** (to reach {case.two_goal:g})"]
         print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def env_steps_s(case: Case, is_boosted: bool, threads: int) -> list[float]:
+    """Wall times of single env steps with their gradient steps."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    seen: list[float] = []
+
+    class Note(BaseCallback):
+        def _on_step(self) -> bool:
+            if self.num_timesteps > case.first_update + 50:
+                seen.append(time.perf_counter())
+            return True
+
+    torch.set_num_threads(threads)
+    if is_boosted:
+        install()
+    try:
+        make(case, case.words).learn(case.steps // 2, callback=Note())
+    finally:
+        if is_boosted:
+            remove()
+    return [float(one) for one in np.diff(seen)]
+
+
+def single_steps(names: list[str], rounds: int) -> None:
+    """The fastest tenth of all env steps, which others did not disturb: for machines that are never quiet."""
+    kinds = [("library", False, 1), ("library, 2 threads", False, 2), ("boosted", True, 1)]
+    kinds.append(("boosted, 2 threads", True, 2))
+    print(f"| milliseconds an env step | {' | '.join(kind for kind, _, _ in kinds)} | x | x, 2 threads |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        case = CASES[name]
+        env_steps_s(case, True, 2)  # compiles
+        found: dict[str, list[float]] = {kind: [] for kind, _, _ in kinds}
+        for _ in range(rounds):
+            for kind, is_boosted, threads in kinds:
+                found[kind] += env_steps_s(case, is_boosted, threads)
+        least = [1e3 * float(np.quantile(found[kind], 0.1)) for kind, _, _ in kinds]
+        gains = [least[0] / least[2], min(least[:2]) / least[3]]
+        cells = [
+            f"{name}, {case.env}",
+            *(f"{one:.2f}" for one in least),
+            *(f"**{one:.2f}**" for one in gains),
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+# ---- SBX
+
+SBX_CASES = (
+    "PPO defaults", "PPO batch 256, 4 epochs", "PPO Pendulum (Box)", "DQN defaults", "DQN train_freq=1",
+    "SAC 64-64", "SAC 256-256", "TD3 400-300",
+)  # fmt: skip
+SBX_SETTINGS = (
+    "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "buffer_size", "learning_starts", "tau",
+    "gradient_steps", "target_update_interval", "exploration_fraction", "policy_delay",
+)  # fmt: skip
+
+
+def sbx_settings(case: Case) -> dict[str, Any]:
+    """The settings of Stable-Baselines3's own model, for SBX, whose defaults are others."""
+    model = make(case, case.words)
+    found = {name: getattr(model, name) for name in SBX_SETTINGS if hasattr(model, name)}
+    if hasattr(model, "train_freq"):
+        found["train_freq"] = model.train_freq.frequency
+    layers = case.words.get("policy_kwargs", {}).get("net_arch")
+    default = {"SAC": [256, 256], "TD3": [400, 300]}
+    return found | {"policy_kwargs": {"net_arch": layers or default.get(case.algorithm, [64, 64])}}
+
+
+def sbx(names: list[str], rounds: int, python: str) -> None:
+    print("| | library | boosted | SBX | boosted against SBX | x CPU time |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        case = CASES[name]
+        words = [python, str(PROGRAMS / "learn_sbx.py"), case.algorithm, case.env, str(case.steps)]
+        words.append(json.dumps(sbx_settings(case)))
+        timed(case, True, 1, case.steps // 4)  # compiles
+        results: dict[str, list[tuple[float, float]]] = {"library": [], "boosted": [], "SBX": []}
+        for _ in range(rounds):
+            for kind in ("library", "boosted"):
+                wall, cpu, updates, reason = timed(case, kind == "boosted", 1, case.steps)
+                assert reason is None, reason
+                results[kind].append((wall, cpu))
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(done.stderr)
+            found = json.loads(done.stdout.splitlines()[-1])
+            if found["updates"] != updates:
+                print(f"{name}: SBX made {found['updates']} updates, not {updates}", file=sys.stderr)
+            results["SBX"].append((found["seconds"], found["cpu_s"]))
+        walls = [statistics.median(wall for wall, _ in found) for found in results.values()]
+        rates = [f"{case.steps / wall:,.0f}/s" for wall in walls]
+        pairs = list(zip(results["SBX"], results["boosted"], strict=True))
+        gains = [statistics.median(one[at] / other[at] for one, other in pairs) for at in (0, 1)]
+        cells = [f"{name}, {case.env}", *rates, f"**{gains[0]:.1f}**", f"{gains[1]:.1f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+# ---- parts of boost, one by one
+
+
+def without_acting(learner: Any) -> None:
+    """The library's own policy acts."""
+    learner.collect_rollouts = None
+    if hasattr(learner, "acting"):
+        learner.acting.rows = lambda _: None
+
+
+def without_sampling(learner: Any) -> None:
+    """Samples of the replay buffer go through torch tensors, as the library makes them."""
+    if getattr(learner, "samples", None) is not None:  # off-policy
+        learner.samples._is_plain = lambda _: False
+
+
+def without_training_mode(learner: Any) -> None:
+    """`set_training_mode` walks through all modules."""
+    policy = learner._policy
+    patched = type(policy).set_training_mode
+    set_mode = getattr(patched, "__wrapped__", patched)
+    learner.set_training_mode = lambda mode: set_mode(policy, mode)
+
+
+def parts(names: list[str], rounds: int) -> None:
+    """CPU time for each env step with every part, and what leaving one out adds."""
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import dummy_vec_env
+
+    class Change(BaseCallback):
+        """Leaves a part out from env step 300 on, and takes the time from step 400 to the end."""
+
+        def __init__(self, change: Callable[[Any], None] | None):
+            super().__init__()
+            self.change, self.started, self.at = change, 0.0, 0
+
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            if self.change is not None and self.num_timesteps >= PART_AFTER:
+                self.change(active.of(self.model))
+                self.change = None
+            if not self.at and self.num_timesteps >= PART_AFTER + 100:
+                self.started, self.at = time.process_time(), self.num_timesteps
+
+    def copies(_: Any) -> None:
+        dummy_vec_env.deepcopy = dummy_vec_env.deepcopy.__wrapped__  # type: ignore[attr-defined]
+
+    kinds: dict[str, Callable[[Any], None] | None] = {
+        "all": None, "acting": without_acting, "sampling": without_sampling,
+        "training mode": without_training_mode, "copies of infos": copies,
+    }  # fmt: skip
+    print("| | CPU time an env step | without acting | sampling | training mode | copies of infos |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name in names:
+        case = CASES[name]
+        found: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(rounds):
+            for kind, change in kinds.items():
+                torch.set_num_threads(1)
+                install()
+                try:
+                    model, note = make(case, case.words), Change(change)
+                    model.learn(case.steps, callback=note)
+                    ended = time.process_time()
+                finally:
+                    remove()
+                found[kind].append((ended - note.started) / (model.num_timesteps - note.at) * 1e6)
+        whole = statistics.median(found["all"])
+        cells = [f"{name}, {case.env}", f"{whole:.0f} us"]
+        for kind in list(kinds)[1:]:
+            more = statistics.median(b / a for a, b in zip(found["all"], found[kind], strict=True))
+            cells.append(f"{100 * (more - 1):+.0f} %")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+PART_AFTER = 300  # env steps, before a part is left out
+PARTS_CASES = ("PPO defaults", "A2C defaults", "DQN defaults", "DQN train_freq=1", "SAC 64-64")
 
 
 def weights(model: Any) -> Any:
@@ -465,7 +657,11 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    kinds = ("speed", "differences", "audits", "learning", "scripts", "script-differences", "script")
+    kinds = (
+        "speed", "differences", "audits", "learning", "scripts", "script-differences", "script", "sbx",
+        "parts", "single-steps",
+    )  # fmt: skip
+    parser.add_argument("--sbx-python", help="a Python that has sbx-rl (make bench-sbx)")
     parser.add_argument("--what", choices=kinds, default="speed")
     parser.add_argument("--script", nargs="+", help="of --what script: a file, its arguments")
     parser.add_argument("--between", nargs=2, type=int, default=(5_000, 25_000), help="env steps of --script")
@@ -483,7 +679,13 @@ def main() -> None:
         for name, case in CASES.items()
         if name.endswith("learning") == is_learning and (has_mujoco or case.env not in MUJOCO)
     ]
-    if arguments.what == "speed":
+    if arguments.what == "sbx":
+        sbx(arguments.only or list(SBX_CASES), arguments.rounds, arguments.sbx_python)
+    elif arguments.what == "single-steps":
+        single_steps(arguments.only or ["SAC 256-256", "TD3 400-300"], arguments.rounds)
+    elif arguments.what == "parts":
+        parts(arguments.only or list(PARTS_CASES), arguments.rounds)
+    elif arguments.what == "speed":
         speed(names, arguments.rounds, not arguments.one_thread)
     elif arguments.what == "differences":
         differences(names)

@@ -622,3 +622,46 @@ def test_invalid_arguments_raise_torchs_errors() -> None:
                 plainly(attempt) if is_plain else attempt()
             errors.append((type(error.value), str(error.value)))
         assert errors[0] == errors[1]
+
+
+# ---- TorchRL
+
+
+@pytest.mark.long
+def test_networks_and_adam_of_torchrl_are_boosted_inside_its_modules() -> None:
+    """What docs/boost.md says was found: MLP, TensorDictModule, ProbabilisticActor, ClipPPOLoss, Adam."""
+    pytest.importorskip("torchrl")
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import MLP, ProbabilisticActor, ValueOperator
+    from torchrl.objectives import ClipPPOLoss
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        net = MLP(in_features=4, out_features=3, num_cells=[16, 16], activation_class=nn.Tanh)
+        critic = MLP(in_features=4, out_features=1, num_cells=[16, 16], activation_class=nn.Tanh)
+        actor = ProbabilisticActor(
+            TensorDictModule(net, in_keys=["observation"], out_keys=["logits"]),
+            in_keys=["logits"],
+            distribution_class=Categorical,
+            return_log_prob=True,
+        )
+        value = ValueOperator(critic, in_keys=["observation"])
+        loss = ClipPPOLoss(actor, value)
+        adam = torch.optim.Adam(loss.parameters(), lr=1e-2)
+        for _ in range(12):
+            data = actor(TensorDict({"observation": torch.randn(32, 4)}, batch_size=[32]))
+            data["advantage"], data["value_target"] = torch.randn(32, 1), torch.randn(32, 1)
+            found = loss(data.detach())
+            adam.zero_grad()
+            (found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]).backward()
+            nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+            adam.step()
+        return [one.detach().clone() for one in loss.parameters()] + [torch.rand(1)]
+
+    ours, theirs = run(), plainly(run)
+    assert record("module").calls > 0
+    assert record("optimizer").gradient_steps > 0
+    assert torch.equal(ours[-1], theirs[-1])
+    for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
