@@ -159,3 +159,33 @@ def test_items_of_a_buffer_asked_for_one_by_one_take_the_time_of_its_library_alo
     assert one_by_one is not None and "torchrl.data" in one_by_one.library_calls
     converted = match(spot("for i in x:\n    batch = torch.stack([net(s) for s in states])  # hot"))
     assert converted is None or not converted.library_calls
+
+
+def test_array_expressions_save_less_of_a_loop_over_plain_floats() -> None:
+    floats = """
+    def near(self):
+        points = self.pos.tolist()
+        for i, (x, y) in enumerate(points):  # hot
+            for j, (u, v) in enumerate(points):
+                d = math.sqrt((x - u) * (x - u) + (y - v) * (y - v))
+                if d < 0.5:
+                    count += 1
+    """
+    elements = """
+    def near(self):
+        for i in range(self.n):  # hot
+            for j in range(self.n):
+                d = math.sqrt((self.x[i, 0] - self.x[j, 0]) ** 2)
+    """
+    tensors = """
+    def returns(rewards):
+        values = torch.zeros(9)
+        for t in reversed(range(9)):  # hot
+            total = values[t] + 0.99 * total
+    """
+    likely = []
+    for source in (floats, elements, tensors):
+        found = match(spot(source))
+        assert found is not None and found.name == "elementwise_loop"
+        likely.append(found.saved[1])
+    assert likely == sorted(likely) and likely[0] < 0.7 < likely[1] < likely[2]
