@@ -105,6 +105,17 @@ def distributions_check_their_arguments() -> None:
 
 
 @pytest.fixture
+def torch_compiles_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch.compile works in this process: its workers and its progress bar would outlive the test."""
+    # Loaded here, because it takes seconds. monkeypatch would delete the setting at the end.
+    from torch._inductor import config as inductor
+
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
+    with inductor.patch(compile_threads=1):
+        yield
+
+
+@pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
 

@@ -159,10 +159,8 @@ def test_learners_exchange_weights_at_any_time() -> None:
 
 
 @pytest.mark.long
-def test_torch_compile_is_the_torch_learner_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In this process: torch's compile workers would outlive the test.
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
-    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # so would its thread
+@pytest.mark.usefixtures("torch_compiles_here")
+def test_torch_compile_is_the_torch_learner_up_to_rounding() -> None:
     settings = config(batch_size=32)
     results = []
     for name in ("torch", "compiled"):

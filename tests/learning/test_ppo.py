@@ -137,9 +137,8 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 
 
 @pytest.mark.long
-def test_the_compiled_learner_agrees_with_the_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # In this process: torch's compile workers would outlive the test.
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+@pytest.mark.usefixtures("torch_compiles_here")
+def test_the_compiled_learner_agrees_with_the_eager_one() -> None:
     runs = [
         train(PPOConfig(total_timesteps=4096, learner=learner, quiet=True))
         for learner in ("compiled", "torch")

@@ -12,7 +12,6 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor, nn
-from torch._inductor import config as inductor
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
@@ -242,12 +241,9 @@ def test_a_switch_changes_the_speed_and_not_the_numbers(switch: dict[str, Any]) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["plain", "fast"])
-def test_torch_compile_changes_the_speed_and_not_the_numbers(
-    layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its thread would outlive the test
-    with inductor.patch(compile_threads=1):  # so would compile workers
-        assert_same_learning(compile=True, layout=layout)
+@pytest.mark.usefixtures("torch_compiles_here")
+def test_torch_compile_changes_the_speed_and_not_the_numbers(layout: str) -> None:
+    assert_same_learning(compile=True, layout=layout)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
