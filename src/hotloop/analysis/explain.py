@@ -409,7 +409,7 @@ def _warnings(capture: Capture) -> list[str]:
     for process in capture.processes:
         label = f"{process.label or 'process'} (pid {process.pid})"
         found += [f"{label}: {warning}" for warning in process.warnings]
-        if not process.closed and not process.alive:
+        if process.died:
             found.append(f"{label} died before closing its recording; its figures end there")
         for thread in process.threads:
             if thread.uncertain:

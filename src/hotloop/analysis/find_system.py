@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,11 +10,12 @@ import numpy as np
 
 from hotloop.analysis.barriers import find_barriers
 from hotloop.analysis.categories import Resolver
+from hotloop.analysis.cluster import describe_cluster
 from hotloop.analysis.critical_chain import find_chain, find_limit, sentences
 from hotloop.analysis.cycle import find_cycle
 from hotloop.analysis.data_parallel import data_parallel_pids, data_parallel_sentences
 from hotloop.analysis.edges import find_edges, role_links
-from hotloop.analysis.roles import PLURAL, Part, find_parts, main_thread, named
+from hotloop.analysis.roles import PLURAL, SINGULAR, Part, find_parts, main_thread, named
 from hotloop.analysis.system import (
     Member,
     Role,
@@ -82,7 +84,11 @@ def find_system(
         limit=limit,
         cycle=find_cycle(training, members, roles, edges, resolver),
         links=tuple(role_links(members, roles, edges, training_ns)),
-        sentences=(*sentences(members, roles, barriers), *data_parallel_sentences(training, members)),
+        sentences=(
+            *sentences(members, roles, barriers),
+            *data_parallel_sentences(training, members),
+            *describe_cluster(training, members, roles, training_ns),
+        ),
     )
 
 
@@ -169,6 +175,9 @@ def _roles(members: Sequence[Member]) -> list[Role]:
         kind = members[mine[0]].kind
         states = mean_states([members[i].states for i in mine])
         name = PLURAL[kind] if len(mine) > 1 or kind == "rank" else members[mine[0]].name
+        base = re.sub(r" \d+$", "", members[mine[0]].name)
+        if len(mine) > 1 and kind not in ("rank", "thread") and base != SINGULAR[kind]:
+            name = f"{base} actors"  # of Ray, by their class
         if kind == "thread":
             name = members[mine[0]].name.replace("thread ", "threads " if len(mine) > 1 else "thread ", 1)
         found.append(Role(kind, name, tuple(mine), states, slack=states.waiting))

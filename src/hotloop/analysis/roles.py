@@ -65,6 +65,7 @@ class Part:
     group: str  # threads of one kind and group are one role
     label: str
     rank: int | None = None
+    called: str = ""  # a better name than that of its kind: the class of an actor of Ray, or "driver"
 
 
 def find_parts(capture: Capture, resolver: Resolver) -> list[Part]:
@@ -82,9 +83,25 @@ def find_parts(capture: Capture, resolver: Resolver) -> list[Part]:
                 own, own_group = thread_kind(process, thread, kind, resolver)
             rank = process.origin.rank if process.origin is not None and own == "rank" else None
             label = thread_label(process, thread)
-            found.append(Part(number, place, thread.native_id, own, own_group, label, rank))
+            as_process = (own, own_group) == (kind, group) and own not in ("rank", "service")
+            called = _called(process) if as_process and own_group else ""
+            found.append(Part(number, place, thread.native_id, own, own_group, label, rank, called))
         found += _only_sampled(number, process, kind)
     return found
+
+
+def _called(process: Process) -> str:
+    """What a process of a Ray job is called: by the class of its actor; "" for all others."""
+    origin = process.origin
+    if origin is None or not origin.ray:
+        return ""
+    return "driver" if origin.ray == "driver" else origin.actor or "Ray worker"
+
+
+def _is_idle(process: Process) -> bool:
+    """Whether a worker of Ray never got a task."""
+    of_ray = process.origin is not None and process.origin.ray == "worker"
+    return of_ray and not any(n.name == "ray_task" for t in process.threads for n in t.root.children)
 
 
 def main_thread(process: Process) -> Thread | None:
@@ -117,8 +134,9 @@ def process_kind(
     for pattern, kind in TARGETS:
         if target and re.fullmatch(pattern, target):
             return kind, target
-    if any(name in program for name in SERVICES) and not target:
+    if (any(name in program for name in SERVICES) and not target) or _is_idle(process):
         return "service", ""
+    group = target or _called(process)
     updates = sum(t.progress.updates for t in process.threads)
     env_steps = sum(t.progress.env_steps for t in process.threads)
     is_ranked = origin is not None and origin.rank is not None and not target
@@ -129,23 +147,25 @@ def process_kind(
         return "launcher", ""
     if is_ranked and origin is not None and (origin.world_size or 0) > 1:
         return "rank", ""
+    if origin is not None and origin.ray == "driver" and not updates:
+        return "worker", group
     if driver is not None and process is driver[0]:
         return "learner", ""
     spent = _by_category(process, resolver)
     busy = sum(ns for kind, ns in spent.items() if kind not in ("wait", "unattributed")) or 1
     if spent.get("evaluation", 0) > MOSTLY * busy:
-        return "evaluator", target
+        return "evaluator", group
     if updates:
-        return "learner", target
+        return "learner", group
     if env_steps or spent.get("policy", 0) > 0.05 * busy:
-        return "collector", target
+        return "collector", group
     if spent.get("environment", 0) > 0.2 * busy:
-        return "env_worker", target
+        return "env_worker", group
     if spent.get("logging", 0) > MOSTLY * busy:
-        return "logger", target
-    if not any(map(_works, process.threads)) and not _user_lines(process):
+        return "logger", group
+    if not _called(process) and not any(map(_works, process.threads)) and not _user_lines(process):
         return ("launcher", "") if process.pid in parents else ("service", "")
-    return "worker", target or process.label
+    return "worker", group or process.label
 
 
 def thread_kind(process: Process, thread: Thread, kind: RoleKind, resolver: Resolver) -> tuple[RoleKind, str]:
@@ -220,6 +240,7 @@ def named(parts: Sequence[Part]) -> list[tuple[Part, str, int | None]]:
             at = part.rank if part.rank is not None else number
             alone = len(members) == 1 and part.rank is None
             name = SINGULAR[kind] if kind != "thread" else _thread_name(part)
+            name = part.called or name
             numbered[id(part)] = (
                 name if alone or kind == "thread" else f"{name} {at}",
                 None if alone else at,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hotloop.capture import layout
 from hotloop.capture.channels import Channel, ChannelUse
 from hotloop.capture.messages import MessageLog
+from hotloop.capture.nodes import NodeFacts
 from hotloop.capture.origin import Origin
 from hotloop.capture.samples import FunctionSource, SampledPath, Samples, Sampling, no_samples
 from hotloop.capture.scheduling import ProcessScheduling, Scheduling, ThreadSettings
@@ -262,6 +263,12 @@ class Process:
     channels: tuple[Channel, ...] = ()  # ends of pipes and queues that it used
     origin: Origin | None = None  # None: the version that recorded it did not write it
 
+    @property
+    def died(self) -> bool:
+        """Whether it ended without closing its recording; Ray ends its workers so, which says nothing."""
+        of_ray = self.origin is not None and self.origin.ray == "worker"
+        return not self.closed and not self.alive and not of_ray
+
 
 @dataclass(frozen=True)
 class Capture:
@@ -272,6 +279,7 @@ class Capture:
     processes: tuple[Process, ...]
     warnings: tuple[str, ...] = ()
     messages: tuple[MessageLog, ...] = ()  # who sent what when; () in one-file exports
+    nodes: tuple[NodeFacts, ...] = ()  # computers of a cluster, the driver's first; () for one computer
 
     @cached_property
     def threads(self) -> tuple[Thread, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hotloop._util.errors import CaptureError
 from hotloop._util.read_files import Reader
 from hotloop.capture import layout
+from hotloop.capture.clock_alignment import align_messages
 from hotloop.capture.export import check_kind, from_json
 from hotloop.capture.folder import latest_capture
 from hotloop.capture.messages import read_messages
@@ -43,6 +44,7 @@ def _read_folder(folder: Path) -> Capture:
     if lost and not capture.processes:
         raise CaptureError(f"{folder} has no process that can be read; {'; '.join(lost)}.")
     messages, unreadable = read_messages(folder)
+    messages = align_messages(messages, capture.processes, capture.nodes)
     return replace(capture, messages=messages, warnings=(*capture.warnings, *unreadable))
 
 

@@ -15,3 +15,6 @@ class Origin:
     rank: int | None = None  # RANK, and so on: set by torchrun and other launchers, and inherited by workers
     local_rank: int | None = None
     world_size: int | None = None
+    ray: str = ""  # "driver" or "worker" of a Ray job; "" for neither
+    node: str = ""  # id of its node in a cluster; "" for none
+    actor: str = ""  # class of the actor that a worker of Ray runs; "" for a worker that runs tasks

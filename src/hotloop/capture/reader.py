@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hotloop._util.read_files import Reader, files_in
 from hotloop._util.visible import visible
 from hotloop.capture import layout
 from hotloop.capture.channels import fold_channels
+from hotloop.capture.clock_alignment import align_processes
 from hotloop.capture.facts import read_facts, read_libraries, read_lines, read_problems
 from hotloop.capture.model import (
     ROUND_DTYPE,
@@ -31,6 +33,7 @@ from hotloop.capture.model import (
     Windows,
     no_rounds,
 )
+from hotloop.capture.nodes import NodeFacts, describe_missing, node_of, read_nodes
 from hotloop.capture.plausible import (
     MOST,
     implausible_process,
@@ -99,8 +102,26 @@ def load(path: str | os.PathLike[str]) -> Capture:
     warnings += read_problems(folder / "problems", warnings)
     if facts.get(REDACTED):
         warnings.append(visible(describe(facts[REDACTED])))
+    nodes = read_nodes(folder, warnings)
+    if nodes:
+        warnings += describe_missing(nodes, facts.get("ended_at_ns"))
+        processes = _of_nodes(processes, nodes)
     processes.sort(key=lambda p: (p.start_real_ns, p.pid))
-    return Capture(folder, facts, tuple(processes), tuple(warnings))
+    return Capture(folder, facts, tuple(processes), tuple(warnings), nodes=nodes)
+
+
+def _of_nodes(processes: list[Process], nodes: tuple[NodeFacts, ...]) -> list[Process]:
+    """Processes on several computers: on one clock, and alive if their node says so."""
+    home = {node.node for node in nodes if node.driver}
+    drivers = [p for p in processes if node_of(p.host, p.origin.node if p.origin else "", nodes) in home]
+    first = min(drivers, key=lambda p: p.start_real_ns, default=None)
+    aligned = align_processes(processes, nodes, first)
+    now_ns = time.time_ns()
+    running = {(node.node, pid) for node in nodes if node.is_fresh(now_ns) for pid in node.running}
+    return [
+        replace(p, alive=True) if p.origin is not None and (p.origin.node, p.pid) in running else p
+        for p in aligned
+    ]
 
 
 def _part_files(parts: Path, warnings: list[str]) -> list[Path]:
@@ -197,11 +218,15 @@ def parse_part(
             threads.append(_plausible(thread, warnings))
     scheduling = plausible_scheduling(read_process_scheduling(sections, warnings))
     warnings += _flag_warnings(int(header["flags"]), int(header["unsaved_segments"]))
+    origin = read_origin(sections)
+    label = _text(header["label"])
+    if origin is not None and origin.ray == "worker":  # else all are called after the same file of Ray
+        label = origin.actor or "Ray worker"
     process = Process(
         host=host,
         pid=pid,
         parent_pid=int(header["parent_pid"]),
-        label=_text(header["label"]),
+        label=label,
         core="compiled" if header["core"] == layout.CORE_COMPILED else "python",
         start_ns=int(header["start_ns"]),
         start_real_ns=int(header["start_real_ns"]),
@@ -214,7 +239,7 @@ def parse_part(
         warnings=tuple(warnings),
         scheduling=scheduling,
         thread_settings=read_settings(sections),
-        origin=read_origin(sections),
+        origin=origin,
         channels=read_channels(sections),
         **read_samples(sections, place_of_thread, nodes_of_thread, threads),
     )

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hotloop._util import HOTLOOP_VERSION, strict_json
 from hotloop._util.interrupts import is_users, suppress_own
-from hotloop.capture.folder import CAPTURE_VARIABLE
-from hotloop.instrument import channels, libraries
+from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE
+from hotloop.instrument import channels, libraries, process_facts
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
@@ -35,6 +36,8 @@ REPLACED = "The script set a profiler of its own (sys.setprofile): what came fro
 def instrument_process() -> Instrumentation:
     """Join the capture and instrument this process; called once, at start-up."""
     options = json.loads(os.environ.get(RUN_VARIABLE) or "{}")
+    process_facts.run_options = options
+    process_facts.entry = f"{__name__}:{join_from_elsewhere.__name__}"
     is_script = CHILD_VARIABLE not in os.environ  # else one of the processes it started
     os.environ[CHILD_VARIABLE] = "1"
     if not default.is_recording:
@@ -63,6 +66,39 @@ def instrument_process() -> Instrumentation:
 
             follow_trial(default.folder, instrumentation)
     return instrumentation
+
+
+def join_from_elsewhere(settings: dict[str, Any]) -> None:
+    """Record a process that a driver's hook prepares, such as a worker of Ray; called in its main thread.
+
+    It records into the capture if this computer has its folder, else into a folder of its own. Failures are
+    told and not raised: the process works unrecorded.
+    """
+    try:
+        _join(settings)
+    except Exception as error:
+        if is_users(error):
+            raise
+        print(f"hotloop: this worker is not recorded: {error!r}", file=sys.stderr)
+
+
+def _join(settings: dict[str, Any]) -> None:
+    from hotloop.instrument.ray import begin_worker  # only where Ray is used
+    from hotloop.instrument.ray_node import recording_folder
+
+    if default.is_recording or settings["version"] != HOTLOOP_VERSION:
+        return  # the driver names nodes with another version
+    folder, _ = recording_folder(settings["capture"], settings["run_id"])
+    os.environ[CAPTURE_VARIABLE] = str(folder)
+    os.environ[RUN_ID_VARIABLE] = settings["run_id"]
+    os.environ[RUN_VARIABLE] = strict_json.dumps(settings["options"] or {"on": True})
+    os.environ[CHILD_VARIABLE] = "1"
+    os.environ["HOTLOOP_HOME"] = str(Path(__file__).parents[2])
+    startup, before = str(Path(__file__).parent / "startup"), os.environ.get("PYTHONPATH")
+    if startup not in (before or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([startup, *([before] if before else [])])
+    instrumentation = instrument_process()
+    begin_worker(sys.modules["ray._private.worker"], instrumentation.patches)
 
 
 def note_thread_name(set_native_id: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
-from hotloop.instrument import acting_or_learning, step_counting
+from hotloop.instrument import acting_or_learning, process_facts, step_counting
 from hotloop.instrument.gap_names import gap_namer
 from hotloop.instrument.import_hook import ImportHook
 from hotloop.instrument.patch import Patch, Patches
@@ -65,6 +64,10 @@ LIBRARIES = {
     "torchrl.data.replay_buffers.replay_buffers": "hotloop.instrument.torchrl:patch_replay",
     "torchrl.objectives.value.advantages": "hotloop.instrument.torchrl:patch_values",
     "torchrl.objectives.common": "hotloop.instrument.torchrl:patch_losses",
+    "ray._private.worker": "hotloop.instrument.ray:patch_worker",
+    "ray._private.serialization": "hotloop.instrument.ray:patch_serialization",
+    "ray.actor": "hotloop.instrument.ray:patch_actor",
+    "ray.remote_function": "hotloop.instrument.ray:patch_remote_function",
     "torch.utils.tensorboard.writer": "hotloop.instrument.loggers:patch_tensorboard",
     "tensorboardX.writer": "hotloop.instrument.loggers:patch_tensorboard",
     "wandb.sdk.wandb_run": "hotloop.instrument.loggers:patch_wandb_run",
@@ -104,12 +107,7 @@ class Instrumentation:
     def _fail(self, sentence: str) -> None:
         """Note a failure, also in the capture, so that reports show it."""
         self.failures.append(sentence)
-        if default.folder is not None and default.is_recording:
-            with suppress_own(OSError):
-                (default.folder / "problems").mkdir(exist_ok=True)
-                file = default.folder / "problems" / f"{os.uname().nodename}-{os.getpid()}.txt"
-                with file.open("a", encoding="utf-8") as out:
-                    out.write(f"{sentence}\n")
+        process_facts.note_problem(sentence)
 
     def install(self) -> None:
         """Wrap the libraries that are already imported now, and the others as they are imported."""

@@ -20,6 +20,9 @@ from hotloop.measure.profiler import default
 FOLDER = "libraries"
 SAVE_INTERVAL_NS = 2_000_000_000
 
+run_options: dict[str, Any] = {}  # of `hotloop run`
+entry = ""  # "module:function" that records a process which inherits nothing from this one; "": there is none
+
 _facts: dict[str, Any] = {}
 _started_ns = time.time_ns()
 _saved_ns = 0
@@ -56,6 +59,16 @@ def save() -> None:
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
         file = folder / FOLDER / f"{host_name()}-{os.getpid()}-{_started_ns}.json"
         write_atomically(file, json_text({"pid": os.getpid(), **_facts}, indent=None))
+
+
+def note_problem(sentence: str) -> None:
+    """Write down what is not recorded, so that reports show it."""
+    if default.folder is not None and default.is_recording:
+        with suppress_own(OSError):
+            (default.folder / "problems").mkdir(exist_ok=True)
+            file = default.folder / "problems" / f"{os.uname().nodename}-{os.getpid()}.txt"
+            with file.open("a", encoding="utf-8") as out:
+                out.write(f"{sentence}\n")
 
 
 def at_fork(forget: Callable[[], None]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 RANK_VARIABLES = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
+more: Callable[[], dict[str, Any]] = dict  # set by an instrumented library: further fields
 SERVICES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
@@ -29,7 +31,7 @@ def describe_origin() -> dict[str, Any]:
         found["program"] = os.path.basename(getattr(main, "__file__", None) or "")[:200]
     else:
         found["program"] = _program()
-    return found
+    return found | more()
 
 
 def _name_of(function: Any) -> str:

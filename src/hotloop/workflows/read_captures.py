@@ -44,7 +44,7 @@ def show_capture(
         blocks.append("\n".join([*label, region_tree_text(tree, width, max_depth)]))
     notes = [f"open now: {shown(name)}" for tree in trees for name in tree.open_now]
     for process in capture.processes:
-        if not process.closed and not process.alive:
+        if process.died:
             notes.append(
                 f"process {process.pid} ({shown(process.label)}) died before closing its recording; "
                 "figures are complete up to its last heartbeat"

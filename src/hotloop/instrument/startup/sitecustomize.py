@@ -45,10 +45,29 @@ def _begin(target: str, done: str) -> None:
         print(f"hotloop: this process is not {done}: {error!r}", file=sys.stderr)
 
 
+def _is_of_ray() -> bool:
+    """Whether this is a daemon, a worker or the command line of Ray; forgets the recording if so.
+
+    Daemons do not train and may outlive the run. Workers join the capture when they get their job.
+    """
+    words = getattr(sys, "orig_argv", [])[1:4]
+    of_ray = any(
+        f"{os.sep}site-packages{os.sep}ray{os.sep}" in word or word.endswith(f"{os.sep}bin{os.sep}ray")
+        for word in words
+        if not word.startswith("-")
+    )
+    if of_ray:
+        for name in ("HOTLOOP_RUN", "HOTLOOP_RUN_CHILD", "HOTLOOP_CAPTURE", "HOTLOOP_RUN_ID"):
+            os.environ.pop(name, None)
+    return of_ray
+
+
 try:
     _users_own()
 finally:
-    if os.environ.get("HOTLOOP_RUN"):
+    if os.environ.get("HOTLOOP_RUN") and _is_of_ray():
+        pass
+    elif os.environ.get("HOTLOOP_RUN"):
         _begin("hotloop.instrument.bootstrap:instrument_process", "recorded")
     if os.environ.get("HOTLOOP_BOOST"):
         _begin("hotloop.boost.bootstrap:boost_process", "boosted")

@@ -1,0 +1,84 @@
+"""Runs on several nodes, in sentences: nodes and their clocks, how members of a role differ, bytes sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from hotloop._util.units import duration, percent, size
+from hotloop.analysis.system import Member, Role
+from hotloop.capture.model import Capture, Node
+from hotloop.capture.nodes import node_of
+
+LEAST_SPREAD = 0.05  # of their time, between the busiest and the least busy member of a role
+STRAGGLES = 1.25  # times the work of the median member
+
+
+def describe_cluster(
+    capture: Capture, members: Sequence[Member], roles: Sequence[Role], training_ns: int
+) -> list[str]:
+    """Sentences about a run on Ray or on several computers; [] for any other run."""
+    if not capture.nodes:
+        return []
+    found = [_nodes(capture)] if len(capture.nodes) > 1 else []
+    found += [text for role in roles if role.works and (text := _spread(role, members))]
+    return [*found, *_bytes(capture, training_ns)]
+
+
+def _nodes(capture: Capture) -> str:
+    count: dict[str, int] = {}
+    for process in capture.processes:
+        recorded = process.origin.node if process.origin is not None else ""
+        place = node_of(process.host, recorded, capture.nodes)
+        count[place] = count.get(place, 0) + 1
+    names = []
+    for node in capture.nodes[:6]:
+        role = "driver, " if node.driver else ""
+        number = count.get(node.node, 0)
+        names.append(f"{node.name}: {role}{number} process{'' if number == 1 else 'es'}")
+    more = f"; and {len(capture.nodes) - 6} more" if len(capture.nodes) > 6 else ""
+    others = [node for node in capture.nodes if not node.driver]
+    known = [node.clock_uncertainty_ns for node in others]
+    offsets = [abs(measured[1]) for node in others for measured in node.clock]
+    if any(one is None for one in known):
+        clocks = (
+            "Not all of their clocks could be compared, so orders of events between them are not claimed."
+        )
+    elif not any(offsets):
+        clocks = "They share one clock."
+    else:
+        worst = max(one for one in known if one is not None)
+        clocks = f"Their clocks are aligned to {duration(worst)}; closer orders of events are not claimed."
+    return f"{len(capture.nodes)} nodes ({'; '.join(names)}{more}). {clocks}"
+
+
+def _spread(role: Role, members: Sequence[Member]) -> str:
+    """How much the members of a role differ in their work, and who is slowest."""
+    if len(role.members) < 2:
+        return ""
+    mine = [members[number] for number in role.members]
+    busy = [member.states.running + member.states.ready + member.states.gil for member in mine]
+    if max(busy) - min(busy) < LEAST_SPREAD:
+        return ""
+    text = f"The {len(mine)} {role.name} work {percent(min(busy))} to {percent(max(busy))} of their time"
+    middle, slowest = median(busy), mine[busy.index(max(busy))]
+    if len(mine) > 2 and max(busy) > STRAGGLES * middle > 0:
+        text += f"; {slowest.name} works {max(busy) / middle:.1f} times as much as the median"
+    return f"{text}."
+
+
+def _bytes(capture: Capture, training_ns: int) -> list[str]:
+    sent = sum(_moved(thread.root, "ray_serialize") for thread in capture.threads)
+    if not sent or not training_ns:
+        return []
+    rate = sent / training_ns * 1e9
+    return [f"Ray was given {size(sent)} of objects to send, {size(rate)} per second."]
+
+
+def _moved(root: Node, name: str) -> float:
+    todo, found = [root], 0.0
+    while todo:
+        node = todo.pop()
+        found += node.bytes_moved if node.name == name else 0.0
+        todo += node.children
+    return found

@@ -1,0 +1,232 @@
+"""Ray: waiting for results, sending objects and tasks, running them; each worker is named after its actor."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from hotloop._util.interrupts import is_users, suppress_own
+from hotloop.instrument.patch import Patch, Patches
+from hotloop.instrument.ray_driver import describe, own_work, patch_connect
+from hotloop.measure import origin
+from hotloop.measure.decorate import decorate
+from hotloop.measure.profiler import default
+
+ray_init = default.profile("ray_init", "other")
+ray_get = default.profile("ray_get", "wait")
+ray_wait = default.profile("ray_wait", "wait")
+ray_put = default.profile("ray_put", "ipc")
+ray_submit = default.profile("ray_submit", "ipc")
+ray_serialize = default.profile("ray_serialize", "ipc")
+ray_deserialize = default.profile("ray_deserialize", "ipc")
+ray_task = default.profile("ray_task", "other")
+ray_idle = default.profile("ray_idle", "wait")
+
+MOST_NAMES = 1 << 16
+_names: dict[bytes, str] = {}  # of results that were not asked for yet: object id -> "Class.method"
+_waits: dict[str, Any] = {}  # "Class.method" -> region of waiting for it
+
+
+def patch_worker(module: ModuleType, into: Patches) -> None:
+    """`ray._private.worker`, and the names in `ray` itself if that was imported before."""
+    package = sys.modules.get("ray")
+    makers = {
+        "init": _recorded(ray_init),
+        "get": _waiting(ray_get),
+        "wait": _waiting(ray_wait),
+        "put": _recorded(ray_put),
+    }
+    for name, make in makers.items():
+        original = getattr(module, name)
+        into.apply([Patch(module, name, make)])
+        if package is not None and vars(package).get(name) is original:
+            into.apply([Patch(package, name, functools.partial(_replaced, getattr(module, name)))])
+    patch_connect(module, into)
+
+
+def _replaced(ours: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    return ours
+
+
+def _recorded(region: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return lambda function: region.wrap(function, skip_inside=(region, own_work))
+
+
+def _waiting(region: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Record as waiting, with a region inside that says for which method."""
+
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(refs: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not default.recorder.epoch or own_work.is_open():
+                return function(refs, *args, **kwargs)
+            with region, _wait_for(refs):
+                return function(refs, *args, **kwargs)
+
+        def by_name(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs) if args else function(**kwargs)
+
+        return by_name
+
+    return make
+
+
+def _wait_for(refs: Any) -> Any:
+    """The region of waiting for what these references stand for."""
+    name = "an object"
+    try:
+        first = refs[0] if isinstance(refs, (list, tuple)) and refs else refs
+        if hasattr(first, "binary"):
+            name = _names.get(first.binary(), name)
+    except Exception as error:
+        if is_users(error):
+            raise
+    found = _waits.get(name)
+    if found is None:
+        found = _waits[name] = default.profile(f"wait for {name}", "wait")
+    return found
+
+
+# -- submitting ------------------------------------------------------------------------------------
+
+
+def patch_actor(module: ModuleType, into: Patches) -> None:
+    """`ray.actor`: calls of actor methods."""
+    into.apply([Patch(module.ActorMethod, "_remote", functools.partial(_submitting, _method_name))])
+
+
+def patch_remote_function(module: ModuleType, into: Patches) -> None:
+    """`ray.remote_function`: calls of remote functions."""
+    into.apply([Patch(module.RemoteFunction, "_remote", functools.partial(_submitting, _function_name))])
+
+
+def _method_name(method: Any) -> str:
+    return f"{method._actor._ray_actor_creation_function_descriptor.class_name}.{method._method_name}"
+
+
+def _function_name(function: Any) -> str:
+    return str(function._function_name).rpartition(".")[2]
+
+
+def _submitting(name_of: Callable[[Any], str], function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(self, *args, **kwargs)
+        if default.recorder.epoch and not own_work.is_open():
+            with suppress_own(Exception):
+                _note(result, name_of(self))
+        return result
+
+    made: Callable[..., Any] = ray_submit.wrap(call, skip_inside=(ray_submit, own_work))
+    return made
+
+
+def _note(result: Any, name: str) -> None:
+    """Remember what results are called, by their ids: a reference would keep the object alive."""
+    if len(_names) > MOST_NAMES:
+        for old in list(_names)[: MOST_NAMES // 2]:
+            del _names[old]
+    for ref in result if isinstance(result, list) else (result,):
+        if hasattr(ref, "binary"):
+            _names[ref.binary()] = name
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+def patch_serialization(module: ModuleType, into: Patches) -> None:
+    """`ray._private.serialization`: what is sent and received, in bytes."""
+    context = module.SerializationContext
+
+    def sending(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            with suppress_own(Exception):
+                ray_serialize.add(bytes=result.total_bytes, flops=0)
+            return result
+
+        made: Callable[..., Any] = ray_serialize.wrap(call, skip_inside=(ray_serialize, own_work))
+        return made
+
+    def receiving(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, objects: Any, *args: Any, **kwargs: Any) -> Any:
+            with suppress_own(Exception):
+                ray_deserialize.add(bytes=sum(len(one[0]) for one in objects if one[0] is not None), flops=0)
+            return function(self, objects, *args, **kwargs)
+
+        made: Callable[..., Any] = ray_deserialize.wrap(call, skip_inside=(ray_deserialize, own_work))
+        return made
+
+    into.apply([Patch(context, "serialize", sending), Patch(context, "deserialize_objects", receiving)])
+
+
+# -- running tasks in a worker ---------------------------------------------------------------------
+
+
+def begin_worker(module: ModuleType, into: Patches) -> None:
+    """Record what this worker of Ray runs; called in its main thread before the first task."""
+    manager: Any = sys.modules["ray._private.function_manager"]
+    into.apply(
+        [
+            Patch(manager.FunctionActorManager, "_make_actor_method_executor", _executing_methods),
+            Patch(manager.FunctionActorManager, "get_execution_info", _executing_functions),
+        ]
+    )
+    origin.more = functools.partial(describe, module.global_worker, "worker")
+    ray_idle.__enter__()
+
+
+def _executing_methods(make_executor: Callable[..., Any]) -> Callable[..., Any]:
+    def make(self: Any, method_name: str, method: Any, *args: Any) -> Any:
+        region = None
+        with suppress_own(Exception):
+            qualified = getattr(method, "__qualname__", method_name).rpartition("<locals>.")[2]
+            region = default.profile(qualified, "other")
+            if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+                return make_executor(self, method_name, decorate(region, method), *args)
+        executor = make_executor(self, method_name, method, *args)
+        if region is None or method_name.startswith("__ray"):
+            return executor
+        wrapped = functools.update_wrapper(_running(region, executor), executor)
+        wrapped.name, wrapped.method = executor.name, executor.method  # type: ignore[attr-defined]
+        return wrapped
+
+    return make
+
+
+def _executing_functions(get_info: Callable[..., Any]) -> Callable[..., Any]:
+    def get(self: Any, job_id: Any, descriptor: Any) -> Any:
+        info = get_info(self, job_id, descriptor)
+        try:
+            if descriptor.is_actor_method() or hasattr(info.function, "_hotloop_task"):
+                return info
+            region = default.profile(str(descriptor.function_name).rpartition("<locals>.")[2], "other")
+            wrapped: Any = functools.update_wrapper(_running(region, info.function), info.function)
+            wrapped._hotloop_task = True
+            info = self._function_execution_info[descriptor.function_id] = info._replace(function=wrapped)
+        except Exception as error:
+            if is_users(error):
+                raise
+        return info
+
+    return get
+
+
+def _running(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a task in its region; in the main thread, the time between two tasks is waiting."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            ray_idle.__exit__()
+        try:
+            with ray_task, region:
+                return function(*args, **kwargs)
+        finally:
+            if is_main:
+                ray_idle.__enter__()
+
+    return run

@@ -1,0 +1,110 @@
+"""A real Ray cluster in a process of its own: Ray changes the signal handlers of the process it runs in.
+
+Prints a line of JSON for each word it reads: `add NAME FOLDER` starts a node with a resource of that name,
+whose processes record into that folder, `kill NAME` kills it. Ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Ray's workers have a niceness of 15: on a busy machine they would hardly run. Its time limits are short.
+PATIENT = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_worker_niceness": "0",
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_timeout_ms": "20000",
+    "RAY_health_check_failure_threshold": "5",
+}
+SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+HEAD: dict[str, Any] = {**SMALL, "include_dashboard": False, "resources": {"near": 1}}
+
+
+class RayCluster:
+    """Starts the program below and talks to it."""
+
+    def __init__(self) -> None:
+        env = os.environ | PATIENT
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            text=True,
+            start_new_session=True,
+        )
+        self.address: str = self._answer()["address"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        found: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"problem": "it ended"}')
+        if "problem" in found:
+            self.close()
+            pytest.skip(f"LOUD: Ray cannot be started on this machine now: {found['problem']}")
+        return found
+
+    def ask(self, *words: object) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        print(*words, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def add(self, name: str, folder: Path) -> str:
+        """Start a node; returns its id."""
+        return str(self.ask("add", name, folder)["node"])
+
+    def close(self) -> None:
+        """End the cluster."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=120)
+        self._process.stdout.close()
+
+
+def serve() -> None:
+    """The program."""
+    from ray.cluster_utils import Cluster
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Ray prints, too
+
+    def tell(**data: Any) -> None:
+        print(json.dumps(data), file=answers, flush=True)
+
+    for attempt in range(3):  # Ray gives a node 30 s to start
+        try:
+            cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+            break
+        except Exception as error:
+            if attempt == 2:
+                tell(problem=str(error))
+                return
+    nodes: dict[str, Any] = {}
+    tell(address=cluster.address)
+    try:
+        for line in sys.stdin:
+            word, name, *rest = line.split()
+            if word == "add":
+                variables = {"HOTLOOP_NODE_FOLDER": rest[0]}
+                nodes[name] = cluster.add_node(wait=True, resources={name: 1}, env_vars=variables, **SMALL)
+                tell(node=nodes[name].node_id)
+            else:
+                cluster.remove_node(nodes.pop(name), allow_graceful=False)
+                tell()
+    except Exception as error:
+        tell(problem=str(error))
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,235 @@
+"""`hotloop run` of scripts that use Ray, on a real cluster of two nodes that share no folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hotloop
+from hotloop._util import HOTLOOP_VERSION
+from hotloop.capture.model import Capture, Process
+from hotloop.capture.open_capture import open_capture
+from hotloop.capture.stats import by_name
+from hotloop.instrument.ray_hook import Settings
+from hotloop.workflows.run import begin_capture, recording_environment
+from tests.processes.library_runs import needs
+from tests.processes.ray_cluster import PATIENT, RayCluster
+from tests.processes.scripts import environment
+
+pytestmark = needs("ray")
+
+SCRIPT = """
+import json, os, ray, sys, time
+
+def users_hook():
+    os.environ["USERS_HOOK"] = "ran"
+
+mine = {"env_vars": {"USERS": "mine"}, "worker_process_setup_hook": users_hook}
+ray.init(runtime_env=mine, logging_level="error")
+
+@ray.remote(num_cpus=0)
+class Runner:
+    def __init__(self):
+        self.ready = True
+
+    def sample(self, size):
+        sum(i * i for i in range(20_000))
+        return bytes(size)
+
+    def about(self):
+        return [os.environ.get("USERS"), os.environ.get("USERS_HOOK"), os.getpid()]
+
+@ray.remote(num_cpus=0)
+def double(x):
+    return 2 * x
+
+runners = [Runner.options(resources={place: 1}).remote() for place in ("near", "far")]
+for _ in range(20):
+    ray.get([runner.sample.remote(1000) for runner in runners])
+ready, _ = ray.wait([runners[0].about.remote()])
+assert ray.get(ray.put(b"x" * 100_000)) == b"x" * 100_000
+assert ray.get([double.remote(i) for i in range(5)]) == [0, 2, 4, 6, 8]
+print(json.dumps(ray.get([runner.about.remote() for runner in runners])), flush=True)
+until = time.time() + float(sys.argv[1])
+while time.time() < until:
+    ray.get([runner.sample.remote(10) for runner in runners])
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    made = RayCluster()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def start(cluster: RayCluster, into: Path, script: str, *words: str) -> subprocess.Popen[str]:
+    file = into.with_suffix(".py")
+    file.write_text(textwrap.dedent(script))
+    env = recording_environment(into, environment("auto", RAY_ADDRESS=cluster.address, **PATIENT))
+    return subprocess.Popen(
+        [sys.executable, str(file), *words],
+        env=env,
+        cwd=into.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    return out, err
+
+
+def of_actor(capture: Capture, node: str | None = None) -> list[Process]:
+    return [
+        p
+        for p in capture.processes
+        if p.origin is not None and p.origin.actor == "Runner" and node in (None, p.origin.node)
+    ]
+
+
+def calls(process: Process) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for thread in process.threads:
+        for name, stats in by_name(thread.root).items():
+            total[name] = total.get(name, 0) + stats.calls
+    return total
+
+
+JOIN = """
+import json, sys
+import ray
+from hotloop.instrument.ray_hook import worker_hook
+worker_hook(json.loads(sys.argv[1]), lambda: print("mine"))()
+manager = ray._private.worker.global_worker.function_actor_manager
+class Runner:
+    def sample(self, size):
+        return 2 * size
+run = manager._make_actor_method_executor("sample", Runner.sample)
+assert [run(Runner(), i) for i in range(5)] == [0, 2, 4, 6, 8]
+assert run.name == "sample" and run.method is Runner.sample
+"""
+
+
+def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> None:
+    """Without a cluster: the hook in a process that has loaded Ray, as a worker has."""
+    run_id = begin_capture(tmp_path / "run", ["train.py"])
+    settings = Settings(
+        capture=str(tmp_path / "run"),
+        run_id=run_id,
+        options={},
+        entry="hotloop.instrument.bootstrap:join_from_elsewhere",
+        home="/nowhere",
+        version=HOTLOOP_VERSION,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", JOIN, json.dumps(settings)],
+        env=environment("auto"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "mine\n", "")
+    (worker,) = hotloop.load(tmp_path / "run").processes
+    assert worker.origin.ray == "worker" and worker.label == "Ray worker"
+    found = calls(worker)
+    assert (found["ray_task"], found["Runner.sample"]) == (5, 5)
+    assert found["ray_idle"] == 5  # and once more, still open
+
+
+@pytest.mark.long
+def test_a_job_on_two_nodes_is_recorded_whole(cluster: RayCluster, tmp_path: Path) -> None:
+    """One test, since a cluster takes many seconds to start."""
+    cluster.add("far", tmp_path / "far")
+    out, err = ended(start(cluster, tmp_path / "run", SCRIPT, "0"))
+    assert "hotloop" not in err
+    capture = open_capture(str(tmp_path / "run"))
+    check_who_joined(capture, json.loads(out))
+    check_counts(capture)
+    for runner in of_actor(capture):  # a worker without a task waits
+        thread = max(runner.threads, key=lambda t: t.wall_ns)
+        spent = {node.name: node.total_ns for node in thread.root.children}
+        assert spent["ray_idle"] + spent["ray_task"] > 0.9 * thread.wall_ns
+    clock = capture.nodes[1].clock
+    assert clock and clock[-1][1:] == (0, 0)  # nodes of one computer have one clock
+    assert not list((tmp_path / "far").glob("hotloop-*/parts/*"))  # all has come
+
+
+def check_who_joined(capture: Capture, about: list[list[Any]]) -> None:
+    assert [words[:2] for words in about] == [["mine", "ran"]] * 2  # the user's own settings still hold
+    driver, far = capture.nodes
+    assert driver.driver and not far.driver and not far.shared and far.complete and far.received_bytes
+    roles = sorted(p.origin.ray for p in capture.processes)
+    assert roles[0] == "driver" and set(roles[1:]) == {"worker"}  # no daemon, and not our own actor
+    near, there = of_actor(capture, driver.node) + of_actor(capture, far.node)
+    assert {near.pid, there.pid} == {words[2] for words in about}
+    assert (near.label, there.label) == ("Runner", "Runner")
+    assert not any("Courier" in p.label for p in capture.processes)
+    assert not capture.warnings
+
+
+def check_counts(capture: Capture) -> None:
+    main = next(p for p in capture.processes if p.origin.ray == "driver")
+    found = calls(main)
+    assert found["ray_get"] == 20 + 1 + 1 + 1
+    assert found["wait for Runner.sample"] == 20
+    assert found["wait for double"] == 1
+    assert found["wait for Runner.about"] == 2  # ray.wait and ray.get
+    assert (found["ray_wait"], found["ray_put"]) == (1, 1)
+    assert found["ray_submit"] == 2 * 20 + 1 + 5 + 2
+    put = next(n for t in main.threads for n in t.root.children if n.name == "ray_put")
+    assert put.children[0].name == "ray_serialize" and 100_000 <= put.children[0].bytes_moved < 101_000
+    for runner in of_actor(capture):
+        assert calls(runner)["Runner.sample"] == 20
+        assert calls(runner)["Runner.__init__"] == 1
+    assert sum(calls(p).get("double", 0) for p in capture.processes) == 5
+
+
+@pytest.mark.long
+def test_news_of_a_node_come_while_it_runs_and_stay_when_it_is_lost(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    node = cluster.add("doomed", tmp_path / "disk")
+    script = SCRIPT.replace('"far"', '"doomed"').replace(
+        "    ray.get([runner.sample.remote(10) for runner in runners])\n",
+        "    ray.get(runners[0].sample.remote(10))\n",
+    )
+    process = start(cluster, tmp_path / "run", script, "20")
+    assert process.stdout is not None and process.stdout.readline()  # from here on the node is not needed
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.5)
+        if not (tmp_path / "run" / "capture.json").exists():
+            continue
+        capture = hotloop.load(tmp_path / "run")
+        far = [n for n in capture.nodes if not n.driver and n.node == node]
+        if far and (runners := of_actor(capture, node)) and calls(runners[0]).get("Runner.about"):
+            assert runners[0].alive  # as the node says
+            break
+    else:
+        raise AssertionError(f"no news came: {process.communicate()}")
+    cluster.ask("kill", "doomed")
+    _, err = ended(process)
+    capture = hotloop.load(tmp_path / "run")
+    (runner,) = of_actor(capture, node)
+    assert calls(runner)["Runner.sample"] == 20
+    assert not runner.alive
+    assert any("was lost: what it recorded after" in text for text in capture.warnings), (
+        capture.warnings,
+        err,
+    )

@@ -1,0 +1,239 @@
+"""The driver of a Ray job without a cluster: nodes that answer, answer late, vanish, or have no hotloop.
+
+`tests/processes/test_run_ray.py` has the same on a real cluster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.capture.nodes import NodeFacts, read_nodes
+from hotloop.instrument import ray_driver
+from hotloop.instrument.ray_driver import Cluster, NodeLink, courier_class
+from hotloop.instrument.ray_hook import Settings
+
+
+class FakeActor:
+    """An actor that runs in this process; `ask.remote` returns what would be a reference."""
+
+    def __init__(self, courier: Any):
+        self.courier = courier
+        self.answers = True
+
+    @property
+    def ask(self) -> FakeActor:
+        return self
+
+    def remote(self, question: str, *args: Any) -> Ref:
+        return Ref(self, question, args)
+
+
+class Ref:
+    def __init__(self, actor: FakeActor, question: str, args: tuple[Any, ...]):
+        self.actor, self.question, self.args = actor, question, args
+
+
+class FakeRay:
+    """As much of Ray as the driver's thread uses."""
+
+    def __init__(self) -> None:
+        self.present = {"home": True}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name, "Alive": alive, "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": name}
+            for name, alive in self.present.items()
+        ]
+
+    def get_runtime_context(self) -> FakeRay:
+        return self
+
+    def get_node_id(self) -> str:
+        return "home"
+
+    def wait(self, refs: list[Ref], num_returns: int, timeout: float) -> tuple[list[Ref], list[Ref]]:
+        ready = [ref for ref in refs if ref.actor.answers]
+        return ready, [ref for ref in refs if ref not in ready]
+
+    def get(self, ref: Ref) -> Any:
+        if not self.present[ref.actor.courier.name]:
+            raise ConnectionError("the actor died")
+        return ref.actor.courier.ask(ref.question, *ref.args)
+
+
+class FakeCluster(Cluster):
+    """Its actors are objects, each with a folder of its own."""
+
+    def _new_actor(self, node_id: str) -> Any:
+        courier = courier_class()("/no/capture", "run", "/nowhere")
+        courier.name = node_id
+        if courier.node is not None:
+            courier.node.folder = self.folder.parent / node_id
+        return FakeActor(courier)
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    made = FakeRay()
+    monkeypatch.setitem(ray_driver.sys.modules, "ray", made)  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.fixture
+def cluster(ray: FakeRay, tmp_path: Path) -> FakeCluster:
+    (tmp_path / "capture" / "nodes").mkdir(parents=True)
+    settings = Settings(
+        capture=str(tmp_path / "capture"), run_id="run", options={}, entry="", home="/nowhere", version=""
+    )
+    return FakeCluster(settings)
+
+
+FAR = 2.0**60
+
+
+def saved(cluster: FakeCluster) -> NodeFacts:
+    warnings: list[str] = []
+    (found,) = read_nodes(cluster.folder, warnings)
+    assert not warnings
+    return found
+
+
+def record(tmp_path: Path, node: str, content: bytes) -> None:
+    (tmp_path / node / "parts").mkdir(parents=True, exist_ok=True)
+    (tmp_path / node / "parts" / f"{node}-1-2.part").write_bytes(content)
+
+
+def test_news_of_a_node_arrive_and_the_end_is_noted(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR)
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"one"
+    facts = saved(cluster)
+    assert facts.seen_ns is not None and not facts.complete and facts.clock[0][1:] == (0, 0)
+    record(tmp_path, "far", b"two")
+    cluster.round(FAR, last=True)
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"two"
+    assert saved(cluster).complete and not (tmp_path / "far").exists()
+
+
+def test_a_lost_node_keeps_what_it_sent(ray: FakeRay, cluster: FakeCluster, tmp_path: Path) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR)
+    ray.present["far"] = False
+    cluster.round(FAR, last=True)
+    facts = saved(cluster)
+    assert facts.lost and not facts.complete and facts.seen_ns is not None
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"one"
+
+
+def test_a_node_that_dies_while_it_is_asked_is_lost_and_no_error(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR)
+    before = ray.nodes()
+    ray.present["far"] = False  # but Ray has not noticed yet
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ray, "nodes", lambda: before)
+        cluster.round(FAR)
+    assert not saved(cluster).lost and not saved(cluster).problem
+    cluster.round(FAR)
+    assert saved(cluster).lost and "hotloop" not in capsys.readouterr().err
+
+
+def test_an_answer_that_was_late_is_sent_again(ray: FakeRay, cluster: FakeCluster, tmp_path: Path) -> None:
+    ray.present["far"] = True
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR)
+    link = cluster.nodes["far"]
+    record(tmp_path, "far", b"two")
+    link.actor.courier.node.news()  # asked, but the answer never came
+    link.again = True
+    cluster.round(FAR)
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"two"
+
+
+def test_a_node_that_does_not_answer_holds_nobody_up(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    ray.present |= {"far": True, "slow": True}
+    record(tmp_path, "far", b"one")
+    cluster.round(FAR)
+    cluster.nodes["slow"].actor.answers = False
+    record(tmp_path, "far", b"two")
+    cluster.round(FAR)
+    assert (cluster.folder / "parts" / "far-1-2.part").read_bytes() == b"two"
+
+
+def test_a_node_without_hotloop_or_with_another_version_is_named_once(
+    ray: FakeRay, cluster: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.present["far"] = True
+    cluster.round(FAR)
+    courier = cluster.nodes["far"].actor.courier
+    courier.node, courier.problem = None, "hotloop cannot be imported there: No module named 'hotloop'"
+    cluster.round(FAR)
+    cluster.round(FAR)
+    assert capsys.readouterr().err == (
+        "hotloop: node far is not recorded: hotloop cannot be imported there: No module named 'hotloop'\n"
+    )
+    assert "cannot be imported" in saved(cluster).problem
+    ray.present |= {"far": False, "old": True}
+    monkeypatch.setattr(ray_driver, "HOTLOOP_VERSION", "9.9")
+    cluster.round(FAR)
+    assert "node old is not recorded: it has hotloop 0" in capsys.readouterr().err
+
+
+def test_the_fastest_round_trip_tells_the_offset(
+    ray: FakeRay, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is an hour ahead, asked over a network whose delays vary."""
+    ahead, now, delays = 3_600_000_000_000, 10**12, iter([900, 40, 700, 30, 10, 600] * 10)
+
+    def monotonic_ns() -> int:
+        return now
+
+    def answer(links: list[NodeLink], deadline: float, question: str, *args: Any) -> list[Any]:
+        nonlocal now
+        delay = next(delays) * 1000
+        now += delay
+        there = now + ahead
+        now += delay // 2  # the way back is faster
+        return [(links[0], (there, 0))]
+
+    monkeypatch.setattr(ray_driver.time, "monotonic_ns", monotonic_ns)  # type: ignore[attr-defined]
+    monkeypatch.setattr(cluster, "_ask", answer)
+    link = NodeLink({"NodeID": "far"}, None)
+    link.hello = {"boot_id": "another"}
+    cluster._measure_clock(link, FAR)
+    ((_, offset, uncertainty),) = link.clock
+    assert abs(offset - ahead) <= uncertainty < 10_000
+
+
+def test_the_users_runtime_environment_is_kept() -> None:
+    class Job:
+        runtime_env: dict[str, Any] | None = None
+
+        def set_runtime_env(self, given: dict[str, Any]) -> None:
+            self.runtime_env = given
+
+    def mine() -> None: ...
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HOTLOOP_RUN_ID", "run")
+        job = Job()
+        ray_driver._add_hook(job, Path("/capture"))
+        assert list(job.runtime_env or {}) == ["worker_process_setup_hook"]
+        job.runtime_env = {"pip": ["x"], "env_vars": {"A": "1"}, "worker_process_setup_hook": mine}
+        settings = ray_driver._add_hook(job, Path("/capture"))
+        hook = job.runtime_env["worker_process_setup_hook"]
+        assert job.runtime_env == {"pip": ["x"], "env_vars": {"A": "1"}, "worker_process_setup_hook": hook}
+        assert mine in [cell.cell_contents for cell in hook.__closure__]
+        assert (settings["capture"], settings["run_id"]) == ("/capture", "run")
