@@ -37,6 +37,7 @@ VERBS = {
         "hotloop.cli.tune",
         "search for the fastest settings on this machine and compare them with yours",
     ),
+    "merge": ("hotloop.cli.merge", "join captures that several computers made of one run"),
     "doctor": ("hotloop.cli.doctor", "show what resources training gets on this machine and where to start"),
     "completion": ("hotloop.cli.completion", "print what completes verbs and options in bash, zsh or fish"),
 }

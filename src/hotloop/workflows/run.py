@@ -21,7 +21,14 @@ import hotloop
 from hotloop._util.errors import CaptureError, FileError, HotloopError
 from hotloop._util.files import create_exclusively
 from hotloop._util.read_files import json_text
-from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_folder, new_run_id, update_facts
+from hotloop.capture.folder import (
+    CAPTURE_VARIABLE,
+    FACTS,
+    RUN_ID_VARIABLE,
+    new_folder,
+    new_run_id,
+    update_facts,
+)
 from hotloop.capture.model import Capture
 from hotloop.capture.secrets import REDACTED, describe
 from hotloop.capture.virtual import FOLDER as VIRTUAL
@@ -33,6 +40,7 @@ from hotloop.workflows.secrets import command_with_secrets
 
 PACKAGE = Path(hotloop.__file__).parent
 STARTUP = PACKAGE / "instrument" / "startup"
+LAUNCH_OPTIONS = ("nnodes", "rdzv-id", "rdzv-endpoint", "master-addr", "master-port")
 BLINDING_FLAGS = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "skips sitecustomize"}
 
 
@@ -124,6 +132,8 @@ def begin_capture(folder: Path, command: list[str]) -> str:
     """Create the capture folder that the processes of the script will join; returns the id of their run."""
     run_id = new_run_id()
     facts = new_facts(command=command, run_id=run_id)
+    if (launch := launch_key(command)) is not None:
+        facts["launch"] = launch
     if facts["working_folder"] is None and not folder.is_absolute():
         raise CaptureError(
             f"{folder} cannot be created: the working folder was deleted; change to another folder, or give "
@@ -139,8 +149,31 @@ def begin_capture(folder: Path, command: list[str]) -> str:
             f"{folder} cannot be written ({error.strerror}); choose another folder."
         ) from error
     if not created:
-        raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
+        joined = _run_of_same_launch(folder, facts.get("launch"))
+        if joined is None:
+            raise CaptureError(f"{folder} already has a capture; choose another folder, or delete it.")
+        return joined
     return run_id
+
+
+def launch_key(command: list[str]) -> str | None:
+    """What torchrun on several nodes is told alike on each: where its ranks meet; None for one node."""
+    words = [word for given in command for word in given.split("=", 1)]
+    names = [word.lstrip("-").replace("_", "-") if word.startswith("--") else word for word in words]
+    is_torchrun = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in words[:4])
+    told = {name: words[at + 1] for at, name in enumerate(names[:-1]) if name in LAUNCH_OPTIONS}
+    if not is_torchrun or told.pop("nnodes", "1") in ("1", "1:1") or not told:
+        return None
+    return " ".join(f"{name}={value}" for name, value in sorted(told.items()))
+
+
+def _run_of_same_launch(folder: Path, launch: str | None) -> str | None:
+    """The id of a run that another node of the same launch has begun in this folder."""
+    if launch is None:
+        return None
+    found = FACTS.read_object(folder / "capture.json")
+    same = found.get("launch") == launch and found.get("ended_at_ns") is None
+    return found.get("run_id") if same else None
 
 
 def wait_for(child: subprocess.Popen[bytes]) -> bool:
