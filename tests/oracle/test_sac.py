@@ -289,6 +289,7 @@ def test_sac_continues_a_checkpoint_of_0_1(learner: Any, tmp_path: Path) -> None
         train(replace(config, gamma=0.9, gradient_steps=1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_cloning_continues_a_checkpoint_of_0_1(learner: Any, tmp_path: Path) -> None:
     file = checkpoint_of_0_1("bc.safetensors", tmp_path)

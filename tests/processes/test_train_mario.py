@@ -119,6 +119,7 @@ def test_every_transport_does_the_same_amount_of_work(transport: Any) -> None:
     assert done.steps_per_s > 0 and done.batches_per_s > 0
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_agent_without_processes() -> None:
     one, two, other = (train(tiny(seed=seed), make_corridor) for seed in (1, 1, 2))
     a, b, c = (list(done.network.state_dict().values()) for done in (one, two, other))

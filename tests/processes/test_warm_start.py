@@ -67,6 +67,7 @@ def test_a_forked_run_does_and_records_the_same_as_a_fresh_process(host: Host, t
     assert not (tmp_path / "first" / "stderr.txt").exists()
 
 
+@pytest.mark.long
 def test_refused_arguments_fail_the_run_and_the_next_one_continues(host: Host, tmp_path: Path) -> None:
     refused = run_forked(host, job(tmp_path / "refused", "--n-envs", "0"))
     assert refused.exit_code == 2 and refused.failure == "exit code 2"
@@ -74,6 +75,7 @@ def test_refused_arguments_fail_the_run_and_the_next_one_continues(host: Host, t
     assert run_forked(host, job(tmp_path / "next")).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_run_beyond_its_time_is_ended(host: Host, tmp_path: Path) -> None:
     late = run_forked(host, job(tmp_path / "late", "--stop-at-episodes", "1000000", timeout_s=1.0))
     assert late.exit_code is None and "timeout" in late.failure

@@ -143,6 +143,7 @@ def test_a_correct_environment_passes_every_rule() -> None:
     assert "  ok           spaces: 6 plays of 60 steps, rewards float64" in shown
 
 
+@pytest.mark.long
 def test_gymnasiums_own_vector_environments_pass() -> None:
     def make_one() -> gymnasium.Env:
         return gymnasium.make("CartPole-v1")

@@ -464,7 +464,7 @@ def test_stopping_while_threads_record_does_no_harm(core: CoreName) -> None:
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(12):
+    for _ in range(6):
         profiler.start()
         time.sleep(0.005)
         profiler.stop()
