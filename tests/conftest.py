@@ -146,7 +146,10 @@ def _traces() -> dict[str, Any]:
         if target.endswith(".part"):
             parts.append(target)
     return {
-        "Python threads": {t.name for t in threading.enumerate() if not t.name.startswith("pytest")},
+        # "Dummy": Python's name for a thread that it did not start, such as one of xdist's
+        "Python threads": {
+            t.name for t in threading.enumerate() if not t.name.startswith(("pytest", "Dummy-"))
+        },
         "sampler threads": sum("hotloop" in name for name in names),
         "child processes": len(multiprocessing.active_children()),
         "open part files": len(parts),
