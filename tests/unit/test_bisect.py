@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,7 +113,7 @@ def test_an_interrupt_ends_the_search_with_what_is_known() -> None:
     assert "interrupted" in as_text(found)
 
 
-def test_times_are_judged_by_the_threshold_and_not_by_zero(tmp_path: Path) -> None:
+def test_times_are_judged_by_the_threshold_and_not_by_zero() -> None:
     runs = [
         Run(2 * i + j, name, i, j, i, ("x",), wall_s=took * (1 + 0.001 * i), exit_code=0)
         for i in range(10)

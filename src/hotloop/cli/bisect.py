@@ -101,7 +101,7 @@ def as_text(found: Bisection) -> str:
 def conclusion(found: Bisection) -> list[str]:
     if found.first_slow is None:
         count = len(found.suspects)
-        lines = [f"The first slow commit is one of these {count}; the others could not be measured:"]
+        lines = [f"The first slow commit is one of these {count}; the script fails there, or time ran out:"]
         return [*lines, *(f"    {commit.short}  {commit.subject}" for commit in found.suspects)]
     first = found.first_slow
     lines = [f"The first slow commit: {first.short}  {first.subject}"]
@@ -121,9 +121,8 @@ def shares_the_slow_down(found: Bisection) -> bool:
 
 
 def step_text(step: Step) -> str:
-    return (
-        f"{step.commit.short}  {decision(step.measured):<28} {step.left:>4} left   {step.commit.subject[:40]}"
-    )
+    subject = step.commit.subject[:22]  # 80 columns in all
+    return f"{step.commit.short}  {decision(step.measured):<28} {step.left:>4} left   {subject}"
 
 
 def decision(found: Measured) -> str:

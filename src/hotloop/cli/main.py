@@ -74,9 +74,11 @@ def run_words(words: list[str]) -> int:
     verb: Verb = importlib.import_module(VERBS[name][0])
     try:
         arguments = read_arguments(verb, name, words[1:])
+        if arguments is None:
+            return 0
         if getattr(verb, "TAKES_VERBS", False):
             arguments = dataclasses.replace(arguments, verbs=VERBS)
-        return 0 if arguments is None else verb.run(arguments)
+        return verb.run(arguments)
     except FileNotFoundError:
         if _has_working_folder():
             raise

@@ -59,7 +59,7 @@ class Bisection:
 
     @property
     def first_slow(self) -> Commit | None:
-        """The commit, if there is one suspect and no step had to be guessed."""
+        """The only suspect; None if there are several or none. `is_sure` says whether it is proven."""
         return self.suspects[0] if len(self.suspects) == 1 else None
 
     @property
