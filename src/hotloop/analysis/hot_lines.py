@@ -311,6 +311,8 @@ class Spot:
     asleep: float = 0.0  # part of its time in which the thread slept: waited for time, a lock, input
     calls_networks: bool = False  # whether networks take much of its time, with functions that it calls
     trains: bool = False  # whether it learns or steps envs, with functions that it calls
+    # Lines of the same file that called the function around it, with their parts of its time.
+    callers: tuple[tuple[int, float], ...] = ()
 
     @property
     def site(self) -> str:
@@ -415,7 +417,24 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
             asleep=lines.asleep(paths),
             calls_networks=networks > 0.4,
             trains=training > 0.01,
+            callers=_callers(function, together, lines) if own is scope else (),
         )
+
+
+def _callers(function: _Function, paths: Iterable[int], lines: LineSamples) -> tuple[tuple[int, float], ...]:
+    """Lines of the same file that called a function, with their parts of the time of these samples."""
+    source = function.source
+    found: dict[int, float] = {}
+    for number in paths:
+        frames = lines.paths[number].frames
+        places = [
+            n for n, f in enumerate(frames) if (f.file, f.first_line) == (source.file, source.first_line)
+        ]
+        above = frames[: places[0]] if places else ()
+        if above and above[-1].file == source.file:
+            found[above[-1].line] = found.get(above[-1].line, 0.0) + lines.weight_of([number])
+    whole = max(lines.weight_of(paths), 1.0)
+    return tuple(sorted(((line, time / whole) for line, time in found.items()), key=lambda one: -one[1]))
 
 
 def _does_much(lines: LineSamples, node: ast.AST, below: set[int]) -> bool:

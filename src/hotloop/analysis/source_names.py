@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 LITERALS: dict[type[ast.AST], str] = {
     ast.List: "list",
@@ -48,6 +49,36 @@ class Names:
         default_factory=dict
     )  # by plain name
     tiny: frozenset[str] = frozenset()  # attributes of self that are arrays of a few numbers
+    trees: tuple[ast.AST, ...] = ()  # the pieces of source themselves
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """What each node of the source is part of."""
+        return {
+            child: node
+            for tree in self.trees
+            for node in ast.walk(tree)
+            for child in ast.iter_child_nodes(node)
+        }
+
+    @cached_property
+    def definitions(self) -> dict[str, tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]]:
+        """All functions and methods by their plain names: several classes may have a `step`."""
+        found: dict[str, dict[int, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        for tree in self.trees:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    found.setdefault(node.name, {}).setdefault(node.lineno, node)
+        return {name: tuple(by_line.values()) for name, by_line in found.items()}
+
+    def calls_of(self, function: str) -> list[ast.Call]:
+        """Calls of a function or method by its plain name."""
+        return [
+            node
+            for tree in self.trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == function
+        ]
 
     def of(self, name: str) -> frozenset[str]:
         """Kinds of a name as written (`self.seen`); of another object's attribute, as its class sets it."""
@@ -114,7 +145,9 @@ def names_in(trees: Iterable[ast.AST]) -> Names:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     once = frozenset(_set_once(trees) - appended)
-    return Names(known, frozenset(appended), frozenset(mentioned), once, functions, _tiny(trees))
+    return Names(
+        known, frozenset(appended), frozenset(mentioned), once, functions, _tiny(trees), tuple(trees)
+    )
 
 
 FEW = 4  # elements

@@ -15,11 +15,21 @@ from hotloop._util.units import duration, percent
 from hotloop.analysis.advice.claims import time_table
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.recomputed import recomputed
 from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.advice.system_gains import gain_in_system
 from hotloop.analysis.findings import Claim, Recommendation, Safety
-from hotloop.analysis.hot_lines import LOOP_OF_TRAINING, LOOPS, LineSamples, Spot, line_of, spots, waits
+from hotloop.analysis.hot_lines import (
+    BLOCKS,
+    LOOP_OF_TRAINING,
+    LOOPS,
+    LineSamples,
+    Spot,
+    line_of,
+    spots,
+    waits,
+)
 from hotloop.analysis.source_names import dotted
 from hotloop.capture.samples import FunctionSource, SampledPath
 
@@ -72,9 +82,12 @@ class _Found:
         for spot in self.places:
             found |= _goes_away(self.lines, spot, self.match)
         passes = frozenset(
-            self.lines.paths_where(lambda path: path.called.endswith(".backward"))
-            if self.match.backward
-            else ()
+            self.lines.paths_where(
+                lambda path: (
+                    (self.match.backward and path.called.endswith(".backward"))
+                    or (self.match.optimizer and path.called.startswith("torch.optim."))
+                )
+            )
         )
         return passes | frozenset(
             number
@@ -132,13 +145,14 @@ def _by_expected_gain(lines: LineSamples) -> list[_Found]:
     """Places of the same idiom in the same function (or file) belong together; largest saving first."""
     groups: _Groups = {}
     for spot in spots(lines, LEAST_SHARE / 3):
-        found = repeated_work(spot) or match(spot)
+        found = repeated_work(spot) or recomputed(spot) or match(spot)
         if found is not None:
             function = "" if found.name in ACROSS_FUNCTIONS else spot.function
             groups.setdefault((found.name, spot.file, function), []).append((found, spot))
     groups = _with_waits_for_locks(groups)
     result = [_Found(places[0][0], tuple(spot for _, spot in places), lines) for places in groups.values()]
     result = [_without_more_specific(one, result) if one.is_loop else one for one in result]
+    result = [_without_slow_hooks(one, result) for one in result]
     return sorted(result, key=lambda f: -f.expected)
 
 
@@ -186,6 +200,22 @@ def _without_more_specific(loop: _Found, others: list[_Found]) -> _Found:
         if not other.is_loop and inside and loop.lines.share_of(inside) > whole / 2:
             loop = replace(loop, without=loop.without | inside)
     return loop
+
+
+def _without_slow_hooks(found: _Found, others: list[_Found]) -> _Found:
+    """A user's function that a library calls is its own matter where it is known to be slow itself."""
+    if found.match.takes != "hooks":
+        return found
+    hooks = frozenset(n for spot in found.places for n in _goes_away(found.lines, spot, found.match))
+    if not hooks:
+        return found
+    inside = {spot.function for spot in found.places}
+    for other in others:
+        slow = other.paths & hooks
+        deeper = not {spot.function for spot in other.places} & inside
+        if deeper and slow and found.lines.share_of(slow) > found.lines.share_of(hooks) / 2:
+            found = replace(found, without=found.without | slow)
+    return found
 
 
 def _idiom_advice(
@@ -561,6 +591,22 @@ def _returns_much_info(source: FunctionSource) -> bool:
     return any(isinstance(n, ast.Dict) and len(n.keys) >= 3 for env in envs for n in ast.walk(env))
 
 
+COMPILERS = ("numba.core.", "llvmlite.", "torch._dynamo.", "torch._inductor.", "jax._src.")
+LATE = 0.15  # part of all compilation that falls into the last quarter of training, if it goes on
+LEAST_BURSTS = 5  # of compilation with other work in between; at its start a script compiles a few functions
+
+
+def _still_compiles(lines: LineSamples) -> bool:
+    """Whether compilation comes back again and again, to the end of training."""
+    among = lines.among(lines.paths_where(lambda path: path.innermost.startswith(COMPILERS)))
+    whole = float(lines.weight_ns[among].sum())
+    late = float(lines.weight_ns[among & (lines.block >= BLOCKS * 3 // 4)].sum())
+    compiles = among[np.argsort(lines.time_ns, kind="stable")].astype(np.int64)
+    starts = np.flatnonzero(np.diff(compiles) == 1) + 1
+    bursts = sum(not compiles[max(start - 3, 0) : start].any() for start in starts)
+    return whole > 0 and late / whole >= LATE and bursts >= LEAST_BURSTS
+
+
 PARTS = (
     _Part(
         ("torch.utils.data._utils.collate", "torch.utils.data._utils.fetch", "torch.utils.data.dataset."),
@@ -571,6 +617,28 @@ PARTS = (
         "DataLoader(dataset, batch_size=None), or no loader at all for data that fits into memory.",
         (0.6, 0.9, 0.98),
         takes=("__getitem__", "__iter__"),
+    ),
+    _Part(
+        (
+            *(
+                "numba.core.",
+                "numba.np.",
+                "llvmlite.",
+                "torch._dynamo.",
+                "torch._inductor.",
+                "jax._src.compiler",
+            ),
+            *("jax._src.interpreters", "jax._src.pjit", "torch.jit._script"),
+        ),
+        "compiling_again",
+        "Compile functions once, not again and again during training",
+        "Functions are compiled all through training, not only at its start: a compiled function is defined "
+        "anew (a closure with numba.njit, jax.jit of a lambda), or its arguments have new types or shapes.",
+        "Define the compiled function once at module level and pass what changes as arguments of the same "
+        "types and shapes.",
+        (0.85, 0.97, 1.0),
+        takes_users=True,
+        only_if=lambda lines: _still_compiles(lines),
     ),
     _Part(
         ("torch._tensor_str", "numpy.core.arrayprint", "numpy._core.arrayprint"),

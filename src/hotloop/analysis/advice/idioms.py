@@ -38,6 +38,7 @@ class Match:
     # Whether it reads or writes so much memory at each pass that what runs next finds cold caches.
     walks_memory: bool = False
     backward: bool = False  # whether backward passes get cheaper with it, too
+    optimizer: bool = False  # whether steps of the optimizer do
     chills: bool = True  # whether it leaves cold caches at all: code that training runs anyway does not
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
 
@@ -586,8 +587,20 @@ def python_builtin_over_an_array(spot: Spot) -> Match | None:
 
 @idiom
 def sorting_each_time(spot: Spot) -> Match | None:
-    if _is_loop(spot) or not _calls(spot, "sorted", ".sort", "numpy.argsort", "numpy.sort"):
+    call = _calls(spot, "sorted", ".sort", "numpy.argsort", "numpy.sort", "torch.sort", "torch.argsort")
+    if _is_loop(spot) or call is None:
         return None
+    if call.args and _computed_here(spot, call.args[0]):
+        if not any(isinstance(n, ast.Subscript) and n.value is call for n in ast.walk(spot.node)):
+            return None  # values that are new each time have to be sorted each time
+        return Match(
+            "sorting_for_a_few",
+            "Select the best k instead of sorting all",
+            "All values are sorted, and only some of them are used.",
+            "Use numpy.partition or argpartition (torch.topk, heapq.nsmallest), which do not put all values "
+            "in order.",
+            (0.2, 0.6, 0.95),
+        )
     return Match(
         "sorting_each_time",
         "Keep it sorted instead of sorting each time",
@@ -595,6 +608,22 @@ def sorting_each_time(spot: Spot) -> Match | None:
         "Use heapq or bisect.insort, or numpy.argpartition if only the best k are needed.",
         (0.6, 0.9, 0.99),
         walks_memory=True,
+    )
+
+
+def _computed_here(spot: Spot, value: ast.AST) -> bool:
+    """Whether array expressions of the same function have made the value."""
+    if isinstance(value, ast.BinOp | ast.UnaryOp):
+        return True
+    made = [
+        n.value
+        for n in ast.walk(spot.scope)
+        if isinstance(n, ast.Assign) and any(dotted(target) == dotted(value) for target in n.targets)
+    ]
+    return bool(made) and all(
+        isinstance(one, ast.BinOp | ast.UnaryOp)
+        or (isinstance(one, ast.Call) and dotted(one.func).startswith(("np.", "numpy.", "torch.", "?")))
+        for one in made
     )
 
 
@@ -774,7 +803,7 @@ def stack_of_items(spot: Spot) -> Match | None:
             if _indexes_items(given):
                 return _item_by_item(("torchrl.data", "tensordict", "torch.utils.data"))
             if (
-                isinstance(given, ast.ListComp | ast.GeneratorExp)
+                (isinstance(given, ast.ListComp | ast.GeneratorExp) and _only_converts(given.elt))
                 or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
                 or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
                 or (spot.share >= TELLING and _same(name, "numpy.array") and _is_all(spot, call))
@@ -783,6 +812,30 @@ def stack_of_items(spot: Spot) -> Match | None:
         if name == "zip" and any(isinstance(argument, ast.Starred) for argument in call.args):
             return _item_by_item()
     return None
+
+
+CONVERTING = frozenset(
+    {"float", "int", "bool", "asarray", "array", "tensor", "as_tensor", "from_numpy", "numpy", "cpu", "item"}
+    | {
+        "detach",
+        "astype",
+        "clone",
+        "copy",
+        "flatten",
+        "reshape",
+        "ravel",
+        "to",
+        "squeeze",
+        "unsqueeze",
+        "view",
+    }
+    | {"list", "tuple", "zip", "len", "float32", "get", "transpose", "frombuffer", "stack", "concatenate"}
+)
+
+
+def _only_converts(element: ast.AST) -> bool:
+    """Whether an element of a batch is taken as it is; one that is computed costs what computing it costs."""
+    return all(name.rpartition(".")[2] in CONVERTING for name in _called_names(element))
 
 
 def _indexes_items(given: ast.expr) -> bool:
@@ -945,6 +998,68 @@ def parameters_one_by_one(spot: Spot) -> Match | None:
 
 
 @idiom
+def ensemble_one_by_one(spot: Spot) -> Match | None:
+    """`[critic(x) for critic in self.critics]`: several networks of the same shape, one after the other."""
+    loops: list[tuple[ast.AST, ast.AST, ast.AST]] = []
+    if isinstance(spot.node, ast.For) and not _carries_over(spot.node) and not _trains(spot):
+        loops = [(spot.node.target, spot.node.iter, s) for s in spot.node.body]
+    elif not _is_loop(spot):
+        loops = [
+            (c.generators[0].target, c.generators[0].iter, c.value if isinstance(c, ast.DictComp) else c.elt)
+            for c in _comprehensions(spot.node)
+        ]
+    for target, iterated, body in loops:
+        owner = dotted(iterated)
+        if "ModuleList" not in spot.names.of(owner) or _members(spot, owner) == 2:
+            continue
+        names = {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        calls = [n for n in ast.walk(body) if isinstance(n, ast.Call) and dotted(n.func) in names]
+        shared = [
+            c
+            for c in calls
+            if not any(isinstance(n, ast.Name) and n.id in names for a in c.args for n in ast.walk(a))
+        ]
+        if not shared:
+            continue
+        return Match(
+            "ensemble_one_by_one",
+            "Evaluate the networks of the ensemble in one batched call, not one after the other",
+            "Networks of the same shape get the same input one by one: each layer is a call of its own, "
+            "again in backward and in the optimizer.",
+            "Keep the weights of all members in one tensor [members, in, out] and use torch.baddbmm (or "
+            "torch.func.stack_module_state with vmap).",
+            (0.25, 0.62, 0.85),
+            safety="rounding",
+            effort="hours",
+            takes="all",
+            library_calls=("torch.nn",),
+            backward=True,
+            optimizer=True,
+        )
+    return None
+
+
+def _members(spot: Spot, name: str) -> int | None:
+    """Number of networks in `self.critics = nn.ModuleList([...])`, if it is written there."""
+    for tree in spot.names.trees:
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Assign)
+                and any(dotted(t).rpartition(".")[2] == name.rpartition(".")[2] for t in node.targets)
+                and isinstance(node.value, ast.Call)
+                and node.value.args
+            ):
+                given = node.value.args[0]
+                if isinstance(given, ast.List | ast.Tuple):
+                    return len(given.elts)
+                count = [n for n in ast.walk(given) if isinstance(n, ast.Call) and dotted(n.func) == "range"]
+                number = count[0].args[-1] if count and count[0].args else None
+                if isinstance(number, ast.Constant) and isinstance(number.value, int):
+                    return number.value
+    return None
+
+
+@idiom
 def network_in_a_loop(spot: Spot) -> Match | None:
     """A network called once for each agent, env or sample."""
     if not isinstance(spot.node, ast.For) or not spot.calls_networks:
@@ -961,6 +1076,115 @@ def network_in_a_loop(spot: Spot) -> Match | None:
         takes="all",
         library_calls=("torch.nn", "distributions"),
     )
+
+
+@idiom
+def added_one_by_one(spot: Spot) -> Match | None:
+    """`for transition in batch: buffer.add(transition)`: a call for each item."""
+    if not isinstance(spot.node, ast.For) or len(spot.node.body) != 1 or _trains(spot):
+        return None
+    only = spot.node.body[0]
+    if not isinstance(only, ast.Expr) or not isinstance(only.value, ast.Call):
+        return None
+    owner, _, method = dotted(only.value.func).rpartition(".")
+    names = {n.id for n in ast.walk(spot.node.target) if isinstance(n, ast.Name)}
+    given = {n.id for a in only.value.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    if method not in ("add", "push", "store", "append", "insert", "put", "remember", "add_sample"):
+        return None
+    if not owner or not names & given or spot.names.of(owner) & {"list", "deque", "dict", "set"}:
+        return None
+    defined = spot.names.definitions.get(method, ())
+    if defined and not any(_writes_rows(function) for function in defined):
+        return None  # a queue or a tree takes its items one by one
+    return Match(
+        "added_one_by_one",
+        f"Add the whole batch to {owner} at once (extend), not item by item",
+        "Every item is taken out of the batch and stored by a call of its own.",
+        f"Use {owner}.extend(batch) (TorchRL), or write rows `position:position + n` of the preallocated "
+        "arrays in one assignment.",
+        (0.4, 0.85, 0.97),
+        takes="all",
+        library_calls=("torchrl.data", "tensordict", "replay", "buffer"),
+    )
+
+
+def _writes_rows(function: ast.AST) -> bool:
+    """`self.observations[self.position] = observation`: a store of arrays."""
+    return any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.ctx, ast.Store)
+        and isinstance(n.value, ast.Attribute)
+        and not isinstance(n.slice, ast.Constant)
+        for n in ast.walk(function)
+    )
+
+
+@idiom
+def rows_one_by_one(spot: Spot) -> Match | None:
+    """`for a, b in zip(rows, others): out.append(np.mean(a - b))`: small numpy calls for each row."""
+    loop = spot.node
+    if not isinstance(loop, ast.For) or _trains(spot) or spot.calls_networks or _carries_over(loop):
+        return None
+    if _multiplies_matrices(loop) or any(_is_compiled(spot, name) for name, _ in spot.calls()):
+        return None
+    names = _elements_of(loop)
+    if not names or any(isinstance(s, LOOPS_AND_TRY) for s in loop.body) or not _iterates_rows(loop.iter):
+        return None
+    reduced = (
+        "mean",
+        "sum",
+        "max",
+        "min",
+        "any",
+        "all",
+        "norm",
+        "array_equal",
+        "allclose",
+        "argmax",
+        "argmin",
+    )
+    known = set(names)
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign) and known & {
+            n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)
+        }:
+            known |= {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    reductions = [
+        name
+        for name, call in spot.calls()
+        if name.rpartition(".")[2] in reduced
+        and name.startswith(("np.", "numpy.", "torch.", "linalg."))
+        and known & {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    ]
+    collects = any(
+        (isinstance(n, ast.Call) and dotted(n.func).endswith(".append"))
+        or (isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
+        for s in loop.body
+        for n in ast.walk(s)
+    )
+    users = [name for name, _ in spot.calls() if name.rpartition(".")[2] in spot.names.functions]
+    if not reductions or not collects or users:
+        return None
+    return Match(
+        "rows_one_by_one",
+        "Compute all rows at once with an axis argument, not row by row",
+        "The loop reduces one row at a time to a number; each numpy call costs microseconds.",
+        "Use whole arrays and `axis=-1`: np.mean(np.abs(a - b), axis=-1), (a == b).all(axis=-1).",
+        (0.4, 0.85, 0.98),
+        safety="rounding",
+        takes="all",
+    )
+
+
+LOOPS_AND_TRY = (ast.For, ast.While, ast.AsyncFor, ast.Try, ast.With)
+
+
+def _iterates_rows(iterated: ast.AST) -> bool:
+    """`rows`, `zip(rows, others)`, `enumerate(rows)`: the rows themselves, not a count."""
+    if isinstance(iterated, ast.Call):
+        name = dotted(iterated.func)
+        return name in ("zip", "enumerate") and all(_iterates_rows(a) for a in iterated.args)
+    return isinstance(iterated, ast.Name | ast.Attribute | ast.Subscript)
 
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
@@ -1087,7 +1311,7 @@ def _handles_elements(spot: Spot, loop: ast.For) -> bool:
     source. Numbers give themselves away: they are compared in an `if`, turned into floats, used as indices,
     given to `math`, added up backwards in time.
     """
-    if any(_is_compiled(spot, name) for name, _ in spot.calls()):
+    if any(_is_compiled(spot, name) for name, _ in spot.calls()) or _multiplies_matrices(loop):
         return False
     elements = _elements_of(loop)
     if not elements:
@@ -1143,6 +1367,11 @@ def _handles_elements(spot: Spot, loop: ast.For) -> bool:
     return backwards and any(holds_element(n) for n in used if isinstance(n, ast.BinOp | ast.AugAssign))
 
 
+def _multiplies_matrices(loop: ast.AST) -> bool:
+    products = ("dot", "matmul", "einsum", "tensordot", "solve", "lstsq", "inv", "svd", "bmm", "mm")
+    return _has(loop, ast.MatMult) or any(name.rpartition(".")[2] in products for name in _called_names(loop))
+
+
 def _elements_of(loop: ast.For) -> set[str]:
     """Names that stand for an element, or its index; not `_`, which only counts."""
     return {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} - {"_"}
@@ -1180,10 +1409,30 @@ COMPILERS = frozenset(
 
 
 def _is_compiled(spot: Spot, name: str) -> bool:
-    """Whether a function of the file is compiled by numba, jax or torch."""
-    function = spot.names.functions.get(name.rpartition(".")[2])
-    return function is not None and any(
+    """Whether a function of the file is compiled by numba, jax or torch, or made by one that compiles it."""
+    if any(called.startswith("numba.") for called in spot.called):
+        return True
+    last = name.rpartition(".")[2]
+    functions = list(spot.names.definitions.get(last, ()))
+    for tree in spot.names.trees if not functions else ():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and any(dotted(target).rpartition(".")[2] == last for target in node.targets)
+            ):
+                maker = dotted(node.value.func).rpartition(".")[2].removesuffix("()")
+                if maker in COMPILERS:
+                    return True
+                functions += [
+                    inner
+                    for outer in spot.names.definitions.get(maker, ())
+                    for inner in ast.walk(outer)
+                    if isinstance(inner, ast.FunctionDef) and inner is not outer
+                ]
+    return any(
         dotted(d.func if isinstance(d, ast.Call) else d).rpartition(".")[2] in COMPILERS
+        for function in functions
         for d in function.decorator_list
     )
 
@@ -1225,7 +1474,7 @@ def _trains(spot: Spot) -> bool:
 
 @idiom
 def computing_in_comprehensions(spot: Spot) -> Match | None:
-    if _is_loop(spot):
+    if _is_loop(spot) or any(_is_compiled(spot, name) for name, _ in spot.calls()):
         return None
     for comprehension in _comprehensions(spot.node):
         if isinstance(comprehension.generators[0].iter, ast.Tuple | ast.List):
@@ -1322,7 +1571,8 @@ def printing(spot: Spot) -> Match | None:
         "tqdm.write",
         ".set_postfix",
         ".set_description",
-        ".flush",
+        "stdout.flush",
+        "stderr.flush",
         "console.print",
     )
     if _is_loop(spot) or call is None:
@@ -1581,6 +1831,8 @@ def reading_scalars(spot: Spot) -> Match | None:
         return None
     if not _calls(spot, ".item") or (spot.called and not spot.called[0].startswith(("torch", "numpy"))):
         return None
+    if _is_used(spot):
+        return None  # an action, or a value that decides something: it has to be read now
     return Match(
         "reading_scalars",
         "Read scalars from tensors less often",
@@ -1588,6 +1840,26 @@ def reading_scalars(spot: Spot) -> Match | None:
         "Collect tensors and read them once for each rollout, or stack them and call tolist() once.",
         (0.6, 0.92, 1.0),
     )
+
+
+def _is_used(spot: Spot) -> bool:
+    """Whether a name that the statement assigns is given to a function or decides about the flow."""
+    if not isinstance(spot.node, ast.Assign):
+        return False
+    stored = {n.id for target in spot.node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    for node in ast.walk(spot.scope):
+        given: list[ast.AST] = []
+        if isinstance(node, ast.Call) and not _logs(dotted(node.func), node):
+            last = dotted(node.func).rpartition(".")[2]
+            if last not in ("append", "print", "add_scalar", "write", "extend", "update", "format"):
+                given = [*node.args, *(k.value for k in node.keywords)]
+        elif isinstance(node, ast.If | ast.While):
+            given = [node.test]
+        elif isinstance(node, ast.Subscript):
+            given = [node.slice]
+        if any(isinstance(n, ast.Name) and n.id in stored for value in given for n in ast.walk(value)):
+            return True
+    return False
 
 
 @idiom

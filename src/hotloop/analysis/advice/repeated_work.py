@@ -136,6 +136,8 @@ def same_every_time(spot: Spot) -> Match | None:
         )
         if not (drawn or _is_heavy(name) or _is_own_and_pure(spot, name)) or not call.args:
             continue
+        if "()" in name and not drawn:
+            continue  # a method of a value that was computed just now
         if any(keyword.arg == "out" for keyword in call.keywords):
             continue  # its result goes where the caller says, which is not the same as computing it again
         where = _constant_since(spot, [*call.args, *(k.value for k in call.keywords)])
@@ -207,7 +209,7 @@ def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
         return ""
     own = {dotted(n) for a in arguments for n in ast.walk(a) if isinstance(n, ast.Attribute)} - {"?"}
     own = {name for name in own if name.startswith("self.")}
-    loaded = {n for argument in arguments for n in _loads(argument)} - MODULES
+    loaded = {n for argument in arguments for n in _loads(argument)} - _modules(spot)
     changed = {n for s in _simple_statements(loop) for n in _stores(s)} | _loop_targets(loop)
     changed |= {root for s in _simple_statements(loop) for root in _mutated(s, purity)}
     changed = _with_views(spot.scope, changed)
@@ -232,6 +234,11 @@ def _may_change(loop: ast.stmt, attributes: set[str], purity: _Purity) -> bool:
 MODULES = frozenset({"np", "numpy", "torch", "th", "math", "scipy", "linalg", "F", "nn"})
 
 
+def _modules(spot: Spot) -> frozenset[str]:
+    """Names of modules, unless the function uses one for something else: `th` is an angle, too."""
+    return MODULES - _stores(spot.scope) - {n.arg for n in ast.walk(spot.scope) if isinstance(n, ast.arg)}
+
+
 def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
     """Whether a value is the same at every call: constants, attributes that only the constructor sets."""
     for node in ast.walk(value):
@@ -245,7 +252,7 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
                 for s in _simple_statements(spot.scope)
             ):
                 return False
-        elif isinstance(node, ast.Name) and node.id not in MODULES | {"self"}:
+        elif isinstance(node, ast.Name) and node.id not in _modules(spot) | {"self"}:
             assigned = [s for s in _simple_statements(spot.scope) if node.id in _stores(s)]
             if len(assigned) != 1 or not isinstance(assigned[0], ast.Assign) or not depth:
                 return False

@@ -1,0 +1,582 @@
+"""Results that are computed again because of how a function is called.
+
+`repeated_work` looks at one function. Here the loop is often in a caller: `observe(agent)` is called for
+every agent and computes all distances each time. A call can be saved if nothing that it reads has changed
+since. What a function reads and changes is known by names of attributes, through the functions that it
+calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hotloop.analysis.advice.idioms import Match
+from hotloop.analysis.advice.repeated_work import EFFECTS, LOGGING, MODULES
+from hotloop.analysis.hot_lines import LOOPS, Spot
+from hotloop.analysis.source_names import Names, dotted
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MOST_CALLED = 0.6  # part of the time of a function that has to come through such calls
+CHANGING = frozenset(
+    {"append", "extend", "add", "update", "pop", "clear", "insert", "remove", "popleft", "appendleft", "push"}
+    | {"setdefault", "fill", "sort", "reverse", "discard", "put", "store", "resize", "shuffle", "popitem"}
+)
+DEEPEST = 4  # calls of functions that are followed
+
+
+def recomputed(spot: Spot) -> Match | None:
+    """The first of these that the statement shows."""
+    if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt):
+        return None
+    return (
+        same_for_every_item(spot)
+        or from_fixed_data(spot)
+        or old_items_again(spot)
+        or read_under_a_condition(spot)
+        or overwritten_by_the_caller(spot)
+        or total_of_a_tree(spot)
+    )
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """What code reads and changes outside of itself, by plain names of attributes."""
+
+    reads: frozenset[str] = frozenset()
+    changes: frozenset[str] = frozenset()
+    unknown: bool = False  # it draws random numbers, logs, waits, or changes what cannot be named
+    networks: bool = False  # it calls an object, as networks are called
+
+    def __or__(self, other: _Effects) -> _Effects:
+        return _Effects(
+            self.reads | other.reads,
+            self.changes | other.changes,
+            self.unknown or other.unknown,
+            self.networks or other.networks,
+        )
+
+    @property
+    def pure(self) -> bool:
+        return not self.unknown and not self.changes
+
+
+def _effects(
+    names: Names, node: ast.AST, own: frozenset[str] = frozenset(), depth: int = DEEPEST
+) -> _Effects:
+    """Effects of statements; `own` are names of objects that they made themselves and may change."""
+    if isinstance(node, FUNCTIONS):
+        given = {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+        own = frozenset(_made_inside(node) - given)
+    found = _Effects()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Global | ast.Nonlocal | ast.Await | ast.Yield | ast.YieldFrom):
+            found |= _Effects(unknown=True)
+        elif isinstance(inner, ast.Attribute | ast.Subscript) and not isinstance(inner.ctx, ast.Load):
+            found |= _changed(inner, own)
+        elif isinstance(inner, ast.Attribute):
+            found |= _Effects(reads=frozenset({inner.attr}))
+        elif isinstance(inner, ast.Call):
+            found |= _effects_of_call(names, inner, own, depth)
+    return found
+
+
+def _made_inside(function: ast.AST) -> set[str]:
+    """Names that hold what the function computed: not its parameters, nor attributes under another name."""
+    made: set[str] = set()
+    shared: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                stored = {
+                    n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                }
+                alias = isinstance(node.value, ast.Attribute | ast.Subscript | ast.Name)
+                (shared if alias else made).update(stored)
+        elif isinstance(node, ast.For | ast.comprehension | ast.AnnAssign | ast.NamedExpr):
+            made |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    return made - shared
+
+
+def _changed(target: ast.Attribute | ast.Subscript, own: frozenset[str]) -> _Effects:
+    """Effects of a store to `self.x`, `self.x[i]`, `array[i]`."""
+    base: ast.AST = target
+    while isinstance(base, ast.Subscript):
+        base = base.value
+    if isinstance(base, ast.Attribute):
+        return _Effects(changes=frozenset({base.attr}))
+    if isinstance(base, ast.Name) and base.id in own:
+        return _Effects()
+    return _Effects(unknown=True)
+
+
+def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: int) -> _Effects:
+    name = dotted(call.func)
+    owner, _, last = name.rpartition(".")
+    functions = names.definitions.get(last, ())
+    if functions and owner.partition(".")[0] not in MODULES:
+        if not depth:
+            return _Effects(unknown=True)
+        found = _Effects()
+        for function in functions:
+            found |= _effects(names, function, depth=depth - 1)
+        return found
+    if any(keyword.arg == "out" for keyword in call.keywords):
+        return _Effects(unknown=True)
+    if owner in MODULES:
+        return _Effects(unknown=bool(EFFECTS.match(last)) and last not in CHANGING)
+    if last in CHANGING or (last.endswith("_") and not last.endswith("__")):
+        if owner in own:
+            return _Effects()
+        attribute = owner.rpartition(".")[2].removesuffix("()")
+        return _Effects(changes=frozenset({attribute}), unknown=not attribute or attribute == "?")
+    if EFFECTS.match(last) or LOGGING.match(last) or "random" in name:
+        return _Effects(unknown=True)
+    plain = isinstance(call.func, ast.Attribute) and name.partition(".")[0] == "self" and name.count(".") == 1
+    return _Effects(networks=plain)
+
+
+# -- the same for every item of a caller's loop --------------------------------------------------------------
+
+
+def same_for_every_item(spot: Spot) -> Match | None:
+    """A function that is called for each item, or each step of a plan, computes what all of them share."""
+    scope = spot.scope
+    if not isinstance(scope, FUNCTIONS) or scope.name.startswith("__"):
+        return None
+    call = _shared_call(spot, scope)
+    if call is None:
+        return None
+    what = dotted(call.func)
+    effects = _effects(spot.names, call)
+    if not effects.pure:
+        return None
+    if effects.reads & _effects(spot.names, scope).changes:
+        return None
+    where = _repeated_by_callers(spot, scope.name, effects.reads, 2)
+    if where is None:
+        return None
+    return Match(
+        "same_for_every_item",
+        f"Call {what}() once, not again for each item (the loop is in line {where})",
+        f"`{scope.name}` is called in a loop (line {where}), and nothing that `{what}` reads changes there: "
+        "every pass computes the same again.",
+        f"Call it once before that loop and hand the result to `{scope.name}` (or keep it until something "
+        "changes); better still, compute all items from it with whole arrays.",
+        (0.5, 0.9, 0.99),
+        takes="all",
+        effort="hours",
+        chills=False,
+    )
+
+
+def _shared_call(spot: Spot, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Call | None:
+    """A call of a function of the script with nothing that depends on the arguments of this one."""
+    given = {a.arg for a in ast.walk(scope.args) if isinstance(a, ast.arg)} - {"self", "cls"}
+    tainted = _depending_on(scope, given)
+    if not given:
+        return None  # nothing tells the calls apart: the caller is the place to look at
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        if last not in spot.names.functions or last == scope.name:
+            continue
+        used = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+        if not used & tainted:
+            return call
+    return None
+
+
+def _depending_on(scope: ast.AST, given: set[str]) -> set[str]:
+    """Names whose values depend on these, or on a loop."""
+    tainted = set(given)
+    while True:
+        more: set[str] = set()
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                stored = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+                if isinstance(node, ast.AugAssign) or tainted & _names(node.value):
+                    more |= stored
+            elif isinstance(node, ast.For | ast.comprehension):
+                more |= _names(node.target)
+        if more <= tainted:
+            return tainted
+        tainted |= more
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _repeated_by_callers(spot: Spot, function: str, reads: frozenset[str], levels: int) -> int | None:
+    """Line of a loop that calls a function again while nothing that was read changes; None: there is none."""
+    hot = dict(spot.callers)
+    good = 0.0
+    where: dict[int, float] = {}
+    for call in spot.names.calls_of(function):
+        span = range(call.lineno, (call.end_lineno or call.lineno) + 1)
+        share = max((hot.get(line, 0.0) for line in span), default=0.0)
+        loop = _loop_around(spot.names, call)
+        if loop is None:
+            around = _function_around(spot.names, call)
+            if around is None or not levels or reads & _effects(spot.names, around).changes:
+                continue
+            line = _repeated_by_callers(spot, around.name, reads, levels - 1)
+        else:
+            line = loop.lineno if not reads & _effects(spot.names, loop).changes else None
+        if line is not None and line not in where:
+            where[line] = share
+            good += share
+    known = levels == 2 and bool(hot)
+    if not where or (known and good < MOST_CALLED):
+        return None
+    return max(where, key=lambda line: where[line])
+
+
+def _loop_around(names: Names, node: ast.AST) -> ast.For | ast.ListComp | None:
+    """The innermost loop or comprehension around a node in the same function."""
+    above = names.parents.get(node)
+    while above is not None and not isinstance(above, (*FUNCTIONS, ast.Lambda)):
+        if isinstance(above, (*LOOPS, *COMPREHENSIONS)):
+            return above  # type: ignore[return-value]
+        above = names.parents.get(above)
+    return None
+
+
+def _function_around(names: Names, node: ast.AST) -> ast.FunctionDef | None:
+    above = names.parents.get(node)
+    while above is not None:
+        if isinstance(above, ast.FunctionDef):
+            return above
+        above = names.parents.get(above)
+    return None
+
+
+# -- computed from data that never changes -------------------------------------------------------------------
+
+
+def from_fixed_data(spot: Spot) -> Match | None:
+    """A result of data that only the constructor sets, for an item or a stretch of them."""
+    scope = spot.scope
+    if not isinstance(scope, FUNCTIONS) or scope.name in ("__init__", "__post_init__"):
+        return None
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        if last not in spot.names.functions or last == scope.name or not call.args or call.keywords:
+            continue
+        if not all(_is_part_of_fixed(spot, scope, argument) for argument in call.args):
+            continue
+        effects = _effects(spot.names, call)
+        function = spot.names.functions[last]
+        if not effects.pure or effects.networks or not _reads_fixed_only(spot, function):
+            continue
+        return Match(
+            "from_fixed_data",
+            f"Precompute {name}(...) once for all the data, and look it up",
+            "It is computed again from data that only the constructor sets, so the same results come back "
+            f"each time `{scope.name}` is called.",
+            "Compute the results for all items (or for the whole series, if each value depends only on what "
+            "comes before it) once in the constructor, and take a slice or an item of them here; or cache "
+            "them by index.",
+            (0.6, 0.93, 0.99),
+            takes="all",
+            chills=False,
+        )
+    return None
+
+
+def _is_part_of_fixed(spot: Spot, scope: ast.AST, value: ast.AST, depth: int = 3) -> bool:
+    """`self.data`, `self.data[i]["rewards"]`, `self.prices[:self.day]`: the data are fixed."""
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    if isinstance(value, ast.Attribute):
+        return dotted(value).startswith("self.") and spot.names.is_set_once(dotted(value))
+    if not isinstance(value, ast.Name) or not depth:
+        return False
+    assigned = [pair for node in ast.walk(scope) for pair in _pairs(node) if dotted(pair[0]) == value.id]
+    return len(assigned) == 1 and _is_part_of_fixed(spot, scope, assigned[0][1], depth - 1)
+
+
+def _pairs(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Targets with what is assigned to them; `a, b = x` gives a part of x to both."""
+    if not isinstance(node, ast.Assign):
+        return
+    for target in node.targets:
+        if isinstance(target, ast.Tuple):
+            split = isinstance(node.value, ast.Tuple) and len(node.value.elts) == len(target.elts)
+            values = node.value.elts if split and isinstance(node.value, ast.Tuple) else ()
+            for place, element in enumerate(target.elts):
+                yield element, values[place] if values else node.value
+        else:
+            yield target, node.value
+
+
+def _reads_fixed_only(spot: Spot, function: ast.AST, depth: int = DEEPEST) -> bool:
+    """Whether a function reads no attribute of self that changes."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            inner = spot.names.functions.get(dotted(node.func).rpartition(".")[2])
+            if inner is not None and inner is not function:
+                if not depth or not _reads_fixed_only(spot, inner, depth - 1):
+                    return False
+                continue
+        if not isinstance(node, ast.Attribute) or dotted(node.value) != "self":
+            continue
+        if node.attr not in spot.names.functions and not spot.names.is_set_once(f"self.{node.attr}"):
+            return False
+    return True
+
+
+# -- computed for all items, old ones too --------------------------------------------------------------------
+
+
+def old_items_again(spot: Spot) -> Match | None:
+    """A list made from all the items of a container that grows with the run, at every pass."""
+    if not isinstance(spot.node, ast.Assign) or spot.calls_networks or spot.trains:
+        return None
+    value = spot.node.value
+    if not isinstance(value, ast.ListComp | ast.DictComp | ast.SetComp):
+        return None
+    first = value.generators[0].iter
+    name = dotted(first)
+    inside: Iterable[ast.AST] = [value.value] if isinstance(value, ast.DictComp) else [value.elt]
+    if "?" in name or "(" in name or not _grows(spot, name):
+        return None
+    effects = _Effects()
+    for node in inside:
+        effects |= _effects(spot.names, node)
+    if not effects.pure:
+        return None
+    loop = next((one for one in spot.loops if isinstance(one, LOOPS)), None)
+    if loop is not None:
+        plain = {a for s in loop.body if s is not spot.node for a in _effects(spot.names, s).changes}
+        if plain & effects.reads - {name.rpartition(".")[2]}:
+            return None
+    return Match(
+        "old_items_again",
+        f"Compute it for new items of {name} only, and keep the old results",
+        f"{name} grows during the run, and every pass computes the results of all its items again, of old "
+        "ones too.",
+        "Keep the list of results and append those of the new items (or keep it up to date where items are "
+        "added and dropped).",
+        (0.4, 0.8, 0.97),
+        takes="all",
+        chills=False,
+    )
+
+
+def _grows(spot: Spot, name: str) -> bool:
+    """Whether items are added to it during the run, and it is not emptied."""
+    added = emptied = False
+    own = f"self.{name.rpartition('.')[2]}" if "." in name else name
+    trees: Iterable[ast.AST] = spot.names.trees if "." in name else [spot.scope]
+    around = next((one for one in reversed(spot.loops) if isinstance(one, LOOPS)), None)
+    if "." not in name and around is not None:
+        trees = [around]
+    constructors = {
+        inner
+        for tree in trees
+        for f in ast.walk(tree)
+        if isinstance(f, FUNCTIONS) and f.name in ("__init__", "__post_init__")
+        for inner in ast.walk(f)
+    }
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if dotted(node.func.value) in (name, own):
+                    added |= node.func.attr in ("append", "extend", "add", "appendleft")
+                    emptied |= node.func.attr == "clear"
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+                added |= dotted(node.target) in (name, own)
+            elif isinstance(node, ast.Assign) and node not in constructors:
+                stored = {dotted(t) for target in node.targets for t in ast.walk(target)}
+                emptied |= bool(stored & {name, own})
+            elif isinstance(node, ast.For | ast.comprehension):
+                emptied |= bool({name, own} & {dotted(t) for t in ast.walk(node.target)})
+    return added and not emptied
+
+
+# -- read under a condition only -----------------------------------------------------------------------------
+
+
+def read_under_a_condition(spot: Spot) -> Match | None:
+    """Every pass computes a value that only some passes use."""
+    node = spot.node
+    loop = next((one for one in spot.loops if isinstance(one, LOOPS)), None)
+    if loop is None or not isinstance(node, ast.Assign) or spot.trains or not _is_quiet(spot, node):
+        return None
+    stored = {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)} - {"_"}
+    plain = all(isinstance(t, ast.Name | ast.Tuple) for t in node.targets)
+    if not stored or not plain or not any(isinstance(n, ast.Call) for n in ast.walk(node.value)):
+        return None
+    readers = [
+        n
+        for n in ast.walk(spot.scope)
+        if isinstance(n, ast.Name) and n.id in stored and isinstance(n.ctx, ast.Load)
+    ]
+    tests = {_condition_around(spot.names, spot.scope, reader, node) for reader in readers}
+    test = next(iter(tests), None)
+    if len(tests) != 1 or test is None or stored & _names(test.test):
+        return None
+    every = _passes_between(spot, test.test)
+    saved = (1 - 1 / every,) * 3 if every else (0.3, 0.8, 0.98)
+    names = " and ".join(f"`{name}`" for name in sorted(stored)[:3])
+    return Match(
+        "read_under_a_condition",
+        f"Compute {names} only when it is used (under the condition in line {test.lineno})",
+        f"Every pass of the loop computes it, and only passes with `{ast.unparse(test.test)}` use it"
+        f"{f': one in {every}' if every else ''}.",
+        "Move the line under that condition. What is learnt stays the same, as long as it draws no random "
+        "numbers.",
+        (max(saved[0] - 0.03, 0.0), saved[1], min(saved[2] + 0.02, 1.0)),
+        takes="all",
+        library_calls=("",),
+        chills=False,
+    )
+
+
+def _is_quiet(spot: Spot, node: ast.Assign) -> bool:
+    """Whether the value is computed without effects: networks under `no_grad`, functions that only read."""
+    effects = _effects(spot.names, node.value)
+    if effects.pure and not effects.networks and not spot.calls_networks:
+        return True
+    above = spot.names.parents.get(node) or _with_around(spot.scope, node)
+    while above is not None:
+        if isinstance(above, ast.With) and any(
+            "no_grad" in dotted(i.context_expr) or "inference_mode" in dotted(i.context_expr)
+            for i in above.items
+        ):
+            return not effects.changes
+        above = spot.names.parents.get(above)
+    return False
+
+
+def _with_around(scope: ast.AST, node: ast.AST) -> ast.AST | None:
+    return next((w for w in ast.walk(scope) if isinstance(w, ast.With) and node in ast.walk(w)), None)
+
+
+def _condition_around(names: Names, scope: ast.AST, reader: ast.AST, made: ast.AST) -> ast.If | None:
+    """The `if` that holds a reader but not the statement that made the value."""
+    found: ast.If | None = None
+    above: ast.AST | None = reader
+    while above is not None and above is not scope:
+        below, above = above, names.parents.get(above)
+        if isinstance(above, ast.If) and below in above.body and made not in ast.walk(above):
+            found = above
+    return found
+
+
+def _passes_between(spot: Spot, test: ast.expr) -> int | None:
+    """10 for `step % 10 == 0`, also with a setting in place of the number; None if it is not like that."""
+    if not (isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp)):
+        return None
+    divisor = test.left.right
+    if not isinstance(test.left.op, ast.Mod) or not isinstance(test.ops[0], ast.Eq):
+        return None
+    if isinstance(divisor, ast.Name):
+        values = [
+            value
+            for tree in spot.names.trees
+            for node in ast.walk(tree)
+            for target, value in _pairs(node)
+            if dotted(target) == divisor.id
+        ]
+        constants = {v.value for v in values if isinstance(v, ast.Constant)}
+        if len(constants) != 1 or len(constants) != len({ast.dump(v) for v in values}):
+            return None
+        number = constants.pop()
+    else:
+        number = divisor.value if isinstance(divisor, ast.Constant) else None
+    return number if isinstance(number, int) and number > 1 else None
+
+
+# -- returned, and overwritten by the next call ------------------------------------------------------------
+
+
+def overwritten_by_the_caller(spot: Spot) -> Match | None:
+    """`return self.draw(), reward`, called in a loop that keeps only the last picture: frame skip."""
+    scope, node = spot.scope, spot.node
+    if not isinstance(scope, FUNCTIONS) or not isinstance(node, ast.Return):
+        return None
+    parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+    for place, part in enumerate(parts):
+        if not isinstance(part, ast.Call) or not _effects(spot.names, part).pure:
+            continue
+        what = dotted(part.func)
+        if what.rpartition(".")[2] not in spot.names.definitions:
+            continue
+        loop = _loop_that_keeps_the_last(spot.names, scope.name, place, len(parts))
+        if loop is not None:
+            return Match(
+                "overwritten_by_the_caller",
+                f"Call {what}() only for the last pass of the loop in line {loop.lineno}",
+                f"That loop calls `{scope.name}` several times and keeps only the last of these results.",
+                f"Split `{scope.name}`: advance the state in the loop, and call {what}() once behind it.",
+                (0.4, 0.74, 0.92),
+                takes="all",
+                effort="hours",
+                chills=False,
+            )
+    return None
+
+
+def _loop_that_keeps_the_last(names: Names, function: str, place: int, count: int) -> ast.For | None:
+    """A loop in which one part of what a function returns is overwritten before anything reads it."""
+    for call in names.calls_of(function):
+        loop = _loop_around(names, call)
+        above = names.parents.get(call)
+        if not isinstance(loop, ast.For) or not isinstance(above, ast.Assign):
+            continue
+        target = above.targets[0]
+        if isinstance(target, ast.Tuple) and len(target.elts) == count:
+            target = target.elts[place]
+        elif count > 1:
+            continue
+        kept = target
+        if not isinstance(kept, ast.Name) or kept.id == "_":
+            continue
+        read = any(
+            isinstance(n, ast.Name) and n.id == kept.id and isinstance(n.ctx, ast.Load)
+            for n in ast.walk(loop)
+        )
+        if not read:
+            return loop
+    return None
+
+
+# -- totals of a tree ----------------------------------------------------------------------------------------
+
+
+def total_of_a_tree(spot: Spot) -> Match | None:
+    """A function or property that adds up the same of all its children, down to the leaves."""
+    scope = spot.scope
+    if not isinstance(scope, ast.FunctionDef) or len(scope.args.args) != 1:
+        return None
+    parameter = scope.args.args[0].arg
+    reduces = any(
+        isinstance(n, ast.Call) and dotted(n.func) in ("sum", "max", "min", "len", "any", "all", "np.sum")
+        for n in ast.walk(scope)
+    )
+    over = [n for n in ast.walk(scope) if isinstance(n, ast.For | ast.comprehension)]
+    stored = [n for n in over if dotted(n.iter).startswith(f"{parameter}.")]
+    names = {name for n in stored for name in _names(n.target)}
+    again = any(
+        (isinstance(n, ast.Attribute) and n.attr == scope.name and dotted(n.value) in names)
+        or (isinstance(n, ast.Call) and dotted(n.func) == scope.name and {dotted(a) for a in n.args} & names)
+        for n in ast.walk(scope)
+    )
+    if not stored or not again or not (reduces or any(isinstance(n, ast.AugAssign) for n in ast.walk(scope))):
+        return None
+    if not _effects(spot.names, scope, depth=1).changes <= {scope.name}:
+        return None
+    return Match(
+        "total_of_a_tree",
+        f"Keep `{scope.name}` as a number in each node, not as a sum over the tree below it",
+        f"Reading `{scope.name}` walks through all nodes below, again for every node that is compared.",
+        "Store the total in the node and update it on the way up when a leaf changes (backpropagation).",
+        (0.7, 0.97, 1.0),
+        takes="all",
+        chills=False,
+    )
