@@ -19,7 +19,7 @@ from torch.nn.utils.prune import random_unstructured
 
 from hotloop.boost import active, adam, install, mlp, torch_patches
 from hotloop.boost import mlp_kernels as kernels
-from hotloop.boost.trial import BoostPatch
+from hotloop.boost.bootstrap import BoostPatch
 
 FUNCTIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 

@@ -34,10 +34,10 @@ from hotloop.analysis.advice.learner import BOOSTABLE
 from hotloop.boost import active, background, bootstrap, install, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
+from hotloop.boost.bootstrap import BoostPatch
 from hotloop.boost.infos import fast_deepcopy
 from hotloop.boost.on_policy import OnPolicyLearner
 from hotloop.boost.rollouts import Actor
-from hotloop.boost.trial import BoostPatch
 from hotloop.cli.boost import _about as about
 from hotloop.instrument import update_counting
 from hotloop.instrument.patch import Patch, Patches

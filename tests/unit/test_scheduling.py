@@ -15,7 +15,7 @@ from hotloop import Profiler
 from hotloop.capture import layout
 from hotloop.capture.read_samples import NO_SCHEDSTAT
 from hotloop.capture.sections import Section
-from hotloop.instrument.thread_settings import library_threads
+from hotloop.instrument.bootstrap import library_threads
 from hotloop.measure.core_choice import CoreName
 from hotloop.testing.fakes import FakeClock
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.boost.trial import BoostPatch
+from hotloop.boost.bootstrap import BoostPatch
 from hotloop.instrument.trial_patch import TrialPatch, live_objects
 from hotloop.instrument.trial_patches import (
     NAMES,

@@ -20,7 +20,6 @@ from hotloop.instrument import channels, libraries, process_facts
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
-from hotloop.instrument.thread_settings import library_threads
 from hotloop.measure.core_shared import RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.profiler import default
 
@@ -66,6 +65,20 @@ def instrument_process() -> Instrumentation:
 
             follow_trial(default.folder, instrumentation)
     return instrumentation
+
+
+def library_threads() -> dict[str, Any]:
+    """How many threads `torch`, `torch_interop` and `numba` use; one that is not loaded is left out."""
+    found: dict[str, Any] = {}
+    torch: Any = sys.modules.get("torch")
+    numba = sys.modules.get("numba")
+    # Neither is asked while it is being imported; numba.get_num_threads() would start its threads.
+    if hasattr(torch, "get_num_threads") and hasattr(torch, "get_num_interop_threads"):
+        found |= {"torch": torch.get_num_threads(), "torch_interop": torch.get_num_interop_threads()}
+    numba_threads = getattr(getattr(numba, "config", None), "NUMBA_NUM_THREADS", None)
+    if numba_threads is not None:
+        found["numba"] = numba_threads
+    return found
 
 
 def join_from_elsewhere(settings: dict[str, Any]) -> None:
