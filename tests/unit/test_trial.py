@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hotloop.analysis.trial import (
     Rounds,
     SequentialTrial,
     combination,
+    cpu_change,
     patch_set_name,
     rounds_of,
 )
@@ -65,6 +67,7 @@ class Script:
         self.kept: tuple[str, ...] = ()
         self.shown: list[tuple[str, ...] | None] = []
         self.now_s = 100.0
+        self.cpu_s = 7.0  # of all threads
         told = [
             {
                 "name": patch.name,
@@ -83,6 +86,7 @@ class Script:
             lambda row: self.rows.append(json.loads(json.dumps(row))),
             clock=lambda: self.now_s,
             cpu_clock=lambda: self.now_s,
+            process_clock=lambda: self.cpu_s,
             segment_s=segment_s,
             show=self.shown.append,
         )
@@ -101,8 +105,13 @@ class Script:
         for _ in range(cycles):
             for work, count, cost in (((8, 0), steps, step_s), ((0, 1), updates, update_s)):
                 for _ in range(count):
-                    self.now_s += cost()
+                    took_s = cost()
+                    self.now_s += took_s
+                    self.cpu_s += took_s * (1 if self.is_on_one_thread() else 2)
                     self.trial.tick(*work)
+
+    def is_on_one_thread(self) -> bool:
+        return "threads" in self.patches and self.on("threads")
 
     @property
     def segments(self) -> list[dict[str, Any]]:
@@ -354,6 +363,24 @@ def test_the_report_names_what_helps_and_the_line(tmp_path: Path) -> None:
     assert "      good()" in text and "Best combination: good alone." in text and "Noise floor" in text
     assert trial_json(report)["patches"][0]["verdict"]["word"] == "faster"
     assert json.dumps(trial_json(report))
+
+
+def test_cpu_time_tells_spinning_from_work(tmp_path: Path) -> None:
+    """Two threads use both cores and are no faster than one: half of their CPU time did no work."""
+    script = Script([FakePatch("threads"), FakePatch("idle")])
+    cost = noisy(random.Random(0), 0.004)
+    script.run(1, 8000, 0, cost)
+    script.kept = ("threads",)  # from here on the baseline has it too
+    script.patch_sets = [("idle",)]
+    script.run(1, 8000, 0, cost)
+    assert cpu_change(script.rows, "threads") == pytest.approx(-0.5, abs=0.05)
+    report = judged(script, tmp_path).report()
+    changes = {patch.name: patch.cpu_change for patch in report.patches}
+    assert changes["idle"] == pytest.approx(0.0, abs=0.1)
+    text = " ".join(trial_text(report).split())
+    assert re.search(r"With torch's threads, (4|5)\d\.\d % of the process's CPU time does no work", text)
+    without = [{key: value for key, value in row.items() if key != "cpu_s"} for row in script.rows]
+    assert cpu_change(without, "threads") is None  # written by an older version
 
 
 def test_the_best_combination_is_ordered_and_judged(tmp_path: Path) -> None:

@@ -133,6 +133,19 @@ def _of_kind(segments: Sequence[Row], kind: str, work: str) -> tuple[Round, ...]
     return tuple(found[block] for block in sorted(found))
 
 
+def cpu_change(rows: Sequence[Row], name: str) -> float | None:
+    """How a patch changes the CPU time of the script's process, all threads, for the same work (-0.5: half).
+
+    For one thread against several, this tells work from spinning: the work is the same, and threads that wait
+    for each other in a loop use CPU time without doing any.
+    """
+    before_kept = [row for row in rows if row.get("cpu_s") and name not in row["kept"]]
+    timed = [{**row, "seconds": row["cpu_s"]} for row in before_kept]
+    pairs = replace(rounds_of(timed), same_s=0.0).pairs(name)
+    before_s = math.fsum(a for a, _ in pairs)
+    return math.fsum(b for _, b in pairs) / before_s - 1.0 if before_s else None
+
+
 class SequentialTrial:
     """Verdicts on patch sets as their rounds come in.
 

@@ -112,6 +112,7 @@ class Trial:
         *,
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.thread_time,
+        process_clock: Callable[[], float] = time.process_time,
         segment_s: float = SEGMENT_S,
         seed: int = 0,
         ask: Callable[[], None] = lambda: None,
@@ -127,6 +128,7 @@ class Trial:
         self._plan, self._orders, self._write, self._clock = plan, orders, write, clock
         self._ask, self._show = ask, show
         self._cpu_clock, self._cpu_s = cpu_clock, 0.0
+        self._process_clock, self._process_s = process_clock, 0.0  # CPU time of all threads
         self._intervals = {kind: _TickIntervals() for kind in _KINDS}
         self._segment_s = segment_s
         self._patches: Mapping[str, TrialPatch] | None = None  # None until training has begun
@@ -213,6 +215,7 @@ class Trial:
                     "patches": list(self._patch_set),
                     "kept": list(self._current_orders.kept),
                     "seconds": now_s - self._began_s,
+                    "cpu_s": self._process_clock() - self._process_s,
                     "env_steps": self._steps,
                     "updates": self._updates,
                     "all_steps": self._all_steps,
@@ -231,6 +234,7 @@ class Trial:
 
     def _begin(self, now_s: float) -> None:
         self._began_s = now_s
+        self._process_s = self._process_clock()
         self._steps = self._updates = 0
 
     # -- switching -------------------------------------------------------------------------------

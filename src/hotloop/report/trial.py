@@ -15,6 +15,7 @@ from hotloop.report.series_text import machine_load_text
 from hotloop.report.to_json import json_object
 from hotloop.report.verdict import HOLM, headline, short_verdict
 
+LEAST_SPINNING = 0.05  # less CPU time without work is not mentioned
 _HOW = {
     "cycles": "Each segment covers whole cycles of collecting and learning.",
     "steps": "No updates were seen, so times cover collecting only.",
@@ -34,6 +35,7 @@ class Patch:
     instruction: str  # `add this line at train.py:12`
     verdict: Verdict
     workers: int = 0  # worker processes that were patched as well
+    cpu_change: float | None = None  # of the CPU time of the script's process, all its threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
     aside = f"{found.blocks} {'round' if found.blocks == 1 else 'rounds'}, {found.seconds:.0f} s measured"
     lines = [pen.heading("Patches", aside), pen.wrap(f"{_how(found)}{_on_top(found)}", "  "), ""]
     if found.patches:
-        rows = [("patch", f"time per {words(found.unit)}", "verdict"), *map(_cells, found.patches)]
+        heads = ("patch", f"time per {words(found.unit)}", "CPU time", "verdict")
+        rows = [heads, *map(_cells, found.patches)]
         drawn = table(pen, rows)
         lines += [pen.paint(drawn[0], "dim"), *drawn[1:]]
     else:
@@ -82,6 +85,9 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
             lines += ["", pen.wrap(f"{patch.name}: {patch.verdict.summary}; {patch.instruction}:", "  ")]
             lines += [f"      {pen.clean(line)}" for line in patch.line.split("\n")]
             lines.append(pen.dim(pen.wrap(patch.why + _in_workers(patch), "    ")))
+    lines += [
+        line for patch in found.patches if (text := _spinning(patch)) for line in ("", pen.wrap(text, "  "))
+    ]
     lines += ["", pen.wrap(_together(found), "  ")]
     floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
     if floors:
@@ -94,10 +100,22 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
     return "\n".join(lines)
 
 
-def _cells(patch: Patch) -> tuple[str, str, str]:
+def _cells(patch: Patch) -> tuple[str, str, str, str]:
     verdict = patch.verdict
     change = "-" if verdict.change is None else f"{interval_words(verdict.change)}"
-    return patch.name, change, short_verdict(verdict)
+    cpu = "-" if patch.cpu_change is None else f"{100 * patch.cpu_change:+.0f} %"
+    return patch.name, change, cpu, short_verdict(verdict)
+
+
+def _spinning(patch: Patch) -> str | None:
+    """What the patch to one thread says about the CPU time of several."""
+    cpu = patch.cpu_change
+    if patch.name != "threads" or cpu is None or cpu > -LEAST_SPINNING:
+        return None
+    return (
+        f"With torch's threads, {percent(-cpu)} of the process's CPU time does no work: threads spin while "
+        "they wait for each other, and work is split and joined. One thread does the same work without it."
+    )
 
 
 def _on_top(found: TrialReport) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop.analysis.load_snapshot import machine_load_over
-from hotloop.analysis.trial import SequentialTrial, combination, patch_set_name, rounds_of
+from hotloop.analysis.trial import SequentialTrial, combination, cpu_change, patch_set_name, rounds_of
 from hotloop.analysis.verdict import TOLERANCE
 from hotloop.boost.bootstrap import BOOST_VARIABLE
 from hotloop.boost.bootstrap import TRIAL as BOOST_TRIAL
@@ -255,7 +255,10 @@ class TrialJudge:
             patch = candidates[name]
             point = find_insertion_point(self._script, patch["line"], patch["needs"], patch["place"])
             workers = patch.get("workers", 0)
-            rows.append(Patch(name, patch["why"], point.text, point.at, point.instruction, verdict, workers))
+            cpu = cpu_change(self._rows, name)
+            rows.append(
+                Patch(name, patch["why"], point.text, point.at, point.instruction, verdict, workers, cpu)
+            )
         left_out = dict(self._left_out)
         left_out |= {name: TOO_SLOW for name in candidates if name not in verdicts and name not in left_out}
         together = self._together.verdicts[0] if self._together is not None else None

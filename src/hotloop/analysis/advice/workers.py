@@ -282,7 +282,8 @@ def _core_evidence(run: RunView) -> list[str]:
         )
         said.append(
             f"The other compute threads of this process were on a core {percent(time.pool_on_core)} of the "
-            f"time{waited} (added up over threads)."
+            f"time{waited} (added up over threads). They work or spin; `hotloop try --only threads` tells "
+            "how much is which."
         )
     load = run.capture.machine.get("load_1min")
     if isinstance(load, (int, float)) and load > 1:
