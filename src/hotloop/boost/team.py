@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import statistics
 import threading
@@ -19,8 +21,10 @@ from hotloop.boost import team_kernels as kernels
 # Multiplications of a gradient step from which a second thread pays: about 1 ms.
 ENOUGH = 1e8
 
-# Rounds on one thread and on all, in turn, when the two are compared, and rounds until the next comparison.
-COMPARED, BETWEEN = 16, 1_000
+# The two numbers of threads are compared in blocks of rounds, in turn. The first round of a block does not
+# count: a thread that joins again has to wake up and to read the weights into its cache.
+BLOCK, BLOCKS = 6, 4
+COMPARED, BETWEEN = BLOCK * BLOCKS, 1_000  # rounds of a comparison, and until the next one
 
 
 def threads_for(multiplications: float, most: int) -> int:
@@ -30,6 +34,14 @@ def threads_for(multiplications: float, most: int) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, min(most, 2, cores, torch.get_num_threads()))
+
+
+def current_core() -> int | None:
+    """The core that this thread is on; None where threads cannot be bound to cores."""
+    library = ctypes.CDLL(None)
+    if not hasattr(os, "sched_setaffinity") or not hasattr(library, "sched_getcpu"):
+        return None
+    return int(library.sched_getcpu())
 
 
 class Team:
@@ -64,15 +76,17 @@ class Team:
             self._start(kernel, found, arguments)
             started_ns = time.perf_counter_ns()
             kernel(*arguments, found, self._words, 0, parts)
-        if self.parts > 1 and self._round <= COMPARED:
+        if self.parts > 1 and self._round <= COMPARED and self._round % BLOCK != 1:
             self._took[parts].append(time.perf_counter_ns() - started_ns)
 
     def _next_parts(self) -> int:
         if self.parts == 1 or not self.is_adaptive:
             return self.parts
         self._round += 1
+        if self._round == 1:
+            self._spread()
         if self._round <= COMPARED:
-            return self.parts if self._round % 2 else 1
+            return self.parts if (self._round - 1) // BLOCK % 2 == 0 else 1
         if self._round == COMPARED + 1:
             self._chosen = min(self._took, key=lambda parts: statistics.median(self._took[parts]))
         elif self._round > BETWEEN:
@@ -94,7 +108,22 @@ class Team:
                 thread = threading.Thread(target=kernel, args=words, name="hotloop-boost", daemon=True)
                 thread.start()
                 self._helpers.append(thread)
+            self._spread()
             weakref.finalize(self, _stop, self._words, self._process).atexit = False
+
+    def _spread(self) -> None:
+        """Keep helpers off the core that this thread is on.
+
+        The system likes to wake a thread on the core of the thread that woke it. Both may then share a core
+        for seconds, since they sleep too briefly for the system to see that another core is free.
+        """
+        mine = current_core()
+        if mine is None:
+            return
+        others = os.sched_getaffinity(0) - {mine}
+        for thread in self._helpers if others else ():
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(thread.native_id or 0, others)
 
     def close(self) -> None:
         """End the helpers; the next `run` starts new ones."""
