@@ -10,6 +10,8 @@ import dataclasses
 import math
 
 from hotloop.analysis.findings import (
+    AnnotatedFile,
+    AnnotatedLine,
     Bottleneck,
     Breakdown,
     CategoryShare,
@@ -393,6 +395,10 @@ def rich() -> Findings:
         oversubscription=Oversubscription(2, 8, "cores present", 2.0, 8.0, 0.97, OVERSUBSCRIBED),
         phases=Phases(ns(3.2), ns(1.4), ns(195.9), ns(0.1), 62, "env_steps"),
         hot_lines=HOT_LINES,
+        source=SOURCE,
+        working_folder="/home/ana/snake",
+        hotloop_version="0.1.0",
+        started_at_ns=1_772_360_100 * S,
     )
 
 
@@ -418,6 +424,35 @@ HOT_LINES = (
         per="env_step",
         ns_per_unit=28_500.0,
         gain_if_twice_as_fast=Estimate(1.093, 1.08, 1.10),
+    ),
+)
+
+
+SOURCE = (
+    AnnotatedFile(
+        file="/home/ana/snake/replay.py",
+        share=0.331,
+        changed=False,
+        per="env_step",
+        lines=(
+            AnnotatedLine(39, "    def push(self, state, action):", 0.0, None),
+            AnnotatedLine(40, "        self.full |= self.at + 1 == self.size", 0.019, 3_200.0),
+            AnnotatedLine(41, "        self.states[self.at] = torch.as_tensor(state)", 0.312, 52_000.0),
+        ),
+    ),
+    AnnotatedFile(
+        file="/home/ana/snake/train.py",
+        share=0.21,
+        changed=True,
+        per="env_step",
+        lines=(
+            AnnotatedLine(88, "    replay.push(state, action)", 0.0, None),
+            AnnotatedLine(91, "    loss.backward()", 0.171, 28_500.0),
+            *(
+                AnnotatedLine(n, f"    step_{n}()", (112 - n) / 1000, 1_000.0 * (112 - n))
+                for n in range(100, 112)
+            ),
+        ),
     ),
 )
 
@@ -455,6 +490,10 @@ def bare() -> Findings:
         warnings=(),
         phases=None,
         hot_lines=(),
+        source=(),
+        working_folder="",
+        hotloop_version="",
+        started_at_ns=None,
     )
 
 
@@ -518,5 +557,11 @@ def hostile() -> Findings:
                 line, site=f"{image}:1", text=control, called=script, callers=(script, control)
             )
             for line in HOT_LINES
+        ),
+        source=tuple(
+            dataclasses.replace(
+                one, file=image, lines=tuple(dataclasses.replace(line, text=script) for line in one.lines)
+            )
+            for one in SOURCE[:1]
         ),
     )

@@ -115,7 +115,7 @@ def test_without_extras_it_records_and_names_the_extra_that_is_missing(wheel: Pa
     (work / "script.py").write_text(SCRIPT)
     _call([hotloop, "run", "--capture", "seen", "script.py"], work)
     assert "env_step" in _call([hotloop, "report", "seen"], work).stdout
-    assert "hotloop[report]" in _call([hotloop, "report", "seen", "-o", "page.html"], work, code=2).stderr
+    assert "hotloop[report]" in _call([hotloop, "report", "seen", "-o", "page.png"], work, code=2).stderr
     assert "hotloop[rl]" in _call([hotloop, "train", "snake"], work, code=2).stderr
 
 

@@ -20,6 +20,7 @@ from hotloop.analysis.advice.hot_code import (
 )
 from hotloop.analysis.advice.run_view import RunView, view_run
 from hotloop.analysis.advice.started_again import workers_started_again
+from hotloop.analysis.annotated_source import annotated_source
 from hotloop.analysis.explain import explain_without_advice
 from hotloop.analysis.findings import Recommendation
 from hotloop.analysis.hot_lines import _without_stack_of_parent, hot_lines, line_samples, spots
@@ -105,6 +106,22 @@ def test_lines_have_their_share_text_and_callers() -> None:
     inner = next(line for line in found if line.site == "train.py:7")
     assert inner.callers == ("train.py:11", "train.py:7")
     assert sum(line.share for line in found) == pytest.approx(1.0)
+
+
+def test_source_of_a_file_has_the_time_of_each_line_and_neighbours() -> None:
+    capture = capture_with(PATHS, [2, 2, 5, 1])
+    lines = line_samples(capture.processes[0], capture.processes[0].threads[0])
+    assert lines is not None
+    (one,) = annotated_source(lines, env_steps=20_000, updates=0)
+    assert one.file == "train.py" and one.share == pytest.approx(1.0) and one.per == "env_step"
+    shares = {line.number: line.share for line in one.lines}
+    assert list(shares) == list(range(4, 13))  # from two lines before the first that took time to the end
+    assert shares[10] == pytest.approx(0.5, abs=0.01)
+    assert shares[9] == 0.0
+    assert [line.text for line in one.lines] == SOURCE.splitlines()[3:]
+    unknown = replace(capture.processes[0], sources=())
+    without = line_samples(unknown, unknown.threads[0])
+    assert without is not None and annotated_source(without, 20_000, 0) == ()
 
 
 def test_lines_of_one_statement_belong_together_and_comprehensions_to_their_function() -> None:

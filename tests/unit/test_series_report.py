@@ -84,7 +84,7 @@ def test_the_page_needs_nothing_from_outside_and_foreign_names_do_no_harm(
     page = file.read_text()
     assert size == len(page.encode()) < 300_000
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page
-    assert page.count("<script") == 4  # data, charts, plotly's empty place, ours
+    assert page.count("<script") == 3  # data, charts, ours
     assert "http://" not in page and "https://" not in page and "src=" not in page
     for title in ("Verdicts", "Components", "Runs in order", "Machine load during the runs", "Reproduce"):
         assert title in page

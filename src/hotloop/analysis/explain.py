@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hotloop._util import units
 from hotloop.analysis import growth as growing
+from hotloop.analysis.annotated_source import annotated_source
 from hotloop.analysis.bottleneck import bottlenecks
 from hotloop.analysis.categories import CategoryPatterns, Resolver
 from hotloop.analysis.find_system import find_system
@@ -190,6 +191,10 @@ def explain_without_advice(
         boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
         system=system,
+        source=() if lines is None else annotated_source(lines, done.env_steps, done.updates),
+        working_folder=str(recorded.facts.get("working_folder") or ""),
+        hotloop_version=str(recorded.facts.get("hotloop_version") or ""),
+        started_at_ns=recorded.facts.get("started_at_ns"),
     )
 
 

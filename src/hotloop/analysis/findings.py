@@ -283,6 +283,27 @@ class HotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnotatedLine:
+    """A line of a user's file and the time it took during training, with the library calls it made."""
+
+    number: int
+    text: str
+    share: float  # of the driving thread's time, 0..1
+    ns_per_unit: float | None  # None: it took no time, or nothing was counted
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedFile:
+    """Lines of a user's file that took time, with their neighbours; a gap in the numbers is a cut."""
+
+    file: str
+    share: float  # of the driving thread's time, 0..1
+    changed: bool  # it was modified after the process had started, so texts may not fit
+    per: str  # "env_step" or "update"; "" if neither was counted
+    lines: tuple[AnnotatedLine, ...]  # in the order of the file
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Everything analysis can say about one capture."""
 
@@ -319,3 +340,7 @@ class Findings:
     boosted: tuple[str, ...] = ()  # sentences on models that ran under `hotloop boost`
     stood_still_ns: int = 0  # nothing ran at all (a paused machine); left out of every figure but wall_ns
     system: System | None = None  # who works, who waits and for whom; None: nothing was recorded
+    source: tuple[AnnotatedFile, ...] = ()  # most time first; empty if lines were not sampled
+    working_folder: str = ""  # where the command ran; "": unknown
+    hotloop_version: str = ""  # that recorded the run; "": unknown
+    started_at_ns: int | None = None  # since 1970; None: unknown

@@ -5,59 +5,52 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
-import shlex
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any, TypeVar
 
-from hotloop._util import strict_json
-from hotloop._util.extras import require_extra
+from hotloop._util import HOTLOOP_VERSION, strict_json
 from hotloop.analysis.findings import Findings
 from hotloop.report import html_sections as sections
 from hotloop.report import html_tables as tables
-from hotloop.report.html_charts import MOST_CHOICES, icicle, places, time_series_categories, time_series_chart
+from hotloop.report.html_charts import (
+    MOST_CHOICES,
+    icicle,
+    places,
+    time_series_categories,
+    time_series_chart,
+    time_series_data,
+)
 from hotloop.report.markup import text
+from hotloop.report.paths import script_name, short_command, with_relative_paths
 from hotloop.report.system_html import whole_system
 from hotloop.report.system_text import is_shown
 from hotloop.report.to_json import findings_json, plain
 
-# Limits on the embedded data, so that the page stays below 6 MB including plotly's 4.8.
+# Limits on the embedded data, so that the page stays below 1.5 MiB.
 REGION_BYTES = 200_000
 OTHER_BYTES = 60_000
-TREE_BYTES = 200_000
+TREE_BYTES = 250_000
 
 Row = TypeVar("Row")
 
 
 def html(findings: Findings, capture: str = "") -> str:
     """The whole page. `capture` is how commands on the page refer to the capture."""
-    charts: dict[str, Any] = {}
-    nodes, left_out = places(findings.regions)
-    if nodes:
-        charts["icicle"] = icicle(findings, nodes)
-    while nodes and len(embedded(charts["icicle"])) > TREE_BYTES:
-        nodes, left_out = places(findings.regions, len(nodes) // 2)
-        charts["icicle"] = icicle(findings, nodes)
-    if len(findings.time_series.get("time_s", ())) > 1:
-        charts["time-series"] = time_series_chart(findings)
-    largest = sorted(nodes, key=lambda place: -place.width_ns)[:MOST_CHOICES]
-    chosen = {place.key for place in largest}
-    choices = [(p.key, " › ".join(p.region.path)) for p in nodes if p.key in chosen]
+    data = embeddable(findings)
+    findings = with_relative_paths(findings)
     parts = {
         "advice": sections.advice(findings),
         "system": whole_system(findings.system, sections.CONTENTS["system"])
         if findings.system is not None and is_shown(findings.system)
         else "",
         "time": sections.time(findings),
-        "lines": sections.lines(findings) if findings.hot_lines else "",
+        "over-time": over_time(findings),
+        "lines": sections.lines(findings) if sections.tells_lines(findings) else "",
         "bottlenecks": sections.bottlenecks(findings) if findings.bottlenecks else "",
-        "tree": sections.tree(choices, max(place.depth for place in nodes), left_out)
-        if "icicle" in charts
-        else "",
-        "over-time": sections.over_time(findings, time_series_categories(findings))
-        if "time-series" in charts
-        else "",
+        "tree": region_tree(findings),
         "growth": tables.growth(findings) if findings.growth or findings.forecast else "",
         "threads": tables.threads(findings) if findings.utilisation else "",
         "roofline": tables.roofline(findings) if findings.roofline else "",
@@ -65,22 +58,68 @@ def html(findings: Findings, capture: str = "") -> str:
         "machine": tables.machine(findings),
         "reproduce": sections.reproduce(findings, capture),
     }
-    present = [key for key, part in parts.items() if part]
-    plotly = plotly_source() if charts else ""
-    script = asset("page.js")
-    command = shlex.join(findings.command) if findings.command else "hotloop report"
-    return Template(asset("page.html")).substitute(
-        policy=policy(plotly, script),
-        title=text(f"hotloop: {command}", 120),
-        style=asset("page.css"),
-        command=text(command, 300),
-        sections=sections.hero(findings, present) + "\n".join(part for part in parts.values() if part),
-        footer="Made by hotloop from one recorded run. This page works offline.",
-        findings=embedded(embeddable(findings)),
+    charts = {"time-series": time_series_data(findings)} if parts["over-time"] else {}
+    shown = {key: part for key, part in parts.items() if part}
+    name = script_name(findings.command) or "report"
+    return page(
+        title=f"{name} · hotloop",
+        name=name,
+        command=short_command(findings.command) if findings.command else "hotloop report",
+        contents=sections.navigation(list(shown)),
+        sections=sections.hero(findings) + sections.arranged(shown),
+        footer=made_by(findings),
+        findings=embedded(data),
         charts=embedded(plain(charts)),
-        plotly=plotly,
-        script=script,
     )
+
+
+def page(*, title: str, name: str, command: str, contents: str, sections: str, **more: str) -> str:
+    """The frame around the sections: head, the bar on top, footer, data, script. `contents` are links."""
+    script = asset("page.js")
+    return Template(asset("page.html")).substitute(
+        policy=policy(script),
+        title=text(title, 120),
+        style=asset("page.css"),
+        name=text(name, 60),
+        command=text(command, 300),
+        contents=contents,
+        sections=sections,
+        script=script,
+        **more,
+    )
+
+
+def region_tree(findings: Findings) -> str:
+    """The section of the icicle, with as many regions as fit; "" without any."""
+    nodes, left_out = places(findings.regions)
+    if not nodes:
+        return ""
+    drawn = icicle(findings, nodes)
+    while len(drawn) > TREE_BYTES and len(nodes) > 1:
+        nodes, left_out = places(findings.regions, len(nodes) // 2)
+        drawn = icicle(findings, nodes)
+    chosen = {p.key for p in sorted(nodes, key=lambda p: -p.width_ns)[:MOST_CHOICES]}
+    choices = [(p.key, " › ".join(p.region.path)) for p in nodes if p.key in chosen]
+    return sections.tree(drawn, choices, left_out)
+
+
+def over_time(findings: Findings) -> str:
+    """The section of the run over time; "" with fewer than two windows."""
+    if len(findings.time_series.get("time_s", ())) < 2:
+        return ""
+    categories = time_series_categories(findings)
+    return sections.over_time(findings, time_series_chart(findings), categories)
+
+
+def made_by(findings: Findings) -> str:
+    """The last line of the page: when, and by which version."""
+    when = ""
+    if findings.started_at_ns is not None:
+        at = datetime.fromtimestamp(findings.started_at_ns / 1e9, UTC)
+        when = f" on {at:%Y-%m-%d at %H:%M} UTC"
+    by = f" by hotloop {findings.hotloop_version}" if findings.hotloop_version else ""
+    recorded = f"Recorded{by}{when}. " if by or when else ""
+    return text(f"{recorded}Page made by hotloop {HOTLOOP_VERSION}; it works offline.")
 
 
 def embeddable(findings: Findings) -> dict[str, Any]:
@@ -131,10 +170,3 @@ def fingerprint(script: str) -> str:
 def asset(name: str) -> str:
     """The text of a file in the assets folder."""
     return (resources.files("hotloop.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-@cache
-def plotly_source() -> str:
-    """plotly.js from the installed package, made safe inside a script element."""
-    source: str = require_extra("plotly.offline", "report").get_plotlyjs()
-    return source.replace("\r\n", "\n").replace("\r", "\n").replace("</script", "<\\/script")

@@ -1,19 +1,30 @@
-"""The page's plotly charts as plain data: the icicle of the region tree, and the run over time."""
+"""The page's charts, drawn here as HTML and SVG: the icicle of the region tree, and the run over time.
+
+Nothing is computed in the browser but the zoom and what the pointer shows, so the page carries no chart
+library. Shapes stretch with the page; words stay HTML, so they keep their size on a phone.
+"""
 
 from __future__ import annotations
 
-import html
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop._util.units import count, duration, percent
-from hotloop.analysis.findings import Findings, RegionFinding
+from hotloop.analysis.findings import Findings, Phases, RegionFinding
+from hotloop.report import markup as m
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import shown
+from hotloop.report.series_charts import ticks
 
 MOST_NODES = 1500  # of the icicle: the largest ones, so that callers are always included
 MOST_CHOICES = 150
 QUIET = 0.05  # callers with a smaller share of own time are drawn grey
+LEAST_WIDTH = 0.003  # of a slice that makes the chart higher; page.js has the same for zooming
+GIB = 1 << 30
+HEIGHTS = {"rate": 4.6, "shares": 7.0, "memory": 2.8}  # of the plots over time, rem
+TITLES = {"rate": "env steps/s", "shares": "share of time", "memory": "memory"}
 
 
 @dataclass
@@ -33,11 +44,6 @@ class Place:
         return max(self.region.total_ns, self.region.own_ns + self.inside_ns)
 
 
-def label(foreign: str, width: int = 60) -> str:
-    """Text escaped for plotly, which interprets some HTML and `$...$`."""
-    return html.escape(shown(foreign, width), quote=False).replace("$", "&#36;")
-
-
 def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[list[Place], int]:
     """The largest nodes, callers first, and how many were left out."""
     named = [r for r in regions if any(r.path)]
@@ -48,7 +54,7 @@ def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[
     for number, region in enumerate(chosen):
         path = region.path
         above = next((by_path[path[:n]] for n in range(len(path) - 1, 0, -1) if path[:n] in by_path), None)
-        place = Place(f"n{number}", above.key if above else "root", region, len(path))
+        place = Place(f"n{number}", above.key if above else "root", region, above.depth + 1 if above else 1)
         by_path.setdefault(path, place)
         if above:
             above.children.append(place)
@@ -58,55 +64,69 @@ def places(regions: tuple[RegionFinding, ...], most: int = MOST_NODES) -> tuple[
     return made, len(named) - len(made)
 
 
-def icicle(findings: Findings, nodes: list[Place]) -> dict[str, Any]:
-    """The zoomable tree; time in no region is a node of its own."""
+# -- the icicle --------------------------------------------------------------------------------------
+
+
+def icicle(findings: Findings, nodes: list[Place]) -> str:
+    """The zoomable tree: callers on top, width is time; time in no region is a slice of its own.
+
+    A slice has its left edge and its width as fractions of the whole in `--x` and `--w`; the page zooms by
+    setting the range that is shown.
+    """
     everything = findings.all_threads
     outside = everything.unattributed_ns
-    top = sum(p.width_ns for p in nodes if p.parent == "root")
-    whole = max(everything.wall_ns, top + outside)
-    ids, labels, parents = ["root"], ["all threads"], [""]
-    values, colours, hovers = [whole], [""], [f"<b>all threads</b><br>{duration(whole)} of thread time"]
-    for place in nodes:
+    top = [p for p in nodes if p.parent == "root"]
+    whole = max(everything.wall_ns, sum(p.width_ns for p in top) + outside, 1)
+    made = [
+        slice_of("root", 0, 0.0, 1.0, "", "all threads", f"all threads\n{duration(whole)} of thread time")
+    ]
+
+    left = 0.0
+    waiting = [(place, 0.0) for place in sorted(top, key=lambda p: -p.width_ns)]
+    for number, (place, _) in enumerate(waiting):
+        waiting[number] = (place, left)
+        left += place.width_ns / whole
+    while waiting:
+        place, x = waiting.pop()
         r = place.region
-        ids.append(place.key)
-        labels.append(label(r.name, 36))
-        parents.append(place.parent)
-        values.append(place.width_ns)
         grey = place.children and r.own_ns < QUIET * place.width_ns
-        colours.append("" if grey else colour_of(r.category))
-        hovers.append(
-            f"<b>{label(r.name, 80)}</b><br>{label(r.category, 40)}<br>total {duration(r.total_ns)}, "
-            f"own {duration(r.own_ns)} ({percent(r.share)})<br>"
+        tip = (
+            f"{shown(r.name, 80)}\n{shown(r.category, 40)}\ntotal {duration(r.total_ns)}, "
+            f"own {duration(r.own_ns)} ({percent(r.share)})\n"
             f"{count(r.calls)} calls, mean {duration(r.mean_ns)}"
-            + (f"<br>{label(r.site, 70)}" if r.site else "")
+            + (f"\n{shown(r.site, 70)}" if r.site else "")
         )
+        width = place.width_ns / whole
+        colour = "" if grey else colour_of(r.category)
+        label = f"{shown(r.name, 36)} {percent(width)}"
+        made.append(slice_of(place.key, place.depth, x, width, colour, label, tip))
+        for child in sorted(place.children, key=lambda p: -p.width_ns):
+            waiting.append((child, x))
+            x += child.width_ns / whole
     if outside > 0:
-        ids.append("unattributed")
-        labels.append("unattributed")
-        parents.append("root")
-        values.append(outside)
-        colours.append(colour_of("unattributed"))
-        hovers.append(f"<b>unattributed</b><br>{duration(outside)} in no region")
-    trace = {
-        "type": "icicle",
-        "ids": ids,
-        "labels": labels,
-        "parents": parents,
-        "values": values,
-        "hovertext": hovers,
-        "hoverinfo": "text",
-        "textinfo": "label+percent root",
-        "branchvalues": "total",
-        "sort": True,
-        "maxdepth": 8,
-        "level": "root",
-        "marker": {"colors": colours},
-        "leaf": {"opacity": 1},
-        "tiling": {"orientation": "v", "pad": 1},
-        "pathbar": {"visible": True, "thickness": 22, "side": "top"},
-    }
-    layout = {"margin": {"l": 0, "r": 0, "t": 2, "b": 0}, "uniformtext": {"minsize": 10, "mode": "hide"}}
-    return {"data": [trace], "layout": layout}
+        tip = f"unattributed\n{duration(outside)} in no region"
+        label = f"unattributed {percent(outside / whole)}"
+        made.append(slice_of("unattributed", 1, left, outside / whole, colour_of("unattributed"), label, tip))
+    said = (
+        "Icicle chart of the regions by time, callers on top; the table of all regions has the same figures"
+    )
+    tall = 1.6 * (max((p.depth for p in nodes if p.width_ns >= LEAST_WIDTH * whole), default=1) + 1)
+    return (
+        f'<div id="icicle" class="chart" role="img" aria-label="{said}">'
+        f'<div class="slices" style="height:{tall:.1f}rem">{"".join(made)}</div></div>'
+    )
+
+
+def slice_of(key: str, depth: int, x: float, width: float, colour: str, label: str, tip: str) -> str:
+    """One slice; without a colour it is grey. `label` and `tip` may be foreign text."""
+    look = f"--x:{x:.6g};--w:{width:.6g};--d:{depth}"
+    if colour:
+        look += f";background:{colour};color:{m.ink_on(colour)}"
+    said = f'data-tip="{m.tip(tip)}"'
+    return f'<span class="slice" data-key="{key}" style="{look}" {said}>{m.text(label, 60)}</span>'
+
+
+# -- the run over time -------------------------------------------------------------------------------
 
 
 def time_series_categories(findings: Findings) -> list[str]:
@@ -116,65 +136,115 @@ def time_series_categories(findings: Findings) -> list[str]:
     return ranked + [c for c in have if c not in ranked]
 
 
-def time_series_chart(findings: Findings) -> dict[str, Any]:
+def time_series_data(findings: Findings) -> dict[str, Any]:
+    """What the pointer shows: the values of every window, with their kinds."""
+    series = findings.time_series
+    rows: list[dict[str, Any]] = []
+    for key, name, kind in (
+        ("env_steps_per_s", "env steps/s", "rate"),
+        ("updates_per_s", "updates/s", "rate"),
+        *((f"share:{c}", shown(c, 30), "share") for c in time_series_categories(findings)),
+        ("rss_bytes", "memory", "memory"),
+    ):
+        if series.get(key):
+            rows.append({"name": name, "kind": kind, "values": [_rounded(v) for v in series[key]]})
+    return {"time_s": [_rounded(at) for at in series["time_s"]], "rows": rows}
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def time_series_chart(findings: Findings) -> str:
     """Throughput on top, stacked shares below, memory at the bottom if it was measured."""
-    times = list(findings.time_series["time_s"])
-    categories = time_series_categories(findings)
-    rate, memory = findings.time_series.get("env_steps_per_s"), findings.time_series.get("rss_bytes")
-    rows = [name for name, known in (("rate", rate), ("shares", categories), ("memory", memory)) if known]
-    weights = {"rate": 3.0, "shares": 5.0, "memory": 2.0}
-    gap = 0.1
-    usable = 0.94 - gap * (len(rows) - 1)  # the top is left for the first title
-    total = sum(weights[row] for row in rows)
-    layout: dict[str, Any] = {
-        "margin": {"l": 8, "r": 8, "t": 0, "b": 8},
-        "annotations": [],
-        "showlegend": False,
-        "hovermode": "x unified",
-        "xaxis": {
-            "title": {"text": "time (s)"},
-            "range": [times[0], times[-1]],
-            "anchor": "free",
-            "position": 0,
-        },
-    }
-    axes, bottom = {}, 0.0
-    for number, row in enumerate(reversed(rows), 1):
-        height = usable * weights[row] / total
-        axes[row] = "y" if number == 1 else f"y{number}"
-        title = {"rate": "env steps/s", "shares": "share of time", "memory": "memory (GiB)"}[row]
-        axis = {"domain": [bottom, bottom + height], "rangemode": "tozero", "nticks": 5}
-        place = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom"}
-        layout["annotations"].append({**place, "text": title, "y": bottom + height, "showarrow": False})
-        if row == "shares":
-            axis |= {"range": [0, 1], "tickformat": ".0%"}
-        if row == "rate":
-            axis |= {"tickformat": ",~r"}
-        layout["yaxis" if number == 1 else f"yaxis{number}"] = axis
-        bottom += height + gap
-    data: list[dict[str, Any]] = []
-    for category in categories:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "stackgroup": "shares",
-                "x": times,
-                "y": list(findings.time_series[f"share:{category}"]),
-                "yaxis": axes["shares"],
-                "name": label(category, 30),
-                "line": {"width": 0, "color": colour_of(category)},
-                "fillcolor": colour_of(category),
-                "hovertemplate": "%{y:.1%}",
-            }
-        )
-    plain = {"type": "scatter", "mode": "lines", "x": times, "accent": True}
+    series = findings.time_series
+    times = series["time_s"]
+    first, last = 0.0, max(times[-1], 1e-9)
+
+    def x(at: float) -> float:
+        return 1000 * (at - first) / (last - first)
+
+    plots = []
+    rate, memory = series.get("env_steps_per_s") or series.get("updates_per_s"), series.get("rss_bytes")
     if rate:
-        hover = {"name": "env steps/s", "hovertemplate": "%{y:,.0f}"}
-        data.append({**plain, **hover, "y": list(rate), "yaxis": axes["rate"]})
+        title = TITLES["rate"] if series.get("env_steps_per_s") else "updates/s"
+        plots.append(_line_plot("rate", title, times, rate, x, count))
+    categories = time_series_categories(findings)
+    if categories:
+        plots.append(_share_plot(categories, series, x))
     if memory:
-        gib = [b / (1 << 30) for b in memory]
-        data.append(
-            {**plain, "name": "memory", "hovertemplate": "%{y:.2f} GiB", "y": gib, "yaxis": axes["memory"]}
-        )
-    return {"data": data, "layout": layout}
+        gib = tuple(b / GIB for b in memory)
+        plots.append(_line_plot("memory", TITLES["memory"], times, gib, x, lambda v: f"{v:.3g} GiB"))
+    said = "Throughput and shares of time over the run; the figures follow in a table"
+    marks = "".join(
+        f'<span class="{"last" if x(at) > 930 else ""}" style="left:{x(at) / 10:.2f}%">'
+        f"{duration(1e9 * at) if at else '0 s'}</span>"
+        for at in ticks(first, last, 5)
+    )
+    return (
+        f'<div id="time-series" class="chart" role="img" aria-label="{said}"><div class="plots">'
+        f"{_before_training(findings.phases, last)}"
+        f'{"".join(plots)}<i class="cursor" hidden></i></div><div class="times">{marks}</div></div>'
+    )
+
+
+def _before_training(phases: Phases | None, last_s: float) -> str:
+    """A shade over start-up and warm-up, and one over shutdown."""
+    if phases is None or phases.whole_run:
+        return ""
+    before = (phases.start_up_ns + phases.warm_up_ns) / 1e9 / last_s
+    after = phases.shutdown_ns / 1e9 / last_s
+    made = ""
+    if before > 0:
+        made += f'<div class="shade" style="left:0;width:{100 * min(before, 1):.2f}%"></div>'
+    if after > 0.005:
+        made += f'<div class="shade" style="right:0;width:{100 * min(after, 1):.2f}%"></div>'
+    return made
+
+
+def _plot(row: str, title: str, levels: Sequence[tuple[float, str]], drawn: str) -> str:
+    """One plot with its title and the labels of its axis; `levels` are heights 0..1 with their labels."""
+    labels = "".join(
+        f'<span style="bottom:{100 * at:.1f}%">{m.text(label, 20)}</span>' for at, label in levels
+    )
+    lines = "".join(f'<path class="grid" d="M0 {100 - 100 * at:.1f}H1000"/>' for at, _ in levels)
+    return (
+        f'<div class="plot" style="height:{HEIGHTS[row]}rem"><span class="what">{title}</span>'
+        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true">{lines}{drawn}</svg>'
+        f'<div class="levels">{labels}</div></div>'
+    )
+
+
+def _line_plot(
+    row: str, title: str, times: Sequence[float], values: Sequence[float], x: Any, label: Any
+) -> str:
+    known = [v for v in values if math.isfinite(v)]
+    most = max(known, default=0.0) * 1.06 or 1.0
+    path, pen_up = [], True
+    for at, value in zip((0.0, *times), (values[0], *values), strict=True):  # a window begins before its time
+        if not math.isfinite(value):
+            pen_up = True
+            continue
+        path.append(f"{'M' if pen_up else 'L'}{x(at):.1f} {100 - 100 * value / most:.1f}")
+        pen_up = False
+    levels = [(tick / most, label(tick)) for tick in ticks(0.0, most, 3)]
+    return _plot(row, title, levels, f'<path class="accent" d="{"".join(path)}"/>')
+
+
+def _share_plot(categories: list[str], series: dict[str, tuple[float, ...]], x: Any) -> str:
+    times = (0.0, *series["time_s"])  # the first window begins at 0
+    below = [0.0] * len(times)
+    drawn = []
+    for category in categories:
+        values = [v if math.isfinite(v) else 0.0 for v in series[f"share:{category}"]]
+        values.insert(0, values[0])
+        above = [min(low + value, 1.0) for low, value in zip(below, values, strict=True)]
+        if max(values) > 0.0005:
+            there = "L".join(f"{x(at):.1f} {100 - 100 * v:.1f}" for at, v in zip(times, above, strict=True))
+            back = "L".join(
+                f"{x(at):.1f} {100 - 100 * v:.1f}" for at, v in reversed([*zip(times, below, strict=True)])
+            )
+            drawn.append(f'<path fill="{colour_of(category)}" d="M{there}L{back}Z"/>')
+        below = above
+    levels = [(at, f"{100 * at:.0f} %") for at in (0.0, 0.5, 1.0)]
+    return _plot("shares", TITLES["shares"], levels, "".join(drawn))

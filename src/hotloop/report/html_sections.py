@@ -7,7 +7,14 @@ import shlex
 from collections.abc import Callable
 
 from hotloop._util.units import count, duration, percent
-from hotloop.analysis.findings import ADVICE_TIERS, Bottleneck, Breakdown, Findings, Recommendation
+from hotloop.analysis.findings import (
+    ADVICE_TIERS,
+    AnnotatedFile,
+    Bottleneck,
+    Breakdown,
+    Findings,
+    Recommendation,
+)
 from hotloop.report import markup as m
 from hotloop.report.palette import colour_of
 from hotloop.report.safe_text import words
@@ -30,14 +37,17 @@ from hotloop.report.text import (
 )
 
 MOST_ROWS = 300
+MOST_LEGEND = 7
+LEAST_GAIN = 1.01  # regions that gain less, even twice as fast, are folded away
+ALL_IN_ONE_LINE = 0.95  # share of a line, such as `model.learn()`, that says nothing
 CONTENTS = {
     "advice": "What to do",
     "system": "The whole system",
     "time": "Where the time goes",
+    "over-time": "Over time",
     "lines": "Lines of your code",
     "bottlenecks": "Bottlenecks",
     "tree": "Region tree",
-    "over-time": "Over time",
     "growth": "Growth",
     "threads": "Threads",
     "roofline": "Roofline",
@@ -45,13 +55,41 @@ CONTENTS = {
     "machine": "Machine",
     "reproduce": "Reproduce",
 }
+SIDE_BY_SIDE = (("time", "over-time"), ("machine", "reproduce"))  # on a wide screen
+SHORT = {  # in the navigation
+    "advice": "Advice",
+    "system": "System",
+    "time": "Time",
+    "lines": "Lines",
+    "tree": "Tree",
+    "all-regions": "Regions",
+}
+PHASES = {
+    "start-up": colour_of("framework"),
+    "warm-up": colour_of("compilation"),
+    "training": colour_of("policy"),
+    "shutdown": colour_of("unattributed"),
+}
 
 
-def hero(findings: Findings, present: list[str]) -> str:
-    """The headline, the run's key figures, and the table of contents."""
-    said = [text for text in (phases_text(findings), standstill_text(findings)) if text]
-    phases = "<br>".join(said)
-    figures = [("Wall time", duration(findings.wall_ns), f"<small>{phases}</small>" if phases else "")]
+def navigation(present: list[str]) -> str:
+    """Links to the sections, for the bar that stays on top."""
+    links = "".join(f'<li><a href="#{key}">{SHORT.get(key, CONTENTS[key])}</a></li>' for key in present)
+    return f"<ul>{links}</ul>"
+
+
+def arranged(parts: dict[str, str]) -> str:
+    """The sections in order, pairs of short ones side by side."""
+    left = dict(parts)
+    for first, second in SIDE_BY_SIDE:
+        if left.get(first) and left.get(second):
+            left[first] = f'<div class="pair">{left[first]}{left.pop(second)}</div>'
+    return "\n".join(part for part in left.values() if part)
+
+
+def hero(findings: Findings) -> str:
+    """The answer, the bar of where the time goes, and the run's key figures."""
+    figures = [("Wall time", duration(findings.wall_ns), phases_bar(findings))]
     for label, number, rate in (
         ("Env steps", findings.env_steps, findings.env_steps_per_s),
         ("Updates", findings.updates, findings.updates_per_s),
@@ -66,18 +104,40 @@ def hero(findings: Findings, present: list[str]) -> str:
     if findings.mean_return is not None:
         figures.append(("Mean return", f"{findings.mean_return:.4g}", ""))
     listed = "".join(f"<div><dt>{name}</dt><dd>{value}{more}</dd></div>" for name, value, more in figures)
-    links = "".join(f'<li><a href="#{key}">{CONTENTS[key]}</a></li>' for key in present)
+    still = standstill_text(findings)
     return (
-        f'<div class="hero"><h1>{m.text(findings.headline, 1000)}</h1><dl class="figures">{listed}</dl>'
-        f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav></div>'
+        f'<div class="hero"><h1>{m.prose(findings.headline, 1000)}</h1>{stacked(findings.breakdown)}'
+        f'{legend(findings.breakdown)}<dl class="figures">{listed}</dl>'
+        + (f'<p class="muted small">{still}</p>' if still else "")
+        + "</div>"
     )
+
+
+def phases_bar(findings: Findings) -> str:
+    """How long start-up, warm-up, training and shutdown took, as a bar and in words."""
+    said, found = phases_text(findings), findings.phases
+    if not said or found is None:
+        return ""
+    lengths = (found.start_up_ns, found.warm_up_ns, found.training_ns, found.shutdown_ns)
+    whole = sum(lengths) or 1
+    parts = [(name, ns / whole, PHASES[name]) for name, ns in zip(PHASES, lengths, strict=True)]
+    times = {name: duration(ns) for name, ns in zip(PHASES, lengths, strict=True)}
+    return f"{m.stack(parts, said, slim=True, more=times)}<small>{said}</small>"
+
+
+def legend(found: Breakdown) -> str:
+    """The largest categories with their shares; the rest in one entry."""
+    largest = [c for c in found.categories if c.share >= 0.005][:MOST_LEGEND]
+    items = [f"<li>{m.category(c.category)} {percent(c.share)}</li>" for c in largest]
+    left = sum(c.share for c in found.categories) - sum(c.share for c in largest)
+    if left > 0.0005:
+        items.append(f"<li>the rest {percent(left)}</li>")
+    return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def advice(findings: Findings) -> str:
     """One card for each recommendation; below them, options, and what is not worth optimising."""
     worth = [(n, r) for n, r in enumerate(findings.recommendations, 1) if r.tier in ADVICE_TIERS]
-    options = [r for r in findings.recommendations if r.tier == OPTION]
-    idle = [r for r in findings.recommendations if r.tier == NOT_WORTH]
     most = max([r.gain.high for _, r in worth if r.gain] + [1.2])
     lead = "Best first. A gain is the speed-up of training, with its 95 % interval."
     body = "".join(f"<li>{card(n, r, most)}</li>" for n, r in worth)
@@ -85,19 +145,29 @@ def advice(findings: Findings) -> str:
         body = f'<ol class="cards">{body}</ol>'
     else:
         lead = no_advice(findings)
-    hot = [r for r in findings.recommendations if r.tier == NO_REMEDY]
-    if hot:
-        listed = "".join(
-            f"<li>{m.prose(r.title)}. {m.prose(' '.join((*r.evidence, r.advice)), 1200)}</li>" for r in hot
+    if findings.gain_of_all is not None:
+        body += (
+            f"<p>All advice that keeps results, together: <strong>{gain(findings.gain_of_all)}</strong> "
+            "predicted.</p>"
         )
-        body += f'<h3 class="more">{NO_REMEDY_HEADING}</h3><ul class="asides">{listed}</ul>'
-    if options:
-        listed = "".join(f"<li>{not_worth(r)}</li>" for r in options)
-        body += f'<h3 class="more">Options that change training</h3><ul class="asides">{listed}</ul>'
-    if idle:
-        listed = "".join(f"<li>{not_worth(r)}</li>" for r in idle)
-        body += f'<h3 class="more">Not worth optimising</h3><ul class="asides">{listed}</ul>'
+    for tier, heading in (
+        (NO_REMEDY, NO_REMEDY_HEADING),
+        (OPTION, "Options that change training"),
+        (NOT_WORTH, "Not worth optimising"),
+    ):
+        found = [r for r in findings.recommendations if r.tier == tier]
+        if found:
+            listed = "".join(f"<li>{aside(r)}</li>" for r in found)
+            many = f" ({len(found)})" if len(found) > 1 else ""
+            body += f'<details><summary>{heading}{many}</summary><ul class="asides">{listed}</ul></details>'
     return m.section("advice", CONTENTS["advice"], lead, body)
+
+
+def aside(r: Recommendation) -> str:
+    """Advice in a paragraph: what needs no card."""
+    if r.tier == NO_REMEDY:
+        return f"{m.prose(r.title)}. {m.prose(' '.join((*r.evidence, r.advice)), 1200)}"
+    return not_worth(r)
 
 
 def not_worth(r: Recommendation) -> str:
@@ -120,15 +190,16 @@ def card(number: int, r: Recommendation, most: float) -> str:
         f'<span class="chip">{SAFETY[r.safety]}</span>'
     )
     evidence = "".join(f"<li>{m.prose(found, 600)}</li>" for found in r.evidence)
-    where = f' <span class="muted">at <code>{m.text(r.site, 120)}</code></span>' if r.site else ""
+    where = f' <span class="muted">at <code>{m.place(r.site)}</code></span>' if r.site else ""
     change = f"<dt>Change</dt><dd><code>{m.text(r.how_to_change, 600)}</code>{where}</dd>"
-    test = f"<dt>Test it</dt><dd>{tested(r.prove_command)}</dd>" if r.prove_command else ""
+    test = f"<dt>Prove it</dt><dd>{tested(r.prove_command)}</dd>" if r.prove_command else ""
     return (
         f'<article class="card" aria-labelledby="advice-{number}"><div><h3 id="advice-{number}">'
         f'<span class="rank">{number}</span><span>{m.prose(r.title)}</span></h3>'
         f'<p class="chips">{chips}</p></div><div class="gain">{predicted}</div>'
-        f'<div class="body"><ul>{evidence}</ul><p>{m.prose(r.advice, 800)}</p></div>'
-        f'<dl class="pairs test">{change}{test}</dl></article>'
+        f'<dl class="pairs test">{change}{test}</dl>'
+        f'<details class="body"{" open" if number == 1 else ""}><summary>Why</summary><ul>{evidence}</ul>'
+        f"<p>{m.prose(r.advice, 800)}</p></details></article>"
     )
 
 
@@ -142,7 +213,7 @@ def time(findings: Findings) -> str:
     """Own time by category, including unattributed time and our own cost, as a bar and a table."""
     loop, everything = findings.breakdown, findings.all_threads
     lead = f"Each moment counts once, for the innermost open region. {m.text(sentence(findings.basis))}"
-    body = m.panel(stacked(loop), shares(loop, "Own time by category"), own_cost(loop))
+    body = m.panel(shares(loop, "Own time by category"), own_cost(loop))
     if len(findings.utilisation) > 1:
         inner = m.panel(stacked(everything), shares(everything, "Own time by category, all threads added up"))
         title = f"All threads together: {m.text(everything.label)}"
@@ -154,7 +225,8 @@ def stacked(found: Breakdown) -> str:
     """All categories in one bar."""
     parts = [(c.category, c.share, colour_of(c.category)) for c in found.categories]
     said = ", ".join(f"{c.category} {percent(c.share)}" for c in found.categories)
-    return m.stack(parts, f"Share of time: {said}")
+    times = {c.category: duration(c.own_ns) for c in found.categories}
+    return m.stack(parts, f"Share of time: {said}", more=times)
 
 
 def shares(found: Breakdown, caption: str) -> str:
@@ -170,7 +242,7 @@ def shares(found: Breakdown, caption: str) -> str:
         )
         for c in found.categories
     )
-    return m.table(caption, ("category", "#own time", "#share", "", "#calls*"), rows)
+    return m.table(caption, ("category", "#own time", "#share", "", "#calls*"), m.folded(rows))
 
 
 def own_cost(found: Breakdown) -> str:
@@ -183,85 +255,130 @@ def own_cost(found: Breakdown) -> str:
 
 
 def lines(findings: Findings) -> str:
-    """Sampled lines of the user's code during training, with the library calls they made."""
+    """The user's files with the time of each line; a table of lines if no source was kept."""
+    lead = (
+        "Time of the driving thread during training while this was its innermost line of your code, with the "
+        "library calls it made."
+    )
+    called = {line.site: line.called for line in findings.hot_lines}
+    body = "".join(annotated(one, called) for one in findings.source)
+    return m.section("lines", CONTENTS["lines"], lead, m.panel(body or line_table(findings)))
+
+
+def tells_lines(findings: Findings) -> bool:
+    """Whether the lines say more than that everything happens in one call."""
+    return bool(findings.hot_lines) and findings.hot_lines[0].share <= ALL_IN_ONE_LINE
+
+
+def annotated(one: AnnotatedFile, called: dict[str, str]) -> str:
+    """One file: the lines that took most and their neighbours; the others after "Show all"."""
+    ranked = sorted(one.lines, key=lambda line: -line.share)[: m.TOP_ROWS]
+    near = {line.number + step for line in ranked if line.share > 0 for step in (-1, 0, 1)}
+    largest = ranked[0].share if ranked and ranked[0].share else 1.0
+    indent = min(
+        (len(t) - len(t.lstrip()) for t in (line.text for line in one.lines) if t.strip()), default=0
+    )
+    rows, before, before_shown = [], None, None
+    for line in one.lines:
+        jumps: list[str] = ["jump-all"] if before is not None and line.number != before + 1 else []
+        if line.number in near:
+            jumps += ["jump"] if before_shown is not None and line.number != before_shown + 1 else []
+            before_shown = line.number
+        before = line.number
+        inside = called.get(f"{one.file}:{line.number}", "")
+        told = f"{one.file}:{line.number}\n{percent(line.share)} of training" if line.share > 0 else ""
+        if told and line.ns_per_unit is not None:
+            told += f", {duration(line.ns_per_unit)} per {words(one.per)}"
+        if told and inside:
+            told += f"\nmostly in {inside}"
+        tip = f' data-tip="{m.tip(told)}"' if told else ""
+        known = line.share >= 0.0005
+        bar = m.track(line.share / largest, "var(--accent)") if known else ""
+        each = duration(line.ns_per_unit) if known and line.ns_per_unit is not None else ""
+        made = (
+            f'<tr><td class="number {" ".join(jumps)}">{line.number}</td>'
+            f'<td class="num">{percent(line.share) if known else ""}</td><td class="heat optional">{bar}</td>'
+            f'<th scope="row"{tip}><code>{code(line.text[indent:])}</code></th>'
+            f'<td class="num optional">{each}</td></tr>'
+        )
+        rows.append(made if line.number in near else m.rest(made))
+    per = f"#per {words(one.per)}*" if one.per else "#time*"
+    note = " The file was changed during the run, so lines may not fit." if one.changed else ""
+    caption = f"{one.file}: {percent(one.share)} of training.{note}"
+    return f'<div class="source">{m.table(caption, ("#line", "#share", "*", "source", per), rows)}</div>'
+
+
+def code(line: str) -> str:
+    """A line of source, its indentation kept."""
+    rest = line.lstrip(" ")
+    return "&nbsp;" * min(len(line) - len(rest), 40) + (m.text(rest, 110) if rest.strip() else "")
+
+
+def line_table(findings: Findings) -> str:
+    """Sampled lines, most time first, with the library calls they made."""
     found = findings.hot_lines
     per = f"per {words(found[0].per)}" if found[0].per else ""
-    heads = ("line", "#share", f"#{per}" if per else "", "calls into*", "reached through*")
+    heads = ("line", "#share", f"#{per}" if per else "", "calls into*")
     rows = (
         m.row(
             m.name(line.site, f"<code>{m.text(line.text, 120)}</code>" if line.text else ""),
             m.cell(percent(line.share), line.share),
             m.cell(duration(line.ns_per_unit) if line.ns_per_unit is not None else "", line.ns_per_unit),
             f'<td class="optional">{m.text(line.called, 60) if line.called else ""}</td>',
-            f'<td class="optional">{m.text(" > ".join(line.callers), 120) if line.callers else ""}</td>',
         )
         for line in found
     )
-    lead = "Time of the driving thread during training while this was its innermost line of your code."
-    body = m.panel(m.table("Lines by time", heads, rows))
-    return m.section("lines", CONTENTS["lines"], lead, body)
+    return m.table("Lines by time", heads, m.folded(rows))
 
 
 def bottlenecks(findings: Findings) -> str:
-    """The score with its terms, and the gain if the region were twice as fast."""
+    """The gain if a region were twice as fast, and its score; those that gain nothing are folded away."""
     found = findings.bottlenecks
-    terms = list(dict.fromkeys(term for b in found for term in b.score_terms))
-    most = max([b.gain_if_twice_as_fast.high for b in found if b.gain_if_twice_as_fast] + [1.1])
-    heads = (
-        "region",
-        "category*",
-        "#share",
-        "#score*",
-        *(f"#{t}*" for t in score_terms(findings)),
-        "#gain if twice as fast",
-    )
-    rows = (bottleneck(b, terms, most) for b in found[:MOST_ROWS])
-    lead = (
-        f"The score combines {m.text(', '.join(score_terms(findings)))}, each scaled to 0..1."
-        if terms
-        else ""
-    )
+    gains = [b.gain_if_twice_as_fast for b in found]
+    most = max([g.high for g in gains if g] + [1.1])
+    heads = ("region", "category*", "#share", "#score*", "*", "#gain if twice as fast")
+    worth = sum(g is not None and g.value >= LEAST_GAIN for g in gains)
+    made = (bottleneck(b, most) for b in found[:MOST_ROWS])
+    rows = m.folded(made, min(max(worth, 1), m.TOP_ROWS))
+    terms = score_terms(findings)
+    lead = f"The score combines {m.text(', '.join(terms))}, each scaled to 0..1." if terms else ""
     table = m.table("Regions by the gain from making them twice as fast", heads, rows)
     return m.section("bottlenecks", CONTENTS["bottlenecks"], lead, m.panel(table))
 
 
-def bottleneck(b: Bottleneck, terms: list[str], most: float) -> str:
-    """One row of the bottlenecks' table."""
+def bottleneck(b: Bottleneck, most: float) -> str:
+    """One row of the bottlenecks' table; the pointer shows the terms of the score."""
     known = b.gain_if_twice_as_fast
-    drawn = f"{gain(known)}{m.whisker(known, most)}" if known else "no interval, so no gain"
-    scaled = [f"{b.score_terms[t]:.2f}" if t in b.score_terms else "-" for t in terms]
+    scaled = "\n".join(f"{words(term)} {value:.2f}" for term, value in b.score_terms.items())
+    score = f'<span data-tip="{m.tip(scaled)}">{b.score:.2f}</span>' if scaled else f"{b.score:.2f}"
     return m.row(
-        m.name(b.name, m.text(b.site, 60) if b.site else ""),
+        m.name(b.name, m.place(b.site, 70) if b.site else ""),
         f'<td class="optional">{m.category(b.category)}</td>',
         m.cell(percent(b.share)),
-        m.optional(f"{b.score:.2f}"),
-        *(m.optional(term) for term in scaled),
-        m.cell(drawn, None, "loose"),
+        m.optional(score),
+        f'<td class="optional drawn">{m.whisker(known, most) if known else ""}</td>',
+        m.cell(gain(known) if known else "no interval, so no gain", None, "loose"),
     )
 
 
-def tree(choices: list[tuple[str, str]], levels: int, left_out: int) -> str:
-    """The container of the icicle chart, with a list for zooming by keyboard."""
+def tree(drawn: str, choices: list[tuple[str, str]], left_out: int) -> str:
+    """The icicle chart, with a list for zooming by keyboard."""
     options = "".join(f'<option value="{key}">{m.text(label, 70)}</option>' for key, label in choices)
-    tall = min(5 + 3.4 * levels, 34)
     note = f" The {count(left_out)} smallest regions are not drawn." if left_out else ""
-    said = (
-        "Icicle chart of the regions by time, callers on top; the table of all regions has the same figures"
-    )
     body = m.panel(
         '<div class="tools"><label>Zoom to <select id="zoom"><option value="root">all threads</option>',
         f'{options}</select></label><button type="button" id="whole">Whole tree</button></div>',
-        f'<div id="icicle" class="chart" role="img" style="height:{tall:.1f}rem" aria-label="{said}"></div>',
+        drawn,
     )
     lead = (
         "Width is time, callers on top; callers with almost no own time are grey. "
-        f"Click a region to zoom in, the bar on top to zoom out.{note}"
+        f"Click a region to zoom in, one above it to zoom out.{note}"
     )
     return m.section("tree", CONTENTS["tree"], lead, body)
 
 
-def over_time(findings: Findings, categories: list[str]) -> str:
-    """The container of the chart over time, and its figures as a table."""
+def over_time(findings: Findings, drawn: str, categories: list[str]) -> str:
+    """The chart over time, and its figures as a table."""
     series, named = findings.time_series, categories[:6]
     columns: list[tuple[str, tuple[float, ...], Callable[[float | None], str]]] = []
     if series.get("env_steps_per_s"):
@@ -272,12 +389,13 @@ def over_time(findings: Findings, categories: list[str]) -> str:
         for i, at in enumerate(series["time_s"])
     )
     heads = ("time", *(f"#{name}" for name, _, _ in columns))
-    said = "Throughput and shares of time over the run; the figures follow in a table"
     legend = "".join(f"<li>{m.category(c)}</li>" for c in categories)
+    if findings.phases is not None and not findings.phases.whole_run:
+        legend += '<li><span class="swatch pale"></span>pale: before and after training</li>'
     figures = m.table("Throughput and the largest shares over time", heads, rows)
     body = m.panel(
-        f'<div id="time-series" class="chart" role="img" aria-label="{said}"></div>',
-        f'<ul class="legend">{legend}</ul><details><summary>The figures</summary>{figures}</details>',
+        f'{drawn}<ul class="legend">{legend}</ul>',
+        f"<details><summary>The figures</summary>{figures}</details>",
     )
     lead = "Throughput, and where the time went, window by window."
     return m.section("over-time", CONTENTS["over-time"], lead, body)

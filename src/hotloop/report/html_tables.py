@@ -47,16 +47,15 @@ def grown(found: Growth) -> str:
         f"Time per {words(found.per)}: {duration(found.early_ns)} early, {duration(found.late_ns)} late, "
         f"{found.excess:.2f}x, the product of"
     )
-    parts = [
-        f"<p>{m.prose(found.summary, 1000)}</p>",
-        m.table(caption, ("factor", "#ratio", "what it is"), factors),
-    ]
+    tables = [m.table(caption, ("factor", "#ratio", "what it is"), factors)]
     if found.regions:
         heads = ("region", "#early*", "#late", "#exponent", "trend")
-        rows = (region_growth(r) for r in found.regions[:MOST_ROWS])
+        made = (region_growth(r) for r in found.regions[:MOST_ROWS])
+        rows = m.folded(made, max(sum(r.flagged for r in found.regions), m.TOP_ROWS))
         caption = "Cost of one call, early and late; cost ~ work ^ exponent"
-        parts += ['<h3 class="more">Region by region</h3>', m.table(caption, heads, rows)]
-    return m.panel(*parts)
+        tables += ['<h3 class="more">Region by region</h3>', m.table(caption, heads, rows)]
+    figures = f"<details><summary>The figures</summary>{''.join(tables)}</details>"
+    return m.panel(f"<p>{m.prose(found.summary, 1000)}</p>", figures)
 
 
 def region_growth(r: RegionGrowth) -> str:
@@ -94,7 +93,7 @@ def threads(findings: Findings) -> str:
         for use, colour in USES.items()
     )
     heads = ("thread", "", "#busy", "#waiting", "#idle*", "#wall*")
-    table = m.table("Busy, waiting and idle by process", heads, rows)
+    table = m.table("Busy, waiting and idle by process", heads, m.folded(rows))
     lead = f"Waiting: for queues, locks or the device. Idle: off the CPU and outside every region.{note}"
     body = m.panel(said, table, f'<ul class="legend">{legend}</ul>')
     return m.section("threads", CONTENTS["threads"], lead, body)
@@ -132,9 +131,10 @@ def roofline(findings: Findings) -> str:
         for r in findings.roofline[:MOST_ROWS]
     )
     heads = ("region", "limited by", "#per call*", "#limit*", "#ratio")
-    table = m.table("Time per call against this machine's limit", heads, rows)
+    table = m.table("Time per call against this machine's limit", heads, m.folded(rows))
     lead = "Time per call against the best this machine can do (measured). Close to 1x: little left to gain."
-    return m.section("roofline", CONTENTS["roofline"], lead, m.panel(table))
+    closed = f"{len(findings.roofline)} regions against the best this machine can do"
+    return m.section("roofline", CONTENTS["roofline"], lead, m.panel(table), closed)
 
 
 def all_regions(findings: Findings) -> str:
@@ -144,7 +144,7 @@ def all_regions(findings: Findings) -> str:
     names = sorted({r.category for r in shown})
     options = "".join(f'<option value="{m.text(c, 60)}">{m.text(c, 40)}</option>' for c in names)
     figures = ("#calls*", "#total*", "#own", "#share", "#mean*", "#p50*", "#p99*", "#memory*")
-    rows = (region(r) for r in shown)
+    rows = m.folded(region(r) for r in shown)
     body = m.panel(
         '<div class="tools" role="search"><label>Filter <input id="filter" type="search" ',
         'placeholder="name, path or file" autocomplete="off"></label>',
@@ -154,14 +154,15 @@ def all_regions(findings: Findings) -> str:
     )
     note = f" The {count(left)} smallest regions are only in the JSON report." if left > 0 else ""
     lead = f"Own time: while innermost. Total: with everything it calls. Click a heading to sort.{note}"
-    return m.section("all-regions", CONTENTS["all-regions"], lead, body)
+    closed = f"{count(len(findings.regions))} regions, to sort and filter"
+    return m.section("all-regions", CONTENTS["all-regions"], lead, body, closed)
 
 
 def region(r: RegionFinding) -> str:
     """One row of the table of all regions."""
     above = " › ".join(part or '""' for part in r.path[:-1])
     notes = [m.text(above, 100)] if above else []
-    notes += [m.text(r.site, 80)] if r.site else []
+    notes += [m.place(r.site, 80)] if r.site else []
     notes += ["closed out of order"] if r.out_of_order else []
     made = m.row(
         m.name(r.name, " · ".join(notes), 120),

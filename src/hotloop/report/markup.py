@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hotloop.analysis.findings import Estimate
 from hotloop.report.palette import colour_of
@@ -12,6 +12,7 @@ from hotloop.report.safe_text import shown
 from hotloop.report.text import gain
 
 LONGEST = 400  # columns of foreign text to show
+TOP_ROWS = 8  # of a table, before "Show all"
 
 
 def text(foreign: str, width: int = LONGEST) -> str:
@@ -22,6 +23,16 @@ def text(foreign: str, width: int = LONGEST) -> str:
 def prose(foreign: str, width: int = LONGEST) -> str:
     """Sentences in which `backticks` mark names."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(foreign, width))
+
+
+def tip(lines: str) -> str:
+    """An attribute value for `data-tip`, which the page shows at the pointer; newlines are kept."""
+    return "&#10;".join(text(line) for line in lines.split("\n"))
+
+
+def place(site: str, width: int = 120) -> str:
+    """A path that breaks between its parts only."""
+    return text(site, width).replace("/", "/<wbr>")
 
 
 def cell(content: str, value: float | None = None, kind: str = "") -> str:
@@ -40,6 +51,21 @@ def row(head: str, *cells: str) -> str:
     return f'<tr><th scope="row">{head}</th>{"".join(cells)}</tr>'
 
 
+def folded(rows: Iterable[str], most: int = TOP_ROWS) -> list[str]:
+    """The rows, those after the first `most` marked as the rest, which "Show all" shows."""
+    made = list(rows)
+    if len(made) <= most + 1:  # a button for one row would take as much room
+        return made
+    return [made_row if n < most else rest(made_row) for n, made_row in enumerate(made)]
+
+
+def rest(made_row: str) -> str:
+    """A row that is shown only after "Show all"."""
+    if made_row.startswith('<tr class="'):
+        return made_row.replace('<tr class="', '<tr class="rest ', 1)
+    return made_row.replace("<tr", '<tr class="rest"', 1)
+
+
 def name(foreign: str, below: str = "", width: int = 90) -> str:
     """A region's name, with an optional line of small print (HTML) below."""
     small = f'<span class="path">{below}</span>' if below else ""
@@ -55,14 +81,19 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[str], identifier: s
     """A table that scrolls sideways when it is too wide.
 
     Heads that start with `#` are numeric columns; heads that end in `*` are hidden on narrow screens. With an
-    identifier, clicking a head sorts.
+    identifier, clicking a head sorts. Rows that `rest` marked are hidden until "Show all" is clicked.
     """
+    rows = list(rows)
+    more = ""
+    if any(made_row.startswith('<tr class="rest') for made_row in rows):
+        more = f'<button type="button" class="all">Show all {len(rows)} rows</button>'
     made = "".join(_head(head, bool(identifier)) for head in heads)
     named = f' id="{identifier}"' if identifier else ""
+    named += ' class="folded"' if more else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
         f"<table{named}><caption>{text(caption)}</caption><thead><tr>{made}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
 
 
@@ -89,19 +120,28 @@ def track(share: float, colour: str) -> str:
     )
 
 
-def stack(parts: Sequence[tuple[str, float, str]], label: str, slim: bool = False) -> str:
-    """A stacked bar of (name, share, colour), named where there is room; `label` describes it in words."""
+def stack(
+    parts: Sequence[tuple[str, float, str]],
+    label: str,
+    slim: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """A stacked bar of (name, share, colour), named where there is room; `label` describes it in words.
+
+    The pointer shows name and share, and what `more` has for the name.
+    """
     made = []
     for name, share, colour in parts:
         if share <= 0:
             continue
         wide = not slim and share * 95 > 3 + len(name)
         inside = text(name, 30) if wide else ""
+        said = f"{text(name, 60)} {100 * share:.1f} %" + (f", {more[name]}" if more and name in more else "")
         striped = " striped" if name in ("unattributed", "idle", "unknown") else ""
         style = f"flex:{share:.5f} 1 0;background-color:{colour};color:{ink_on(colour)}"
         made.append(
             f'<span class="{"" if wide else "thin"}{striped}" style="{style}" '
-            f'title="{text(name, 60)} {100 * share:.1f} %">{inside}</span>'
+            f'data-tip="{said}">{inside}</span>'
         )
     kind = "stack slim" if slim else "stack"
     return f'<div class="{kind}" role="img" aria-label="{text(label)}">{"".join(made)}</div>'
@@ -130,13 +170,15 @@ def copy(command: str) -> str:
     )
 
 
-def section(identifier: str, title: str, lead: str, body: str) -> str:
-    """A section with its heading; `lead` is HTML."""
+def section(identifier: str, title: str, lead: str, body: str, closed: str | None = None) -> str:
+    """A section with its heading; `lead` is HTML. `closed` is what a section says that opens on a click."""
     intro = f"<p>{lead}</p>" if lead else ""
-    return (
-        f'<section id="{identifier}" aria-labelledby="{identifier}-title">'
-        f'<h2 id="{identifier}-title">{title}</h2>{intro}{body}</section>'
-    )
+    heading = f'<h2 id="{identifier}-title">{title}</h2>'
+    inside = f"{heading}{intro}{body}"
+    if closed is not None:
+        said = f'<span class="muted small">{closed}</span>'
+        inside = f"<details><summary>{heading}{said}</summary>{intro}{body}</details>"
+    return f'<section id="{identifier}" aria-labelledby="{identifier}-title">{inside}</section>'
 
 
 def ink_on(colour: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from string import Template
 
+from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.units import duration, percent
 from hotloop.analysis.comparison import Comparison, VariantComparison, value_s
 from hotloop.analysis.load_snapshot import RunLoad, run_load
@@ -14,7 +14,7 @@ from hotloop.analysis.scaling import Scaling
 from hotloop.analysis.verdict import Verdict, interval_words
 from hotloop.capture.series import Series
 from hotloop.report import markup as m
-from hotloop.report.html import asset, embedded, policy
+from hotloop.report.html import embedded, page
 from hotloop.report.safe_text import words
 from hotloop.report.series_charts import Dot, dots, intervals, load_chart
 from hotloop.report.series_text import (
@@ -37,6 +37,16 @@ _BUSY = {
 }
 
 
+CONTENTS = {
+    "verdicts": "Verdicts",
+    "components": "Components",
+    "runs": "Runs",
+    "sizes": "Sizes",
+    "machine": "Machine",
+    "reproduce": "Reproduce",
+}
+
+
 def series_html(
     series: Series,
     found: Comparison,
@@ -46,27 +56,25 @@ def series_html(
 ) -> str:
     """The whole page. `name` is how commands on the page refer to the series."""
     title = series.plan.name or shlex.join(series.plan.baseline.command)
-    script = asset("page.js")
-    parts = [
-        hero(series, found, table, scaling),
-        verdicts(series, found) if found.compared else "",
-        components(found) if any(row.components for row in found.compared) else "",
-        runs(series, found) if series.runs else "",
-        sizes(scaling) if scaling is not None else "",
-        machine(series, found) if series.runs else "",
-        reproduce(series, name),
-    ]
-    return Template(asset("page.html")).substitute(
-        policy=policy(script),
-        title=m.text(f"hotloop: {title}", 120),
-        style=asset("page.css"),
-        command=m.text(title, 300),
-        sections="\n".join(part for part in parts if part),
-        footer="Made by hotloop from a series of runs. This page works offline.",
+    parts = {
+        "verdicts": verdicts(series, found) if found.compared else "",
+        "components": components(found) if any(row.components for row in found.compared) else "",
+        "runs": runs(series, found) if series.runs else "",
+        "sizes": sizes(scaling) if scaling is not None else "",
+        "machine": machine(series, found) if series.runs else "",
+        "reproduce": reproduce(series, name),
+    }
+    shown = {key: part for key, part in parts.items() if part}
+    links = "".join(f'<li><a href="#{key}">{CONTENTS[key]}</a></li>' for key in shown)
+    return page(
+        title=f"{title} · hotloop",
+        name=title,
+        command=title,
+        contents=f"<ul>{links}</ul>",
+        sections=hero(series, found, table, scaling) + "\n".join(shown.values()),
+        footer=f"Made by hotloop {HOTLOOP_VERSION} from a series of runs. This page works offline.",
         findings=embedded(comparison_json(series, found)),
         charts=embedded({}),
-        plotly="",
-        script=script,
     )
 
 

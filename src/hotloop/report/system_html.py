@@ -218,7 +218,7 @@ def round_of(system: System, found: Cycle) -> str:
             pieces.append(
                 f'<span class="{span.state}" style="left:{100 * span.begin_ns / found.length_ns:.3f}%;'
                 f'width:{100 * share:.3f}%;background-color:{colour};color:{ink}" '
-                f'title="{m.text(f"{name}: {span.state}, {took}", 90)}">{inside}</span>'
+                f'data-tip="{m.text(f"{name}: {span.state}, {took}", 90)}">{inside}</span>'
             )
         lanes.append(
             f'<div class="lane"><span class="who">{m.text(member.name, 24)}</span>'
@@ -241,7 +241,7 @@ def threads(system: System) -> str:
         before = member.role
         rows.append(thread_row(member))
     heads = ("thread", "", "#running", "#ready", "#waiting", "#GIL*", "#blocked")
-    return m.table("States of every thread", heads, rows)
+    return m.table("States of every thread", heads, m.folded(rows, 2 * m.TOP_ROWS))
 
 
 def thread_row(member: Member) -> str:

@@ -19,6 +19,7 @@ from hotloop.analysis.findings import (
 )
 from hotloop.analysis.system import System
 from hotloop.report.palette import colour_of
+from hotloop.report.paths import relative, with_relative_paths
 from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import columns, words
 from hotloop.report.system_text import whole_system
@@ -162,7 +163,8 @@ def source_lines(findings: Findings, pen: Pen) -> str:
     """Lines of the script that were sampled while no library call was running."""
     if not findings.lines:
         return ""
-    rows = [(line.site, percent(line.share)) for line in findings.lines[:MOST_LINES]]
+    folder = findings.working_folder
+    rows = [(relative(line.site, folder), percent(line.share)) for line in findings.lines[:MOST_LINES]]
     drawn = table(pen, rows)
     return "\n".join([pen.heading("Lines of your script", "sampled outside library calls"), *drawn])
 
@@ -195,6 +197,7 @@ def score_terms(findings: Findings) -> list[str]:
 
 def recommendations(findings: Findings, pen: Pen) -> str:
     """Ranked advice, each with its evidence, the change to make and the command that tests it."""
+    findings = with_relative_paths(findings)
     found = findings.recommendations
     worth = [(n, r) for n, r in enumerate(found, 1) if r.tier in ADVICE_TIERS]
     lines = [pen.heading("What to do", "best first" if worth else "")]
