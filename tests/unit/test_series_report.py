@@ -93,7 +93,7 @@ def test_the_page_needs_nothing_from_outside_and_foreign_names_do_no_harm(
         write_series_report(series_report(str(folder)), file)
     write_series_report(series_report(str(folder)), file, force=True)
     with pytest.raises(HotloopError, match=r"\.html"):
-        write_series_report(series_report(str(folder)), tmp_path / "x.png")
+        write_series_report(series_report(str(folder)), tmp_path / "x.pdf")
 
 
 def test_the_data_has_every_run(tmp_path: Path) -> None:

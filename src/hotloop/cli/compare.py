@@ -19,6 +19,7 @@ from hotloop.report.to_json import json_object, strict_json
 from hotloop.report.verdict import counters_markdown, counters_text
 from hotloop.workflows import baseline as baselines
 from hotloop.workflows.baseline import BaselineComparison, baseline_exit_code, write_baseline
+from hotloop.workflows.before_after import check_card, write_card
 from hotloop.workflows.compare import (
     ComparisonSettings,
     Limit,
@@ -94,6 +95,8 @@ class Arguments:
     """Also compare times with the baseline."""
     markdown: File = None
     """Also write the result as Markdown, for a pull request."""
+    card: File = None
+    """Also write a before/after card to share: .html, .png or .svg."""
     json: Flag = False
     """Print the result as one JSON object."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -101,6 +104,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     limit = parse_limit(arguments.fail_if)
+    check_card(arguments.card)
+    if arguments.card is not None and (arguments.baseline is not None or arguments.captures):
+        raise HotloopError("--card shows runs made in turn; it goes without captures and --baseline.")
     if arguments.baseline is not None:
         return compare_with_baseline(arguments, arguments.baseline, limit)
     if arguments.captures:
@@ -144,6 +150,8 @@ def show(arguments: Arguments, result: ExperimentResult) -> None:
         print(comparison_text(result.series, result.comparison, pen_for_stdout()))
     if arguments.markdown is not None:
         write(arguments.markdown, comparison_markdown(result.series, result.comparison))
+    if arguments.card is not None:
+        note(write_card(result, arguments.card))
     note(result.outcome.summary)
     name = shlex.quote(str(result.series.path))
     if result.interrupted:

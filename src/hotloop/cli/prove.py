@@ -17,6 +17,7 @@ from hotloop.report.series_text import comparison_text
 from hotloop.report.to_json import plain, strict_json
 from hotloop.report.trial import trial_text
 from hotloop.report.what_ifs import virtual_text
+from hotloop.workflows.before_after import check_card, write_card
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
     INTERRUPTED,
@@ -61,6 +62,8 @@ class Arguments:
     """Ignore differences below this."""
     series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-prove-N")] = None
     """Folder for the runs."""
+    card: Annotated[Path | None, option("FILE")] = None
+    """Also write a before/after card to share: .html, .png or .svg."""
     json: Flag = False
     """Print the result as one JSON object."""
 
@@ -72,6 +75,7 @@ def run(arguments: Arguments) -> int:
     )
     if arguments.set and arguments.rev:
         raise HotloopError("--set and --rev are two ways to make the change; use one of them.")
+    check_card(arguments.card)
     if arguments.virtual:
         return _virtually(arguments)
     request = ProofRequest(arguments.capture, arguments.number, arguments.set, arguments.rev)
@@ -86,13 +90,15 @@ def run(arguments: Arguments) -> int:
         print(pen.wrap(found.conclusion))
         print()
         print(details(found.result, pen))
+    if arguments.card is not None:
+        note(write_card(found.result, arguments.card, found.recommendation.how_to_change))
     note(f"wrote {found.file}" if found.file else "the proof could not be written into the capture")
     return exit_code(found.result)
 
 
 def _virtually(arguments: Arguments) -> int:
-    if arguments.set or arguments.rev:
-        raise HotloopError("--virtual makes no change, so it goes without --set and --rev.")
+    if arguments.set or arguments.rev or arguments.card:
+        raise HotloopError("--virtual makes no change, so it goes without --set, --rev and --card.")
     found = prove_virtually(arguments.capture, arguments.number, arguments.series)
     if arguments.json:
         values = {"number": found.number, "region": found.region, "results": plain(found.results)}

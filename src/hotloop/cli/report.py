@@ -24,7 +24,8 @@ class Arguments:
     """Capture folder, one-file JSON export or series."""
     output: Annotated[Path | None, option("FILE", aliases=("-o",))] = None
     """Write a file instead of printing; its name chooses the format: .html, .txt, .json (all findings),
-    .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json."""
+    .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json. Of a series, .png and
+    .svg are a before/after card."""
     force: Flag = False
     """Overwrite the file if it exists."""
     json: Flag = False

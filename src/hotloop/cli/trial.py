@@ -14,11 +14,12 @@ from hotloop.cli.options import Flag, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.to_json import strict_json
 from hotloop.report.trial import TrialReport, trial_json, trial_text
+from hotloop.workflows.before_after import check_card, write_card
 from hotloop.workflows.project_settings import save_patches_to_keep
 from hotloop.workflows.trial import TrialSettings, run_trial
 
 TAKES_COMMAND = True
-OPTIONS_WITH_VALUE = ("--budget", "--only", "--tolerance", "--seed", "--capture", "--save")
+OPTIONS_WITH_VALUE = ("--budget", "--only", "--tolerance", "--seed", "--capture", "--save", "--card")
 SCRIPT_FAILED, NOTHING_MEASURED, INTERRUPTED = 5, 1, 130
 
 
@@ -48,12 +49,15 @@ class Arguments:
     """Folder for the recording."""
     save: Annotated[Path | None, option("FILE")] = None
     """Write the patches that were faster to this file (hotloop.toml), for hotloop boost --keep FILE."""
+    card: Annotated[Path | None, option("FILE")] = None
+    """Write a before/after card of the best patches: .html, .png or .svg."""
     json: Flag = False
     """Print the verdicts as one JSON object; the script's stdout goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
 
 
 def run(arguments: Arguments) -> int:
+    check_card(arguments.card)
     settings = TrialSettings(
         budget_s=parse_seconds(arguments.budget, "--budget"),
         only=tuple(word.strip() for word in arguments.only.split(",") if word.strip()),
@@ -78,6 +82,8 @@ def run(arguments: Arguments) -> int:
         show(result.report)
     if arguments.save is not None:
         keep(result.report, arguments.save)
+    if arguments.card is not None:
+        note(write_card(result, arguments.card))
     if result.stopped:
         return 0
     if result.ran.interrupted:

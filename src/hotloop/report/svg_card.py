@@ -14,7 +14,7 @@ WIDTH, MARGIN = 720, 28
 _BAR_HEIGHT = 26
 _LEGEND_ROWS = 2
 _HEADLINE_COLUMNS = 60  # of an 18 px face in WIDTH - 2 * MARGIN
-_FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
 _STYLE = """
 .card { fill: #ffffff; stroke: #d0d7de }
 .ink { fill: #1f2328 } .faint { fill: #59636e }
@@ -36,7 +36,7 @@ class _Legend:
 
 def svg_card(findings: Findings) -> str:
     """The picture as SVG text: valid XML whatever the names are, light or dark as the viewer is."""
-    headline = _wrapped(_clean(findings.headline), _HEADLINE_COLUMNS, 3)
+    headline = wrapped(xml_safe(findings.headline), _HEADLINE_COLUMNS, 3)
     shares = [share for share in findings.breakdown.categories if share.own_ns > 0]
     legend = _legend(shares)
     rows = max((entry.row for entry in legend), default=0) + 1
@@ -49,12 +49,12 @@ def svg_card(findings: Findings) -> str:
         *_legend_marks(legend, legend_y),
         _text(_facts(findings), MARGIN, height - 18, 'class="faint" font-size="12.5"'),
     ]
-    name = _clean(findings.headline)
+    name = xml_safe(findings.headline)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
             f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(name)}" '
-            f'font-family="{_FONT}">',
+            f'font-family="{FONT}">',
             f"<title>{escape(name)}</title>",
             f"<style>{_STYLE}</style>",
             f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
@@ -88,7 +88,7 @@ def _facts(findings: Findings) -> str:
     if isinstance(cores, (int, float)):
         facts.append(f"{cores:g} cores")
     if cpu:
-        facts.append(shown(_clean(str(cpu)), 40))
+        facts.append(shown(xml_safe(str(cpu)), 40))
     return "  ·  ".join(facts)
 
 
@@ -102,7 +102,7 @@ def _bar(shares: list[CategoryShare], y: float) -> list[str]:
     x, labels = float(MARGIN), []
     for share in shares:
         width = inner * share.share
-        what = escape(f"{_clean(share.category)}: {duration(share.own_ns)}, {percent(share.share)}")
+        what = escape(f"{xml_safe(share.category)}: {duration(share.own_ns)}, {percent(share.share)}")
         lines.append(
             f'<rect x="{x:.2f}" y="{y}" width="{max(width - 1, 0.3):.2f}" height="{_BAR_HEIGHT}" '
             f'fill="{colour_of(share.category)}"><title>{what}</title></rect>'
@@ -127,7 +127,7 @@ def _legend(shares: list[CategoryShare]) -> list[_Legend]:
     placed: list[_Legend] = []
     x, row = float(MARGIN), 0
     for number, share in enumerate(shares):
-        text = f"{shown(_clean(share.category), 22)} {percent(share.share)}"
+        text = f"{shown(xml_safe(share.category), 22)} {percent(share.share)}"
         width = 18 + 7.0 * columns(text) + 14
         room = WIDTH - MARGIN - (90 if row == _LEGEND_ROWS - 1 and number < len(shares) - 1 else 0)
         if x + width > room and x > MARGIN:
@@ -161,12 +161,12 @@ def _text(text: str, x: float, y: float, look: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" {look}>{escape(text)}</text>'
 
 
-def _clean(text: str) -> str:
+def xml_safe(text: str) -> str:
     """Text that XML can hold: control characters and lone surrogates escaped."""
     return "".join(c if c not in "\ufffe\uffff" else "\ufffd" for c in shown(text))
 
 
-def _wrapped(text: str, width: int, lines: int) -> list[str]:
+def wrapped(text: str, width: int, lines: int) -> list[str]:
     """Lines of at most `width` columns; a cut is marked on the last one."""
     found = [""]
     for word in text.split(" "):

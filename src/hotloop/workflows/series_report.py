@@ -12,6 +12,8 @@ from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling, scaling_of
 from hotloop.capture import series as store
 from hotloop.capture.series import Series
+from hotloop.report import before_after
+from hotloop.report.before_after import BeforeAfter
 from hotloop.report.pen import Pen
 from hotloop.report.series_html import series_html
 from hotloop.report.series_text import investigation_json, investigation_text, series_text
@@ -67,7 +69,24 @@ def html(report: SeriesReport) -> str:
     return series_html(report.series, found, report.table, report.scaling, report.name)
 
 
-FORMATS: dict[str, Callable[[SeriesReport], str]] = {".html": html, ".txt": text, ".json": as_json}
+def card(report: SeriesReport) -> BeforeAfter:
+    """The before/after card; raises HotloopError if there is no interval yet."""
+    found = before_after.card_of_series(report.series, report.found)
+    if found is None:
+        raise HotloopError(
+            f"{report.name} has too few pairs for an interval, so there is no card; "
+            "continue it with hotloop compare --series DIR --resume."
+        )
+    return found
+
+
+FORMATS: dict[str, Callable[[SeriesReport], str | bytes]] = {
+    ".html": html,
+    ".txt": text,
+    ".json": as_json,
+    ".svg": lambda report: before_after.svg(card(report)),
+    ".png": lambda report: before_after.png(card(report)),
+}
 
 
 def write_series_report(report: SeriesReport, file: Path, force: bool = False) -> int:
