@@ -134,7 +134,7 @@ def test_pages_and_pictures_need_no_other_extra(wheel: Path, work: Path) -> None
     _call([hotloop, "run", "--capture", "seen", "script.py"], work)
     _call([hotloop, "report", "seen", "-o", "page.html"], work)
     _call([hotloop, "report", "seen", "-o", "picture.png"], work)
-    assert "Plotly" in (work / "page.html").read_text(encoding="utf-8")
+    assert "· hotloop</title>" in (work / "page.html").read_text(encoding="utf-8")
     assert (work / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
