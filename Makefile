@@ -26,8 +26,9 @@ short-tests: $(INSTALLED)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq tests >/dev/null || true
 	$(BIN)/python -m pytest -n 3 --durations 25 -m "not long" tests
 
-test-long: $(INSTALLED) browser ## the tests that take minutes
-	$(BIN)/python -m pytest -m long tests
+test-long: $(INSTALLED) browser ## the tests that take minutes (about an hour on two cores)
+	$(BIN)/python -m compileall -q src
+	$(BIN)/python -m pytest -n 2 --durations 25 -m long tests
 
 MINUTES ?= 30
 campaign: $(INSTALLED) ## try to break it: kills, signals, full disks ... (MINUTES=30 SEED=1 KINDS="..." COUNT="kill=1000")

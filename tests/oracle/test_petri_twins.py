@@ -67,16 +67,15 @@ def same_steps(turbo: bool, steps: int) -> dict[str, int]:
     return endings
 
 
-@pytest.mark.parametrize(("steps", "each"), [(20_000, 4), pytest.param(100_000, 20, marks=pytest.mark.long)])
-def test_steps_of_the_tool_agree_with_the_rules(steps: int, each: int) -> None:
-    endings = same_steps(turbo=True, steps=steps)
-    assert all(count > each for count in endings.values()), endings
+def test_steps_of_the_tool_agree_with_the_rules() -> None:
+    endings = same_steps(turbo=True, steps=20_000)
+    assert all(count > 4 for count in endings.values()), endings
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("turbo", [True, False])
-def test_a_million_steps_of_the_tool_agree_with_the_rules(turbo: bool) -> None:
-    assert all(same_steps(turbo, steps=1_000_000).values())
+def test_many_steps_of_the_tool_agree_with_the_rules(turbo: bool) -> None:
+    assert all(same_steps(turbo, steps=200_000).values())
 
 
 @pytest.mark.parametrize("turbo", [True, False])
