@@ -10,6 +10,7 @@ import pytest
 from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.hot_lines import Spot, _statements
 from hotloop.analysis.source_names import names_in
+from hotloop.instrument.trial_patches import NAMES
 
 MATCHES = {
     "deep_copy": "for i in x:\n    s = copy.deepcopy(state)  # hot",
@@ -147,6 +148,11 @@ def test_a_slow_idiom_is_recognised(name: str) -> None:
     least, likely, most = found.saved
     assert 0 < least <= likely <= most <= 1
     assert found.why.endswith(".") and found.remedy.endswith(".") and not found.title.endswith(".")
+
+
+def test_distributions_are_provable_by_a_patch_that_exists() -> None:
+    found = match(spot(MATCHES["distributions"]))
+    assert found is not None and found.patch == "validation" and found.patch in NAMES
 
 
 @pytest.mark.parametrize("source", LEAVE_ALONE)

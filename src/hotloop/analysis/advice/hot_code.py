@@ -241,7 +241,13 @@ def _idiom_advice(
         f"Assumption: the change saves {about(likely)} of that time (between {about(low)} and "
         f"{about(high)}){warm if found.match.chills else ''}."
     )
-    change = Change(_lower(found.match.title), found.match.effort, found.match.safety)
+    change = Change(
+        _lower(found.match.title),
+        found.match.effort,
+        found.match.safety,
+        provable_by="patch" if found.match.patch else "hand",
+        patch=found.match.patch,
+    )
     made = advise(
         run,
         found.match.name,

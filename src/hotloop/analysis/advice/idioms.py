@@ -41,6 +41,7 @@ class Match:
     optimizer: bool = False  # whether steps of the optimizer do
     chills: bool = True  # whether it leaves cold caches at all: code that training runs anyway does not
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
+    patch: str = ""  # name of the patch in `hotloop try` that makes this change, if there is one
 
 
 Idiom = Callable[[Spot], Match | None]
@@ -1931,6 +1932,7 @@ def distributions(spot: Spot) -> Match | None:
         "log-probability, logits and torch.multinomial are enough.",
         (0.2, 0.36, 0.5),
         library_calls=("distributions",),
+        patch="validation",
     )
 
 
