@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,18 @@ def test_every_trainer_does_the_same_work(
     assert stats["backward"].calls == stats["optimizer_step"].calls == 2 * 2 * 2
 
 
+@pytest.mark.parametrize("trainer", ["torchrl", "sb3"])
+def test_other_trainers_stop_when_they_are_asked_to(trainer: str) -> None:
+    def around() -> AbstractContextManager[None]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return nullcontext()
+
+    outcome = run(small(batches=8, trainer=trainer), quiet=True, around=around)
+    assert outcome.stopped_by == "SIGTERM" and 64 <= outcome.env_steps <= 128
+    assert outcome.kept == f"no agent (trainer='{trainer}' writes no checkpoints)"
+    assert outcome.updates == outcome.env_steps // 64 * 4
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("trainer", ["hotloop", "torchrl", "sb3"])
 def test_turbo_changes_nothing_but_the_time(trainer: str) -> None:
@@ -63,7 +77,7 @@ def test_turbo_changes_nothing_but_the_time(trainer: str) -> None:
     assert on.mean_return is not None and on.mean_return == off.mean_return
 
 
-@pytest.mark.parametrize("trainer", ["hotloop", "torchrl"])
+@pytest.mark.parametrize("trainer", ["hotloop", pytest.param("torchrl", marks=pytest.mark.long)])
 def test_the_breakdown_names_the_parts_of_a_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:

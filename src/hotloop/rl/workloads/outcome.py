@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hotloop.rl.train.runs import RunResult
 
 Note = Callable[[], str]
+NO_AGENT = "no agent (trainer={!r} writes no checkpoints)"
 RECENT = 100  # episodes whose mean return a trainer reports
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.rl.workloads.outcome import Note, Outcome
+from hotloop.rl.workloads.outcome import NO_AGENT, Note, Outcome
 
 if TYPE_CHECKING:
     from hotloop.rl.envs.petri.net import Net
@@ -289,6 +289,8 @@ def _train_torchrl(config: Petri, around: AroundBatch) -> Outcome:
     size, actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
     network = make_network(config, size, actions)
     outcome = train_torchrl(config, envs, network, around)
+    if outcome.stopped_by is not None:
+        return replace(outcome, kept=NO_AGENT.format("torchrl"))
     return replace(outcome, remarks=_evaluation(config, greedy_policy(network)))
 
 
@@ -300,7 +302,7 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     from hotloop.rl.envs.petri.env import PetriEnv
-    from hotloop.rl.train.runs import torch_threads
+    from hotloop.rl.train.runs import StopRequests, torch_threads
 
     def make() -> Any:
         return Monitor(PetriEnv(wafers=config.wafers, turbo=config.turbo))
@@ -313,11 +315,15 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
         seed=config.seed,
         **_ppo_settings(config),
     )
-    with torch_threads(1):
+    with torch_threads(1), StopRequests() as stop:
         began_s = time.perf_counter()
         for number in range(config.all_batches):
             with around() if number else nullcontext():
-                model.learn(config.samples, reset_num_timesteps=number == 0)
+                model.learn(
+                    config.samples, reset_num_timesteps=number == 0, callback=lambda *_: stop.by is None
+                )
+            if stop.by is not None:
+                break
         seconds = time.perf_counter() - began_s
 
     def act(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -327,11 +333,13 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
     recent = list(model.ep_info_buffer or [])
     return Outcome(
         env_steps=model.num_timesteps,
-        updates=config.all_batches * config.updates_per_batch,
+        updates=model._n_updates * -(-config.samples // config.batch_size),
         episodes=sum(len(env.get_episode_rewards()) for env in monitors),
         mean_return=sum(e["r"] for e in recent) / len(recent) if recent else None,
         seconds=seconds,
-        remarks=_evaluation(config, act),
+        stopped_by=stop.by,
+        kept=None if stop.by is None else NO_AGENT.format("sb3"),
+        remarks=_evaluation(config, act) if stop.by is None else (),
     )
 
 

@@ -34,7 +34,7 @@ from torchrl.objectives.value import GAE
 
 from hotloop import profile
 from hotloop.rl.train.networks.mlp import ActorCritic
-from hotloop.rl.train.runs import torch_threads
+from hotloop.rl.train.runs import StopRequests, torch_threads
 from hotloop.rl.workloads.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -105,13 +105,15 @@ def train_torchrl(config: Petri, envs: Any, network: ActorCritic, around: Around
     level = logger.level
     logger.setLevel(logging.WARNING)  # it logs every buffer it makes
     try:
-        with torch_threads(1), torch.random.fork_rng(devices=[]):
-            return _train(config, PetriTorchEnv(envs), network, around)
+        with torch_threads(1), torch.random.fork_rng(devices=[]), StopRequests() as stop:
+            return _train(config, PetriTorchEnv(envs), network, around, stop)
     finally:
         logger.setLevel(level)
 
 
-def _train(config: Petri, env: PetriTorchEnv, network: ActorCritic, around: AroundBatch) -> Outcome:
+def _train(
+    config: Petri, env: PetriTorchEnv, network: ActorCritic, around: AroundBatch, stop: StopRequests
+) -> Outcome:
     env.set_seed(config.seed)
     actor, critic = _actor(network, env), ValueOperator(network.critic, in_keys=["observation"])
     advantage = GAE(gamma=config.gamma, lmbda=config.gae_lambda, value_network=critic, average_gae=False)
@@ -132,10 +134,12 @@ def _train(config: Petri, env: PetriTorchEnv, network: ActorCritic, around: Arou
     )
     episodes = _Episodes(config.n_envs)
     torch.manual_seed(config.seed)
-    rollouts = iter(collector)
+    rollouts, batches = iter(collector), 0
     began_s = time.perf_counter()
     try:
         for number in range(config.all_batches):
+            if stop.by is not None:
+                break
             with around() if number else nullcontext():
                 data = next(rollouts)
                 with torch.no_grad():
@@ -149,15 +153,17 @@ def _train(config: Petri, env: PetriTorchEnv, network: ActorCritic, around: Arou
                         torch.nn.utils.clip_grad_norm_(loss_module.parameters(), config.max_grad_norm)
                         adam.step()
                 episodes.add(data)
+            batches += 1
         seconds = time.perf_counter() - began_s
     finally:
         collector.shutdown()
     return Outcome(
-        env_steps=config.all_batches * samples,
-        updates=config.all_batches * config.updates_per_batch,
+        env_steps=batches * samples,
+        updates=batches * config.updates_per_batch,
         episodes=episodes.finished,
         mean_return=episodes.mean_return,
         seconds=seconds,
+        stopped_by=stop.by,
     )
 
 

@@ -15,7 +15,7 @@ from hotloop.rl.envs.ricochet.env import RicochetEnv
 from hotloop.rl.train.networks.conv import ConvEncoder
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder
 from hotloop.rl.train.runs import StopRequests, torch_threads
-from hotloop.rl.workloads.outcome import Outcome
+from hotloop.rl.workloads.outcome import NO_AGENT, Outcome
 
 if TYPE_CHECKING:
     from hotloop.rl.workloads.ricochet import Ricochet
@@ -84,5 +84,6 @@ def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
         mean_return=sum(e["r"] for e in episodes) / len(episodes) if episodes else None,
         seconds=seconds,
         stopped_by=stop.by,
+        kept=None if stop.by is None else NO_AGENT.format("sb3"),
         remarks=(remark,) if pictures and config.convlstm else (),
     )
