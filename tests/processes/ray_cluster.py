@@ -1,7 +1,8 @@
 """A real Ray cluster in a process of its own: Ray changes the signal handlers of the process it runs in.
 
-Prints a line of JSON for each word it reads: `add NAME FOLDER` starts a node with a resource of that name,
-whose processes record into that folder, `kill NAME` kills it. Ends with its input.
+Prints a line of JSON for each word it reads: `add NAME FOLDER [PATH]` starts a node with a resource of that
+name, whose processes record into that folder (and look for modules in PATH first), `kill NAME` kills it.
+Ends with its input.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class RayCluster:
         print(*words, file=self._process.stdin, flush=True)
         return self._answer()
 
-    def add(self, name: str, folder: Path) -> str:
+    def add(self, name: str, folder: Path, *python_path: Path) -> str:
         """Start a node; returns its id."""
-        return str(self.ask("add", name, folder)["node"])
+        return str(self.ask("add", name, folder, *python_path)["node"])
 
     def close(self) -> None:
         """End the cluster."""
@@ -94,7 +95,7 @@ def serve() -> None:
         for line in sys.stdin:
             word, name, *rest = line.split()
             if word == "add":
-                variables = {"HOTLOOP_NODE_FOLDER": rest[0]}
+                variables = dict(zip(("HOTLOOP_NODE_FOLDER", "PYTHONPATH"), rest, strict=False))
                 nodes[name] = cluster.add_node(wait=True, resources={name: 1}, env_vars=variables, **SMALL)
                 tell(node=nodes[name].node_id)
             else:

@@ -17,7 +17,7 @@ import pytest
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import read
 from hotloop.lab import process
-from hotloop.workflows.experiments import Progress, create_series, run_experiment
+from hotloop.workflows.experiments import Progress, Runners, create_series, run_experiment
 from tests.cli import hotloop as run_verb
 
 ROOT = Path(__file__).parent.parent.parent
@@ -309,7 +309,7 @@ def test_runs_at_once_have_cores_of_their_own(project: Path) -> None:
     made = Plan(variants, budget_s=60.0, record=False, looks=(5,))
     series = create_series(made, project / "series", "")
     lanes = ((mine[0],), (mine[1],))
-    done = run_experiment(series, Progress(quiet=True), lanes=lanes)
+    done = run_experiment(series, Progress(quiet=True), runners=Runners(lambda: lanes))
     assert done.comparison.compared[0].verdict.word == "slower"
     assert sorted(os.sched_getaffinity(0)) == mine  # ours are as before
     runs = read(project / "series").runs
@@ -333,7 +333,7 @@ def test_ctrl_c_ends_runs_at_once(project: Path) -> None:
     series = create_series(Plan(variants, record=False), project / "series", "")
     timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
-    done = run_experiment(series, Progress(quiet=True), lanes=lanes)
+    done = run_experiment(series, Progress(quiet=True), runners=Runners(lambda: lanes))
     timer.join()
     assert done.interrupted and not done.series.runs
     end = time.monotonic() + 20  # a thread may still be at its last line

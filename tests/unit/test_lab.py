@@ -18,7 +18,7 @@ from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.series import Figures, Run, Series, create, read
 from hotloop.lab import run_plan as lab
-from hotloop.lab.lanes import ONE_LANE, Cores
+from hotloop.lab.lanes import ONE_LANE, Lane
 from hotloop.lab.machine_lock import machine_lock, series_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
@@ -67,7 +67,7 @@ class FakeLab:
             start=self.start,
         )
 
-    def run(self, series: Series, lanes: tuple[Cores, ...] = ONE_LANE) -> PlanOutcome:
+    def run(self, series: Series, lanes: tuple[Lane, ...] = ONE_LANE) -> PlanOutcome:
         here = {variant.name: Workplace(Path.cwd(), {}) for variant in series.plan.variants}
         return run_plan(series, here, self.callbacks(), lanes)
 

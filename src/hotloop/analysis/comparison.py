@@ -63,6 +63,16 @@ class VariantComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeComparison:
+    """The runs of one node of a cluster."""
+
+    node: str
+    blocks: int
+    baseline_s: float  # median of the metric of the baseline
+    changes: tuple[tuple[str, float], ...]  # variant -> median of (its time / time of the baseline - 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All verdicts on a series: each variant against the baseline."""
 
@@ -75,6 +85,7 @@ class Comparison:
     blocks: int
     machine_load: MachineLoad
     settled: tuple[str, ...]  # variants that need no more runs
+    nodes: tuple[NodeComparison, ...] = ()  # fastest first; (): all runs were made on one machine
 
 
 def metric_of(series: Series) -> Metric:
@@ -106,13 +117,17 @@ def decide_series(series: Series, final: bool = False) -> BlockDecision:
     blocks = len({run.block for pairs in runs.values() for _, run in pairs})
     times = {name: [(value_s(a, metric), value_s(b, metric)) for a, b in runs[name]] for name in names}
     tolerance, schedule = series.plan.tolerance, schedule_of(series.plan)
+    nodes = {name: [a.node for a, _ in runs[name]] for name in names}
     if len(names) == 1:
-        one = decide(times[names[0]], tolerance=tolerance, schedule=schedule, final=final)
+        only = names[0]
+        one = decide(times[only], tolerance=tolerance, schedule=schedule, final=final, nodes=nodes[only])
         settled = () if one.go_on else (names[0],)
         rows = (VariantVerdict(names[0], one.verdict),)
         return BlockDecision(one.go_on, rows, settled, one.reason, one.next_look)
     cpu = {name: cpu_pairs(pairs) for name, pairs in runs.items()} if metric == "env_step" else None
-    return decide_named(times, blocks, tolerance=tolerance, schedule=schedule, final=final, cpu=cpu)
+    return decide_named(
+        times, blocks, tolerance=tolerance, schedule=schedule, final=final, cpu=cpu, nodes=nodes
+    )
 
 
 def cpu_pairs(pairs: Sequence[tuple[Run, Run]]) -> list[tuple[float, float]]:
@@ -150,14 +165,32 @@ def compare_series(series: Series, final: bool = True) -> Comparison:
         blocks=len({run.block for run in series.of(series.plan.baseline.name)}),
         machine_load=machine_load_of(series.runs),
         settled=decision.settled,
+        nodes=_by_node(series, metric),
     )
 
 
+def _by_node(series: Series, metric: Metric) -> tuple[NodeComparison, ...]:
+    base = series.of(series.plan.baseline.name)
+    found = []
+    for node in dict.fromkeys(run.node for run in base if run.node):
+        here = [run for run in base if run.node == node]
+        changes = []
+        for variant in series.plan.variants[1:]:
+            pairs = [(a, b) for a, b in pairs_of(series, variant.name) if a.node == node]
+            ratios = [value_s(b, metric) / value_s(a, metric) - 1 for a, b in pairs if value_s(a, metric) > 0]
+            if ratios:
+                changes.append((variant.name, float(np.median(ratios))))
+        times = [value_s(run, metric) for run in here]
+        blocks = len({run.block for run in here})
+        found.append(NodeComparison(node, blocks, float(np.median(times)), tuple(changes)))
+    return tuple(sorted(found, key=lambda row: row.baseline_s))
+
+
 def pairs_of(series: Series, variant: str) -> list[tuple[Run, Run]]:
-    """(baseline, variant) runs of every block in which both succeeded, in order."""
+    """(baseline, variant) runs of every block in which both succeeded, on the same node, in order."""
     a = {(run.block, run.group): run for run in series.of(series.plan.baseline.name)}
     b = {(run.block, run.group): run for run in series.of(variant)}
-    return [(a[at], b[at]) for at in sorted(a.keys() & b.keys())]
+    return [(a[at], b[at]) for at in sorted(a.keys() & b.keys()) if a[at].node == b[at].node]
 
 
 def compare_runs(

@@ -20,7 +20,7 @@ from hotloop.analysis.findings import Estimate, GrowthFactor
 from hotloop.analysis.growth import Stretch, decompose
 from hotloop.analysis.rank_intervals import differences, rank_sum_interval
 from hotloop.analysis.theil_sen import exact_theil_sen
-from hotloop.capture.series import Figures, Series
+from hotloop.capture.series import Figures, Run, Series
 
 LEVEL = 0.05
 TWICE = 2.0
@@ -325,10 +325,23 @@ def scale_runs(series: Series) -> list[ScaleRun]:
     If all of them recorded themselves, the time is that of the driving thread without its start-up; otherwise
     that of the whole process.
     """
-    runs = [run for run in series.runs if run.scale and run.ok and run.size is not None]
+    runs = _whole_rounds([run for run in series.runs if run.scale and run.ok and run.size is not None])
     if all(run.figures.startup_s is not None and any(run.figures.regions_s.values()) for run in runs):
         return [scale_run(float(run.size or 0), run.figures) for run in runs]
     return [ScaleRun(float(run.size or 0), run.wall_s, {}) for run in runs]
+
+
+def _whole_rounds(runs: Sequence[Run]) -> list[Run]:
+    """Without what a lost node had made of a round: of each round, the runs of the node that made most."""
+    kept: list[Run] = []
+    for block in dict.fromkeys(run.block for run in runs):
+        by_node: dict[str, list[Run]] = {}
+        for run in runs:
+            if run.block == block:
+                by_node.setdefault(run.node, []).append(run)
+        most = max(len(made) for made in by_node.values())
+        kept += next(made for made in by_node.values() if len(made) == most)
+    return kept
 
 
 def scale_run(size: float, figures: Figures) -> ScaleRun:

@@ -37,11 +37,12 @@ TOLERANCE = 0.03  # smaller differences do not matter
 Word = Literal["faster", "slower", "no_difference", "undecided"]
 DecidedBy = Literal["wall_time", "cpu_time"]
 # How the interval was computed. signed_rank: exact signed-rank test of the pairs. complete_separation: with
-# 5 to 7 pairs (or at a strict level), from the smallest to the largest ratio of any B to any A. rank_sum:
-# exact rank-sum test of runs that are not paired.
+# 5 to 7 pairs (or at a strict level), from the smallest to the largest ratio of any B to any A of the same
+# node. rank_sum: exact rank-sum test of runs that are not paired.
 Method = Literal["signed_rank", "complete_separation", "rank_sum", "none"]
 Gate = Literal["passed", "regression", "undecided"]
 Pairs = Sequence[tuple[float, float]]  # (time of A, time of B), in run order
+Nodes = Sequence[str]  # where each pair was run, if on several nodes of a cluster
 Floats = NDArray[np.float64]
 
 
@@ -108,7 +109,12 @@ class ComponentVerdict:
 
 
 def decide(
-    pairs: Pairs, *, tolerance: float = TOLERANCE, schedule: Schedule = RUNS, final: bool = False
+    pairs: Pairs,
+    *,
+    tolerance: float = TOLERANCE,
+    schedule: Schedule = RUNS,
+    final: bool = False,
+    nodes: Nodes | None = None,
 ) -> Decision:
     """Continue or stop; called after each pair.
 
@@ -117,7 +123,7 @@ def decide(
     judged as they are, instead of at the next look.
     """
     n = len(pairs)
-    found = judge(pairs, tolerance=tolerance, level=schedule.level)
+    found = judge(pairs, tolerance=tolerance, level=schedule.level, nodes=nodes)
     coming = schedule.next_look(n)
     if final or coming is None:
         why = f"after {n} pairs, the maximum" if coming is None else f"after {n} pairs"
@@ -157,6 +163,7 @@ def decide_named(
     schedule: Schedule = RUNS,
     final: bool = False,
     cpu: Mapping[str, Pairs] | None = None,
+    nodes: Mapping[str, Nodes] | None = None,
 ) -> BlockDecision:
     """`decide_blocks` given the pairs of each variant out of `n` blocks.
 
@@ -166,11 +173,11 @@ def decide_named(
     variants, coming = tuple(named), schedule.next_look(n)
     if cpu and any(cpu.values()):
         level = schedule.level / 2
-        by_wall = holm(named, tolerance=tolerance, level=level)
+        by_wall = holm(named, tolerance=tolerance, level=level, nodes=nodes)
         by_cpu = holm({name: cpu.get(name, ()) for name in named}, tolerance=tolerance, level=level)
         found = {name: _either(by_wall[name], by_cpu[name]) for name in named}
     else:
-        found = holm(named, tolerance=tolerance, level=schedule.level)
+        found = holm(named, tolerance=tolerance, level=schedule.level, nodes=nodes)
     over = final or coming is None
     # A variant left out of the latest blocks was settled at an earlier look.
     looked = {name for name in variants if over or n in schedule.looks or len(named[name]) in schedule.looks}
@@ -190,10 +197,12 @@ def decide_named(
     return BlockDecision(True, rows, settled, said, coming)
 
 
-def judge(pairs: Pairs, *, tolerance: float = TOLERANCE, level: float = RUNS.level) -> Verdict:
+def judge(
+    pairs: Pairs, *, tolerance: float = TOLERANCE, level: float = RUNS.level, nodes: Nodes | None = None
+) -> Verdict:
     """The verdict on any number of pairs, for one look at the given level."""
     a, b = _logs(pairs)
-    return _verdict(len(a), _paired(a, b, level), robust_sd(b - a), tolerance, level)
+    return _verdict(len(a), _paired(a, b, level, nodes), robust_sd(b - a), tolerance, level)
 
 
 def judge_unpaired(
@@ -218,7 +227,11 @@ def judge_unpaired(
 
 
 def holm(
-    named: Mapping[str, Pairs], *, tolerance: float = TOLERANCE, level: float = RUNS.level
+    named: Mapping[str, Pairs],
+    *,
+    tolerance: float = TOLERANCE,
+    level: float = RUNS.level,
+    nodes: Mapping[str, Nodes] | None = None,
 ) -> dict[str, Verdict]:
     """A verdict for each name such that all `faster` and `slower` verdicts hold together at `level`.
 
@@ -227,14 +240,18 @@ def holm(
     `level` or better. Where the step's level needs more pairs than there are, the interval at `level` is
     reported without a verdict.
     """
-    left = list(named)
+    left, nodes = list(named), nodes or {}
     done: dict[str, Verdict] = {}
     while left:
         step = level / len(left)
-        tried = {name: judge(named[name], tolerance=tolerance, level=step) for name in left}
+        tried = {
+            name: judge(named[name], tolerance=tolerance, level=step, nodes=nodes.get(name)) for name in left
+        }
         clear = [name for name, verdict in tried.items() if verdict.word in ("faster", "slower")]
         if not clear:
-            done |= {name: _or_plain(tried[name], named[name], tolerance, level) for name in left}
+            done |= {
+                name: _or_plain(tried[name], named[name], tolerance, level, nodes.get(name)) for name in left
+            }
             break
         done |= {name: tried[name] for name in clear}
         left = [name for name in left if name not in clear]
@@ -288,7 +305,7 @@ class _Interval:
 _NONE = _Interval(math.nan, -math.inf, math.inf, "none")
 
 
-def _paired(a: Floats, b: Floats, level: float) -> _Interval:
+def _paired(a: Floats, b: Floats, level: float, nodes: Nodes | None = None) -> _Interval:
     d = b - a
     if len(d) < LEAST_PAIRS:
         return _NONE
@@ -299,9 +316,21 @@ def _paired(a: Floats, b: Floats, level: float) -> _Interval:
     # The signed-rank p value of n pairs is at least 2 / 2^n: 0.06 for five. All B on one side of all A has
     # probability 2 / C(2n, n): 0.0079 for five, and less when the machine drifts from pair to pair.
     # Shifting B until that no longer holds gives this interval. The 2 % slack covers 0.0079 against 1/128.
-    if 2 / math.comb(2 * len(d), len(d)) <= level * 1.02:
-        return _Interval(middle, float(b.min() - a.max()), float(b.max() - a.min()), "complete_separation")
+    # Pairs from several nodes: the same on every node at once, so that nodes may differ as they like.
+    groups = _by_node(nodes if nodes is not None and len(nodes) == len(d) else [""] * len(d))
+    if 2 / math.prod(math.comb(2 * len(at), len(at)) for at in groups) <= level * 1.02:
+        low = min(float(b[at].min() - a[at].max()) for at in groups)
+        high = max(float(b[at].max() - a[at].min()) for at in groups)
+        return _Interval(middle, low, high, "complete_separation")
     return replace(_NONE, middle=middle)
+
+
+def _by_node(nodes: Nodes) -> list[list[int]]:
+    """The positions of each node's pairs."""
+    found: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        found.setdefault(node, []).append(at)
+    return list(found.values())
 
 
 def _verdict(n: int, found: _Interval, sd: float | None, tolerance: float, level: float) -> Verdict:
@@ -384,10 +413,10 @@ def _plain(fraction: float, digits: int) -> str:
     return text if float(text) else text.removeprefix("-")
 
 
-def _or_plain(strict: Verdict, pairs: Pairs, tolerance: float, level: float) -> Verdict:
+def _or_plain(strict: Verdict, pairs: Pairs, tolerance: float, level: float, nodes: Nodes | None) -> Verdict:
     if strict.change is not None:
         return strict
-    plain = judge(pairs, tolerance=tolerance, level=level)
+    plain = judge(pairs, tolerance=tolerance, level=level, nodes=nodes)
     return replace(strict, change=plain.change, speed_up=plain.speed_up, method=plain.method, level=level)
 
 

@@ -48,6 +48,7 @@ class Plan:
     size: int | None = None  # value of {n} outside the scale check; None: the smallest size
     neighbours: int | None = None  # variants that share a run of the baseline; None: the whole block
     order_seed: int = 0  # of the random order of runs
+    resources: tuple[tuple[str, float], ...] = ()  # of a node, for one run on a cluster; (): a whole node
     record: bool = True  # whether runs record themselves; False: only process times are taken
 
     def __post_init__(self) -> None:
@@ -101,6 +102,9 @@ def check(plan: Plan) -> None:
         raise HotloopError(
             f"looks is {list(plan.looks)}; it must be increasing numbers of pairs, such as [5, 8]."
         )
+    for name, amount in plan.resources:
+        if not name or not 0 < amount < 1e9:
+            raise HotloopError(f"The resource {name!r} is {amount:g}; write it as CPU=4, above 0.")
     if plan.repeats < 1:
         raise HotloopError(f"repeats is {plan.repeats}; it must be at least 1.")
 

@@ -53,6 +53,7 @@ def plan_to_data(plan: Plan) -> dict[str, Any]:
         }
         for v in plan.variants
     ]
+    data["resources"] = dict(plan.resources)
     return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
 
 
@@ -115,6 +116,7 @@ def _plan(table: _Table, variants: tuple[Variant, ...], kind: str) -> Plan:
         "size": table.count("size", None),
         "neighbours": table.count("neighbours", None),
         "order_seed": table.count("order_seed", 0, least=0),
+        "resources": table.amounts("resources"),
         "record": table.choice("record", (True, False), True),
     }
     table.done()
@@ -224,6 +226,12 @@ class _Table:
         if not isinstance(value, Mapping) or any(isinstance(v, (list, dict)) for v in value.values()):
             raise HotloopError(f'{key} of {self.what} is {value!r}; write it as {{ OMP_NUM_THREADS = "1" }}.')
         return tuple((k, str(v)) for k, v in value.items())
+
+    def amounts(self, key: str) -> tuple[tuple[str, float], ...]:
+        value = self.take(key, {})
+        if not isinstance(value, Mapping) or any(type(v) not in (int, float) for v in value.values()):
+            raise HotloopError(f"{key} of {self.what} is {value!r}; write it as {{ CPU = 4, GPU = 1 }}.")
+        return tuple((str(k), float(v)) for k, v in value.items())
 
     def choice(self, key: str, allowed: tuple[Any, ...], default: Any) -> Any:
         value = self.take(key, default)

@@ -56,6 +56,7 @@ class _Facts(TypedDict, total=False):
     working_folder: str
     machine: Machine
     versions: dict[str, str]
+    nodes: dict[str, Machine]  # of a cluster, by name; absent: all runs were made on `machine`
 
 
 class _Head(TypedDict):
@@ -116,6 +117,7 @@ class Run:
     cores: tuple[int, ...] = ()  # the only cores it could use; (): all that the lab may use
     at_once: int = 1  # number of runs made at the same time
     group: int = 0  # a variant is compared with the baseline run of its group
+    node: str = ""  # of a cluster; "": the machine of the lab
 
     @property
     def ok(self) -> bool:

@@ -12,7 +12,7 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.options import Flag, Repeated, option
+from hotloop.cli.options import Flag, OnCluster, Repeated, Resources, on_words, option, parse_resources
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
 from hotloop.report.to_json import json_object, strict_json
@@ -73,6 +73,10 @@ class Arguments:
     """Time limit of a single run."""
     jobs: int = 1
     """Number of pairs to run at the same time, each on its own cores; needs that many free cores."""
+    on: OnCluster = None
+    """Make the runs on the nodes of a Ray cluster, both runs of a pair on the same node."""
+    resources: Resources = ()
+    """Resource of a node that a run needs, as CPU=4."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="PERCENT")] = "3%"
     """Ignore differences below this."""
     fail_if: Annotated[str | None, option("slower:PERCENT")] = None
@@ -115,10 +119,12 @@ def run(arguments: Arguments) -> int:
 
 
 def compare_runs(arguments: Arguments, limit: Limit | None) -> int:
+    if arguments.detailed and arguments.on is not None:
+        raise HotloopError("--detailed profiles on this machine; remove it, or --on.")
     progress = Progress()
     budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
-        result = resume_comparison(arguments.series, progress, budget_s, arguments.jobs)
+        result = resume_comparison(arguments.series, progress, budget_s, arguments.jobs, arguments.on)
     else:
         settings = ComparisonSettings(
             budget_s=budget_s or ComparisonSettings().budget_s,
@@ -126,11 +132,12 @@ def compare_runs(arguments: Arguments, limit: Limit | None) -> int:
             tolerance=parse_fraction(arguments.tolerance, "--tolerance"),
             order_seed=arguments.order_seed,
             record=not arguments.no_record,
+            resources=parse_resources(arguments.resources),
         )
         a = Side(arguments.a, arguments.set_a, arguments.env_a, arguments.rev_a)
         b = Side(arguments.b, arguments.set_b, arguments.env_b, arguments.rev_b)
         plan = compare_plan(a, b, arguments.command, settings, arguments.selftest)
-        result = compare_commands(plan, arguments.series, progress, arguments.jobs)
+        result = compare_commands(plan, arguments.series, progress, arguments.jobs, arguments.on)
     show(arguments, result)
     if result.outcome.ended in ("interrupted", "failed", "disk"):
         return exit_code_of(result.outcome)
@@ -154,13 +161,14 @@ def show(arguments: Arguments, result: ExperimentResult) -> None:
         note(write_card(result, arguments.card))
     note(result.outcome.summary)
     name = shlex.quote(str(result.series.path))
+    where = on_words(arguments.on)
     if result.interrupted:
-        note(f"next: hotloop compare --series {name} --resume")
+        note(f"next: hotloop compare --series {name} --resume{where}")
         return
     budget_s = result.series.plan.budget_s
     open_ = any(row.verdict.word == "undecided" for row in result.comparison.compared)
     if result.outcome.ended == "budget" and open_ and budget_s is not None:
-        note(f"more pairs: hotloop compare --series {name} --resume --budget {2 * budget_s:.0f}s")
+        note(f"more pairs: hotloop compare --series {name} --resume{where} --budget {2 * budget_s:.0f}s")
     note(f"next: hotloop report {name}")
 
 

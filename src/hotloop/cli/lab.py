@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.options import Flag, option
+from hotloop.cli.options import Flag, OnCluster, on_words, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import investigation_json, investigation_text
 from hotloop.report.to_json import strict_json
@@ -43,6 +43,8 @@ class Arguments:
     """run: continue the series in --series."""
     jobs: int = 1
     """run: number of blocks to run at the same time, each on its own cores."""
+    on: OnCluster = None
+    """run: make the runs on the nodes of a Ray cluster, each block on one node."""
     json: Flag = False
     """run: print the result as one JSON object."""
 
@@ -57,7 +59,7 @@ def run(arguments: Arguments) -> int:
     if arguments.file is None:
         raise HotloopError("lab run needs a plan; write one with: hotloop lab new -o plan.toml")
     plan = Path(arguments.file)
-    found = investigate(plan, arguments.series, arguments.resume, Progress(), arguments.jobs)
+    found = investigate(plan, arguments.series, arguments.resume, Progress(), arguments.jobs, arguments.on)
     result = found.result
     if arguments.json:
         print(strict_json(investigation_json(result.series, result.comparison, found.table, found.scaling)))
@@ -66,7 +68,9 @@ def run(arguments: Arguments) -> int:
         print(investigation_text(result.series, result.comparison, found.table, found.scaling, pen))
     note(result.outcome.summary)
     folder = shlex.quote(str(result.series.path))
-    again = f"hotloop lab run {shlex.quote(arguments.file)} --series {folder} --resume"
+    again = (
+        f"hotloop lab run {shlex.quote(arguments.file)} --series {folder} --resume{on_words(arguments.on)}"
+    )
     if result.interrupted:
         note(f"next: {again}")
         return INTERRUPTED

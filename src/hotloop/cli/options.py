@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import tyro
+
+from hotloop._util.errors import HotloopError
 
 # A switch that is off by default: --json, but no --no-json, and no "(default: False)" in --help.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -25,3 +28,25 @@ def option(metavar: str, default: str = "", *, aliases: list[str] | tuple[str, .
 LatestCapture = Annotated[
     str | None, tyro.conf.Positional, option("[CAPTURE]", "the latest in hotloop-runs/")
 ]
+
+
+# The cluster that makes the runs of a lab verb, and what each run needs of a node.
+OnCluster = Annotated[str | None, option("ray[://HOST:PORT]", "this machine")]
+Resources = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=NUMBER")]
+
+
+def parse_resources(typed: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+    """`("CPU=4", "GPU=1")` as pairs; raises HotloopError."""
+    found = []
+    for word in typed:
+        name, _, amount = word.partition("=")
+        try:
+            found.append((name, float(amount)))
+        except ValueError:
+            raise HotloopError(f"--resources is {word!r}; write it as CPU=4.") from None
+    return tuple(found)
+
+
+def on_words(on: str | None) -> str:
+    """` --on ray`, for a command that is printed."""
+    return "" if on is None else f" --on {shlex.quote(on)}"

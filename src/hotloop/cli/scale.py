@@ -11,7 +11,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
-from hotloop.cli.options import Flag, option
+from hotloop.cli.options import Flag, OnCluster, Resources, on_words, option, parse_resources
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
@@ -37,6 +37,10 @@ class Arguments:
     """Number of runs of each size; sizes take turns in random order."""
     jobs: int = 1
     """Number of rounds of all sizes to run at the same time, each on its own cores."""
+    on: OnCluster = None
+    """Make the runs on the nodes of a Ray cluster, each round of all sizes on one node."""
+    resources: Resources = ()
+    """Resource of a node that a run needs, as CPU=4."""
     budget: Annotated[str, option("TIME", "unlimited")] = ""
     """Time for all runs together, such as 2m."""
     series: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-scale")] = None
@@ -51,10 +55,11 @@ class Arguments:
 def run(arguments: Arguments) -> int:
     budget_s = parse_seconds(arguments.budget, "--budget") if arguments.budget else None
     if arguments.resume:
-        found = resume_scale(arguments.series, Progress(), budget_s, arguments.jobs)
+        found = resume_scale(arguments.series, Progress(), budget_s, arguments.jobs, arguments.on)
     else:
-        plan = scale_plan(arguments.command, parse_sizes(arguments.sizes), arguments.repeats, budget_s)
-        found = scale(plan, arguments.series, Progress(), arguments.jobs)
+        sizes, resources = parse_sizes(arguments.sizes), parse_resources(arguments.resources)
+        plan = scale_plan(arguments.command, sizes, arguments.repeats, budget_s, resources)
+        found = scale(plan, arguments.series, Progress(), arguments.jobs, arguments.on)
     result, pen = found.result, pen_for_stdout()
     if found.scaling is None:
         print("Nothing to fit: fewer than two sizes have a successful run.")
@@ -67,7 +72,7 @@ def run(arguments: Arguments) -> int:
     note(result.outcome.summary)
     folder = shlex.quote(str(result.series.path))
     if result.interrupted:
-        note(f"next: hotloop scale --series {folder} --resume")
+        note(f"next: hotloop scale --series {folder} --resume{on_words(arguments.on)}")
         return INTERRUPTED
     note(f"next: hotloop report {folder}")
     return exit_code_of(result.outcome)

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -27,6 +27,7 @@ class Job:
     folder: Path  # working folder
     timeout_s: float | None = None
     cores: tuple[int, ...] = ()  # the only cores it may use; (): all that the lab may use
+    node: str = ""  # of a cluster, where it is to run; "": here
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,15 @@ class Outcome:
     exit_code: int | None = None
     failure: str = ""  # one sentence when it failed
     stderr_tail: str = ""
+    before: dict[str, float] | None = None  # load of the node it ran on; None: it ran here
+    after: dict[str, float] | None = None
 
 
-def run(job: Job) -> Outcome:
+def run(job: Job, on_start: Callable[[int], None] | None = None) -> Outcome:
     """Start the job and wait for it; kills whatever it leaves running in its process group.
 
-    A KeyboardInterrupt ends the job and is raised again. May be called from several threads.
+    `on_start` is told its group. A KeyboardInterrupt ends the job and is raised again. May be called from
+    several threads.
     """
     with tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
@@ -63,6 +67,8 @@ def run(job: Job) -> Outcome:
             return Outcome(time.perf_counter() - began, failure=why)
         try:
             _running.add(process)
+            if on_start is not None:
+                on_start(process.pid)
             with _limited(process, job.timeout_s) as limit:
                 code, cpu_s = _wait(process)
                 wall_s = time.perf_counter() - began

@@ -26,12 +26,13 @@ from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE, new_run_id
 from hotloop.capture.plan import Plan, fill_command
 from hotloop.capture.series import CAPTURE, Figures, Run, Series, append, begin_run, with_run
 from hotloop.lab import process
-from hotloop.lab.lanes import ONE_LANE, Cores, work_through
+from hotloop.lab.lanes import ONE_LANE, Lane, Node, NodeLost, work_through
 from hotloop.lab.machine_lock import INSIDE_LAB, machine_lock, series_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.machine.load_snapshot import load_snapshot
 
 MAX_FAILURES_IN_A_ROW = 2  # after which a variant is dropped
+ALL_LOST = "All nodes were lost."
 BLOCKS_FOR_ESTIMATE = 5  # recent blocks that predict whether another one fits the budget
 
 Ended = Literal["decided", "looks", "budget", "failed", "interrupted", "disk", "scaled"]
@@ -66,7 +67,8 @@ class LabCallbacks:
     decide: Callable[[Series], Decision]  # called after each complete block
     read_figures: Callable[[Path], Figures]  # from the capture folder of a run
     progress: Progress
-    start: Callable[[Job], Outcome] = process.run  # makes one run and waits for it
+    start: Callable[[Job], Outcome] = process.run  # makes one run and waits for it; may raise NodeLost
+    end_running: Callable[[bool], None] | None = None  # of all runs under way; None: of processes here
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,13 @@ def run_plan(
     series: Series,
     workplaces: Mapping[str, Workplace],
     callbacks: LabCallbacks,
-    lanes: tuple[Cores, ...] = ONE_LANE,
+    lanes: tuple[Lane, ...] = ONE_LANE,
 ) -> PlanOutcome:
     """Run the plan of a series from where it stands to its end; each lane makes one run at a time.
 
     `workplaces` has an entry for each variant. A KeyboardInterrupt ends the runs under way, which do not
-    count, and returns the series as it is.
+    count, and returns the series as it is. A pair whose node is lost is made again on another one, as a whole
+    and as a block of its own.
     """
     assert series.path is not None
     for variant in series.plan.variants:
@@ -123,7 +126,7 @@ class _Lab:
     series: Series
     workplaces: Mapping[str, Workplace]
     callbacks: LabCallbacks
-    lanes: tuple[Cores, ...]
+    lanes: tuple[Lane, ...]
     next_number: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)  # for everything but the runs themselves
     cut_short: bool = False  # interrupted: a run that ends now was ended by us
@@ -163,8 +166,8 @@ def _run_all_blocks(lab: _Lab) -> tuple[Ended, str]:
     last = first + 2 * plan.most_blocks
     while first < last:
         reason = _nothing_to_compare(plan, lab.active_variants())
-        if reason:
-            return "failed", reason
+        if reason or not lab.lanes:
+            return "failed", reason or ALL_LOST
         if len(done) >= plan.most_blocks:
             return "looks", f"Stopped after {_count_blocks(plan, len(done))}, the maximum."
         if _over_budget(lab, done):
@@ -186,7 +189,7 @@ def _run_blocks(lab: _Lab, blocks: Sequence[int]) -> Decision | None:
     """Make the runs of some blocks; returns the last decision, None when no block is complete."""
     decision: Decision | None = None
 
-    def run_block(block: int, cores: Cores) -> bool:
+    def run_block(block: int, lane: Lane) -> bool:
         nonlocal decision
         with lab.lock:
             before = usable_blocks(lab.series)
@@ -196,7 +199,7 @@ def _run_blocks(lab: _Lab, blocks: Sequence[int]) -> Decision | None:
         for slot in _block_slots(lab.plan, block, active):
             if lab.cut_short:
                 return False
-            _make_run(lab, slot, cores)
+            _make_run(lab, slot, lane)
         with lab.lock:
             if len(usable_blocks(lab.series)) > len(before):
                 decision = lab.decide()
@@ -206,18 +209,22 @@ def _run_blocks(lab: _Lab, blocks: Sequence[int]) -> Decision | None:
     return decision
 
 
-def _in_lanes(lab: _Lab, tasks: Sequence[int], do: Callable[[int, Cores], bool]) -> None:
-    """Do the tasks in this thread, or in several lanes that hold the machine lock together."""
-    if len(lab.lanes) == 1:
+def _in_lanes(lab: _Lab, tasks: Sequence[int], do: Callable[[int, Lane], bool]) -> None:
+    """Do the tasks in this thread, or in several lanes that hold the machine lock together.
+
+    Lanes on nodes of a cluster hold the lock of their own computer, run by run.
+    """
+    on_nodes = any(isinstance(lane, Node) for lane in lab.lanes)
+    if len(lab.lanes) == 1 and not on_nodes:
         for task in tasks:
             do(task, lab.lanes[0])
         return
 
     def end_runs(insist: bool) -> None:
         lab.cut_short = True
-        process.end_running(insist)
+        (lab.callbacks.end_running or process.end_running)(insist)
 
-    with machine_lock(lab.callbacks.progress.note):
+    with contextlib.nullcontext() if on_nodes else machine_lock(lab.callbacks.progress.note):
         work_through(tasks, lab.lanes, do, end_runs, process.GRACE_S)
 
 
@@ -251,22 +258,27 @@ def _over_budget(lab: _Lab, done: list[list[Run]]) -> bool:
 
 def _run_sizes(lab: _Lab) -> tuple[Ended, str]:
     """Every size of the scale check, `plan.repeats` times."""
-    plan, failures = lab.plan, Counter[int | None]()
+    plan, failures, finished = lab.plan, Counter[int | None](), set[int]()
     budget = None if plan.budget_s is None else plan.budget_s + lab.series.spent_s
     if plan.kind == "scale":
         budget = plan.budget_s
 
-    def run_round(repeat: int, cores: Cores) -> bool:
-        for slot in _missing_sizes(lab.series, repeat):
+    def run_round(repeat: int, lane: Lane) -> bool:
+        for slot in _missing_sizes(lab.series, repeat, _node_of(lane)):
             if failures[slot.size] < MAX_FAILURES_IN_A_ROW and not lab.cut_short:
-                failures[slot.size] = 0 if _make_run(lab, slot, cores).ok else failures[slot.size] + 1
+                failures[slot.size] = 0 if _make_run(lab, slot, lane).ok else failures[slot.size] + 1
+        finished.add(repeat)
         return True
 
-    for repeat in range(0, plan.repeats, len(lab.lanes)):
-        coming = range(repeat, min(repeat + len(lab.lanes), plan.repeats))
-        if repeat and budget is not None and lab.series.spent_s * (coming.stop / repeat) > budget:
+    rounds = list(range(plan.repeats))
+    while rounds:
+        if not lab.lanes:
+            return "failed", ALL_LOST
+        coming, repeat = rounds[: len(lab.lanes)], rounds[0]
+        if repeat and budget is not None and lab.series.spent_s * ((repeat + len(coming)) / repeat) > budget:
             return "budget", f"The budget is used up; each size was run {_times(repeat)}."
         _in_lanes(lab, coming, run_round)
+        rounds = [number for number in rounds if number not in finished]
     if all(failures[size] for size in plan.sizes):
         return "failed", "Every size failed."
     return "scaled", f"Ran {len(plan.sizes)} sizes, each {_times(plan.repeats)}."
@@ -297,9 +309,10 @@ def _joining(capture: Path) -> dict[str, str]:
     return {CAPTURE_VARIABLE: str(capture.absolute()), RUN_ID_VARIABLE: new_run_id()}
 
 
-def _make_run(lab: _Lab, slot: _Slot, cores: Cores) -> Run:
-    """Make one run, write it to disk, report it."""
+def _make_run(lab: _Lab, slot: _Slot, lane: Lane) -> Run:
+    """Make one run, write it to disk, report it; raises NodeLost when its node is lost meanwhile."""
     plan, progress = lab.plan, lab.callbacks.progress
+    cores, node = () if isinstance(lane, Node) else lane, _node_of(lane)
     variant, workplace = plan.variant(slot.variant), lab.workplaces[slot.variant]
     with lab.lock, _disk_errors():
         number, folder = begin_run(lab.series, lab.next_number)
@@ -317,10 +330,15 @@ def _make_run(lab: _Lab, slot: _Slot, cores: Cores) -> Run:
         folder=workplace.folder,
         timeout_s=plan.timeout_s or plan.budget_s,
         cores=cores,
+        node=node,
     )
-    with contextlib.nullcontext() if cores else machine_lock(progress.note):
+    lost: NodeLost | None = None
+    with contextlib.nullcontext() if cores or node else machine_lock(progress.note):
         before, started_s = load_snapshot(), time.time()
-        outcome = lab.callbacks.start(job)
+        try:
+            outcome = lab.callbacks.start(job)
+        except NodeLost as error:
+            lost, outcome = error, Outcome(time.time() - started_s, failure=str(error), before={}, after={})
         after = load_snapshot()
     run = Run(
         number=number,
@@ -337,16 +355,27 @@ def _make_run(lab: _Lab, slot: _Slot, cores: Cores) -> Run:
         exit_code=outcome.exit_code,
         failure=outcome.failure,
         stderr_tail=outcome.stderr_tail,
-        before=before,
-        after=after,
+        before=before if outcome.before is None else outcome.before,
+        after=after if outcome.after is None else outcome.after,
         cores=cores,
-        at_once=len(lab.lanes),
+        at_once=max(len(lab.lanes), 1),
         group=slot.group,
+        node=node,
     )
+    if lost is not None:
+        with lab.lock:
+            lab.lanes = tuple(one for one in lab.lanes if one != lane)
+            if not lab.cut_short:
+                _write_run(lab, run)
+        raise lost
     run = _with_figures(run, capture, lab.callbacks.read_figures)
     with lab.lock:
         _save_run(lab, run)
     return run
+
+
+def _node_of(lane: Lane) -> str:
+    return lane.name if isinstance(lane, Node) else ""
 
 
 def _with_figures(run: Run, capture: Path, read_figures: Callable[[Path], Figures]) -> Run:
@@ -362,15 +391,19 @@ def _save_run(lab: _Lab, run: Run) -> None:
     if lab.cut_short:
         return  # we ended it, from another lane
     lab.failures_in_a_row[run.variant] = 0 if run.ok else lab.failures_in_a_row[run.variant] + 1
+    _write_run(lab, run)
+    if lab.failures_in_a_row[run.variant] == MAX_FAILURES_IN_A_ROW and not run.scale:
+        progress = lab.callbacks.progress
+        progress.note(f"{run.variant!r} failed {MAX_FAILURES_IN_A_ROW} times in a row and is dropped")
+
+
+def _write_run(lab: _Lab, run: Run) -> None:
     try:
         lab.series = append(lab.series, run)
     except OSError as error:
         lab.series = with_run(lab.series, run)
         raise _DiskError(f"Run {run.number} cannot be written ({error.strerror})") from error
-    progress = lab.callbacks.progress
-    progress.run_ended(run)
-    if lab.failures_in_a_row[run.variant] == MAX_FAILURES_IN_A_ROW and not run.scale:
-        progress.note(f"{run.variant!r} failed {MAX_FAILURES_IN_A_ROW} times in a row and is dropped")
+    lab.callbacks.progress.run_ended(run)
 
 
 def seed_variables(seed: int) -> dict[str, str]:
@@ -407,14 +440,19 @@ def _block_slots(plan: Plan, block: int, variants: Iterable[str]) -> list[_Slot]
     return [_Slot(name, block, at, seed, size, group=group) for at, (name, group) in enumerate(placed)]
 
 
-def _missing_sizes(series: Series, repeat: int) -> list[_Slot]:
-    """What is left of one round of the scale check: every size once, in random order."""
+def _missing_sizes(series: Series, repeat: int, node: str) -> list[_Slot]:
+    """What is left of one round of the scale check: every size once, in random order, all on one node."""
     plan, sizes = series.plan, list(series.plan.sizes)
     random.Random(f"{plan.order_seed}/scale/{repeat}").shuffle(sizes)
     name, seed = plan.baseline.name, plan.seed_of(repeat)
-    done = {run.size for run in series.runs if run.scale and run.ok and run.block == repeat}
+    done: dict[str, set[int | None]] = {node: set()}
+    for run in series.runs:
+        if run.scale and run.ok and run.block == repeat:
+            done.setdefault(run.node, set()).add(run.size)
+    if any(found >= set(sizes) for found in done.values()):
+        return []
     slots = [_Slot(name, repeat, at, seed, size, scale=True) for at, size in enumerate(sizes)]
-    return [slot for slot in slots if slot.size not in done]
+    return [slot for slot in slots if slot.size not in done[node]]
 
 
 def _next_block(series: Series) -> int:

@@ -23,6 +23,7 @@ from hotloop.report.series_text import (
     failures,
     lane_sentences,
     machine_load_text,
+    node_sentences,
     work_sentences,
 )
 from hotloop.report.verdict import HOLM, basis, factor, headline, noise_floor_text
@@ -115,7 +116,7 @@ def verdicts(series: Series, found: Comparison) -> str:
         ]
     else:
         said.append(HOLM)
-    said += [*lane_sentences(series), *failures(series)]
+    said += [*lane_sentences(series), *node_sentences(found), *failures(series)]
     notes = "".join(f'<p class="small">{m.prose(sentence)}</p>' for sentence in said)
     drawn = m.panel(intervals(rows), m.table("Verdicts", heads, body))
     return m.section("verdicts", "Verdicts", "", drawn + notes)

@@ -28,6 +28,7 @@ from hotloop.report.verdict import (
 )
 
 MOST_RUNS = 60  # shown in the terminal
+MOST_NODES = 8  # whose own change is shown
 METRICS: dict[Metric, str] = {
     "env_step": "time per env step in steady state, without warm-up",
     "update": "time per update in steady state, without warm-up",
@@ -41,7 +42,7 @@ def comparison_text(series: Series, found: Comparison, pen: Pen) -> str:
         return pair_text(series, found, pen)
     lines = [ranked_text(rank_comparison(found), pen, machine_load_text(found.machine_load))]
     lines.append(pen.wrap(f"Metric: {METRICS[found.metric]}.", "  "))
-    lines += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
+    lines += [pen.wrap(sentence, "  ") for sentence in _about_runs(series, found)]
     return "\n".join(lines)
 
 
@@ -53,7 +54,7 @@ def investigation_text(
     if table is not None:
         parts.append(ranked_text(table, pen, machine_load_text(found.machine_load)))
         parts.append(pen.wrap(f"Metric: {METRICS[found.metric]}.", "  "))
-    parts += [pen.wrap(sentence, "  ") for sentence in (*lane_sentences(series), *failures(series))]
+    parts += [pen.wrap(sentence, "  ") for sentence in _about_runs(series, found)]
     if scaling is not None:
         parts.append(("\n" if parts else "") + scaling_text(scaling, pen))
     return "\n".join(parts)
@@ -87,6 +88,7 @@ def pair_text(series: Series, found: Comparison, pen: Pen) -> str:
 def notes(series: Series, found: Comparison, row: VariantComparison) -> list[str]:
     """What else matters about two variants: the metric, other metrics, work, learning, failures."""
     said = [f"Metric: {METRICS[found.metric]}; {medians(found, row)}.", *lane_sentences(series)]
+    said += node_sentences(found)
     said += [
         f"{words(name).capitalize()}: {verdict.summary}."
         for name, verdict in row.more
@@ -102,14 +104,39 @@ def notes(series: Series, found: Comparison, row: VariantComparison) -> list[str
     return said + failures(series)
 
 
+def _about_runs(series: Series, found: Comparison) -> list[str]:
+    return [*lane_sentences(series), *node_sentences(found), *failures(series)]
+
+
 def lane_sentences(series: Series) -> list[str]:
-    """`2 runs at a time, each on its own cores: 0,1 and 2,3.`, if runs overlapped."""
-    lanes = sorted({run.cores for run in series.runs if run.at_once > 1})
+    """`2 runs at a time, each on its own cores: 0,1 and 2,3.`, if runs overlapped on one machine."""
+    lanes = sorted({run.cores for run in series.runs if run.at_once > 1 and run.cores})
     if not lanes:
         return []
     most = max(run.at_once for run in series.runs)
     cores = " and ".join(",".join(map(str, lane)) for lane in lanes)
     return [f"{most} runs at a time, each on its own cores: {cores}."]
+
+
+def node_sentences(found: Comparison) -> list[str]:
+    """Where the runs were made and how much the nodes differ, if it was on a cluster."""
+    if not found.nodes:
+        return []
+    fast, slow = found.nodes[0], found.nodes[-1]
+    if fast is slow:
+        return [f"All runs on node {visible(fast.node)}."]
+    said = f"Runs on {len(found.nodes)} nodes, those of one pair or block on the same node."
+    ratio = slow.baseline_s / fast.baseline_s
+    said += f" {visible(slow.node)} took {ratio:.2f} times as long as {visible(fast.node)}."
+    if len(found.compared) > 1:
+        return [said]
+    shown = [row for row in found.nodes if row.changes][:MOST_NODES]
+    each = ", ".join(
+        f"{visible(row.node)} {100 * row.changes[0][1]:+.1f} % (pairs: {row.blocks})" for row in shown
+    )
+    more = len(found.nodes) - len(shown)
+    rest = f", and {more} more" if more else ""
+    return [said, f"{found.compared[0].variant.name} against {found.baseline.name} by node: {each}{rest}."]
 
 
 def medians(found: Comparison, row: VariantComparison) -> str:
@@ -286,5 +313,6 @@ def _run_json(run: Run, metric: Metric) -> dict[str, Any]:
         "failure",
         "cores",
         "at_once",
+        "node",
     )
     return {key: getattr(run, key) for key in keep} | {"value_s": value_s(run, metric) if run.ok else None}

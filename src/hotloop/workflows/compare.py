@@ -34,9 +34,9 @@ from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
     create_series,
-    lanes_for,
     resume_series,
     run_experiment,
+    runners_for,
 )
 from hotloop.workflows.revisions import checked_out
 
@@ -63,6 +63,7 @@ class ComparisonSettings:
     tolerance: float = TOLERANCE
     order_seed: int = 0
     record: bool = True
+    resources: tuple[tuple[str, float], ...] = ()  # of a node, for one run on a cluster
 
 
 def compare_plan(
@@ -91,6 +92,7 @@ def compare_plan(
         tolerance=settings.tolerance,
         order_seed=settings.order_seed,
         record=settings.record,
+        resources=settings.resources,
     )
 
 
@@ -117,20 +119,27 @@ def _variable(name: str, word: str) -> tuple[str, str]:
     return key, value
 
 
-def compare_commands(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> ExperimentResult:
-    """Run the plan of a comparison in a new series, `jobs` pairs at a time."""
-    lanes = lanes_for(jobs)
-    with checked_out(plan.variants) as places:
-        return run_experiment(create_series(plan, folder, "compare"), progress, places, lanes)
+def compare_commands(
+    plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1, on: str | None = None
+) -> ExperimentResult:
+    """Run the plan of a comparison in a new series, `jobs` pairs at a time, or on the cluster `on`."""
+    with runners_for(jobs, on, plan.resources, progress) as runners, checked_out(plan.variants) as places:
+        series = create_series(plan, folder, "compare", runners)
+        return run_experiment(series, progress, places, runners)
 
 
 def resume_comparison(
-    folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
+    folder: Path | None,
+    progress: Progress,
+    budget_s: float | None = None,
+    jobs: int = 1,
+    on: str | None = None,
 ) -> ExperimentResult:
     """Continue a comparison where it stopped."""
-    series, lanes = resume_series(folder, budget_s), lanes_for(jobs)
-    with checked_out(series.plan.variants) as places:
-        return run_experiment(series, progress, places, lanes)
+    series = resume_series(folder, budget_s, on)
+    plan = series.plan
+    with runners_for(jobs, on, plan.resources, progress) as runners, checked_out(plan.variants) as places:
+        return run_experiment(series, progress, places, runners)
 
 
 # -- --fail-if -----------------------------------------------------------------------------------

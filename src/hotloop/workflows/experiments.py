@@ -27,8 +27,9 @@ from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.lab import process
-from hotloop.lab.lanes import ONE_LANE, Cores, lanes_of
+from hotloop.lab.lanes import ONE_LANE, Lane, lanes_of
 from hotloop.lab.process import Job, Outcome, failure_of
+from hotloop.lab.ray_nodes import connect
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
 from hotloop.machine.facts import library_versions, machine_facts
@@ -56,11 +57,47 @@ class ExperimentResult:
         return self.outcome.ended == "interrupted"
 
 
+@dataclass(frozen=True)
+class Runners:
+    """Where runs are made: on this machine, one or several at a time, or on the nodes of a cluster."""
+
+    find_lanes: Callable[[], tuple[Lane, ...]] = lambda: ONE_LANE  # without nodes that were lost
+    start: Callable[[Job], Outcome] | None = None  # None: on this machine
+    end_running: Callable[[bool], None] | None = None
+    nodes: Mapping[str, Mapping[str, Any]] | None = None  # facts about each node; None: no cluster
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.find_lanes()
+
+
+HERE = Runners()
+
+
+@contextlib.contextmanager
+def runners_for(
+    jobs: int, on: str | None, resources: Sequence[tuple[str, float]], progress: Progress
+) -> Iterator[Runners]:
+    """`jobs` runs at a time on this machine, or one at a time on each node of the cluster `on`."""
+    if on is None:
+        if resources:
+            raise HotloopError("Resources are those of a node; add --on ray to run on a cluster.")
+        lanes = lanes_of(jobs, available_cores)
+        yield Runners(lambda: lanes)
+        return
+    if jobs != 1:
+        raise HotloopError("--jobs is for one machine; on a cluster, every node makes one run at a time.")
+    with connect(on, dict(resources), progress.note) as nodes:
+        many = len(nodes.lanes)
+        progress.note(f"runs on {many} {'node' if many == 1 else 'nodes'}: {', '.join(nodes.machines)}")
+        yield Runners(lambda: nodes.lanes, nodes.start, nodes.end_running, nodes.machines)
+
+
 def run_experiment(
     series: Series,
     progress: Progress,
     workplaces: Mapping[str, Workplace] | None = None,
-    lanes: tuple[Cores, ...] = ONE_LANE,
+    runners: Runners = HERE,
     read_figures: Callable[[Path], Figures] | None = None,
     start: Callable[[Job], Outcome] | None = None,
     decide: Callable[[Series], Comparison] | None = None,
@@ -68,9 +105,9 @@ def run_experiment(
     """Run the plan of a series from where it stands, then judge all its runs.
 
     `workplaces` says where variants run (default: the current folder). `read_figures` takes a run's figures
-    from its capture folder (default: its steady state). `start` makes a run (default: a fresh process, or a
-    fork of a warm process for our own workloads, see `warm_start`). `decide` says after each block whether to
-    go on (default: until every verdict is clear).
+    from its capture folder (default: its steady state). `runners` says on which machine. `start`
+    makes a run (default: a fresh process, or a fork of a warm one for our own workloads, see `warm_start`).
+    `decide` says after each block whether to go on (default: until every verdict is clear).
     """
     plan = plan_with_secrets(series.plan)
     series = replace(series, plan=plan)
@@ -80,7 +117,8 @@ def run_experiment(
             name: replace(place, environment=startup_environment(place.environment))
             for name, place in workplaces.items()
         }
-    may_fork = start is None and lanes == ONE_LANE
+    start = start or runners.start
+    may_fork = start is None and runners.lanes == ONE_LANE
     try:
         with interruptible(), warm_start(plan, plain_environment(), may_fork) as fork_run:
             callbacks = LabCallbacks(
@@ -88,8 +126,9 @@ def run_experiment(
                 read_figures=read_figures or _steady_figures(),
                 progress=progress,
                 start=start or fork_run or process.run,
+                end_running=runners.end_running,
             )
-            outcome = run_plan(series, workplaces, callbacks, lanes)
+            outcome = run_plan(series, workplaces, callbacks, runners.lanes)
     finally:
         progress.end()
     shown = store.series_without_secrets(outcome.series)
@@ -119,7 +158,7 @@ def exit_code_of(outcome: PlanOutcome) -> int:
 # -- the series ----------------------------------------------------------------------------------
 
 
-def create_series(plan: Plan, folder: Path | None, name: str) -> Series:
+def create_series(plan: Plan, folder: Path | None, name: str, runners: Runners = HERE) -> Series:
     """Create a series in `folder`, or in hotloop-runs/<time>-<name>."""
     about: dict[str, Any] = {
         "hotloop_version": HOTLOOP_VERSION,
@@ -127,27 +166,25 @@ def create_series(plan: Plan, folder: Path | None, name: str) -> Series:
         "working_folder": str(Path.cwd()),
         "machine": machine_facts(),
         "versions": library_versions(),
-    }
+    } | ({} if runners.nodes is None else {"nodes": {k: dict(v) for k, v in runners.nodes.items()}})
     return store.create(folder or new_folder(name), plan, about)
 
 
-def resume_series(folder: Path | None, budget_s: float | None = None) -> Series:
+def resume_series(folder: Path | None, budget_s: float | None = None, on: str | None = None) -> Series:
     """Read the series in `folder`; `budget_s` replaces the budget of its plan."""
     if folder is None:
         raise HotloopError("--resume needs the folder of the series; name it with --series DIR.")
     found = store.read(folder)
     then, now = found.facts.get("machine", {}), machine_facts()
-    if any(then.get(key) != now[key] for key in ("cpu", "cores_present")):
+    if (on is not None) != ("nodes" in found.facts):
+        where = "on a cluster; add --on ray" if on is None else "on one machine; remove --on"
+        raise HotloopError(f"The series in {folder} was started {where}.")
+    if on is None and any(then.get(key) != now[key] for key in ("cpu", "cores_present")):
         raise HotloopError(
             f"{folder} was started on another machine ({then.get('cpu')}, {then.get('cores_present')} cores) "
             "and times of two machines cannot be mixed; start a new series."
         )
     return replace(found, plan=replace(found.plan, budget_s=budget_s)) if budget_s else found
-
-
-def lanes_for(jobs: int) -> tuple[Cores, ...]:
-    """Cores for `jobs` simultaneous runs; raises HotloopError when too few cores are free."""
-    return lanes_of(jobs, available_cores)
 
 
 # -- where runs happen ---------------------------------------------------------------------------

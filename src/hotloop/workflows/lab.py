@@ -21,15 +21,15 @@ from hotloop.capture import series as store
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import read_plan
 from hotloop.capture.series import Series
-from hotloop.lab.lanes import Cores
 from hotloop.lab.run_plan import Workplace
 from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
+    Runners,
     create_series,
-    lanes_for,
     resume_series,
     run_experiment,
+    runners_for,
 )
 from hotloop.workflows.report import report_on
 from hotloop.workflows.revisions import checked_out
@@ -50,22 +50,42 @@ class Investigation:
 
 
 def investigate(
-    file: Path, folder: Path | None, resumed: bool, progress: Progress, jobs: int = 1
+    file: Path,
+    folder: Path | None,
+    resumed: bool,
+    progress: Progress,
+    jobs: int = 1,
+    on: str | None = None,
 ) -> Investigation:
-    """Run a plan, `jobs` blocks at a time, in a new series or, with `resumed`, in the one in `folder`."""
+    """Run a plan, `jobs` blocks at a time, in a new series or, with `resumed`, in the one in `folder`.
+
+    `on` names a cluster whose nodes make the runs.
+    """
     plan = find_plan(file)
-    lanes = lanes_for(jobs)
+    with runners_for(jobs, on, plan.resources if on else (), progress) as runners:
+        return _investigate(plan, file, folder, resumed, progress, runners, on)
+
+
+def _investigate(
+    plan: Plan,
+    file: Path,
+    folder: Path | None,
+    resumed: bool,
+    progress: Progress,
+    runners: Runners,
+    on: str | None,
+) -> Investigation:
     if resumed:
-        series = resume_series(folder)
+        series = resume_series(folder, on=on)
         if replace(series.plan, budget_s=plan.budget_s) != store.plan_without_secrets(plan):
             raise HotloopError(f"{file} is not the plan of the series in {folder}; start a new series.")
         series = replace(series, plan=plan)
     else:
-        series = create_series(plan, folder, plan.name or file.stem)
+        series = create_series(plan, folder, plan.name or file.stem, runners)
     with checked_out(plan.variants) as places:
-        result = run_experiment(series, progress, places, lanes)
+        result = run_experiment(series, progress, places, runners)
         if result.outcome.ended not in ("interrupted", "disk") and result.comparison.compared:
-            combined = _run_combination(result, places, progress, lanes)
+            combined = _run_combination(result, places, progress, runners)
             if combined is not None and combined.interrupted:
                 result = replace(result, outcome=replace(result.outcome, ended="interrupted"))
     table = None
@@ -87,7 +107,7 @@ def _run_combination(
     result: ExperimentResult,
     places: Mapping[str, Workplace],
     progress: Progress,
-    lanes: tuple[Cores, ...],
+    runners: Runners,
 ) -> ExperimentResult | None:
     """Compare the baseline with all clearly faster suspects together, in pairs."""
     series = result.outcome.series
@@ -100,10 +120,10 @@ def _run_combination(
         known, typed = store.read(folder), _pairs_plan(series, together)
         if store.plan_without_secrets(typed).variants == known.plan.variants:
             known = replace(known, plan=replace(known.plan, variants=typed.variants))
-        return run_experiment(known, progress, places, lanes)
+        return run_experiment(known, progress, places, runners)
     progress.note(f"together: {together.name}")
-    pairs = create_series(_pairs_plan(series, together), folder, "")
-    return run_experiment(pairs, progress, places, lanes)
+    pairs = create_series(_pairs_plan(series, together), folder, "", runners)
+    return run_experiment(pairs, progress, places, runners)
 
 
 def _pairs_plan(series: Series, together: Variant) -> Plan:

@@ -12,9 +12,9 @@ from hotloop.workflows.experiments import (
     ExperimentResult,
     Progress,
     create_series,
-    lanes_for,
     resume_series,
     run_experiment,
+    runners_for,
 )
 
 
@@ -27,7 +27,11 @@ class ScaleResult:
 
 
 def scale_plan(
-    command: tuple[str, ...], sizes: tuple[int, ...], repeats: int, budget_s: float | None
+    command: tuple[str, ...],
+    sizes: tuple[int, ...],
+    repeats: int,
+    budget_s: float | None,
+    resources: tuple[tuple[str, float], ...] = (),
 ) -> Plan:
     """A plan that runs every size `repeats` times."""
     if not command:
@@ -42,20 +46,29 @@ def scale_plan(
         sizes=tuple(sorted(set(sizes))),
         repeats=repeats,
         budget_s=budget_s,
+        resources=resources,
     )
 
 
-def scale(plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1) -> ScaleResult:
-    """Run the sizes in a new series, `jobs` rounds of them at a time."""
-    lanes = lanes_for(jobs)
-    result = run_experiment(create_series(plan, folder, "scale"), progress, lanes=lanes)
+def scale(
+    plan: Plan, folder: Path | None, progress: Progress, jobs: int = 1, on: str | None = None
+) -> ScaleResult:
+    """Run the sizes in a new series, `jobs` rounds of them at a time, or on the cluster `on`."""
+    with runners_for(jobs, on, plan.resources, progress) as runners:
+        series = create_series(plan, folder, "scale", runners)
+        result = run_experiment(series, progress, runners=runners)
     return ScaleResult(result, scaling_of(result.series))
 
 
 def resume_scale(
-    folder: Path | None, progress: Progress, budget_s: float | None = None, jobs: int = 1
+    folder: Path | None,
+    progress: Progress,
+    budget_s: float | None = None,
+    jobs: int = 1,
+    on: str | None = None,
 ) -> ScaleResult:
     """Continue a series of sizes."""
-    series, lanes = resume_series(folder, budget_s), lanes_for(jobs)
-    result = run_experiment(series, progress, lanes=lanes)
+    series = resume_series(folder, budget_s, on)
+    with runners_for(jobs, on, series.plan.resources, progress) as runners:
+        result = run_experiment(series, progress, runners=runners)
     return ScaleResult(result, scaling_of(result.series))

@@ -1,0 +1,297 @@
+"""The nodes of a Ray cluster as places for runs: each is held by an actor that makes one run at a time.
+
+`connect("ray://10.0.0.1:6379", ...)` yields `RayNodes`, whose `lanes`, `start` and `end_running` are what
+`run_plan` needs. Both runs of a pair go to the same node, since a lane makes whole blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hotloop._util import HOTLOOP_VERSION
+from hotloop._util.errors import HotloopError
+from hotloop._util.extras import require_extra
+from hotloop.capture.folder import CAPTURE_VARIABLE
+from hotloop.lab.lanes import Node, NodeLost
+from hotloop.lab.process import Job, Outcome
+from hotloop.lab.ray_node import HOME, Made, identity, pack, project_files, unpack
+
+FREE_S = 180.0  # for a node to become free and to start our actor
+PROBE_S = 5.0  # for an address to answer
+CLUSTER, CLIENT_PORT = "ray", 10001
+# Ray's servers speak gRPC: they answer this with a frame of the same type, settings.
+HTTP2_SETTINGS = b"\x04"
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0\0\0\0\0"
+
+
+def address_of(on: str) -> str:
+    """The address in `ray` or `ray://host:port`, as `ray.init` takes it; raises HotloopError."""
+    name, given, address = on.partition("://")
+    if name != CLUSTER or (given and not address):
+        raise HotloopError(f"--on is {on!r}; write ray for the cluster of this computer, or ray://HOST:PORT.")
+    if not address:
+        return "auto"
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise HotloopError(f"--on is {on!r}; write the address with its port, as in ray://10.0.0.1:6379.")
+    if int(port) == CLIENT_PORT:
+        raise HotloopError(
+            f"--on is {on!r}, the port of Ray Client; run this on a node of the cluster, with --on ray."
+        )
+    return address
+
+
+@contextlib.contextmanager
+def connect(on: str, resources: Mapping[str, float], note: Callable[[str], None]) -> Iterator[RayNodes]:
+    """Hold the nodes of a cluster that have these resources (none: every node, as a whole).
+
+    Raises HotloopError if there is no cluster, or a node cannot run hotloop.
+    """
+    address = address_of(on)
+    ray = require_extra("ray", "ray")
+    with _connected(ray, address, on):
+        nodes = RayNodes(ray, resources, note)
+        try:
+            nodes.take()
+            yield nodes
+        finally:
+            nodes.release()
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str, on: str) -> Iterator[None]:
+    if ray.is_initialized():
+        yield
+        return
+    if address != "auto":
+        _probe(address, on)
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except Exception as error:  # ConnectionError, RuntimeError, ValueError: it depends on the version
+        where = "no Ray cluster runs on this computer" if address == "auto" else "no Ray cluster there"
+        raise HotloopError(
+            f"--on {on}: {where} ({_first_line(error)}); join one with `ray start` on this computer."
+        ) from None
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _probe(address: str, on: str) -> None:
+    host, _, port = address.rpartition(":")
+    answer = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as link:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return
+            link.settimeout(PROBE_S)
+            link.sendall(HTTP2_HELLO)
+            with contextlib.suppress(OSError):
+                answer = link.recv(9)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise HotloopError(f"--on {on}: nothing listens there ({why}); check the address.") from None
+    if answer[3:4] != HTTP2_SETTINGS:  # `ray.init` would try again for many minutes
+        raise HotloopError(f"--on {on}: what listens there is no Ray cluster; check the address.")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+
+
+def actor_class() -> type:
+    """The actor of a node. Sent by value, so that a node without hotloop can say so."""
+
+    class HotloopLabNode:
+        def __init__(self, home: str, version: str):
+            import importlib
+            import sys
+
+            self.problem = ""
+            self.node: Any = None
+            try:
+                try:
+                    package = importlib.import_module("hotloop._util")
+                except ImportError:
+                    sys.path.append(home)
+                    package = importlib.import_module("hotloop._util")
+                found = getattr(package, "HOTLOOP_VERSION", "of unknown version")
+                if found != version:
+                    self.problem = f"has hotloop {found}, and this is {version}"
+                else:
+                    self.node = importlib.import_module("hotloop.lab.ray_node").LabNode()
+            except ImportError as error:
+                self.problem = f"has no hotloop ({error})"
+
+        def ask(self, question: str, *args: Any) -> Any:
+            return (self.problem, None) if self.node is None else ("", getattr(self.node, question)(*args))
+
+    return HotloopLabNode
+
+
+class RayNodes:
+    """The nodes that the lab holds."""
+
+    def __init__(self, ray: Any, resources: Mapping[str, float], note: Callable[[str], None]):
+        self._ray = ray
+        self._resources = dict(resources)
+        self._note = note
+        self._actors: dict[str, Any] = {}  # by name of the node
+        self._ready: set[tuple[str, str]] = set()  # node and working folder
+        self._shared: dict[tuple[str, str], bool] = {}  # node and series -> whether it sees the folder
+        self._packed: dict[str, Any] = {}  # working folder -> its copy in the object store
+        self._lock = threading.Lock()
+        self.machines: dict[str, dict[str, Any]] = {}  # facts about each node, by name
+
+    @property
+    def lanes(self) -> tuple[Node, ...]:
+        return tuple(Node(name) for name in self._actors)
+
+    # -- taking nodes ----------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Start an actor on each node; raises HotloopError if there is none, or one without hotloop."""
+        found = self._fitting()
+        names = node_names(found)
+        cls = self._ray.remote(actor_class())
+        asked: dict[Any, str] = {}
+        for node in found:
+            name = names[node["NodeID"]]
+            self._actors[name] = self._new_actor(cls, node)
+            asked[self._actors[name].ask.remote("hello")] = name
+        ready, late = self._ray.wait(list(asked), num_returns=len(asked), timeout=FREE_S)
+        for ref in ready:
+            try:
+                problem, facts = self._ray.get(ref)
+            except self._ray.exceptions.RayError as error:
+                raise HotloopError(f"Node {asked[ref]} cannot be used: {_first_line(error)}.") from None
+            if problem:
+                raise HotloopError(
+                    f"Node {asked[ref]} {problem}; install hotloop {HOTLOOP_VERSION} there, or leave it "
+                    "out by asking for resources that it does not have."
+                )
+            self.machines[asked[ref]] = facts["machine"]
+        for ref in late:
+            self._note(f"node {asked[ref]} was not free within {FREE_S:.0f} s and is left out")
+            self._ray.kill(self._actors.pop(asked[ref]))
+        if not self._actors:
+            raise HotloopError("No node of the cluster became free; wait for its jobs, or ask for less.")
+
+    def _fitting(self) -> list[dict[str, Any]]:
+        alive = [node for node in self._ray.nodes() if node.get("Alive")]
+        wanted = self._resources or {"CPU": 1.0}
+        found = [
+            node
+            for node in alive
+            if all(node["Resources"].get(name, 0.0) >= amount for name, amount in wanted.items())
+        ]
+        if not found:
+            asked = ", ".join(f"{name}={amount:g}" for name, amount in wanted.items())
+            raise HotloopError(f"None of the {len(alive)} nodes of the cluster has {asked}; ask for less.")
+        return found
+
+    def _new_actor(self, cls: Any, node: Mapping[str, Any]) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # Ray is loaded here
+
+        has = node["Resources"]
+        wanted = self._resources or {name: has[name] for name in ("CPU", "GPU") if has.get(name)}
+        return cls.options(
+            num_cpus=wanted.get("CPU", 0),
+            num_gpus=wanted.get("GPU", 0),
+            resources={name: amount for name, amount in wanted.items() if name not in ("CPU", "GPU")},
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            max_concurrency=4,  # so that a run can be ended
+        ).remote(str(HOME), HOTLOOP_VERSION)
+
+    def release(self) -> None:
+        """Give all nodes back."""
+        refs = [actor.ask.remote("forget") for actor in self._actors.values()]
+        with contextlib.suppress(Exception):  # a node may be gone
+            self._ray.wait(refs, num_returns=len(refs), timeout=10)
+        for actor in self._actors.values():
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def start(self, job: Job) -> Outcome:
+        """Make a run on the node that the job names; raises NodeLost."""
+        actor = self._actors[job.node]
+        capture = job.environment.get(CAPTURE_VARIABLE)
+        try:
+            self._prepare(job.node, job.folder)
+            shared = capture is not None and self._sees_series(job.node, Path(capture).parents[2])
+            made: Made = self._ask(actor, "run", job, str(HOME), sys.executable, shared)
+        except self._ray.exceptions.RayError as error:
+            self._actors.pop(job.node, None)
+            raise NodeLost(f"node {job.node} was lost: {_first_line(error)}") from None
+        if made.capture is not None and capture is not None:
+            unpack(made.capture, Path(capture))
+        return made.outcome
+
+    def end_running(self, insist: bool) -> None:
+        """End all runs under way."""
+        for actor in tuple(self._actors.values()):
+            with contextlib.suppress(Exception):
+                actor.ask.remote("end", insist)
+
+    def _ask(self, actor: Any, question: str, *args: Any) -> Any:
+        problem, answer = self._ray.get(actor.ask.remote(question, *args))
+        if problem:
+            raise HotloopError(problem)
+        return answer
+
+    def _prepare(self, node: str, folder: Path) -> None:
+        """Copy a working folder to a node that does not see it."""
+        if (node, str(folder)) in self._ready:
+            return
+        if not self._ask(self._actors[node], "sees", str(folder), identity(folder)):
+            with self._lock:
+                if str(folder) not in self._packed:
+                    self._packed[str(folder)] = self._ray.put(_packed(folder))
+            self._ask_unpack(node, folder)
+        self._ready.add((node, str(folder)))
+
+    def _ask_unpack(self, node: str, folder: Path) -> None:
+        # A reference as an argument of its own is replaced by its object, read from the store of the node.
+        self._ray.get(self._actors[node].ask.remote("unpack", str(folder), self._packed[str(folder)]))
+
+    def _sees_series(self, node: str, series: Path) -> bool:
+        key = (node, str(series))
+        if key not in self._shared:
+            self._shared[key] = self._ask(self._actors[node], "sees", str(series), identity(series))
+        return self._shared[key]
+
+
+def _packed(folder: Path) -> bytes:
+    try:
+        return pack(folder, project_files(folder))
+    except (OSError, ValueError) as error:
+        raise HotloopError(
+            f"{folder} cannot be copied to nodes that do not share it: {error}; start in a smaller folder."
+        ) from None
+
+
+def node_names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """A name for each node id: its host, with the beginning of the id where several have the same."""
+    hosts = {n["NodeID"]: str(n.get("NodeManagerHostname") or n["NodeManagerAddress"]) for n in nodes}
+    often = Counter(hosts.values())
+    return {
+        node_id: f"{host}/{node_id[:6]}" if often[host] > 1 or not host else host
+        for node_id, host in sorted(hosts.items(), key=lambda item: (item[1], item[0]))
+    }
