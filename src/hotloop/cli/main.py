@@ -23,6 +23,7 @@ VERBS = {
     "report": ("hotloop.cli.report", "explain a capture: what limits training, what would help, by how much"),
     "top": ("hotloop.cli.top", "watch a running job"),
     "attach": ("hotloop.cli.attach", "watch a job that was started without hotloop, from outside"),
+    "serve": ("hotloop.cli.serve", "show the runs of a folder in the browser, live ones too"),
     "diff": ("hotloop.cli.diff", "show two captures side by side"),
     "compare": ("hotloop.cli.compare", "run A and B in turn and say which is faster, with an interval"),
     "try": ("hotloop.cli.trial", "try safe patches inside a running script and say which help"),

@@ -37,8 +37,8 @@ TREE_BYTES = 250_000
 Row = TypeVar("Row")
 
 
-def html(findings: Findings, capture: str = "") -> str:
-    """The whole page. `capture` is how commands on the page refer to the capture."""
+def html(findings: Findings, capture: str = "", home: str = "") -> str:
+    """The whole page. `capture` is how commands on the page refer to the capture; `home` is a link back."""
     data = embeddable(findings)
     findings = with_relative_paths(findings)
     parts = {
@@ -70,18 +70,38 @@ def html(findings: Findings, capture: str = "") -> str:
         footer=made_by(findings),
         findings=embedded(data),
         charts=embedded(plain(charts)),
+        home=home,
     )
 
 
-def page(*, title: str, name: str, command: str, contents: str, sections: str, **more: str) -> str:
-    """The frame around the sections: head, the bar on top, footer, data, script. `contents` are links."""
-    script = asset("page.js")
+def page(
+    *,
+    title: str,
+    name: str,
+    command: str,
+    contents: str,
+    sections: str,
+    home: str = "",
+    more_script: str = "",
+    **more: str,
+) -> str:
+    """The frame around the sections: head, the bar on top, footer, data, script.
+
+    `contents` are links. With `home` the brand leads there. `more_script` may talk to the page's own server.
+    """
+    script = asset("page.js") + more_script
+    brand = "hot<i>loop</i>"
+    own = "; connect-src 'self'" if more_script else ""
     return Template(asset("page.html")).substitute(
-        policy=policy(script),
+        policy=(policy(script).replace("form-action 'none'", "form-action 'self'") if own else policy(script))
+        + own,
+        brand=f'<a class="brand" href="{home}">{brand}</a>'
+        if home
+        else f'<span class="brand">{brand}</span>',
         title=text(title, 120),
         style=asset("page.css"),
         name=text(name, 60),
-        command=text(command, 300),
+        command=text(command, 300) if command else "",
         contents=contents,
         sections=sections,
         script=script,

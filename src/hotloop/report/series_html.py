@@ -54,8 +54,9 @@ def series_html(
     table: RankedTable | None = None,
     scaling: Scaling | None = None,
     name: str = "",
+    home: str = "",
 ) -> str:
-    """The whole page. `name` is how commands on the page refer to the series."""
+    """The whole page. `name` is how commands on the page refer to the series; `home` is a link back."""
     title = series.plan.name or shlex.join(series.plan.baseline.command)
     parts = {
         "verdicts": verdicts(series, found) if found.compared else "",
@@ -76,6 +77,7 @@ def series_html(
         footer=f"Made by hotloop {HOTLOOP_VERSION} from a series of runs. This page works offline.",
         findings=embedded(comparison_json(series, found)),
         charts=embedded({}),
+        home=home,
     )
 
 

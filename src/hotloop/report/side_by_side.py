@@ -22,7 +22,7 @@ def diff_text(found: CaptureDiff, width: int = 80, rows: int = 20) -> str:
     """The diff for a terminal or a pipe, at most `rows` regions: what differs in the work first."""
     width = max(width, 64)
     lines = [f"A  {shown(found.a.label, width - 3)}", f"B  {shown(found.b.label, width - 3)}", ""]
-    for sentence in (*_work_sentences(found), *map(shown, found.setup), found.caution):
+    for sentence in (*work_sentences(found), *map(shown, found.setup), found.caution):
         lines += textwrap.wrap(sentence, width)
     lines += ["", *_whole(found.a, found.b, width), "", *_table(found, width, rows), ""]
     return "\n".join([*lines, *textwrap.wrap(found.how_to_decide, width)])
@@ -33,7 +33,8 @@ def diff_json(found: CaptureDiff) -> dict[str, Any]:
     return json_object("diff", found)
 
 
-def _work_sentences(found: CaptureDiff) -> list[str]:
+def work_sentences(found: CaptureDiff) -> list[str]:
+    """Whether both runs did the same work, and what times are relative to."""
     if not found.work:
         if not found.a.env_steps:
             return [

@@ -29,7 +29,7 @@ def top_lines(status: LiveStatus) -> str:
         f"{shown(r.name, 28)} {percent(r.share)}" for r in status.regions[:_SHARES_ON_A_LINE] if r.own_ns
     ]
     parts = [duration(status.run_ns), *_rates(status), *shares]
-    return "\n".join(["  ".join(parts), *(f"  {line}" for line in _notices(status))])
+    return "\n".join(["  ".join(parts), *(f"  {line}" for line in notices(status))])
 
 
 def ending(status: LiveStatus) -> str:
@@ -47,8 +47,8 @@ def top_view(status: LiveStatus, title: str, height: int = 40) -> RenderableType
     from rich.console import Group
     from rich.text import Text
 
-    notices = _notices(status)
-    left = max(height - 10 - len(notices), 6)
+    told = notices(status)
+    left = max(height - 10 - len(told), 6)
     processes = min(len(status.processes), max(left // 2, 3))
     regions = max(left - processes, 3)
     span = "since the start" if status.since_start else f"over the last {duration(status.span_ns)}"
@@ -56,7 +56,7 @@ def top_view(status: LiveStatus, title: str, height: int = 40) -> RenderableType
         Text(f"hotloop top  {shown(title, 50)}", style="bold"),
         Text(f"{duration(status.run_ns)} so far: {_work(status)}"),
         Text(f"{span}: " + ("   ".join(_rates(status)) or "no progress reported")),
-        *(Text(line, style="bold red") for line in notices),
+        *(Text(line, style="bold red") for line in told),
         Text(""),
         _region_table(status, regions),
         Text(""),
@@ -99,7 +99,8 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _notices(status: LiveStatus) -> list[str]:
+def notices(status: LiveStatus) -> list[str]:
+    """What is wrong with the job: stuck threads, silent or dead processes, damaged parts."""
     silent = [p for p in status.processes if p.state == "silent"]
     died = [p for p in status.processes if p.state == "died"]
     lines = [_stuck_words(stuck) for stuck in status.stuck]

@@ -60,13 +60,13 @@ def as_json(report: SeriesReport) -> str:
     return strict_json(investigation_json(report.series, report.found, report.table, report.scaling)) + "\n"
 
 
-def html(report: SeriesReport) -> str:
-    """The report as an HTML page."""
+def html(report: SeriesReport, home: str = "") -> str:
+    """The report as an HTML page; `home` is a link back."""
     combination = read_combination(report.series)
     found = report.found
     if combination is not None:
         found = replace(found, compared=(*found.compared, combination))
-    return series_html(report.series, found, report.table, report.scaling, report.name)
+    return series_html(report.series, found, report.table, report.scaling, report.name, home)
 
 
 def card(report: SeriesReport) -> BeforeAfter:
