@@ -217,6 +217,79 @@ def others() -> None:
     )
 
 
+def ensembles(members: int, width: int = 64, rows: int = 64) -> None:
+    """Forward, backward and Adam of critics one by one, and of stacked weights."""
+    inputs, target = torch.randn(rows, 4), torch.randn(rows)
+    sizes = ((4, width), (width, width), (width, 1))
+    critics = nn.ModuleList(
+        nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        for _ in range(members)
+    )
+    single = torch.optim.Adam(critics.parameters())
+    weights = [nn.Parameter(torch.randn(members, i, o) / i) for i, o in sizes]
+    biases = [nn.Parameter(torch.zeros(members, 1, o)) for _, o in sizes]
+    stacked = torch.optim.Adam([*weights, *biases])
+
+    def one_by_one() -> None:
+        values = torch.stack([critic(inputs).squeeze(-1) for critic in critics])
+        single.zero_grad()
+        ((values - target) ** 2).mean(-1).sum().backward()
+        single.step()
+
+    def at_once() -> None:
+        hidden = inputs.expand(members, rows, 4)
+        for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            hidden = hidden.relu() if layer < 2 else hidden
+        stacked.zero_grad()
+        ((hidden.squeeze(-1) - target) ** 2).mean(-1).sum().backward()
+        stacked.step()
+
+    show(f"{members} critics one by one, with backward and Adam: stacked", one_by_one, at_once)
+
+
+def draws() -> None:
+    for count, size in ((4, None), (20_000, 64)):
+        chance = CHANCE.random(count)
+        chance /= chance.sum()
+        show(
+            f"choice(p=...) of {size or 1} from {count}: searchsorted of a cumulative sum",
+            lambda c=count, s=size, p=chance: CHANCE.choice(c, size=s, p=p),
+            lambda s=size, p=chance: p.cumsum().searchsorted(CHANCE.random(s)),
+        )
+
+
+def inverses(size: int) -> None:
+    matrix = np.eye(size)
+    inverse, x = np.linalg.inv(matrix), CHANCE.random(size)
+
+    def updated() -> Any:
+        y = inverse @ x
+        return inverse - np.outer(y, y) / (1.0 + x @ y)
+
+    show(
+        f"inverse of {size} x {size}: Sherman-Morrison",
+        lambda: np.linalg.inv(matrix + np.outer(x, x)),
+        updated,
+    )
+
+
+def rows_one_by_one() -> None:
+    a, b = CHANCE.random((64, 6)), CHANCE.random((64, 6))
+
+    def one_by_one() -> Any:
+        rewards = []
+        for x, y in zip(a, b, strict=True):
+            rewards.append(0.0 if np.array_equal(x, y) else -np.mean(np.abs(x - y) > 0.5))
+        return np.array(rewards)
+
+    show(
+        "64 rows reduced one by one: with an axis",
+        one_by_one,
+        lambda: np.where((a == b).all(-1), 0.0, -np.mean(np.abs(a - b) > 0.5, axis=-1)),
+    )
+
+
 def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
@@ -231,6 +304,12 @@ def main() -> None:
     networks()
     distributions()
     others()
+    for members in (2, 5, 10):
+        ensembles(members)
+    draws()
+    for size in (12, 32, 64):
+        inverses(size)
+    rows_one_by_one()
 
 
 if __name__ == "__main__":

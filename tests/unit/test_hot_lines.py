@@ -384,6 +384,48 @@ def test_time_spent_waiting_belongs_to_what_the_helper_did() -> None:
     assert advice.name == "deep_copy" and advice.site == "train.py:3" and HELPER in advice.evidence
 
 
+READS = """\
+def plan(state):
+    import json
+    head = pipe.read(4)
+    more = [pool.submit(cell.command, a).result() for cell, a in zip(cells, actions)]
+    text = json.dumps({"scan": scan.tolist()})
+"""
+
+
+def test_a_line_that_reads_from_a_pipe_waits_for_whoever_writes() -> None:
+    reading = path((PLAN, 3))
+    writing = path((PLAN, 5), called="json.dumps")
+    capture = with_thread(capture_with([reading, PATHS[2]], [6, 4]), writing, asleep=[0])
+    run = run_of(with_source(capture, ("train.py", "plan", 1, READS)))
+    assert run.lines is not None and run.lines.share_of([2]) == pytest.approx(0.6, abs=0.02)
+    (advice,) = slow_idioms(run)
+    assert advice.name == "json_text" and advice.site == "train.py:5"
+
+
+def test_jobs_that_are_awaited_one_by_one_take_what_the_workers_do_along() -> None:
+    waiting = replace(path((PLAN, 4), called="concurrent.futures._base.Future.result"), innermost="x.wait")
+    working = path((("train.py", "Cell.command", 40), 42))
+    capture = with_thread(capture_with([waiting, PATHS[2]], [6, 4]), working, asleep=[0])
+    run = run_of(with_source(capture, ("train.py", "plan", 1, READS)))
+    assert run.lines is not None and run.lines.helping_at([0]) == {2} and run.lines.helping_at([1]) == set()
+    (advice,) = slow_idioms(run)
+    assert advice.name == "jobs_one_by_one" and "60" in advice.evidence[0]
+
+
+def test_compilation_counts_only_if_it_comes_back_until_the_end() -> None:
+    compiling = replace(path((MODULE, 12)), innermost="numba.core.compiler.compile_ir")
+    capture = capture_with([compiling, PATHS[3]], [4, 6])
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    for bursts, expected in (([0], []), (range(0, 400, 40), ["compiling_again"])):
+        rows["path"] = 1
+        for start in bursts:
+            rows["path"][start : start + (160 if len(bursts) == 1 else 16)] = 0
+        made = replace(capture, processes=(replace(process, samples=rows.copy()),))
+        assert [one.name for one in library_parts(run_of(made))] == expected
+
+
 def test_a_wait_in_which_helpers_wait_too_stays_a_wait() -> None:
     waiting = replace(path((MODULE, 12), called="queue.Queue.get"), innermost="threading.Condition.wait")
     idle = replace(path((PLAN, 3), called="queue.Queue.get"), innermost="threading.Condition.wait")

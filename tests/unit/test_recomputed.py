@@ -352,6 +352,26 @@ def test_a_method_of_a_computed_value_is_not_the_same_every_time() -> None:
     assert repeated_work(spot(solved)) is None
 
 
+def test_a_call_of_compiled_code_is_no_slow_loop() -> None:
+    closure = """
+    def build(load):
+        @njit
+        def rollout(w):
+            return w * load
+        return rollout
+    def evolve(noise):
+        simulate = build(2.0)
+        fitness = np.array([simulate(mean + e) for e in noise])  # hot
+    """
+    assert match(spot(closure)) is None
+
+
+def test_flushing_a_pipe_is_not_printing() -> None:
+    assert match(spot("for i in x:\n    stream.flush()  # hot")) is None
+    found = match(spot("for i in x:\n    sys.stdout.flush()  # hot"))
+    assert found is not None and found.name == "printing"
+
+
 def test_an_action_that_is_read_from_a_tensor_is_needed() -> None:
     acting = "while not done:\n    a = torch.multinomial(p, 1).item()  # hot\n    obs = env.step(a)"
     assert match(spot(acting)) is None

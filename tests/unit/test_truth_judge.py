@@ -232,6 +232,13 @@ def test_counters_that_the_script_does_not_know_are_not_compared() -> None:
     ]
 
 
+def test_steps_of_every_optimizer_and_steps_that_reset_are_other_ways_of_counting() -> None:
+    counted = {"env_steps": 10, "updates": 3, "gradient_steps": 6, "episodes": 2}
+    assert counter_differences({"env_steps": 12, "updates": 6}, counted) == []
+    assert len(counter_differences({"env_steps": 13, "updates": 5}, counted)) == 2
+    assert len(counter_differences({"env_steps": 9, "updates": 3}, counted)) == 1
+
+
 def test_rates_are_compared_where_the_unit_is_known() -> None:
     measured = {"env_steps_per_s": 110.0, "updates_per_s": None}
     script = {"units_per_s": 10.0}

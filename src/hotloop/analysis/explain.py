@@ -190,11 +190,21 @@ def explain_without_advice(
         hot_lines=() if lines is None else _hot_lines(lines, done, driver, model),
         boosted=_boosted(recorded),
         stood_still_ns=stood_still_ns,
+        gradient_steps=_gradient_steps(recorded),
         system=system,
         source=() if lines is None else annotated_source(lines, done.env_steps, done.updates),
         working_folder=str(recorded.facts.get("working_folder") or ""),
         hotloop_version=str(recorded.facts.get("hotloop_version") or ""),
         started_at_ns=recorded.facts.get("started_at_ns"),
+    )
+
+
+def _gradient_steps(capture: Capture) -> int:
+    """Steps of all optimizers in all processes."""
+    return sum(
+        int(optimizer.get("steps", 0))
+        for entry in capture.facts.get("libraries") or ()
+        for optimizer in entry.get("optimizers", ())
     )
 
 

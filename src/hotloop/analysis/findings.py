@@ -339,6 +339,7 @@ class Findings:
     gain_of_all: Estimate | None = None  # of all advice that keeps results; None: fewer than two known gains
     boosted: tuple[str, ...] = ()  # sentences on models that ran under `hotloop boost`
     stood_still_ns: int = 0  # nothing ran at all (a paused machine); left out of every figure but wall_ns
+    gradient_steps: int = 0  # of the whole run and of all optimizers; an update is one of each network
     system: System | None = None  # who works, who waits and for whom; None: nothing was recorded
     source: tuple[AnnotatedFile, ...] = ()  # most time first; empty if lines were not sampled
     working_folder: str = ""  # where the command ran; "": unknown

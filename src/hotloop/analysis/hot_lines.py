@@ -61,6 +61,8 @@ class LineSamples:
     others: Samples  # of the other threads of the process, taken at the same moments
     # [samples], whether a sample shows what a helper did while this thread waited; empty: none does
     helping: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    # [samples], path of this thread itself at that moment, also where a helper is shown; empty: none is
+    origin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     helpers: dict[int, int] = field(default_factory=dict)  # by process id, where its `paths` begin
 
     @cached_property
@@ -172,6 +174,13 @@ class LineSamples:
             return 0.0
         return float(self.weight_ns[among & self.helping].sum()) / whole
 
+    def helping_at(self, paths: Iterable[int]) -> set[int]:
+        """Paths of helpers while this thread waited in one of these."""
+        if not len(self.origin):
+            return set()
+        at = np.isin(self.origin, np.fromiter(set(paths), dtype=np.int64)) & self.helping
+        return set(np.unique(self.path[at]).tolist())
+
     def paths_where(self, wanted: Callable[[SampledPath], bool]) -> list[int]:
         return [number for number, path in enumerate(self.paths) if wanted(path)]
 
@@ -227,7 +236,9 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
     whatever the helpers (threads of the process, other processes) were doing then, in equal parts; a wait
     during which every helper waits too stays what it is.
     """
-    waiting = np.isin(lines.path, lines.paths_where(waits)) & (lines.state == SLEEPING)
+    blocking = blocking_lines(lines.sources)
+    blocked = lines.paths_where(lambda path: waits(path) or _blocks(path, blocking))
+    waiting = np.isin(lines.path, blocked) & (lines.state == SLEEPING)
     if not waiting.any() or not len(lines.time_ns):
         return lines
     paths, sources = list(lines.paths), {(s.file, s.first_line): s for s in lines.sources}
@@ -242,7 +253,10 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
             offset = helpers[process.pid] = len(paths)
             paths += _without_stack_of_parent(process.paths, rows["path"])
             sources = {(s.file, s.first_line): s for s in process.sources} | sources
-        working = [n for n, p in enumerate(paths[offset:]) if p.frames and not waits(p)]
+        theirs = blocking_lines(process.sources)
+        working = [
+            n for n, p in enumerate(paths[offset:]) if p.frames and not waits(p) and not _blocks(p, theirs)
+        ]
         rows = rows[np.isin(rows["path"], working)]
         found.append(
             (rows["time_ns"].astype(np.int64), rows["path"].astype(np.int64) + offset, rows["state"])
@@ -272,8 +286,38 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
         time_ns=np.concatenate([lines.time_ns[own], lines.time_ns[nearest]]),
         state=np.concatenate([lines.state[own], state]),
         helping=helping,
+        origin=np.concatenate([lines.path[own], lines.path[nearest]]),
         helpers=helpers,
     )
+
+
+BLOCKING = frozenset(
+    {"read", "readline", "recv", "recv_bytes", "readinto", "recvfrom", "communicate", "waitpid"}
+)
+
+
+def blocking_lines(sources: Iterable[FunctionSource]) -> frozenset[tuple[str, int]]:
+    """Lines that read from a pipe, a socket or a file: C functions, which no stack shows."""
+    found = set()
+    for source in sources:
+        try:
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in BLOCKING
+            ):
+                found.add((source.file, source.first_line + node.lineno - 1))
+    return frozenset(found)
+
+
+def _blocks(path: SampledPath, blocking: frozenset[tuple[str, int]]) -> bool:
+    """Whether the innermost line is such a one, and no library function was called there."""
+    frame = line_of(path)
+    return frame is not None and not path.called and (frame.file, frame.line) in blocking
 
 
 def _without_stack_of_parent(paths: Sequence[SampledPath], seen: NDArray[np.int64]) -> list[SampledPath]:
@@ -396,7 +440,9 @@ def _spots_of(function: _Function, lines: LineSamples, least_share: float) -> It
         share = lines.share_of(paths) if paths else 0.0
         together = {*paths, *below}
         with_below = lines.share_of(together) if below else share
-        if with_below < least_share:
+        if with_below < least_share and (
+            isinstance(node, LOOPS) or lines.share_of({*together, *lines.helping_at(paths)}) < least_share
+        ):
             continue
         if isinstance(node, LOOPS) and with_below > LOOP_OF_TRAINING and _does_much(lines, node, below):
             continue

@@ -39,8 +39,8 @@ LEAST_SAVED = 0.05  # of training, for advice
 # after 0.3 ms of other code as right after another one, up to 0.3 ms more, and longer still after code that
 # walks through memory. So a fix saves more than the line's time: (part of the other time, at most so many ns
 # for each pass), least, most likely, largest.
-COLD_CODE = ((0.0, 0.0), (0.2, 0.15e6), (0.5, 0.5e6))
-COLD_MEMORY = ((0.0, 0.0), (0.35, 0.35e6), (0.6, 1e6))
+COLD_CODE = ((0.0, 0.0), (0.1, 0.08e6), (0.5, 0.5e6))
+COLD_MEMORY = ((0.0, 0.0), (0.2, 0.2e6), (0.6, 1e6))
 NO_COLD = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
 # Idioms about a choice that a script makes once, such as the format of its messages: one change for all
 ACROSS_FUNCTIONS = frozenset(
@@ -81,6 +81,8 @@ class _Found:
         found = {number for spot in self.places for number in spot.paths}
         for spot in self.places:
             found |= _goes_away(self.lines, spot, self.match)
+            if self.match.helpers:
+                found |= self.lines.helping_at(spot.paths)
         passes = frozenset(
             self.lines.paths_where(
                 lambda path: (

@@ -42,6 +42,7 @@ class Match:
     chills: bool = True  # whether it leaves cold caches at all: code that training runs anyway does not
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
     patch: str = ""  # name of the patch in `hotloop try` that makes this change, if there is one
+    helpers: bool = False  # whether what threads and processes do meanwhile takes less time with it, too
 
 
 Idiom = Callable[[Spot], Match | None]
@@ -158,6 +159,7 @@ def json_text(spot: Spot) -> Match | None:
     if _is_loop(spot) or not (
         _calls(spot, "json.dumps", "json.loads", "json.dump", "json.load", "yaml.dump", "yaml.safe_load")
         or _called(spot, "json.dumps", "json.loads", "json.dump", "json.load")
+        or _converts_for_json(spot)
     ):
         return None
     return Match(
@@ -167,6 +169,24 @@ def json_text(spot: Spot) -> Match | None:
         "Pass arrays or tuples; write JSON once at the end, or every few thousand steps.",
         (0.75, 0.95, 1.0),
     )
+
+
+def _converts_for_json(spot: Spot) -> bool:
+    """`{"image": image.tolist()}`, `np.array(message["image"])`: arrays as lists, for JSON."""
+    if not {"json"} & spot.names.mentioned or not {"dumps", "loads"} & spot.names.mentioned:
+        return False
+    for node in ast.walk(spot.node):
+        if isinstance(node, ast.Dict) and any(n.endswith(".tolist") for n in _called_names(node)):
+            return True
+        if (
+            isinstance(node, ast.Call)
+            and any(_same(dotted(node.func), n) for n in ("numpy.array", "numpy.asarray"))
+            and node.args
+            and isinstance(node.args[0], ast.Subscript)
+            and _is_text(node.args[0].slice)
+        ):
+            return True
+    return False
 
 
 @idiom
@@ -445,7 +465,7 @@ def matrix_inverse(spot: Spot) -> Match | None:
         "A matrix is inverted from scratch at every pass.",
         "Use solve(A, b). If A grows by one observation at a time, update its inverse (Sherman-Morrison) or "
         "its Cholesky factor; keep the result while A stays the same.",
-        (0.4, 0.75, 0.97),
+        (0.45, 0.8, 0.97),
         safety="rounding",
         effort="hours",
     )
@@ -927,7 +947,8 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             "Draw from a sum tree or a cumulative sum",
             "np.random.choice(p=...) checks and sums all probabilities at every call.",
             "Keep a sum tree (O(log n) for each draw), or np.searchsorted(np.cumsum(p), rng.random(n)).",
-            (0.6, 0.92, 0.99),
+            # Measured: 0.77 for one of a few, 0.55 for 64 of 20,000 by a cumulative sum; a tree saves more.
+            (0.5, 0.85, 0.99) if _draws_several(call) else (0.55, 0.77, 0.9),
             walks_memory=True,
             safety="semantic",
             effort="hours",
@@ -942,6 +963,11 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         walks_memory=True,
         safety="semantic",
     )
+
+
+def _draws_several(call: ast.Call) -> bool:
+    """`rng.choice(n, size=k, p=p)`."""
+    return len(call.args) > 1 or any(keyword.arg == "size" for keyword in call.keywords)
 
 
 def _takes_a_few(node: ast.AST) -> bool:
@@ -1029,7 +1055,7 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
             "again in backward and in the optimizer.",
             "Keep the weights of all members in one tensor [members, in, out] and use torch.baddbmm (or "
             "torch.func.stack_module_state with vmap).",
-            (0.25, 0.62, 0.85),
+            (0.3, 0.68, 0.85),
             safety="rounding",
             effort="hours",
             takes="all",
@@ -1171,7 +1197,7 @@ def rows_one_by_one(spot: Spot) -> Match | None:
         "Compute all rows at once with an axis argument, not row by row",
         "The loop reduces one row at a time to a number; each numpy call costs microseconds.",
         "Use whole arrays and `axis=-1`: np.mean(np.abs(a - b), axis=-1), (a == b).all(axis=-1).",
-        (0.4, 0.85, 0.98),
+        (0.6, 0.95, 0.99),
         safety="rounding",
         takes="all",
     )
@@ -2116,9 +2142,11 @@ def jobs_one_by_one(spot: Spot) -> Match | None:
         "Start all jobs before you wait for the first",
         "Each job is awaited before the next one is handed over, so one worker works and the others wait.",
         "Use pool.map, or submit all jobs first and then collect the results.",
-        (0.2, 0.5, 0.9),
+        (0.3, 0.72, 0.95),
         takes="all",
         waits=True,
+        helpers=True,
+        chills=False,
     )
 
 

@@ -165,10 +165,9 @@ def same_for_every_item(spot: Spot) -> Match | None:
         "every pass computes the same again.",
         f"Call it once before that loop and hand the result to `{scope.name}` (or keep it until something "
         "changes); better still, compute all items from it with whole arrays.",
-        (0.5, 0.9, 0.99),
+        (0.5, 0.92, 0.99),
         takes="all",
         effort="hours",
-        chills=False,
     )
 
 
@@ -280,9 +279,8 @@ def from_fixed_data(spot: Spot) -> Match | None:
             "Compute the results for all items (or for the whole series, if each value depends only on what "
             "comes before it) once in the constructor, and take a slice or an item of them here; or cache "
             "them by index.",
-            (0.6, 0.93, 0.99),
+            (0.7, 0.96, 1.0),
             takes="all",
-            chills=False,
         )
     return None
 
@@ -363,7 +361,6 @@ def old_items_again(spot: Spot) -> Match | None:
         "added and dropped).",
         (0.4, 0.8, 0.97),
         takes="all",
-        chills=False,
     )
 
 
@@ -517,7 +514,6 @@ def overwritten_by_the_caller(spot: Spot) -> Match | None:
                 (0.4, 0.74, 0.92),
                 takes="all",
                 effort="hours",
-                chills=False,
             )
     return None
 
@@ -576,7 +572,6 @@ def total_of_a_tree(spot: Spot) -> Match | None:
         f"Keep `{scope.name}` as a number in each node, not as a sum over the tree below it",
         f"Reading `{scope.name}` walks through all nodes below, again for every node that is compared.",
         "Store the total in the node and update it on the way up when a leaf changes (backpropagation).",
-        (0.7, 0.97, 1.0),
+        (0.8, 0.985, 1.0),
         takes="all",
-        chills=False,
     )
