@@ -161,6 +161,36 @@ def test_the_hottest_statement_is_named_where_no_idiom_is_known() -> None:
     assert advice.gain is not None and advice.gain.value == pytest.approx(1 / 0.7, rel=0.03)
 
 
+REPEATS = """\
+import numpy as np
+def label(state):
+    return dynamics(state)
+def dynamics(state):
+    return state * state
+for k in range(9):
+    labels = [label(s) for s in states]
+    fit(labels)
+"""
+
+
+def test_the_statements_that_repeat_a_hot_function_stand_beside_it() -> None:
+    label, dynamics = ("train.py", "label", 2), ("train.py", "dynamics", 4)
+    hot = path((MODULE, 7), (label, 3), (dynamics, 5))
+    capture = capture_with(
+        [hot, path((MODULE, 8), called="torch.nn.modules.module.Module._call_impl")], [6, 4]
+    )
+    rows = REPEATS.splitlines(keepends=True)
+    capture = with_source(
+        capture,
+        ("train.py", "<module>", 1, REPEATS),
+        ("train.py", "label", 2, "".join(rows[1:3])),
+        ("train.py", "dynamics", 4, "".join(rows[3:5])),
+    )
+    named = hottest_code(run_of(capture))
+    assert [one.site for one in named[:2]] == ["train.py:5", "train.py:7"]
+    assert named[1].title == "Calls of `dynamics` take 60.0 % (train.py:7)"
+
+
 def test_biased_samples_give_no_advice() -> None:
     capture = capture_with(PATHS, [2, 2, 5, 1])
     process = capture.processes[0]

@@ -869,7 +869,29 @@ def hottest_code(run: RunView) -> list[Recommendation]:
     if not chosen:
         rest = [place for place in _training_statements(lines, known) if place.share >= LEAST_HOT]
         chosen = sorted(rest, key=lambda place: -place.share)[:1]
+    else:
+        chosen[1:1] = _repeating_callers(lines, chosen[0])
     return [_pointer(run, lines, place) for place in chosen[:MOST_POINTERS]]
+
+
+def _repeating_callers(lines: LineSamples, hot: _Place) -> list[_Place]:
+    """The nearest and the outermost statement in a loop through which a hot function is called.
+
+    What a function costs is often decided there: how often it is called, and for what.
+    """
+    found: list[tuple[float, _Place]] = []
+    for spot in spots(lines, LEAST_HOT):
+        if isinstance(spot.node, (*LOOPS, ast.Import, ast.ImportFrom)) or _is_everything(lines, spot):
+            continue
+        through = frozenset(spot.below) & hot.paths
+        repeats = bool(spot.loops) or any(isinstance(n, ast.comprehension) for n in ast.walk(spot.node))
+        if not repeats or lines.share_of(through) < 0.7 * hot.share:
+            continue
+        whole = lines.share_of({*spot.paths, *spot.below})
+        share = lines.share_of(through)
+        found.append((whole, _Place(spot.function, spot.site, spot.text, through, share, calls=hot.name)))
+    found.sort(key=lambda one: one[0])
+    return [place for _, place in (*found[:1], *found[1:][-1:])]
 
 
 def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
@@ -879,6 +901,8 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         if best.called
         else "in your own code, without calls into torch or an RL library"
     )
+    if best.calls:
+        inside = f"in calls that lead to `{best.calls}`"
     claim, table = Claim(sampled=tuple(sorted(best.paths))), time_table(run)
     alone = [lines.gain(best.paths, (part, part, part)) for part in (1.0, 0.5)]
     gone, twice = (gain_in_system(run, gain, claim, table) or gain for gain in alone)
@@ -893,7 +917,12 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         "Nothing there is known to be slow; it may just be the work. Is all of it needed, and as often? "
         "If it handles single elements, whole arrays or numba are faster."
     )
-    if best.essential:
+    if best.calls:
+        advice = (
+            f"`{best.calls}` is called from here again and again. Is every call needed, does each get new "
+            "arguments, and could one call do it for all items?"
+        )
+    elif best.essential:
         advice = (
             "Nothing there is known to be slow: this is what training consists of. Is all of it needed, as "
             "often, in this size and precision?"
@@ -907,7 +936,9 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         run,
         "hottest_code",
         None,
-        f"{what[:1].upper()}{what[1:]} takes {percent(best.share)} ({short(best.site)})",
+        f"Calls of `{best.calls}` take {percent(best.share)} ({short(best.site)})"
+        if best.calls
+        else f"{what[:1].upper()}{what[1:]} takes {percent(best.share)} ({short(best.site)})",
         evidence,
         advice,
         lines.gain(best.paths, (0.25, 0.5, 1.0)),
@@ -916,7 +947,8 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         ),
         tier="no_known_remedy",
     )
-    return replace(made, site=best.site, claim=claim)
+    # A caller stands beside the function that it calls: both are about the same time.
+    return replace(made, site=best.site, claim=None if best.calls else claim)
 
 
 @dataclass(frozen=True)
@@ -928,6 +960,7 @@ class _Place:
     share: float
     called: str = ""  # the library function that takes the time; "": the code itself
     essential: bool = False  # acting, stepping or learning
+    calls: str = ""  # the hot function of the user that it calls
 
 
 def _functions(lines: LineSamples, own: set[int]) -> list[_Place]:
