@@ -248,15 +248,14 @@ def ensembles(members: int, width: int = 64, rows: int = 64) -> None:
     show(f"{members} critics one by one, with backward and Adam: stacked", one_by_one, at_once)
 
 
-def draws() -> None:
-    for count, size in ((4, None), (20_000, 64)):
-        chance = CHANCE.random(count)
-        chance /= chance.sum()
-        show(
-            f"choice(p=...) of {size or 1} from {count}: searchsorted of a cumulative sum",
-            lambda c=count, s=size, p=chance: CHANCE.choice(c, size=s, p=p),
-            lambda s=size, p=chance: p.cumsum().searchsorted(CHANCE.random(s)),
-        )
+def draws(count: int, size: int | None) -> None:
+    chance = CHANCE.random(count)
+    chance /= chance.sum()
+    show(
+        f"choice(p=...) of {size or 1} from {count}: searchsorted of a cumulative sum",
+        lambda: CHANCE.choice(count, size=size, p=chance),
+        lambda: chance.cumsum().searchsorted(CHANCE.random(size)),
+    )
 
 
 def inverses(size: int) -> None:
@@ -306,7 +305,8 @@ def main() -> None:
     others()
     for members in (2, 5, 10):
         ensembles(members)
-    draws()
+    draws(4, None)
+    draws(20_000, 64)
     for size in (12, 32, 64):
         inverses(size)
     rows_one_by_one()
