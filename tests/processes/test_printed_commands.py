@@ -54,16 +54,15 @@ for turn in range(12_000):
 """
 
 STORES = """
-import time
 import hotloop
-for step in range(60):
+for step in range(150):
     with hotloop.profile("policy_forward"):
-        time.sleep(0.001)
+        pow(7, 60_000)
     with hotloop.profile("env_step"):
-        time.sleep(0.001)
+        pow(7, 60_000)
     for env in range(8):
         with hotloop.profile("replay_push"):
-            time.sleep(0.0005)
+            pow(7, 40_000)
     hotloop.progress(env_steps=8)
 """
 
