@@ -220,6 +220,27 @@ def with_steady_steps(capture: Capture) -> Capture:
     return capture
 
 
+def test_a_driver_of_ray_waits_for_the_actors_that_run_its_method() -> None:
+    wait = {"wait for Runner.sample": Spec(100, 8e6, category="wait")}
+    driver = {"ray_get": Spec(100, 0.0, wait, category="wait"), "backward": Spec(100, 1e6)}
+    actors = [
+        {"ray_task": Spec(calls, 0.0, {"Runner.sample": Spec(calls, 8e6)}), "ray_idle": Spec(calls, 1e6)}
+        for calls in (75, 25)
+    ]
+    others = [ProcessSpec([ThreadSpec(tree, cpu=None)]) for tree in actors]
+    made = make_capture(driver, updates=100, processes=others, cpu=None)
+    edges = {(e.source, e.target): e for e in system_of(made).edges}
+    assert {(e.kind, e.name) for e in edges.values()} == {
+        ("task", "Runner.sample"),
+        ("task", "the next task"),
+    }
+    assert (edges[1, 0].messages, edges[2, 0].messages) == (75, 25)
+    assert edges[1, 0].target_waited_ns == pytest.approx(75 * 8e6, rel=0.01)
+    assert edges[0, 1].target_waited_ns == pytest.approx(75 * 1e6, rel=0.01)
+    assert "waits" in system_of(made).chain_sentence
+    assert "for `Runner.sample` from" in system_of(made).chain_sentence
+
+
 def test_the_limit_is_the_role_that_waits_least_and_the_next_one_is_named() -> None:
     found = system_of(piped(vector_env(8e5, 8e5), [7e5, 7e5]))
     assert found.limit.role is not None and found.roles[found.limit.role].kind == "env_worker"

@@ -63,6 +63,8 @@ def _for_what(edge: Edge, at: int) -> str:
         return f"room in {edge.name}"
     if edge.kind == "loader":
         return "a batch"
+    if edge.kind == "task":
+        return edge.name if edge.name == "the next task" else f"`{edge.name}`"
     return f"an answer ({edge.name})" if edge.kind == "pipe" else f"a message ({edge.name})"
 
 

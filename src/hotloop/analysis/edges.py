@@ -11,7 +11,7 @@ from hotloop.analysis.data_parallel import data_parallel_pids, gradient_bytes
 from hotloop.analysis.system import Edge, EdgeKind, Member, Role, RoleLink
 from hotloop.capture.channels import Channel
 from hotloop.capture.model import Capture, Node
-from hotloop.capture.region_names import COLLECTIVE_REGIONS
+from hotloop.capture.region_names import COLLECTIVE_REGIONS, RAY_IDLE, RAY_WAIT_FOR
 from hotloop.capture.samples import FOR_THE_GIL, RUNNABLE, RUNNING, SLEEPING
 
 MOST_TOLD = 0.2  # share of a member's waiting that channels explain; with more, nothing is inferred
@@ -39,6 +39,7 @@ def find_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
         if source.member != target.member and _connected(source.channel, target.channel)
     ]
     found += _collective_edges(capture, members)
+    found += _task_edges(capture, members)
     found += _inferred(capture, members, found)
     found.sort(key=lambda edge: (-edge.target_waited_ns - edge.source_waited_ns, edge.source, edge.target))
     return found
@@ -202,6 +203,51 @@ def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
     while pid in parents and parents[pid] not in found:
         pid = parents[pid]
         found.add(pid)
+    return found
+
+
+# -- tasks of Ray ----------------------------------------------------------------------------------
+
+
+def _task_edges(capture: Capture, members: Sequence[Member]) -> list[Edge]:
+    """Who waits for whose results, and workers that wait for the next task from those who call them."""
+    waits = [_regions(capture, member, RAY_WAIT_FOR) for member in members]
+    idle = [_regions(capture, member, RAY_IDLE).get(RAY_IDLE, (0, 0.0))[1] for member in members]
+    runs = [_regions(capture, member, "") if idle[i] else {} for i, member in enumerate(members)]
+    found = []
+    callers: dict[int, dict[int, int]] = {}  # worker -> its callers and the results they took
+    for number, mine in enumerate(waits):
+        for region, (_, waited) in mine.items():
+            method = region.removeprefix(RAY_WAIT_FOR)
+            workers = {
+                i: runs[i][method][0] for i in range(len(members)) if i != number and method in runs[i]
+            }
+            calls = sum(workers.values())
+            for worker, count in workers.items():
+                callers.setdefault(worker, {}).setdefault(number, 0)
+                callers[worker][number] += count
+                share = round(waited * count / calls) if calls else 0
+                found.append(Edge("task", method, worker, number, count, None, 0, share))
+    for worker, by_caller in callers.items():
+        calls = sum(by_caller.values()) or 1
+        for number, count in by_caller.items():
+            share = round(idle[worker] * count / calls)
+            found.append(Edge("task", "the next task", number, worker, count, None, 0, share))
+    return found
+
+
+def _regions(capture: Capture, member: Member, prefix: str) -> dict[str, tuple[int, float]]:
+    """Calls and time of a member's regions whose names begin like this."""
+    found: dict[str, tuple[int, float]] = {}
+    if member.thread is None:
+        return found
+    todo = list(capture.processes[member.process].threads[member.thread].root.children)
+    while todo:
+        node = todo.pop()
+        todo += node.children
+        if node.name.startswith(prefix):
+            calls, total_ns = found.get(node.name, (0, 0.0))
+            found[node.name] = calls + node.calls, total_ns + node.total_ns
     return found
 
 

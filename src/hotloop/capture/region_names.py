@@ -37,3 +37,6 @@ FIXED_NAMES: dict[str, str] = {
 
 # Regions in which a rank waits for the others.
 COLLECTIVE_REGIONS = ("collective", "work_wait")
+
+# Of Ray: a worker between two tasks, and the beginning of "wait for Class.method" in who asks for results.
+RAY_IDLE, RAY_WAIT_FOR = "ray_idle", "wait for "

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
+from hotloop.capture.region_names import RAY_IDLE, RAY_WAIT_FOR
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.ray_driver import describe, own_work, patch_connect
 from hotloop.measure import origin
@@ -25,7 +26,7 @@ ray_submit = default.profile("ray_submit", "ipc")
 ray_serialize = default.profile("ray_serialize", "ipc")
 ray_deserialize = default.profile("ray_deserialize", "ipc")
 ray_task = default.profile("ray_task", "other")
-ray_idle = default.profile("ray_idle", "wait")
+ray_idle = default.profile(RAY_IDLE, "wait")
 
 MOST_NAMES = 1 << 16
 _names: dict[bytes, str] = {}  # of results that were not asked for yet: object id -> "Class.method"
@@ -87,7 +88,7 @@ def _wait_for(refs: Any) -> Any:
             raise
     found = _waits.get(name)
     if found is None:
-        found = _waits[name] = default.profile(f"wait for {name}", "wait")
+        found = _waits[name] = default.profile(f"{RAY_WAIT_FOR}{name}", "wait")
     return found
 
 
