@@ -17,9 +17,11 @@ from hotloop.report.pen import Pen
 from hotloop.report.safe_text import columns
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.verdict import (
+    likely_text,
     progress_line,
     ranked_markdown,
     ranked_text,
+    short_verdict,
     verdict_markdown,
     verdict_text,
 )
@@ -91,6 +93,14 @@ def test_the_whole_verdict_at_80_columns() -> None:
         "  env_step      30.2 %   -0.4 % [-1.3, 0.6]  no difference >= 3 %\n"
         "  gone               -                    -    undecided, ~2 more"
     )
+
+
+def test_an_interval_without_0_that_decides_nothing_is_likely() -> None:
+    found = replace(UNDECIDED, change=Estimate(-0.992, -0.993, -0.990), more_pairs=1)
+    assert short_verdict(found) == "likely faster, ~1 more"
+    assert short_verdict(UNDECIDED) == "undecided, ~14 more"
+    assert "several were tried at once" in likely_text([UNDECIDED, found])
+    assert likely_text([UNDECIDED, FASTER]) == ""
 
 
 def test_undecided_says_what_would_decide() -> None:

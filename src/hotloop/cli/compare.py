@@ -12,7 +12,16 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.options import Flag, OnCluster, Repeated, Resources, on_words, option, parse_resources
+from hotloop.cli.options import (
+    Flag,
+    Number,
+    OnCluster,
+    Repeated,
+    Resources,
+    on_words,
+    option,
+    parse_resources,
+)
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import comparison_json, comparison_markdown, comparison_text
 from hotloop.report.to_json import json_object, strict_json
@@ -47,7 +56,7 @@ class Arguments:
     existing captures. Each run is a fresh process; A and B take turns in random order.
     """
 
-    captures: Annotated[tuple[str, ...], tyro.conf.Positional, option("CAPTURES")] = ()
+    captures: Annotated[tuple[str, ...], tyro.conf.Positional, option("[A B]")] = ()
     """Two existing captures, folders of captures or series to compare instead of running anything."""
     a: Annotated[str, option("COMMAND")] = ""
     """Command line of A; {seed} stands for the seed of the pair."""
@@ -71,7 +80,7 @@ class Arguments:
     """Time for all runs together, such as 2m."""
     timeout: Annotated[str, option("TIME", "the budget")] = ""
     """Time limit of a single run."""
-    jobs: int = 1
+    jobs: Number = 1
     """Number of pairs to run at the same time, each on its own cores; needs that many free cores."""
     on: OnCluster = None
     """Make the runs on the nodes of a Ray cluster, both runs of a pair on the same node."""
@@ -89,7 +98,7 @@ class Arguments:
     """Folder for the runs."""
     resume: Flag = False
     """Continue the series in --series."""
-    order_seed: int = 0
+    order_seed: Number = 0
     """Seed of the random order of A and B."""
     baseline: File = None
     """Compare the capture with this file: work counters exactly, times only with --time."""

@@ -16,9 +16,9 @@ TAKES_VERBS = True
 class Arguments:
     """Print the completion for a shell.
 
-    bash:  hotloop completion bash >> ~/.bashrc
-    zsh:   hotloop completion zsh >> ~/.zshrc
-    fish:  hotloop completion fish > ~/.config/fish/completions/hotloop.fish
+    hotloop completion bash >> ~/.bashrc
+    hotloop completion zsh >> ~/.zshrc
+    hotloop completion fish > ~/.config/fish/completions/hotloop.fish
     """
 
     shell: Annotated[Literal["bash", "zsh", "fish"], tyro.conf.Positional]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from hotloop._util.errors import HotloopError
-from hotloop.cli.options import Flag, OnCluster, on_words, option
+from hotloop.cli.options import Flag, Number, OnCluster, on_words, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.series_text import investigation_json, investigation_text
 from hotloop.report.to_json import strict_json
@@ -41,7 +41,7 @@ class Arguments:
     """run: folder for the runs."""
     resume: Flag = False
     """run: continue the series in --series."""
-    jobs: int = 1
+    jobs: Number = 1
     """run: number of blocks to run at the same time, each on its own cores."""
     on: OnCluster = None
     """run: make the runs on the nodes of a Ray cluster, each block on one node."""

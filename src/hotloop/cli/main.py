@@ -99,7 +99,7 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
     A verb with `TAKES_COMMAND` gets everything after `--` as `command`. With `OPTIONS_WITH_VALUE` the command
     may also begin without `--`. A verb with `read(words)` parses them itself.
     """
-    import tyro
+    from hotloop.cli.parsing import parse
 
     if hasattr(verb, "read"):
         return verb.read(words)
@@ -113,7 +113,7 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
         own, command = words[:at], tuple(words[at + 1 :])
     check_flags(name, own)
     about = inspect.cleandoc(verb.Arguments.__doc__ or "")
-    arguments = tyro.cli(verb.Arguments, args=own, prog=f"hotloop {name}", description=about)
+    arguments = parse(verb.Arguments, own, f"hotloop {name}", about)
     return arguments if command is None else dataclasses.replace(arguments, command=command)
 
 

@@ -19,7 +19,7 @@ from hotloop.workflows.merge import fold_captures, merge_captures, summary_json
 class Arguments:
     """Join captures that several computers made of one run, on one clock."""
 
-    captures: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...")]
+    captures: Annotated[tuple[str, ...], tyro.conf.Positional, option("DIR...")]
     """Capture folders, one from each computer."""
     capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-merged")] = None
     """Folder of the joined capture."""

@@ -12,7 +12,9 @@ from hotloop._util.errors import HotloopError
 # A switch that is off by default: --json, but no --no-json, and no "(default: False)" in --help.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 # An option that may be repeated: --set-a lr=1 --set-a gamma=0.9
-Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE")]
+# A whole number.
+Number = Annotated[int, tyro.conf.arg(metavar="N")]
 
 
 def option(metavar: str, default: str = "", *, aliases: list[str] | tuple[str, ...] = ()) -> Any:

@@ -23,9 +23,9 @@ class Arguments:
     capture: LatestCapture = None
     """Capture folder, one-file JSON export or series."""
     output: Annotated[Path | None, option("FILE", aliases=("-o",))] = None
-    """Write a file instead of printing; its name chooses the format: .html, .txt, .json (all findings),
-    .png (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json. Of a series, .png and
-    .svg are a before/after card."""
+    """Write a file instead of printing; its name chooses the format: .html, .txt, .json (all findings), .png
+    (charts), .svg (a card for a README), trace.json (Perfetto), .speedscope.json. A series has .html, .txt,
+    .json, and a before/after card as .png or .svg."""
     force: Flag = False
     """Overwrite the file if it exists."""
     json: Flag = False

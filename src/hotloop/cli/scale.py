@@ -11,7 +11,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_seconds
-from hotloop.cli.options import Flag, OnCluster, Resources, on_words, option, parse_resources
+from hotloop.cli.options import Flag, Number, OnCluster, Resources, on_words, option, parse_resources
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.series_text import failures
@@ -33,9 +33,9 @@ class Arguments:
 
     sizes: Annotated[str, tyro.conf.arg(metavar="N,N,...")] = "1000,2000,4000"
     """Values of {n}."""
-    repeats: int = 3
+    repeats: Number = 3
     """Number of runs of each size; sizes take turns in random order."""
-    jobs: int = 1
+    jobs: Number = 1
     """Number of rounds of all sizes to run at the same time, each on its own cores."""
     on: OnCluster = None
     """Make the runs on the nodes of a Ray cluster, each round of all sizes on one node."""

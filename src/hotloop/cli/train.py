@@ -17,6 +17,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration, percent, size
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
+from hotloop.cli.parsing import parse
 from hotloop.cli.renamed_flags import check_flags
 from hotloop.cli.report import print_text
 from hotloop.report.pen import Pen, table
@@ -113,7 +114,7 @@ def read(words: list[str]) -> Arguments | None:
         flags: Any = Annotated[request, tyro.conf.arg(name=""), tyro.conf.FlagCreatePairsOff]
         fields.append(("request", flags, dataclasses.field(default=request())))
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
-    given: Any = tyro.cli(both, args=words[1:], prog=f"hotloop train {name}", description=kind.__doc__)
+    given: Any = parse(both, words[1:], f"hotloop train {name}", kind.__doc__)
     request = getattr(given, "request", None)
     return Arguments(name, given.config, given.profiling, request, chosen, tuple(words[1:]))
 

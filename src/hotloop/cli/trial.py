@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.options import Flag, option
+from hotloop.cli.options import Flag, Number, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.to_json import strict_json
 from hotloop.report.trial import TrialReport, trial_json, trial_text
@@ -43,7 +43,7 @@ class Arguments:
     """Try patches without effect: any difference found is noise."""
     tolerance: Annotated[str, tyro.conf.arg(metavar="SHARE")] = "3%"
     """Ignore differences below this."""
-    seed: int = 0
+    seed: Number = 0
     """Seed of the random order of patches."""
     capture: Annotated[Path | None, option("DIR", "hotloop-runs/<time>-<script>")] = None
     """Folder for the recording."""

@@ -12,8 +12,9 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, Number
 from hotloop.cli.output import note, pen_for_stdout
+from hotloop.cli.parsing import parse
 from hotloop.cli.tune_text import tuned_before_text, tuning_json, tuning_text
 from hotloop.report.to_json import json_object, strict_json
 from hotloop.workflows.experiments import Progress
@@ -38,7 +39,7 @@ class Options:
     """Smallest difference that matters to you."""
     probes: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder for the probes; by default hotloop-runs/<time>-tune-<name>."""
-    order_seed: int = 0
+    order_seed: Number = 0
     """Seed for the order of probes and of runs in the comparison."""
     show: Flag = False
     """Show what was found before on this machine with these versions, and measure nothing."""
@@ -86,7 +87,7 @@ def read(words: list[str]) -> Arguments | None:
         return None
     if "--" in words:
         at = words.index("--")
-        options = tyro.cli(ScriptOptions, args=words[:at], prog="hotloop tune")
+        options = parse(ScriptOptions, words[:at], "hotloop tune")
         if not words[at + 1 :]:
             raise HotloopError("no command follows --; write: hotloop tune -- python train.py ...")
         return Arguments(options, command=tuple(words[at + 1 :]))
@@ -105,12 +106,8 @@ def read(words: list[str]) -> Arguments | None:
         ),
     ]
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
-    given: Any = tyro.cli(
-        both,
-        args=words[1:],
-        prog=f"hotloop tune {words[0]}",
-        description="Find the fastest settings for this machine.",
-    )
+    about = "Find the fastest settings for this machine."
+    given: Any = parse(both, words[1:], f"hotloop tune {words[0]}", about)
     return Arguments(given.options, words[0], given.config)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from hotloop.cli.options import Flag
+from hotloop.cli.options import Flag, LatestCapture, option
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.to_json import json_object, strict_json
 from hotloop.report.what_ifs import what_ifs_text
@@ -28,9 +28,9 @@ class Arguments:
         hotloop whatif hotloop-runs/x env_step=2x workers=8 depth=64 --json
     """
 
-    capture: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="CAPTURE")] = None
-    """Capture folder (default: the latest in hotloop-runs/)."""
-    changes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CHANGE")] = ()
+    capture: LatestCapture = None
+    """Capture folder."""
+    changes: Annotated[tuple[str, ...], tyro.conf.Positional, option("CHANGE...")] = ()
     """What would be different."""
     json: Flag = False
     """Print one JSON object instead of text."""

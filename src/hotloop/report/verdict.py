@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hotloop._util.units import percent
 from hotloop.analysis.findings import Estimate
@@ -131,6 +131,8 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = 
         lines += [pen.wrap(remark, f"  {pen.clean(row.name, 24)}: ", "    ") for remark in _remarks(row)]
     if found.noise_floor is not None:
         lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {HOLM}", "  ")]
+    if likely := likely_text(row.verdict for row in ordered):
+        lines.append(pen.wrap(likely, "  "))
     if any(row.verdict.decided_by == "cpu_time" for row in ordered):
         lines.append(pen.wrap(BY_CPU, "  "))
     if machine_load:
@@ -178,8 +180,27 @@ def short_verdict(verdict: Verdict) -> str:
     if verdict.too_noisy:
         return "too noisy to tell"
     if verdict.word == "undecided" and verdict.more_pairs is not None:
-        return f"undecided, ~{verdict.more_pairs} more"
+        word = f"likely {leaning(verdict)}" if leaning(verdict) else "undecided"
+        return f"{word}, ~{verdict.more_pairs} more"
     return words(verdict.word)
+
+
+def leaning(verdict: Verdict) -> str:
+    """`faster` or `slower` for an interval that excludes 0 and still decides nothing; else ""."""
+    change = verdict.change
+    if verdict.word != "undecided" or change is None or change.low * change.high <= 0:
+        return ""
+    return "faster" if change.value < 0 else "slower"
+
+
+def likely_text(verdicts: Iterable[Verdict]) -> str:
+    """What "likely" in a table means; "" if no verdict is."""
+    if not any(leaning(verdict) for verdict in verdicts):
+        return ""
+    return (
+        "Likely: the interval excludes 0, but several were tried at once or it was looked at more than once, "
+        "so that alone is no proof. About that many more pairs would decide."
+    )
 
 
 def verdict_markdown(
