@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.ray_cluster import address_of
 from hotloop.analysis.comparison import compare_series, pairs_of
 from hotloop.analysis.scaling import scale_runs
 from hotloop.analysis.stopping_rule import RUNS
@@ -24,7 +25,7 @@ from hotloop.lab import ray_node
 from hotloop.lab.lanes import Node, NodeLost
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.ray_node import LabNode, own_environment, pack, project_files, unpack
-from hotloop.lab.ray_nodes import address_of, connect, node_names
+from hotloop.lab.ray_nodes import connect, node_names
 from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
 from hotloop.testing.noise import NOISY, QUIET, Noise, paired_times

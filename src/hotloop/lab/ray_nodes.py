@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import socket
 import sys
 import threading
 from collections import Counter
@@ -20,34 +17,13 @@ from typing import Any
 from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
+from hotloop._util.ray_cluster import address_of, connected, first_line
 from hotloop.capture.folder import CAPTURE_VARIABLE
 from hotloop.lab.lanes import Node, NodeLost
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.ray_node import HOME, Made, identity, pack, project_files, unpack
 
 FREE_S = 180.0  # for a node to become free and to start our actor
-PROBE_S = 5.0  # for an address to answer
-CLUSTER, CLIENT_PORT = "ray", 10001
-# Ray's servers speak gRPC: they answer this with a frame of the same type, settings.
-HTTP2_SETTINGS = b"\x04"
-HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0\0\0\0\0"
-
-
-def address_of(on: str) -> str:
-    """The address in `ray` or `ray://host:port`, as `ray.init` takes it; raises HotloopError."""
-    name, given, address = on.partition("://")
-    if name != CLUSTER or (given and not address):
-        raise HotloopError(f"--on is {on!r}; write ray for the cluster of this computer, or ray://HOST:PORT.")
-    if not address:
-        return "auto"
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise HotloopError(f"--on is {on!r}; write the address with its port, as in ray://10.0.0.1:6379.")
-    if int(port) == CLIENT_PORT:
-        raise HotloopError(
-            f"--on is {on!r}, the port of Ray Client; run this on a node of the cluster, with --on ray."
-        )
-    return address
 
 
 @contextlib.contextmanager
@@ -56,62 +32,15 @@ def connect(on: str, resources: Mapping[str, float], note: Callable[[str], None]
 
     Raises HotloopError if there is no cluster, or a node cannot run hotloop.
     """
-    address = address_of(on)
+    address_of(on)
     ray = require_extra("ray", "ray")
-    with _connected(ray, address, on):
+    with connected(ray, on):
         nodes = RayNodes(ray, resources, note)
         try:
             nodes.take()
             yield nodes
         finally:
             nodes.release()
-
-
-@contextlib.contextmanager
-def _connected(ray: Any, address: str, on: str) -> Iterator[None]:
-    if ray.is_initialized():
-        yield
-        return
-    if address != "auto":
-        _probe(address, on)
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM) if in_main else None
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
-    except Exception as error:  # ConnectionError, RuntimeError, ValueError: it depends on the version
-        where = "no Ray cluster runs on this computer" if address == "auto" else "no Ray cluster there"
-        raise HotloopError(
-            f"--on {on}: {where} ({_first_line(error)}); join one with `ray start` on this computer."
-        ) from None
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _probe(address: str, on: str) -> None:
-    host, _, port = address.rpartition(":")
-    answer = b""
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as link:
-            if os.environ.get("RAY_USE_TLS", "0") != "0":
-                return
-            link.settimeout(PROBE_S)
-            link.sendall(HTTP2_HELLO)
-            with contextlib.suppress(OSError):
-                answer = link.recv(9)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise HotloopError(f"--on {on}: nothing listens there ({why}); check the address.") from None
-    if answer[3:4] != HTTP2_SETTINGS:  # `ray.init` would try again for many minutes
-        raise HotloopError(f"--on {on}: what listens there is no Ray cluster; check the address.")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
 
 
 def actor_class() -> type:
@@ -179,7 +108,7 @@ class RayNodes:
             try:
                 problem, facts = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                raise HotloopError(f"Node {asked[ref]} cannot be used: {_first_line(error)}.") from None
+                raise HotloopError(f"Node {asked[ref]} cannot be used: {first_line(error)}.") from None
             if problem:
                 raise HotloopError(
                     f"Node {asked[ref]} {problem}; install hotloop {HOTLOOP_VERSION} there, or leave it "
@@ -239,7 +168,7 @@ class RayNodes:
             made: Made = self._ask(actor, "run", job, str(HOME), sys.executable, shared)
         except self._ray.exceptions.RayError as error:
             self._actors.pop(job.node, None)
-            raise NodeLost(f"node {job.node} was lost: {_first_line(error)}") from None
+            raise NodeLost(f"node {job.node} was lost: {first_line(error)}") from None
         if made.capture is not None and capture is not None:
             unpack(made.capture, Path(capture))
         return made.outcome

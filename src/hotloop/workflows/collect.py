@@ -31,6 +31,7 @@ def collect(
     infos: tuple[str, ...] = (),
     seed: int = 0,
     kind: Kind = "processes",
+    on: str | None = None,
     ring_rows: int = 0,
     when_full: WhenFull = "wait",
     method: Method = "spawn",
@@ -43,13 +44,15 @@ def collect(
     it takes an argument. `make_actor(spaces)` returns the `Actor` that chooses actions; the default chooses
     random ones. `n_weights` is the length of the vector that `publish` sends to actors. `kind` is the
     transport: "processes" (a lock-free ring per process), "locked" (one locked queue) or "serial" (everything
-    in this process). The other settings are those of `hotloop.rl.collect.protocol.Task` and `Setup`.
+    in this process). With `on="ray"` or `on="ray://HOST:PORT"` the processes run on the nodes of a Ray
+    cluster. The other settings are those of `hotloop.rl.collect.protocol.Task` and `Setup`.
     """
     require_extra("gymnasium", "rl")
     # Imported after the check: they need gymnasium, and its absence should be one clear sentence.
     from hotloop.rl.collect.locked import LockedCollector
     from hotloop.rl.collect.processes import ProcessCollector
     from hotloop.rl.collect.protocol import Setup, Task
+    from hotloop.rl.collect.ray_nodes import RayCollector
     from hotloop.rl.collect.serial import SerialCollector
 
     kinds: dict[str, Any] = {
@@ -59,6 +62,8 @@ def collect(
     }
     if kind not in kinds:
         raise HotloopError(f"kind={kind!r} is unknown; use one of {', '.join(map(repr, kinds))}.")
+    if on is not None and kind != "processes":
+        raise HotloopError(f"kind={kind!r} runs on this computer; leave out on={on!r}, or kind.")
     task = Task(
         _seeded_factory(make_env),
         make_actor or RandomActor,
@@ -77,7 +82,7 @@ def collect(
         hang_timeout_s=hang_timeout_s,
         log=log,
     )
-    collector: Collector = kinds[kind](task, setup)
+    collector: Collector = kinds[kind](task, setup) if on is None else RayCollector(task, setup, on)
     collector.start()
     return collector
 

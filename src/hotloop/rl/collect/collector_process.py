@@ -62,7 +62,8 @@ def _collect(spec: ProcessSpec) -> None:
         torch.set_num_threads(1)
     line = spec.status.words[spec.collector]
     task = cloudpickle.loads(spec.task)
-    loop = ActorLoop(task, spec.collector, spec.life, spec.channel)
+    collector, life = task.first_collector + spec.collector, task.first_life + spec.life
+    loop = ActorLoop(task, collector, life, spec.channel)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     writer = spec.link.open(spec)

@@ -83,9 +83,15 @@ class Task:
     infos: tuple[str, ...] = ()
     """Names of numbers in the step's infos, carried as float32 fields `info_<name>` (NaN where absent)."""
     seed: int = 0
+    first_collector: int = 0
+    """Number of the first of these collectors, where several computers share a task."""
+    first_life: int = 0
+    """Life in which they begin, where they replace collectors that were lost with their computer."""
 
     def __post_init__(self) -> None:
-        _check_whole_numbers(self, n_weights=0, n_envs=1, frame_stack=1, seed=0)
+        _check_whole_numbers(
+            self, n_weights=0, n_envs=1, frame_stack=1, seed=0, first_collector=0, first_life=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,8 @@ class CollectorState:
     """The last 100 failures, oldest first."""
     nonfinite: int = 0
     """Numbers in rewards and frames that were NaN or infinite, with allow_nonfinite."""
+    lost: int = 0
+    """Rows that computers had reported as made before they were lost, and that never arrived."""
 
 
 class Collector(Protocol):

@@ -65,6 +65,20 @@ class WeightBoard:
         self._block.close()
 
 
+def check_weights(weights: NDArray[np.float32], size: int, version: int | None, latest: int) -> int:
+    """The version of weights that are published after `latest`; raises HotloopError if they do not fit."""
+    given = np.asarray(weights)
+    if given.shape != (size,) or given.dtype != np.float32:
+        raise HotloopError(
+            f"weights has shape {given.shape} and type {given.dtype}; publish a flat float32 vector of "
+            f"n_weights={size} numbers."
+        )
+    number = latest + 1 if version is None else int(version)
+    if number <= latest:
+        raise HotloopError(f"version={number} is not newer than {latest}; versions must increase.")
+    return number
+
+
 class WeightChannel:
     """Created by the learner for vectors of `size` elements; passed to collectors when they start."""
 
@@ -105,17 +119,9 @@ class WeightChannel:
 
     def publish(self, weights: NDArray[np.float32], version: int | None) -> None:
         """Send new weights as `version`, by default the last one plus 1."""
-        given = np.asarray(weights)
-        if given.shape != (self.size,) or given.dtype != np.float32:
-            raise HotloopError(
-                f"weights has shape {given.shape} and type {given.dtype}; publish a flat float32 vector of "
-                f"n_weights={self.size} numbers."
-            )
-        number = self.version + 1 if version is None else int(version)
-        if number <= self.version:
-            raise HotloopError(f"version={number} is not newer than {self.version}; versions must increase.")
+        number = check_weights(weights, self.size, version, self.version)
         self._vector[:_VERSION_WORDS].view(np.uint64)[0] = number
-        self._vector[_VERSION_WORDS:] = given
+        self._vector[_VERSION_WORDS:] = weights
         self.board.publish(self._vector)
         self.version = number
         self.news.ring()

@@ -34,12 +34,14 @@ from torch import Tensor, nn
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
+from hotloop._util.ray_cluster import address_of
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
 from hotloop.rl.collect.env_groups import make_env_group
 from hotloop.rl.collect.locked import LockedCollector
 from hotloop.rl.collect.processes import ProcessCollector
 from hotloop.rl.collect.protocol import Collector, CollectorState, Rows, Setup, Spaces, Task
+from hotloop.rl.collect.ray_nodes import RayCollector
 from hotloop.rl.collect.serial import SerialCollector
 from hotloop.rl.train import runs
 from hotloop.rl.train.async_dqn_monitor import Epoch, Monitor, Pipeline, mean_busy_fraction
@@ -78,9 +80,9 @@ FIELDS = ("observations", "next_observations", "actions", "rewards", "discounts"
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAY_DIFFER = runs.MAY_DIFFER | {
-    "stop_at_epochs", "transport", "weights_every_epochs", "weights_every_steps", "experience_batch_size",
-    "queue_size", "drop_when_full", "start_method", "hang_timeout_s", "layout", "compile", "precision",
-    "data_parallel", "device",
+    "stop_at_epochs", "on", "transport", "weights_every_epochs", "weights_every_steps", "queue_size",
+    "experience_batch_size", "drop_when_full", "start_method", "hang_timeout_s", "layout", "compile",
+    "precision", "data_parallel", "device",
 }  # fmt: skip
 
 
@@ -103,6 +105,8 @@ class AsyncDQNConfig:
     # -- collecting
     transport: Literal["rings", "locked", "serial"] = "rings"
     """One ring per collector, one queue with a lock for all, or no processes at all."""
+    on: str = ""
+    """Ray cluster whose nodes run the collectors: `ray`, or `ray://HOST:PORT`; empty: this computer."""
     n_collectors: int = 4
     """Number of collector processes."""
     envs_per_collector: int = 8
@@ -281,6 +285,10 @@ def check_config(config: AsyncDQNConfig) -> None:
     runs.check_positive(config, "learning_rate", "final_learning_rate", "adam_eps", "max_grad_norm")
     runs.check_positive(config, "reward_scale", "hang_timeout_s")
     runs.check_checkpoint(config)
+    if config.on:
+        address_of(config.on)
+        if config.transport == "serial":
+            raise HotloopError("transport='serial' has no collectors to run on a cluster; leave out on.")
     if len(config.channels) != 3 or min(config.channels) < 1:
         raise HotloopError(f"channels={config.channels} must be three widths, such as (32, 64, 64).")
     if config.buffer_size < 2 * config.n_envs:
@@ -606,6 +614,8 @@ def make_collector(task: Task, config: AsyncDQNConfig, log: Callable[[str], None
         allow_nonfinite=config.allow_nonfinite,
         log=log,
     )
+    if config.on:
+        return RayCollector(task, setup, config.on)
     found: Collector = kinds[config.transport](task, setup)
     return found
 

@@ -95,6 +95,8 @@ class Mario:
     """Parallel games in each collector."""
     transport: Literal["rings", "locked", "serial"] | None = None
     """How experience is sent: one ring per collector, one locked queue, or no processes at all."""
+    on: str = ""
+    """Ray cluster whose nodes run the collectors: ray, or ray://HOST:PORT; empty: this computer."""
     experience_batch_size: int = 1000
     """Most transitions that the learner takes at once."""
     queue_size: int = 1024
