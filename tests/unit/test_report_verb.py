@@ -67,7 +67,8 @@ def test_the_name_chooses_the_format(capture: str, name: str, capsys: pytest.Cap
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"wrote {name} (")
-    assert printed.err.rstrip().endswith("next: hotloop report run.json")
+    opens = "it at https://" if name.endswith(("trace.json", "speedscope.json")) else "file:///"
+    assert printed.err.splitlines()[-1].startswith(f"next: open {opens}")
 
 
 def test_text_file_is_the_printed_text(capture: str) -> None:

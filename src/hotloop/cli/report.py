@@ -51,7 +51,7 @@ def run(arguments: Arguments) -> int:
     elif arguments.output is None:
         print_text(report)
         return 0
-    note(f"next: {next_command(arguments, report.name)}")
+    note(where_to_open(arguments.output) or f"next: {next_command(report.name)}")
     return 0
 
 
@@ -66,13 +66,27 @@ def report_series(arguments: Arguments) -> int:
         print(series.as_json(report), end="")
     elif arguments.output is None:
         print(series.text(report, pen_for_stdout()), end="")
-        note(f"next: {next_command(arguments, report.name)}")
+    if where := where_to_open(arguments.output):
+        note(where)
+    elif arguments.output is None and not arguments.json:
+        note(f"next: {next_command(report.name)}")
     return 0
 
 
-def next_command(arguments: Arguments, name: str) -> str:
-    """Suggest the page after text or data, the text after a file."""
-    return f"hotloop report {shlex.quote(name)}" + (" -o report.html" if arguments.output is None else "")
+def next_command(name: str) -> str:
+    """The page, after text or data."""
+    return f"hotloop report {shlex.quote(name)} -o report.html"
+
+
+def where_to_open(file: Path | None) -> str:
+    """How to see a file that was written: an address that terminals open on a click; "" for none."""
+    if file is None:
+        return ""
+    if file.name.endswith("trace.json"):
+        return "next: open it at https://ui.perfetto.dev"
+    if file.name.endswith(".speedscope.json"):
+        return "next: open it at https://www.speedscope.app"
+    return f"next: open {file.absolute().as_uri()}"
 
 
 def print_text(report: CaptureReport) -> None:

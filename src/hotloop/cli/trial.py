@@ -73,7 +73,12 @@ def run(arguments: Arguments) -> int:
             note("hotloop: " + ("ending the script" if settings.stop else "the script continues, unpatched"))
 
     result = run_trial(
-        arguments.command, arguments.capture, settings, quiet=arguments.json, on_report=on_report
+        arguments.command,
+        arguments.capture,
+        settings,
+        quiet=arguments.json,
+        on_report=on_report,
+        on_progress=lambda line: note(f"hotloop: {line}"),
     )
     if arguments.json:
         script = {"exit_code": result.ran.exit_code, "ending": result.ran.ending}

@@ -102,6 +102,22 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
     return "\n".join(lines)
 
 
+def trial_progress(found: TrialReport, spent_s: float, budget_s: float) -> str:
+    """One line for a trial under way: what is done of how much, and the best patch so far."""
+    if not found.began:
+        return "waiting for training to begin"
+    decided = sum(patch.verdict.word != "undecided" for patch in found.patches)
+    rounds = f"{found.blocks} {'round' if found.blocks == 1 else 'rounds'}"
+    text = f"{min(spent_s, budget_s):.0f} of {budget_s:.0f} s, {rounds}, "
+    text += f"{decided} of {len(found.patches)} patches decided"
+    known = [(p.verdict.change.value, p) for p in found.patches if p.verdict.change is not None]
+    if not known:
+        return text
+    _, best = min(known, key=lambda item: item[0])
+    assert best.verdict.change is not None
+    return f"{text}; best so far: {best.name}, time {interval_words(best.verdict.change)}"
+
+
 def _cells(patch: Patch) -> tuple[str, str, str, str]:
     verdict = patch.verdict
     change = "-" if verdict.change is None else f"{interval_words(verdict.change)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -42,6 +43,7 @@ from hotloop.workflows.secrets import plan_with_secrets
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
 FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
 POLL_S = 0.5
+QUIET_S = 10.0  # a line at least this often, as long as runs end, where lines are not overwritten
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def run_experiment(
     """
     plan = plan_with_secrets(series.plan)
     series = replace(series, plan=plan)
+    progress.begin(series)
     workplaces = workplaces or workplaces_here(plan.variants)
     if plan.record:
         workplaces = {
@@ -228,11 +231,24 @@ def interruptible() -> Iterator[None]:
 
 @dataclass
 class Progress:
-    """Progress on stderr: one line that is overwritten on a terminal, otherwise a line per block."""
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise a line now and then."""
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
+    clock: Callable[[], float] = time.monotonic
     _last: str = ""
+    _told_s: float = -math.inf
+    _began_s: float = 0.0
+    _budget_s: float | None = None
+    _sizes_left: int = 0  # runs of a scale check that are still to be made
+    _sizes: int = 0
+
+    def begin(self, series: Series) -> None:
+        """Take note of what there is to do."""
+        plan = series.plan
+        self._began_s, self._budget_s = self.clock() - series.spent_s, plan.budget_s
+        self._sizes = len(plan.sizes) * plan.repeats
+        self._sizes_left = self._sizes - sum(run.scale and run.ok for run in series.runs)
 
     def run_ended(self, run: Run) -> None:
         """Show failures always, successes only where the line is overwritten."""
@@ -240,15 +256,25 @@ class Progress:
             last = run.stderr_tail.strip().splitlines()[-1:] or [""]
             self.note(f"run {run.number}, {run.variant}: {run.failure}. {last[0]}".rstrip())
         elif run.scale:
-            self._line(f"run {run.number}: {run.variant}, n = {run.size}: {duration(run.wall_s * 1e9)}")
-        elif self.stream.isatty():
-            self._line(f"run {run.number}: {run.variant}, {duration(run.wall_s * 1e9)}")
+            self._sizes_left = max(self._sizes_left - 1, 0)
+            of = f"size run {self._sizes - self._sizes_left} of {self._sizes}"
+            self._line(f"{of}: {run.variant}, n = {run.size}: {duration(run.wall_s * 1e9)}{self._spent()}")
+        elif self.stream.isatty() or self.clock() - self._told_s >= QUIET_S:
+            self._line(f"run {run.number}: {run.variant}, {duration(run.wall_s * 1e9)}{self._spent()}")
 
     def show_verdict(self, found: Comparison) -> None:
         """Show the interval so far."""
         if not self.quiet:
-            width = shutil.get_terminal_size((100, 24)).columns - 1
-            self._line(progress_text(found, width))
+            spent = self._spent()
+            width = shutil.get_terminal_size((100, 24)).columns - 1 - len(spent)
+            self._line(progress_text(found, width) + spent)
+
+    def _spent(self) -> str:
+        """`, 42 s of 10 min`: what is used up of the budget."""
+        if self._budget_s is None:
+            return ""
+        spent_s = max(self.clock() - self._began_s, 0.0)
+        return f", {duration(spent_s * 1e9)} of {duration(self._budget_s * 1e9)}"
 
     def note(self, sentence: str) -> None:
         """Print a line that stays."""
@@ -262,7 +288,7 @@ class Progress:
     def _line(self, text: str) -> None:
         if self.quiet or text == self._last:  # lanes that end together would print it twice
             return
-        self._last = text
+        self._last, self._told_s = text, self.clock()
         if self.stream.isatty():
             print(f"\r\033[K{text}", end="", file=self.stream, flush=True)
         else:

@@ -79,7 +79,7 @@ def prove(
     found = find_recommendation(run, request.number)
     patch = change_of(found).get("patch")
     if patch and not request.overrides and not request.by_revision:
-        return _by_trial(run, found, request.number, str(patch), settings, folder)
+        return _by_trial(run, found, request.number, str(patch), settings, folder, progress)
     if request.by_revision:
         result = _by_revision(run, found, request.number, settings, folder, progress)
     else:
@@ -223,6 +223,7 @@ def _by_trial(
     patch: str,
     settings: ComparisonSettings,
     folder: Path | None,
+    progress: Progress,
 ) -> Proof:
     """Switch the patch on and off inside one run of the script."""
     target = (folder or new_folder(f"prove-{number}")).absolute()
@@ -233,7 +234,7 @@ def _by_trial(
         stop=True,
     )
     with contextlib.chdir(working_folder(run.capture)):
-        result = run_trial(recorded_command(run), target, trial, quiet=True)
+        result = run_trial(recorded_command(run), target, trial, quiet=True, on_progress=progress.note)
     verdict = next((row.verdict for row in result.report.patches if row.name == patch), None)
     measured = verdict.speed_up if verdict is not None else None
     why = next((left.reason for left in result.report.left_out if left.name == patch), "")

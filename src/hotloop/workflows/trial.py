@@ -26,7 +26,7 @@ from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_patches import NAMES
 from hotloop.instrument.trial_script import ORDERS_FILE, ROWS_FILE
 from hotloop.machine.load_snapshot import load_snapshot
-from hotloop.report.trial import LeftOut, Patch, TrialReport
+from hotloop.report.trial import LeftOut, Patch, TrialReport, trial_progress
 from hotloop.workflows.insertion_point import find_insertion_point, script_of
 from hotloop.workflows.run import (
     ScriptRun,
@@ -40,6 +40,7 @@ from hotloop.workflows.run import (
 ALONE_SHARE = 0.75  # of the budget, for the patches one by one; the rest is for the best combination
 POLL_S = 0.25
 LOAD_INTERVAL_S = 2.0
+PROGRESS_S = 10.0  # between two lines on how far it is; the script's own output goes on meanwhile
 SELFTEST_PATCHES = 8  # about as many as apply to a typical script
 TOO_SLOW = "it takes effect between collecting and learning, which alternate too slowly here"
 
@@ -74,8 +75,12 @@ def run_trial(
     *,
     quiet: bool = False,
     on_report: Callable[[TrialReport], None] = lambda report: None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> TrialResult:
-    """Run the command while patches take turns; `on_report` is called as soon as the verdicts are known."""
+    """Run the command while patches take turns; `on_report` is called as soon as the verdicts are known.
+
+    `on_progress` gets a line now and then: what is done of how much, and the best patch so far.
+    """
     unknown = [name for name in settings.only if name not in NAMES]
     if unknown:
         raise HotloopError(f"--only has {unknown[0]!r}, which is not a patch; use {', '.join(NAMES)}.")
@@ -96,7 +101,10 @@ def run_trial(
     child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
     over = threading.Event()
     watching = threading.Thread(
-        target=_watch, args=(judge, child, over, settings.stop, on_report), name="hotloop try", daemon=True
+        target=_watch,
+        args=(judge, child, over, settings.stop, on_report, on_progress),
+        name="hotloop try",
+        daemon=True,
     )
     watching.start()
     interrupted = wait_for(child)
@@ -117,9 +125,14 @@ def _watch(
     over: threading.Event,
     stop: bool,
     on_report: Callable[[TrialReport], None],
+    on_progress: Callable[[str], None],
 ) -> None:
+    told_s = time.monotonic()
     while not over.wait(POLL_S):
         judge.update()
+        if not judge.finished and time.monotonic() - told_s >= PROGRESS_S:
+            told_s = time.monotonic()
+            on_progress(judge.progress())
         if judge.finished:
             on_report(judge.report())
             if stop and child.poll() is None:
@@ -244,6 +257,11 @@ class TrialJudge:
                 self._left_out["all"] = f"the trial failed ({row['failed']})"
             elif "seconds" in row:
                 self._rows.append(row)
+
+    def progress(self) -> str:
+        """How far the trial is, in one line."""
+        spent_s = self._clock() - self._began_s if self._began_s is not None else 0.0
+        return trial_progress(self.report(), spent_s, self._settings.budget_s)
 
     def report(self) -> TrialReport:
         """The verdicts so far."""
