@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo test short-tests test-long campaign lint bench bench-peers bench-sbx browser clean
+.PHONY: help demo demo-cluster test short-tests test-long campaign lint bench bench-peers bench-sbx browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -14,6 +14,9 @@ help: ## list the targets
 
 demo: $(INSTALLED) ## train an agent, find the bottleneck, swap in a fast version, prove the speed-up (three minutes)
 	$(BIN)/python examples/demo.py
+
+demo-cluster: $(INSTALLED) ## the same on a Ray cluster of three local nodes (needs Ray: pip install 'hotloop[ray]'; two minutes)
+	$(BIN)/python examples/demo_cluster.py
 
 # Lint and types run beside the tests. Many tests wait, so three at once on two cores.
 test: $(INSTALLED) browser ## lint, types and all tests but the long ones

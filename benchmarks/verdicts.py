@@ -6,6 +6,7 @@ time: a window of runs is assigned to A and B in the order in which each method 
 times of B are scaled by its extra work. So all methods see the same machine.
 Run: python benchmarks/verdicts.py [--minutes 5] [--save FILE | --load FILE]
 The simulated table of docs/verdicts.md: python benchmarks/verdicts.py --simulate 4000
+The same on nodes of a cluster that differ by 30 %: python benchmarks/verdicts.py --simulate 1000 --nodes 5
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from scipy import stats
 from hotloop.analysis.stopping_rule import RUNS
 from hotloop.analysis.verdict import Verdict, decide
 from hotloop.machine.facts import cpu_name
-from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, paired_times
+from hotloop.testing.noise import NOISY, QUIET, VERY_NOISY, on_nodes, paired_times
 
 DIFFERENCES = (0.0, 0.05, 0.10, 0.30)  # of B's work
 LIVE_ORDER = (0.0, 0.05, 0.0, 0.10, 0.05, 0.30)  # small differences more often
@@ -225,17 +226,20 @@ def print_replay(found: dict[str, dict[float, Tally]]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def print_simulated(repeats: int) -> None:
-    """Whole comparisons on simulated machines."""
+def print_simulated(repeats: int, nodes: int = 1) -> None:
+    """Whole comparisons on simulated machines, or on nodes of a cluster that differ by 30 %."""
     print("| machine | planted | slower | faster | no difference | undecided | covered | pairs (mean) |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, noise in (("quiet", QUIET), ("noisy", NOISY), ("very noisy", VERY_NOISY)):
         for change in (0.0, 0.03, 0.05, 0.10, 0.30):
-            times = paired_times(np.random.default_rng(1), repeats, RUNS.most, noise, change)
+            rng = np.random.default_rng(1)
+            times = paired_times(rng, repeats, RUNS.most, noise, change)
             verdicts = []
-            for one in times.tolist():
+            for one in times:
+                there, names = on_nodes(rng, one, nodes)
+                pairs = there.tolist()
                 for look in RUNS.looks:
-                    decision = decide(one[:look])
+                    decision = decide(pairs[:look], nodes=names[:look])
                     if not decision.go_on:
                         break
                 verdicts.append(decision.verdict)
@@ -254,9 +258,10 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="write the time per count of every run to this file (JSON)")
     parser.add_argument("--load", type=Path, help="use saved runs instead of making new ones")
     parser.add_argument("--simulate", type=int, metavar="N", help="N simulated comparisons of each kind")
+    parser.add_argument("--nodes", type=int, default=1, help="of the simulated cluster")
     args = parser.parse_args()
     if args.simulate:
-        print_simulated(args.simulate)
+        print_simulated(args.simulate, args.nodes)
         return
     print(f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} at the start\n")
     if args.load:

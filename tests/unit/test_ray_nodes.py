@@ -28,7 +28,7 @@ from hotloop.lab.ray_node import LabNode, own_environment, pack, project_files, 
 from hotloop.lab.ray_nodes import connect, node_names
 from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
-from hotloop.testing.noise import NOISY, QUIET, Noise, paired_times
+from hotloop.testing.noise import NOISY, QUIET, Noise, on_nodes, paired_times
 from tests.unit.test_lab import FakeLab, plan
 
 FAST, SLOW = Node("fast"), Node("slow")
@@ -137,12 +137,10 @@ def over_nodes(noise: Noise, change: float, nodes: int, repeats: int, seed: int 
     """Comparisons over nodes that differ by 30 %; faster ones make more pairs, in random order."""
     rng = np.random.default_rng(seed)
     times = paired_times(rng, repeats, RUNS.most, noise, change)
-    speeds = np.linspace(1.0, 1.3, nodes)
     verdicts = []
     for one in times:
-        at = rng.choice(nodes, size=len(one), p=(1 / speeds) / (1 / speeds).sum())
-        pairs = [(a * speeds[k], b * speeds[k]) for (a, b), k in zip(one.tolist(), at, strict=True)]
-        names = [f"node{k}" for k in at]
+        there, names = on_nodes(rng, one, nodes)
+        pairs = there.tolist()
         for look in RUNS.looks:
             found = decide(pairs[:look], nodes=names[:look])
             if not found.go_on:

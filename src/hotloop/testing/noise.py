@@ -34,6 +34,18 @@ def log_times(rng: np.random.Generator, repeats: int, runs: int, noise: Noise) -
     return noise.sd * drift + np.where(struck, rng.exponential(1.0, (repeats, runs)), 0.0)
 
 
+def on_nodes(
+    rng: np.random.Generator, times: NDArray[np.float64], nodes: int, spread: float = 0.3
+) -> tuple[NDArray[np.float64], list[str]]:
+    """One comparison [pairs, sides] on nodes of a cluster that differ by `spread`, and the node of each pair.
+
+    Faster nodes make more pairs; which one makes which is random.
+    """
+    speeds = np.linspace(1.0, 1.0 + spread, nodes)
+    at = rng.choice(nodes, size=len(times), p=(1 / speeds) / (1 / speeds).sum())
+    return times * speeds[at, None], [f"node{number}" for number in at]
+
+
 def paired_times(
     rng: np.random.Generator, repeats: int, pairs: int, noise: Noise, change: float = 0.0, variants: int = 1
 ) -> NDArray[np.float64]:

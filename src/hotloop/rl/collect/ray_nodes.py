@@ -89,6 +89,8 @@ def actor_class() -> type:
         def ask(self, question: str, *args: Any) -> Any:
             return (self.problem, None) if self.group is None else ("", getattr(self.group, question)(*args))
 
+    HotloopCollectors.__qualname__ = HotloopCollectors.__name__  # as reports show it
+    HotloopCollectors.ask.__qualname__ = f"{HotloopCollectors.__name__}.ask"
     return HotloopCollectors
 
 
