@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.processes.library_runs import needs
@@ -152,6 +155,30 @@ assert all("was lost with node" in failure.what for failure in state.failures)
 assert sum("begin a new life on node" in line for line in logged) == 1
 print(json.dumps({"lost": lost}))
 """
+KILLED = """
+import os, signal, psutil
+
+def collectors():
+    named = [p for p in psutil.process_iter(["cmdline"]) if "spawn_main" in " ".join(p.info["cmdline"] or [])]
+    return [p.pid for p in named if any("HotloopCollectors" in " ".join(q.cmdline()) for q in p.parents())]
+
+logged = []
+settings["log"] = logged.append
+with hotloop.collect(Counting, Echo, on="ray", **settings) as collector:
+    rows = gather(collector, lambda counts: len(counts) == 4 and min(counts.values()) >= 100)
+    pids = collectors()
+    assert len(pids) == 4, pids
+    os.kill(pids[0], signal.SIGKILL)
+    def restarted(counts):
+        return collector.state().restarts == 1 and collector.state().alive == 4
+    gather(collector, restarted)
+    state = collector.state()
+    assert state.lost == 0 and "SIGKILL" in state.failures[0].what, state
+    assert any("restarted with a new seed" in line for line in logged)
+    print(json.dumps(collectors()), flush=True)
+    while True:
+        collector.take(1000)
+"""
 BAD = """
 class Broken(Counting):
     def step(self, action):
@@ -219,6 +246,22 @@ def test_collectors_of_a_lost_node_begin_a_new_life_and_lost_rows_are_counted(
     assert doomed in nodes.values(), process.communicate()
     cluster.ask("kill", "doomed")
     assert ended(process, json.dumps(doomed) + "\n")["lost"] >= 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_a_killed_collector_is_restarted_and_none_outlives_the_learner(
+    cluster: RayCluster, tmp_path: Path, how: signal.Signals
+) -> None:
+    process = start(cluster, tmp_path, KILLED)
+    assert process.stdout is not None
+    pids = json.loads(process.stdout.readline() or "[]")
+    assert len(pids) == 4, process.communicate()
+    process.send_signal(how)
+    process.communicate(timeout=120)
+    deadline = time.monotonic() + 120
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def test_mario_trains_with_collectors_on_the_cluster(cluster: RayCluster, tmp_path: Path) -> None:
