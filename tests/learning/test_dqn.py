@@ -177,7 +177,7 @@ def test_the_compiled_loop_equals_the_python_loop() -> None:
     """To the last bit, however long: no kernel's sums depend on what it is compiled into."""
     for envs in (1, 5):
         runs = [
-            train(config(total_timesteps=12_000, n_envs=envs, learning_starts=200, loop=loop))
+            train(config(total_timesteps=4_000, n_envs=envs, learning_starts=200, loop=loop))
             for loop in ("kernel", "python")
         ]
         assert [run.fused_loop for run in runs] == [True, False]
@@ -342,6 +342,7 @@ def mean_snake_length(result: DQNResult) -> float:
     return float(np.mean(lengths))
 
 
+@pytest.mark.long
 def test_snake_grows_to_fifteen() -> None:
     """Start length 3 on 10 x 10; games that end early count more often, so the mean is on the low side."""
     envs = make_envs("Snake", 256, flood_fill="compiled")
@@ -457,6 +458,7 @@ assert not [name for name in sys.modules if name.startswith("hotloop.rl.train.fu
 """
 
 
+@pytest.mark.long
 def test_it_runs_without_any_compiled_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     """With numba's compiler disabled, and with the same weights."""
     found = subprocess.run(

@@ -45,6 +45,7 @@ def test_cartpole_is_solved() -> None:
     assert result.evaluation_return is not None and result.evaluation_return >= 475.0
 
 
+@pytest.mark.long
 def test_cartpole_of_gymnasium_improves_with_the_torch_learner() -> None:
     result = train(
         PPOConfig(

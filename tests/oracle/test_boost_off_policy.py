@@ -64,7 +64,13 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# TD3's kernels take ten seconds to compile; they share most of their code with SAC's.
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=LONG if name[:3] in ("td3", "ddp") else ()) for name in CASES]
+)
 def test_learning_gives_the_librarys_numbers(case: str) -> None:
     cls, words = CASES[case]
     results = [
@@ -85,11 +91,12 @@ def test_vec_normalize_gives_the_librarys_numbers() -> None:
 NETWORKS = st.lists(st.integers(1, 40), max_size=3)
 
 
-@example(0, DQN, [], [], nn.ReLU, 1, 1, 0.1, 0)  # weight decay and a gradient that is clipped
+@pytest.mark.parametrize("classes", [(DQN, SAC), pytest.param((TD3, DDPG), marks=LONG)])
+@example(0, False, [], [], nn.ReLU, 1, 1, 0.1, 0)  # weight decay and a gradient that is clipped
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**31 - 1),
-    cls=st.sampled_from([DQN, SAC, TD3, DDPG]),
+    is_second=st.booleans(),
     hidden=NETWORKS,
     of_critics=NETWORKS,
     activation=st.sampled_from([nn.ReLU, nn.Tanh, nn.ELU, nn.SiLU]),
@@ -99,8 +106,9 @@ NETWORKS = st.lists(st.integers(1, 40), max_size=3)
     steps_before=st.sampled_from([0, 3]),
 )
 def test_any_update_from_any_state(
+    classes: tuple[Any, Any],
     seed: int,
-    cls: Any,
+    is_second: bool,
     hidden: list[int],
     of_critics: list[int],
     activation: Any,
@@ -109,7 +117,7 @@ def test_any_update_from_any_state(
     weight_decay: float,
     steps_before: int,
 ) -> None:
-    random = np.random.default_rng(seed)
+    cls, random = classes[is_second], np.random.default_rng(seed)
     policy: dict[str, Any] = {"net_arch": hidden, "activation_fn": activation}
     policy["optimizer_kwargs"] = {"weight_decay": weight_decay}
     if cls is not DQN:
@@ -183,7 +191,7 @@ def tensors(model: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("cls", [SAC, TD3])
+@pytest.mark.parametrize("cls", [SAC, pytest.param(TD3, marks=LONG)])
 def test_two_threads_give_the_same_numbers_to_the_last_bit(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team, "ENOUGH", 0.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
@@ -247,7 +255,7 @@ class Meddler(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+@pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
 def test_callbacks_may_replace_tensors(cls: Any) -> None:
     actions = "discrete" if cls is DQN else "box"
 
@@ -260,7 +268,7 @@ def test_callbacks_may_replace_tensors(cls: Any) -> None:
     assert_same([run(True), run(False)])
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+@pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
 def test_checkpoints_continue_with_and_without_boost(cls: Any, tmp_path: Path) -> None:
     actions = "discrete" if cls is DQN else "box"
 
@@ -294,7 +302,7 @@ def test_checkpoints_continue_with_and_without_boost(cls: Any, tmp_path: Path) -
         assert_same([Result(model), boosted_first])
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+@pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
 def test_predict_draws_and_returns_what_the_library_does(cls: Any) -> None:
     rows = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     with boosting():
@@ -331,7 +339,7 @@ def test_numbers_that_are_not_finite_are_the_librarys() -> None:
             model.predict(np.zeros((1, 5), dtype=np.float32))
 
 
-@pytest.mark.parametrize("cls", [DQN, SAC, TD3])
+@pytest.mark.parametrize("cls", [DQN, SAC, pytest.param(TD3, marks=LONG)])
 def test_gradients_are_those_the_optimizers_used(cls: Any) -> None:
     words: dict[str, Any] = (
         {"policy_delay": 1} if cls is TD3 else {"max_grad_norm": 0.01} if cls is DQN else {}

@@ -78,7 +78,7 @@ def test_many_steps_of_the_tool_agree_with_the_rules(turbo: bool) -> None:
     assert all(same_steps(turbo, steps=200_000).values())
 
 
-@pytest.mark.parametrize("turbo", [True, False])
+@pytest.mark.parametrize("turbo", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_vector_environment_keeps_to_gymnasiums_rules(turbo: bool) -> None:
     def make(
         num_envs: int, autoreset_mode: str = "NextStep", num_threads: int = 1, copy: bool = True

@@ -134,7 +134,7 @@ def test_both_builders_draw_the_same_levels(seed: int, difficulty: Any) -> None:
 # ---- frames
 
 
-@pytest.mark.parametrize("difficulty", ["easy", "hard"])
+@pytest.mark.parametrize("difficulty", ["easy", pytest.param("hard", marks=pytest.mark.long)])
 def test_a_thousand_frames_are_drawn_the_same(difficulty: Any) -> None:
     rows, seed = 10, 3
     env = PlatformerVectorEnv(

@@ -111,7 +111,7 @@ def test_any_size_and_seed_agree(size: int, robots: int, moves: int, limit: int,
 
 
 @pytest.mark.parametrize("lookahead", [1, 2])
-@pytest.mark.parametrize(("size", "robots"), [(7, 1), (8, 4), (16, 5)])
+@pytest.mark.parametrize(("size", "robots"), [(7, 1), (8, 4), pytest.param(16, 5, marks=pytest.mark.long)])
 def test_looking_ahead_sees_the_same(lookahead: int, size: int, robots: int) -> None:
     setup: dict[str, Any] = {
         "board_size": size,

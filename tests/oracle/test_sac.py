@@ -324,6 +324,7 @@ assert not any(name.startswith("hotloop.rl.train.fused.") for name in sys.module
 """
 
 
+@pytest.mark.long
 def test_the_torch_learners_need_no_compiled_kernel() -> None:
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
@@ -514,7 +515,7 @@ class Aim(gymnasium.Env):
         return self.seen, -float(np.square(action - self.seen).sum()), True, False, {}
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", [pytest.param("torch", marks=pytest.mark.long), "fused"])
 def test_it_learns_where_to_aim(learner: Any) -> None:
     steps = 1200 if learner == "torch" else 2400
     envs = SyncVectorEnv([Aim] * 4, autoreset_mode=AutoresetMode.SAME_STEP)

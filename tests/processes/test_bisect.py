@@ -56,6 +56,7 @@ def commands_of_the_page() -> dict[str, list[str]]:
     return {words[0]: words for words in map(shlex.split, found)}
 
 
+@pytest.mark.long
 def test_the_commit_that_made_training_slower_is_found(history: list[str]) -> None:
     words = commands_of_the_page()["bisect"]
     done = run_verb("bisect", "--json", *words[1:], env=environment())

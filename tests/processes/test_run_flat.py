@@ -36,13 +36,13 @@ def both_ways(tmp_path: Path, script: str, *words: str) -> Capture:
 
 
 def test_ppo_in_one_file(tmp_path: Path) -> None:
-    capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-timesteps", "4096")
+    capture = both_ways(tmp_path, "02_unmodified_ppo.py", "--total-timesteps", "1024")
     calls = {name: stats.calls for name, stats in by_name(capture.tree).items()}
-    assert calls["env_step"] == 1024
-    assert (calls["policy_forward"], calls["policy_value"]) == (1024, 8)  # one value for each rollout
-    assert calls["learner_forward"] == calls["backward"] == calls["optimizer_step"] == 128
-    assert calls["clip_grad_norm"] == calls["zero_grad"] == 128
-    assert (capture.progress.env_steps, capture.progress.updates) == (4096, 128)
+    assert calls["env_step"] == 256
+    assert (calls["policy_forward"], calls["policy_value"]) == (256, 2)  # one value for each rollout
+    assert calls["learner_forward"] == calls["backward"] == calls["optimizer_step"] == 32
+    assert calls["clip_grad_norm"] == calls["zero_grad"] == 32
+    assert (capture.progress.env_steps, capture.progress.updates) == (1024, 32)
 
 
 @pytest.mark.long

@@ -311,6 +311,7 @@ def test_variants_match_the_original_and_flags_override_them(
     assert all(getattr(original, n) == getattr(fast, n) for n in same)
 
 
+@pytest.mark.long
 def test_a_run_is_recorded_over_all_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = str(tmp_path / "cap")
     assert main(["train", "mario", *SMALL, "--capture", place, "--json"]) == 0
