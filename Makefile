@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo demo-cluster test short-tests test-long campaign lint bench bench-peers bench-sbx browser clean
+.PHONY: help demo demo-cluster test short-tests test-long test-pythons campaign lint bench bench-peers bench-sbx screenshots browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -61,13 +61,31 @@ bench-sbx: $(INSTALLED) ## boosted Stable-Baselines3 next to SBX, in .venv-sbx (
 	.venv-sbx/bin/python -m pip --disable-pip-version-check install --quiet sbx-rl==0.28 stable-baselines3==2.9.2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/boost.py --what sbx --rounds 3 --sbx-python .venv-sbx/bin/python
 
+screenshots: $(INSTALLED) browser ## the pictures in docs/images, from a real run (two minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots
+
+# The base tests need numpy, scipy, rich, tyro, psutil and pytest only; each interpreter gets a venv of its own.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+BASE_TESTS := tests/unit/test_regions.py tests/unit/test_reader.py tests/unit/test_export.py tests/unit/test_report_html.py \
+  tests/unit/test_report_verb.py tests/unit/test_show.py tests/unit/test_verdict.py tests/unit/test_line_samples.py
+test-pythons: ## the base tests with every Python that is there (PYTHONS="3.12 3.13"), without torch
+	@for version in $(PYTHONS); do \
+	  python=$$(ls -d $$HOME/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -1); \
+	  python=$${python:-$$(command -v python$$version)}; \
+	  if [ -z "$$python" ]; then echo "Python $$version: not here, left out"; continue; fi; \
+	  echo "Python $$version: $$python"; \
+	  "$$python" -m venv .venv-$$version && .venv-$$version/bin/python -m pip --disable-pip-version-check install --quiet \
+	    -e . pytest pytest-xdist hypothesis matplotlib || exit 1; \
+	  .venv-$$version/bin/python -m pytest -q -m "not long" $(BASE_TESTS) || exit 1; \
+	done
+
 browser: ## Debian's chromium for the browser tests, when we are root
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; } || \
 	  echo "no chromium and no right to install it: the browser tests will be skipped"
 
 clean: ## remove what was built and installed
-	rm -rf .venv .venv-peers build src/*.egg-info src/hotloop/measure/*.so src/hotloop/rl/collect/*.so src/hotloop/measure/layout.h
+	rm -rf .venv .venv-peers .venv-3.* build src/*.egg-info src/hotloop/measure/*.so src/hotloop/rl/collect/*.so src/hotloop/measure/layout.h
 
 $(INSTALLED): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,7 +108,9 @@ def _installed(wheel: Path, extra: str, folder: Path) -> Path:
 
 def test_every_extra_for_users_is_tested_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {*TRAIN, "attach", "report", "ray"} == set(project["optional-dependencies"]) - FOR_A_CHECKOUT
+    assert {*TRAIN, "attach", "report", "ray", "serve"} == set(
+        project["optional-dependencies"]
+    ) - FOR_A_CHECKOUT
 
 
 def test_without_extras_it_records_and_names_the_extra_that_is_missing(wheel: Path, work: Path) -> None:
@@ -136,6 +141,38 @@ def test_pages_and_pictures_need_no_other_extra(wheel: Path, work: Path) -> None
     _call([hotloop, "report", "seen", "-o", "picture.png"], work)
     assert "· hotloop</title>" in (work / "page.html").read_text(encoding="utf-8")
     assert (work / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_are_served_with_the_extra_alone(wheel: Path, work: Path) -> None:
+    hotloop = _installed(wheel, "serve", work)
+    (work / "script.py").write_text(SCRIPT)
+    _call([hotloop, "run", "--capture", "runs/seen", "script.py"], work)
+    with subprocess.Popen([hotloop, "serve", "runs"], cwd=work, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        with urllib.request.urlopen(serving.stdout.readline().strip(), timeout=120) as page:
+            assert "seen" in page.read().decode()
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(120) == 0
+
+
+def test_the_sdist_has_all_it_takes_to_build_a_wheel_with_the_compiled_core(wheel: Path, work: Path) -> None:
+    made = [sys.executable, "-c", "from setuptools.build_meta import build_sdist; build_sdist('..')"]
+    shutil.copytree(wheel.parent / "sources", work / "sources")
+    _call(made, work / "sources")
+    (sdist,) = work.glob("hotloop-*.tar.gz")
+    _call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", work, sdist], work)
+    (again,) = work.glob("hotloop-*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        written = {"hotloop/measure/layout.h"}  # by the build, beside the sources
+        assert set(one.namelist()) - written == set(other.namelist()) - written
+        assert any("measure/_core" in name and name.endswith(".so") for name in other.namelist())
+        assert "hotloop/report/assets/serve.js" in other.namelist()
+        about = other.read(next(n for n in other.namelist() if n.endswith("METADATA"))).decode()
+    assert "Description-Content-Type: text/markdown" in about
+    assert "Requires-Python: >=3.11" in about
+    hotloop = _installed(again, "", work)
+    (work / "script.py").write_text(SCRIPT)
+    assert "env_step" in _call([hotloop, "run", "--capture", "seen", "script.py"], work).stdout
 
 
 def test_a_running_job_is_watched_with_its_extra_alone(wheel: Path, work: Path) -> None:
