@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import statistics
 import threading
@@ -25,6 +23,8 @@ ENOUGH = 1e8
 # count: a thread that joins again has to wake up and to read the weights into its cache.
 BLOCK, BLOCKS = 6, 4
 COMPARED, BETWEEN = BLOCK * BLOCKS, 1_000  # rounds of a comparison, and until the next one
+# Rounds before the first one: audits run the library's own code, whose threads spin for a while afterwards.
+FIRST = 100
 
 
 def threads_for(multiplications: float, most: int) -> int:
@@ -34,14 +34,6 @@ def threads_for(multiplications: float, most: int) -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, min(most, 2, cores, torch.get_num_threads()))
-
-
-def current_core() -> int | None:
-    """The core that this thread is on; None where threads cannot be bound to cores."""
-    library = ctypes.CDLL(None)
-    if not hasattr(os, "sched_setaffinity") or not hasattr(library, "sched_getcpu"):
-        return None
-    return int(library.sched_getcpu())
 
 
 class Team:
@@ -59,7 +51,7 @@ class Team:
         self._helpers: list[threading.Thread] = []
         self._arguments: tuple[Any, ...] = ()
         self._process = os.getpid()
-        self._chosen, self._round = parts, 0
+        self._chosen, self._round = parts, BETWEEN - FIRST
         self._took: dict[int, list[int]] = {1: [], parts: []}
 
     def run(self, kernel: Callable[..., None], found: NDArray[np.float64], *arguments: Any) -> None:
@@ -76,15 +68,13 @@ class Team:
             self._start(kernel, found, arguments)
             started_ns = time.perf_counter_ns()
             kernel(*arguments, found, self._words, 0, parts)
-        if self.parts > 1 and self._round <= COMPARED and self._round % BLOCK != 1:
+        if self.parts > 1 and 1 < self._round <= COMPARED and self._round % BLOCK != 1:
             self._took[parts].append(time.perf_counter_ns() - started_ns)
 
     def _next_parts(self) -> int:
         if self.parts == 1 or not self.is_adaptive:
             return self.parts
         self._round += 1
-        if self._round == 1:
-            self._spread()
         if self._round <= COMPARED:
             return self.parts if (self._round - 1) // BLOCK % 2 == 0 else 1
         if self._round == COMPARED + 1:
@@ -108,22 +98,7 @@ class Team:
                 thread = threading.Thread(target=kernel, args=words, name="hotloop-boost", daemon=True)
                 thread.start()
                 self._helpers.append(thread)
-            self._spread()
             weakref.finalize(self, _stop, self._words, self._process).atexit = False
-
-    def _spread(self) -> None:
-        """Keep helpers off the core that this thread is on.
-
-        The system likes to wake a thread on the core of the thread that woke it. Both may then share a core
-        for seconds, since they sleep too briefly for the system to see that another core is free.
-        """
-        mine = current_core()
-        if mine is None:
-            return
-        others = os.sched_getaffinity(0) - {mine}
-        for thread in self._helpers if others else ():
-            with contextlib.suppress(OSError):  # it has ended
-                os.sched_setaffinity(thread.native_id or 0, others)
 
     def close(self) -> None:
         """End the helpers; the next `run` starts new ones."""
