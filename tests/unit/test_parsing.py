@@ -26,6 +26,12 @@ from hotloop.cli.main import VERBS
         ("lab bogus", "'bogus' is not one of run, new; see: hotloop lab --help"),
         ("lab", "hotloop lab needs {run,new}; see: hotloop lab --help"),
         ("show --by nothing", "'nothing' is not one of all, process, thread; see: hotloop show --help"),
+        ("attach --bogus", "hotloop attach does not know --bogus; see: hotloop attach --help"),
+        (
+            "diff --jsno x",
+            "hotloop diff does not know --jsno; did you mean --json; see: hotloop diff --help",
+        ),
+        ("prove --bogus=3 -x", "hotloop prove does not know --bogus -x; see: hotloop prove --help"),
         ("tune --bogus -- python x.py", "hotloop tune does not know --bogus; see: hotloop tune --help"),
     ],
 )

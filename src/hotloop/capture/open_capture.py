@@ -42,7 +42,7 @@ def _read_folder(folder: Path) -> Capture:
     capture = load(folder)
     lost = [text for text in capture.warnings if text.startswith(LEFT_OUT) and not text.endswith(NOT_YET)]
     if lost and not capture.processes:
-        raise CaptureError(f"{folder} has no process that can be read; {'; '.join(lost)}.")
+        raise CaptureError(f"{folder} has no process that can be read; {'; '.join(lost).rstrip('.')}.")
     messages, unreadable = read_messages(folder)
     messages = align_messages(messages, capture.processes, capture.nodes)
     return replace(capture, messages=messages, warnings=(*capture.warnings, *unreadable))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import io
 import re
 import sys
@@ -28,14 +30,28 @@ def parse(kind: type[Any], words: list[str], prog: str, description: str | None 
     except SystemExit as ended:
         if not ended.code:
             raise
-        raise HotloopError(f"{mistake(caught.getvalue(), prog)}; see: {prog} --help") from None
+        raise HotloopError(
+            f"{mistake(caught.getvalue(), prog, unknown(kind, words))}; see: {prog} --help"
+        ) from None
     if caught.getvalue():
         print(caught.getvalue(), end="", file=sys.stderr)
     return given
 
 
-def mistake(told: str, prog: str) -> str:
-    """What tyro says in a box, as one sentence without its end."""
+def unknown(kind: type[Any], words: list[str]) -> str:
+    """The options among the words that the dataclass does not have, and the nearest that it has; "" for none.
+
+    tyro complains about a missing argument first, which is not the mistake that was made.
+    """
+    known = ["--help", "-h", *(f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(kind))]
+    typed = [word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)]
+    odd = [word for word in typed if word.replace("_", "-") not in known]
+    near = difflib.get_close_matches(odd[0], known, n=1) if odd else []
+    return " ".join(odd) + (f"; did you mean {near[0]}" if near else "")
+
+
+def mistake(told: str, prog: str, not_known: str = "") -> str:
+    """What tyro says in a box, as one sentence without its end; `not_known` is what `unknown` found."""
     lines = [line.translate(_BOX).strip(" |") for line in told.splitlines()]
     lines = [line for line in lines if line.strip("-+")]  # without rules
     text = " ".join(line for line in lines if line)
@@ -45,7 +61,9 @@ def mistake(told: str, prog: str) -> str:
         many = " ".join(dict.fromkeys(found[1].split()))
         return f"{prog} does not know {many}{near}"
     if found := re.search(r"Missing value for argument '([^']+)'", text):
-        return f"{found[1]} needs a value"
+        if found[1].startswith("-"):
+            return f"{found[1]} needs a value"
+        return f"{prog} does not know {not_known}" if not_known else f"{prog} needs {found[1].upper()}"
     if found := re.search(r"Error parsing ([^:]+): could not convert string to (float): (.+)", text):
         return f"{found[1]} is {found[3]}, which is not {_NOT_A[found[2]]}"
     if found := re.search(r"Error parsing ([^:]+): invalid literal for (int)\(\) with base 10: (.+)", text):
