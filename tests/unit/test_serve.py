@@ -248,6 +248,37 @@ def test_an_empty_folder_says_how_to_begin(tmp_path: Path) -> None:
     assert "hotloop run train.py" in ask(make_app(tmp_path, TOKEN, PORT), f"/{TOKEN}/").text
 
 
+def test_a_crowded_folder_says_what_is_not_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app(folder, TOKEN, PORT)
+    assert "are not listed" not in ask(app, f"/{TOKEN}/").text
+    monkeypatch.setattr("hotloop.workflows.serve.MOST_RUNS", 2)
+    for path in ("/", "/list"):
+        assert "3 older ones are not listed" in ask(app, f"/{TOKEN}{path}").text
+
+
+def test_many_selected_runs_do_not_read_the_folder_many_times(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, scans, scan = make_app(folder, TOKEN, PORT), [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda place: scans.append(place) or scan(place))
+    assert ask(app, f"/{TOKEN}/diff", query="run=1&" * 100).status == 422
+    assert scans.count(folder) == 1
+
+
+def test_the_address_works_without_its_last_slash(app: Any) -> None:
+    answer = ask(app, f"/{TOKEN}")
+    assert (answer.status, answer.headers["location"]) == (307, f"/{TOKEN}/")
+    assert ask(app, "/wrong").status == 404
+    assert ask(app, f"/{TOKEN}", host="evil.example").status == 400
+
+
+def test_a_capture_that_is_the_working_folder_has_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "first")
+    assert ">first</a>" in ask(make_app(Path(), TOKEN, PORT), f"/{TOKEN}/").text
+
+
 def test_a_sparkline_leaves_out_what_was_not_measured() -> None:
     assert sparkline([1.0]) == "" and sparkline([float("nan")] * 3) == ""
     assert sparkline([1.0, float("nan"), 2.0]).count(",") >= 3

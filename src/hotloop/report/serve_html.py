@@ -38,8 +38,8 @@ class Listed:
     changed_at_s: float
 
 
-def list_page(folder: str, runs: Sequence[Listed]) -> str:
-    """All captures and series of a folder, newest first, with a filter."""
+def list_page(folder: str, runs: Sequence[Listed], left_out: int = 0) -> str:
+    """Captures and series of a folder, newest first, with a filter; `left_out` older ones are not listed."""
     body = (
         '<div class="hero"><h1>Runs</h1></div><section aria-label="All runs">'
         '<form action="diff" method="get" class="panel">'
@@ -47,18 +47,24 @@ def list_page(folder: str, runs: Sequence[Listed]) -> str:
         'placeholder="name, command or status"></label>'
         '<button type="submit" id="compare" disabled>Compare two</button>'
         '<span id="runs-shown" class="muted small" role="status"></span></div>'
-        f'<div data-refresh="list" data-every="{REFRESH_LIST_S}">{list_rows(runs)}</div></form></section>'
+        f'<div data-refresh="list" data-every="{REFRESH_LIST_S}">{list_rows(runs, left_out)}</div>'
+        "</form></section>"
     )
     return _page(f"{folder} · hotloop", folder, "", body)
 
 
-def list_rows(runs: Sequence[Listed]) -> str:
+def list_rows(runs: Sequence[Listed], left_out: int = 0) -> str:
     """The table of the list; the page asks for it again now and then."""
     if not runs:
         return "<p>Nothing has been recorded here yet. Record a script: <code>hotloop run train.py</code></p>"
     heads = ("", "run", "status", "started*", "#wall time*", "#env steps*", "#env steps/s", "over time*")
     table = m.table("Captures and series, newest first", heads, (list_row(run) for run in runs))
-    return f'<div id="runs-table">{table}</div>'
+    older = (
+        f"<p>{left_out:,} older ones are not listed; serve another folder to see them.</p>"
+        if left_out
+        else ""
+    )
+    return f'<div id="runs-table">{table}</div>{older}'
 
 
 def list_row(run: Listed) -> str:

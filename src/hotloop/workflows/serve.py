@@ -54,15 +54,17 @@ class Runs:
     """The captures and series of a folder, with what was read of them lately."""
 
     folder: Path
+    left_out: int = 0  # older runs that the last list had no room for
     _listed: dict[str, tuple[tuple[int, ...], float, Listed]] = field(default_factory=dict)
     _pages: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     _readings: dict[str, list[LiveReading]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def places(self) -> dict[str, Path]:
-        """Every capture and series by its key, newest first."""
-        found = sorted(self._candidates(), key=lambda item: -item[1])[:MOST_RUNS]
-        return {key_of(place): place for place, _ in found}
+        """Captures and series by their keys, newest first, `MOST_RUNS` at most."""
+        found = sorted(self._candidates(), key=lambda item: -item[1])
+        self.left_out = max(len(found) - MOST_RUNS, 0)
+        return {key_of(place): place for place, _ in found[:MOST_RUNS]}
 
     def _candidates(self) -> Iterator[tuple[Path, float]]:
         inside = [self.folder]
@@ -138,6 +140,11 @@ def key_of(place: Path) -> str:
     return hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
 
 
+def name_of(place: Path) -> str:
+    """The name of a run's folder, also of `.`."""
+    return place.name if place.name not in ("", "..") else place.resolve().name
+
+
 def stamp_of(place: Path) -> tuple[int, ...]:
     """Changes when files of a capture or series come, go or change."""
     found = []
@@ -152,17 +159,17 @@ def stamp_of(place: Path) -> tuple[int, ...]:
 
 def summarise(key: str, place: Path) -> Listed:
     """One row of the list; a run that cannot be read says why."""
-    is_series, changed = False, 0.0
+    name, is_series, changed = name_of(place), False, 0.0
     try:
         changed = place.stat().st_mtime
         is_series = store.is_series(place)
         if is_series:
             found = series_report.series_report(str(place)).found
             said = [f"{row.variant.name}: {row.verdict.summary}" for row in found.compared]
-            return Listed(key, place.name, True, None, "; ".join(said[:3]) or "no comparison yet", changed)
-        return Listed(key, place.name, False, overview(open_capture(str(place))), "", changed)
+            return Listed(key, name, True, None, "; ".join(said[:3]) or "no comparison yet", changed)
+        return Listed(key, name, False, overview(open_capture(str(place))), "", changed)
     except (HotloopError, OSError) as error:
-        return Listed(key, place.name, is_series, None, f"cannot be read: {error}", changed)
+        return Listed(key, name, is_series, None, f"cannot be read: {error}", changed)
 
 
 def make_app(folder: Path, token: str, port: int) -> Any:
@@ -195,10 +202,10 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         return key, runs.find(key)
 
     def home(request: Any) -> str:
-        return pages.list_page(str(folder), runs.listed())
+        return pages.list_page(str(folder), runs.listed(), runs.left_out)
 
     def rows(request: Any) -> str:
-        return pages.list_rows(runs.listed())
+        return pages.list_rows(runs.listed(), runs.left_out)
 
     def report(request: Any) -> str | None:
         key, place = place_of(request)
@@ -206,7 +213,7 @@ def make_app(folder: Path, token: str, port: int) -> Any:
 
     def live(request: Any) -> str | None:
         key, place = place_of(request)
-        return None if place is None else pages.live_page(place.name, runs.now(key, place), key)
+        return None if place is None else pages.live_page(name_of(place), runs.now(key, place), key)
 
     def now(request: Any) -> str | None:
         key, place = place_of(request)
@@ -214,11 +221,21 @@ def make_app(folder: Path, token: str, port: int) -> Any:
 
     def compared(request: Any) -> str | None:
         keys = request.query_params.getlist("run")
-        places = [place for key in keys if (place := runs.find(key)) is not None]
+        known = runs.places()
+        places = [known[key] for key in keys if key in known]
         if len(keys) != 2 or len(places) != 2:
             raise HotloopError("Select two captures to compare.")
         a, b = (training_of(open_capture(str(place))) for place in places)
-        return pages.diff_page(diff(a, b, labels=(places[0].name, places[1].name)))
+        return pages.diff_page(diff(a, b, labels=(name_of(places[0]), name_of(places[1]))))
+
+    def without_slash(request: Any) -> Any:
+        """The address without its last character: links in the pages need it."""
+        answered = guarded(lambda request: "")(request)
+        return (
+            responses.RedirectResponse(f"/{token}/", 307, HEADERS)
+            if answered.status_code == 200
+            else answered
+        )
 
     paths = {
         "/": home,
@@ -233,6 +250,7 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         routing.Route("/{token}" + path, guarded(handle), methods=["GET", "HEAD"])
         for path, handle in paths.items()
     ]
+    routes.append(routing.Route("/{token}", without_slash, methods=["GET", "HEAD"]))
     app = applications.Starlette(routes=routes)
     app.router.redirect_slashes = False
     return app
