@@ -152,7 +152,8 @@ def test_any_update_from_any_state(
     assert np.mean(apart) < 0.01
     for name in theirs.keys() - set(weights):
         size = np.linalg.norm(theirs[name])
-        assert np.linalg.norm(ours[name] - theirs[name]) <= 1e-3 * size + 1e-7, name
+        # Where an action is close to its bound, tanh makes much of rounding, and a square twice as much.
+        assert np.linalg.norm(ours[name] - theirs[name]) <= 4e-3 * size + 1e-7, name
     for key, value in logged.items():
         np.testing.assert_allclose(model.logger.name_to_value[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
 

@@ -24,7 +24,7 @@ import sys, time
 import hotloop
 for step in range(int(sys.argv[1])):
     with hotloop.profile("store"):
-        time.sleep(0.002 * step)
+        time.sleep(0.001 * step)
     with hotloop.profile("env_step"):
         time.sleep(0.0005)
     hotloop.progress(env_steps=1)
@@ -56,18 +56,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_growth_with_size_is_fitted_and_the_region_that_grows_is_named(project: Path) -> None:
     done = hotloop(
-        "scale", "--sizes", "48,12,24", "--repeats", "2", "--series", "s", "--json",
+        "scale", "--sizes", "48,12,24", "--repeats", "4", "--series", "s", "--json",
         "--", sys.executable, "grows.py", "{n}",
     )  # fmt: skip
     found = json.loads(done.stdout)
-    assert found["sizes"] == [12.0, 24.0, 48.0] and found["runs"] == 6
+    assert found["sizes"] == [12.0, 24.0, 48.0] and found["runs"] == 12
     assert found["exponent"]["value"] > 1.2
     assert found["bender"] == "store"
     steps = {r.size: r.figures.env_steps for r in read(project / "s").runs}
     assert steps == {12: 12, 24: 24, 48: 48}
     again = hotloop("scale", "--series", "s", "--resume")
     assert "the region store bends the curve" in again.stdout
-    assert len(read(project / "s").runs) == 6
+    assert len(read(project / "s").runs) == 12
     assert "no {n}" in hotloop("scale", "--", "true", code=2).stderr
     assert "whole numbers" in hotloop("scale", "--sizes", "few", "--", "true", "{n}", code=2).stderr
 

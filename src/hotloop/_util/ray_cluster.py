@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.interrupts import suppress_own
 
 PROBE_S = 5.0  # for an address to answer
 CLUSTER, CLIENT_PORT = "ray", 10001
@@ -72,7 +73,7 @@ def _probe(address: str, on: str) -> None:
                 return
             link.settimeout(PROBE_S)
             link.sendall(HTTP2_HELLO)
-            with contextlib.suppress(OSError):
+            with suppress_own(OSError):
                 answer = link.recv(9)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
