@@ -23,6 +23,7 @@ def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_demo_explains_compares_writes_the_page_and_can_be_run_again(tmp_path: Path) -> None:
     mine = tmp_path / "hotloop-runs" / "demo" / "pairs" / "old.txt"
     mine.parent.mkdir(parents=True)

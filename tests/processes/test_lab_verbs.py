@@ -130,6 +130,7 @@ def test_a_flag_of_the_recorded_command_is_offered_and_proven(project: Path) -> 
     assert changed.overrides == ("--log-every=100",)
 
 
+@pytest.mark.long
 def test_an_edit_is_proven_against_the_commit_before_it(project: Path) -> None:
     (project / "stores.py").write_text(STORES)
     git("init")

@@ -127,6 +127,7 @@ def test_the_same_seed_gives_the_same_agent_without_processes() -> None:
     assert any((x != y).any() for x, y in zip(a, c, strict=True))
 
 
+@pytest.mark.long
 def test_epochs_can_end_by_their_episodes() -> None:
     done = train(
         tiny(epoch_steps=0, episodes_per_epoch=5, stop_at_epochs=2, total_timesteps=10**9), make_corridor

@@ -214,6 +214,7 @@ def test_on_a_disk_without_locks_it_compiles_all_the_same(tmp_path: Path) -> Non
     assert out.strip() == "3.0", err
 
 
+@pytest.mark.long
 def test_a_change_in_an_imported_file_compiles_again(tmp_path: Path) -> None:
     a, b, c = (tmp_path / f"kernels_{letter}.py" for letter in "abc")
     a.write_text(f"{HEAD}import kernels_b\n@kernel\ndef outer(x):\n    return kernels_b.inner(x) + x\n")

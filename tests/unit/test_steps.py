@@ -307,6 +307,7 @@ def result_of(data: st.DataObject, width: int) -> Any:
     return gym(reward, terminated, truncated)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_both_cores_count_the_same(data: st.DataObject) -> None:

@@ -84,6 +84,7 @@ def test_on_a_quiet_machine_no_difference_is_decided_soon() -> None:
     assert np.mean([v.pairs for v in found.verdicts]) <= 20
 
 
+@pytest.mark.long
 def test_short_segments_hold_too() -> None:
     noise = Noise(0.15, neighbours=0.8, outliers=0.02)
     same = compare_often(noise, 0.0, repeats=400, schedule=SEGMENTS)
@@ -92,6 +93,7 @@ def test_short_segments_hold_too() -> None:
     assert apart.share("slower") >= 0.95 and apart.covered >= 0.94
 
 
+@pytest.mark.long
 def test_several_variants_hold_together() -> None:
     rng = np.random.default_rng(7)
     names = [f"v{i}" for i in range(5)]
