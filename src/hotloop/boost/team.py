@@ -23,7 +23,7 @@ ENOUGH = 1e8
 # count: a thread that joins again has to wake up and to read the weights into its cache.
 BLOCK, BLOCKS = 6, 4
 COMPARED, BETWEEN = BLOCK * BLOCKS, 1_000  # rounds of a comparison, and until the next one
-# Rounds before the first one: audits run the library's own code, whose threads spin for a while afterwards.
+# Rounds before the first one: a new thread may share the core of the thread that wakes it for some 20 rounds.
 FIRST = 100
 
 
