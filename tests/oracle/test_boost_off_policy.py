@@ -152,8 +152,10 @@ def test_any_update_from_any_state(
     assert np.mean(apart) < 0.01
     for name in theirs.keys() - set(weights):
         size = np.linalg.norm(theirs[name])
-        # Where an action is close to its bound, tanh makes much of rounding, and a square twice as much.
-        assert np.linalg.norm(ours[name] - theirs[name]) <= 4e-3 * size + 1e-7, name
+        # The relative error of a square is twice that of the gradient. At actions close to their bounds, the
+        # library's gradients of log_std are off by 6e-4 from float64's, ours by 5e-6.
+        allowed = 2e-3 if name.endswith("exp_avg_sq") else 1e-3
+        assert np.linalg.norm(ours[name] - theirs[name]) <= allowed * size + 1e-7, name
     for key, value in logged.items():
         np.testing.assert_allclose(model.logger.name_to_value[key], value, rtol=1e-3, atol=1e-4, err_msg=key)
 
