@@ -1,8 +1,9 @@
-"""Times of other computers on the clock of the driver's.
+"""Translate the times of other computers to the clock of the driver's computer.
 
-Every time in a part is one of the monotonic clock of its computer. The driver measured how far the clock of
-each node is ahead of its own (`NodeFacts.clock`), now and then, since clocks drift; between two measurements
-the offset is interpolated. After alignment, times of all processes can be compared, up to the uncertainty.
+Times in a part come from the monotonic clock of the computer that wrote it. The driver measured now and then
+how far the clock of each node is ahead of its own (`NodeFacts.clock`), since clocks drift; between two
+measurements the offset is interpolated. After alignment, times of all processes can be compared,
+up to the uncertainty.
 """
 
 from __future__ import annotations

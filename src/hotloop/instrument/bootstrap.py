@@ -82,10 +82,10 @@ def library_threads() -> dict[str, Any]:
 
 
 def join_from_elsewhere(settings: dict[str, Any]) -> None:
-    """Record a process that a driver's hook prepares, such as a worker of Ray; called in its main thread.
+    """Record this process, for example a Ray worker; called by the driver's set-up hook in its main thread.
 
-    It records into the capture if this computer has its folder, else into a folder of its own. Failures are
-    told and not raised: the process works unrecorded.
+    It records into the capture if this computer has its folder, else into a folder of its own. A failure
+    is printed, not raised: the process then works unrecorded.
     """
     try:
         _join(settings)

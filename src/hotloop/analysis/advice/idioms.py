@@ -1051,8 +1051,8 @@ def ensemble_one_by_one(spot: Spot) -> Match | None:
         return Match(
             "ensemble_one_by_one",
             "Evaluate the networks of the ensemble in one batched call, not one after the other",
-            "Networks of the same shape get the same input one by one: each layer is a call of its own, "
-            "again in backward and in the optimizer.",
+            "Networks of the same shape get the same input one by one: every network calls each of its "
+            "layers, again in backward and in the optimizer.",
             "Keep the weights of all members in one tensor [members, in, out] and use torch.baddbmm (or "
             "torch.func.stack_module_state with vmap).",
             (0.3, 0.68, 0.85),
@@ -1126,7 +1126,7 @@ def added_one_by_one(spot: Spot) -> Match | None:
     return Match(
         "added_one_by_one",
         f"Add the whole batch to {owner} at once (extend), not item by item",
-        "Every item is taken out of the batch and stored by a call of its own.",
+        "Items are taken out of the batch and stored one by one.",
         f"Use {owner}.extend(batch) (TorchRL), or write rows `position:position + n` of the preallocated "
         "arrays in one assignment.",
         (0.4, 0.85, 0.97),
