@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hotloop._util.errors import HotloopError
 from hotloop._util.interrupts import is_users, suppress_own
 
 UNFINISHED = ".unfinished"  # ends the name of a file that is being written
@@ -40,6 +41,22 @@ def create_exclusively(path: Path, content: str | bytes) -> bool:
                 raise
             return False
     return True
+
+
+def write_output(file: Path, content: str | bytes, force: bool) -> int:
+    """Write a file in one step; returns its size in bytes.
+
+    Without `force` an existing file is left alone, even if it appeared only just now.
+    """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    try:
+        if force:
+            write_atomically(file.absolute(), data)
+        elif not create_exclusively(file.absolute(), data):
+            raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
+    except OSError as error:
+        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
+    return len(data)
 
 
 @contextlib.contextmanager

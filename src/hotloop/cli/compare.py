@@ -167,7 +167,7 @@ def show(arguments: Arguments, result: ExperimentResult) -> None:
     if arguments.markdown is not None:
         write(arguments.markdown, comparison_markdown(result.series, result.comparison))
     if arguments.card is not None:
-        note(write_card(result, arguments.card))
+        note(write_card(result.card(), arguments.card))
     note(result.outcome.summary)
     name = shlex.quote(str(result.series.path))
     where = on_words(arguments.on)

@@ -91,7 +91,7 @@ def run(arguments: Arguments) -> int:
         print()
         print(details(found.result, pen))
     if arguments.card is not None:
-        note(write_card(found.result, arguments.card, found.recommendation.how_to_change))
+        note(write_card(found.card(), arguments.card))
     note(f"wrote {found.file}" if found.file else "the proof could not be written into the capture")
     return exit_code(found.result)
 

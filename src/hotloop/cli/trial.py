@@ -88,7 +88,7 @@ def run(arguments: Arguments) -> int:
     if arguments.save is not None:
         keep(result.report, arguments.save)
     if arguments.card is not None:
-        note(write_card(result, arguments.card))
+        note(write_card(result.card(), arguments.card))
     if result.stopped:
         return 0
     if result.ran.interrupted:

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
-from hotloop.machine.facts import machine_facts
+from hotloop._util.files import write_output
 from hotloop.report import before_after
-from hotloop.report.before_after import BeforeAfter, card_of_series, card_of_trial
-from hotloop.workflows.experiments import ExperimentResult
-from hotloop.workflows.report import write_output
-from hotloop.workflows.trial import TrialResult
+from hotloop.report.before_after import BeforeAfter
 
 FORMATS: dict[str, Callable[[BeforeAfter], str | bytes]] = {
     ".html": before_after.html,
@@ -30,16 +27,8 @@ def check_card(file: Path | None) -> None:
         raise HotloopError(f"{file.parent} does not exist; create the folder for {file.name} first.")
 
 
-def write_card(result: ExperimentResult | TrialResult, file: Path, change: str = "") -> str:
-    """Write the card of a result, replacing the file if it exists; returns what to tell the user.
-
-    `change` is the change that was measured, if the commands do not say it.
-    """
-    if isinstance(result, ExperimentResult):
-        card = card_of_series(result.series, result.comparison, change)
-    else:
-        started_s = result.ran.folder.stat().st_ctime if result.ran.folder.exists() else None
-        card = card_of_trial(result.report, result.ran.command, machine_facts(), started_s)
+def write_card(card: BeforeAfter | None, file: Path) -> str:
+    """Write a card, replacing the file if it exists; returns what to tell the user."""
     if card is None:
         return f"{file} was not written: there are too few pairs for an interval"
     write_output(file, FORMATS[file.suffix.lower()](card), force=True)

@@ -34,6 +34,7 @@ from hotloop.lab.ray_nodes import connect
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
 from hotloop.machine.facts import library_versions, machine_facts
+from hotloop.report.before_after import BeforeAfter, card_of_series
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.probes import Host, end, signals_deferred
 from hotloop.workflows.project_settings import load_settings
@@ -57,6 +58,10 @@ class ExperimentResult:
     @property
     def interrupted(self) -> bool:
         return self.outcome.ended == "interrupted"
+
+    def card(self, change: str = "") -> BeforeAfter | None:
+        """The before/after card; `change` is what was changed, if the commands do not say it."""
+        return card_of_series(self.series, self.comparison, change)
 
 
 @dataclass(frozen=True)

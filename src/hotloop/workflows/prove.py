@@ -26,6 +26,7 @@ from hotloop.capture.model import Capture
 from hotloop.capture.plan import Plan, Variant, apply_overrides
 from hotloop.capture.series import Run, Series
 from hotloop.lab.run_plan import Workplace
+from hotloop.report.before_after import BeforeAfter
 from hotloop.report.to_json import plain, strict_json
 from hotloop.workflows.compare import ComparisonSettings
 from hotloop.workflows.experiments import (
@@ -59,6 +60,12 @@ class Proof:
     at_least: float | None  # speed-up, if one side was ended by the budget and the other finished
     conclusion: str  # one sentence
     file: Path | None  # None: it could not be written
+
+    def card(self) -> BeforeAfter | None:
+        """The before/after card of what was measured."""
+        if isinstance(self.result, TrialResult):
+            return self.result.card()
+        return self.result.card(self.recommendation.how_to_change)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop._util.errors import HotloopError
-from hotloop._util.files import create_exclusively, write_atomically
+from hotloop._util.files import write_output
 from hotloop.analysis.advice import BUILT_IN
 from hotloop.analysis.explain import explain
 from hotloop.analysis.findings import Findings
@@ -135,22 +135,6 @@ def write_report(report: CaptureReport, file: Path, force: bool = False) -> int:
     check_target(file, force)
     content = format_of(file)(report)
     return write_output(file, content, force)
-
-
-def write_output(file: Path, content: str | bytes, force: bool) -> int:
-    """Write a file in one step; returns its size in bytes.
-
-    Without `force` an existing file is left alone, even if it appeared only just now.
-    """
-    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    try:
-        if force:
-            write_atomically(file.absolute(), data)
-        elif not create_exclusively(file.absolute(), data):
-            raise HotloopError(f"{file} exists; choose another name, or replace it with --force.")
-    except OSError as error:
-        raise HotloopError(f"{file} cannot be written ({error.strerror}); choose another place.") from error
-    return len(data)
 
 
 # ending of the file name -> what to write

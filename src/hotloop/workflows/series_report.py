@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop._util.errors import HotloopError
+from hotloop._util.files import write_output
 from hotloop.analysis.comparison import Comparison, compare_series, rank_comparison
 from hotloop.analysis.ranking import RankedTable
 from hotloop.analysis.scaling import Scaling, scaling_of
@@ -19,7 +20,6 @@ from hotloop.report.series_html import series_html
 from hotloop.report.series_text import investigation_json, investigation_text, series_text
 from hotloop.report.to_json import strict_json
 from hotloop.workflows.lab import read_combination
-from hotloop.workflows.report import write_output
 
 
 @dataclass(frozen=True)

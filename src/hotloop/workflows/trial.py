@@ -25,7 +25,9 @@ from hotloop.capture.folder import new_folder, update_facts
 from hotloop.instrument.trial import SEGMENT_S
 from hotloop.instrument.trial_patches import NAMES
 from hotloop.instrument.trial_script import ORDERS_FILE, ROWS_FILE
+from hotloop.machine.facts import machine_facts
 from hotloop.machine.load_snapshot import load_snapshot
+from hotloop.report.before_after import BeforeAfter, card_of_trial
 from hotloop.report.trial import LeftOut, Patch, TrialReport, trial_progress
 from hotloop.workflows.insertion_point import find_insertion_point, script_of
 from hotloop.workflows.run import (
@@ -66,6 +68,11 @@ class TrialResult:
     report: TrialReport
     reported: bool  # the report was passed on while the script was still running
     stopped: bool  # we ended the script
+
+    def card(self) -> BeforeAfter | None:
+        """The before/after card of the best patches."""
+        started_s = self.ran.folder.stat().st_ctime if self.ran.folder.exists() else None
+        return card_of_trial(self.report, self.ran.command, machine_facts(), started_s)
 
 
 def run_trial(
