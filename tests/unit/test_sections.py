@@ -72,7 +72,7 @@ def warnings_of(loaded: hotloop.Capture) -> list[str]:
 def test_a_part_is_a_chain_of_named_sections(capture: Path) -> None:
     names = [name for name, _ in offsets_of(part_of(capture).read_bytes())]
     figures = {"scheduling", "process_scheduling", "thread_settings", "origin"}
-    assert set(names) == {"regions", "thread", "nodes", "events", "filler"} | figures
+    assert set(names) == {"regions", "thread", "nodes", "events", "calls", "filler"} | figures
     assert names.count("nodes") == 3 and names.count("regions") == 2  # 42 paths and names
 
 

@@ -95,6 +95,8 @@ def aligned(process: Process, alignment: Alignment, driver: Process | None) -> P
 def _thread(thread: Thread, alignment: Alignment, real_shift: int) -> Thread:
     rounds = thread.rounds.copy()
     rounds["start_ns"] = alignment.times(rounds["start_ns"])
+    calls = thread.calls.copy()
+    calls["start_ns"] = alignment.times(calls["start_ns"])
     windows, scheduling = thread.windows, thread.scheduling
     real_ns = np.maximum(windows.real_ns.astype(np.int64) + real_shift, 0).astype(windows.real_ns.dtype)
     return replace(
@@ -106,6 +108,7 @@ def _thread(thread: Thread, alignment: Alignment, real_shift: int) -> Thread:
         events=tuple(replace(event, start_ns=alignment.time(event.start_ns)) for event in thread.events),
         scheduling=scheduling and replace(scheduling, time_ns=alignment.times(scheduling.time_ns)),
         rounds=rounds,
+        calls=calls,
         channels=tuple(replace(use, time_ns=alignment.times(use.time_ns)) for use in thread.channels),
     )
 

@@ -57,12 +57,18 @@ _SAMPLED = (
 )
 _NESTED = {
     Node: {"children", "buckets"},
-    Thread: {"progress", "open", "paths", "root", "windows", "events", "scheduling", "rounds", "channels"},
+    Thread: {
+        *("progress", "open", "paths", "root", "windows", "events", "scheduling", "rounds", "calls"),
+        "channels",
+    },
     Process: {"threads", *_SAMPLED},
 }
 _ROW_KEYS = {
     Node: {"parent", "buckets"},
-    Thread: {"progress", "open", "paths", "nodes", "windows", "events", "scheduling", "rounds", "channels"},
+    Thread: {
+        *("progress", "open", "paths", "nodes", "windows", "events", "scheduling", "rounds", "calls"),
+        "channels",
+    },
     Process: {
         "threads",
         "scheduling",
@@ -207,6 +213,7 @@ def _thread_out(thread: Thread) -> dict[str, Any]:
         "events": [[e.path, e.start_ns - thread.start_ns, e.duration_ns] for e in thread.events],
         **({} if thread.scheduling is None else {"scheduling": _scheduling_out(thread.scheduling)}),
         **({"rounds": _rounds_out(thread.rounds)} if len(thread.rounds) else {}),
+        **({"calls": _rounds_out(thread.calls)} if len(thread.calls) else {}),
         **({"channels": [_use_out(use) for use in thread.channels]} if thread.channels else {}),
     }
 
@@ -426,17 +433,21 @@ def _thread_in(row: dict[str, Any], where: str) -> Thread:
         windows=_windows_in(_take(row, "windows", dict[str, Any], where), f"{where}.windows"),
         events=tuple(Event(path, after_ns + fields["start_ns"], ns) for path, after_ns, ns in events),
         scheduling=_scheduling_in(Scheduling, row, where) if "scheduling" in row else None,
-        rounds=_rounds_in(row, len(paths), where) if "rounds" in row else no_rounds(),
+        rounds=_rounds_in(row, "rounds", len(paths), where),
+        calls=_rounds_in(row, "calls", len(paths), where),
         channels=_uses_in(row, where) if "channels" in row else (),
         **fields,
     )
 
 
-def _rounds_in(row: dict[str, Any], paths: int, where: str) -> Rounds:
-    columns = _take(row, "rounds", dict[str, list[int]], where)
-    read = {name: _sums(columns.get(name, []), f"{where}.rounds.{name}") for name in ROUND_DTYPE.names or ()}
+def _rounds_in(row: dict[str, Any], field: str, paths: int, where: str) -> Rounds:
+    if field not in row:
+        return no_rounds()
+    where = f"{where}.{field}"
+    columns = conform(row[field], dict[str, list[int]], where)
+    read = {name: _sums(columns.get(name, []), f"{where}.{name}") for name in ROUND_DTYPE.names or ()}
     if len({len(column) for column in read.values()}) > 1 or np.any(read["path"] >= paths):
-        raise Misfit(f"{where}.rounds makes no sense")
+        raise Misfit(f"{where} makes no sense")
     found = np.zeros(len(read["path"]), dtype=ROUND_DTYPE)
     for name, column in read.items():
         found[name] = column.astype(found.dtype[name])

@@ -37,6 +37,11 @@ ROUND_EVENTS_PER_BURST = 1024
 ROUND_BURST_SHIFT = 28  # calls are kept in each stretch of 2^28 ns (a quarter of a second) ...
 ROUND_BURST_MASK = 3  # ... whose number has none of these bits
 ROUND_LONG_SHIFT = 27  # calls of 2^27 ns or more are always kept
+MAX_CALLS = 8192  # sample of a thread's calls over the whole run; thinned when full
+CALLS_PER_BURST = 128  # calls in a row, at the beginning of each stretch of time ...
+FIRST_BURST_SHIFT = 26  # ... of 2^26 ns (a fifteenth of a second) at first; doubled when thinned
+FIRST_LONG_CALL_NS = 1_000_000  # longer calls are kept outside bursts, too; doubled when thinned
+NO_BURST = 0xFFFFFFFF
 NODES_PER_SECTION = 16
 REGIONS_PER_SECTION = 32
 MAX_REGIONS = 4096  # distinct names; the rest share OTHER_NAMES
@@ -207,7 +212,7 @@ NODE_WINDOW: tuple[Field, ...] = (("calls", "u8"), ("total_ns", "u8"), ("own_ns"
 
 EVENT: tuple[Field, ...] = (
     ("node", "u4"),
-    ("reserved", "u4"),
+    ("burst", "u4"),  # of CALLS: number of the stretch in which the burst began, or NO_BURST; else 0
     ("start_ns", "u8"),
     ("duration_ns", "u8"),
 )
@@ -218,6 +223,17 @@ ROUNDS: tuple[Field, ...] = (
     ("count", "u8"),  # written so far; the ring holds the last ones
     ("least_ns", "u8"),  # shorter calls are left out: doubled when there are too many
     ("events", "EVENT", ROUND_EVENTS),
+)
+
+# A sample of the calls over the whole run: long calls, and bursts of calls in a row at the beginning of equal
+# stretches of time, the same ones in all processes of a host. When it is full, every second burst is dropped
+# and stretches double, or the limit for long calls doubles, whichever make up more.
+CALLS: tuple[Field, ...] = (
+    ("seq", "u8"),  # odd while it is thinned
+    ("count", "u8"),
+    ("burst_shift", "u8"),  # a stretch has 2^burst_shift ns
+    ("least_ns", "u8"),  # of calls outside bursts
+    ("events", "EVENT", MAX_CALLS),
 )
 
 # Cumulative, from the start of the thread.
@@ -339,6 +355,7 @@ STRUCTS = {
     "NODES": NODES,
     "EVENTS": EVENTS,
     "ROUNDS": ROUNDS,
+    "CALLS": CALLS,
 }
 
 # Section -> the struct of each of its versions, from 1 up. The last version is written, all are read.
@@ -350,6 +367,7 @@ SECTIONS: dict[str, tuple[str | None, ...]] = {
     "nodes": ("NODES",),
     "events": ("EVENTS",),
     "rounds": ("ROUNDS",),
+    "calls": ("CALLS",),
     "scheduling": ("SCHEDULING",),  # of one thread
     "process_scheduling": ("PROCESS_SCHEDULING",),
     "samples": ("SAMPLES", "SAMPLES"),  # 2: with `reason`

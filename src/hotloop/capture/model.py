@@ -200,7 +200,7 @@ class Event:
 
 
 ROUND_DTYPE = np.dtype([("path", "<i4"), ("start_ns", "<u8"), ("duration_ns", "<u8")])
-Rounds = NDArray[np.void]  # of ROUND_DTYPE: calls of the last seconds, path is an index into Thread.paths
+Rounds = NDArray[np.void]  # of ROUND_DTYPE: completed calls; path is an index into Thread.paths
 
 
 def no_rounds() -> Rounds:
@@ -227,6 +227,7 @@ class Thread:
     events: tuple[Event, ...] = ()
     scheduling: Scheduling | None = None  # None: the system does not report it, or hotloop 0.1 recorded it
     rounds: Rounds = field(default_factory=no_rounds)  # ROUND_DTYPE, in order of their ends
+    calls: Rounds = field(default_factory=no_rounds)  # ROUND_DTYPE: a sample of the calls over the whole run
     channels: tuple[ChannelUse, ...] = ()  # pipes and queues that it used
     uncertain: bool = False  # read during an update: its latest events may be half counted
 

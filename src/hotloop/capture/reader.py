@@ -401,6 +401,7 @@ def _thread(
         windows=windows,
         events=_events(arena, sections, copy.number, stands_for),
         rounds=_rounds(sections, copy.number, stands_for),
+        calls=_calls(sections, copy.number, stands_for),
         channels=channels,
         scheduling=plausible_scheduling(read_scheduling(sections, copy.number, int(arena["native_id"]))),
         uncertain=copy.uncertain,
@@ -539,14 +540,32 @@ def _rounds(sections: list[Section], number: int, stands_for: NDArray[np.int64])
             count = int(data["count"])
             ring = data["events"].copy()
             ring = np.roll(ring, -count) if count > len(ring) else ring[:count]
-            ring = ring[ring["node"] < len(stands_for)]
-            ring = ring[(ring["start_ns"] < MOST) & (ring["duration_ns"] < MOST)]
-            ring = ring[stands_for[ring["node"]] == ring["node"]]
-            found = np.zeros(len(ring), dtype=ROUND_DTYPE)
-            found["path"] = ring["node"]
-            found["start_ns"], found["duration_ns"] = ring["start_ns"], ring["duration_ns"]
-            return found
+            return _as_calls(ring, stands_for)
     return no_rounds()
+
+
+def _calls(sections: list[Section], number: int, stands_for: NDArray[np.int64]) -> Rounds:
+    """The sample of calls over the whole run, without those of channels."""
+    for section in sections:
+        if section.name == "calls" and section.owner == number:
+            data = section.struct()
+            for _ in range(RETRIES):
+                seq = int(data["seq"])
+                kept = data["events"][: min(int(data["count"]), layout.MAX_CALLS)].copy()
+                if seq % 2 == 0 and int(data["seq"]) == seq:
+                    break
+            return np.unique(_as_calls(kept, stands_for))  # a process killed while it thinned has doubles
+    return no_rounds()
+
+
+def _as_calls(rows: Struct, stands_for: NDArray[np.int64]) -> Rounds:
+    rows = rows[rows["node"] < len(stands_for)]
+    rows = rows[(rows["start_ns"] < MOST) & (rows["duration_ns"] < MOST)]
+    rows = rows[stands_for[rows["node"]] == rows["node"]]
+    found = np.zeros(len(rows), dtype=ROUND_DTYPE)
+    found["path"] = rows["node"]
+    found["start_ns"], found["duration_ns"] = rows["start_ns"], rows["duration_ns"]
+    return found
 
 
 def _events(

@@ -13,7 +13,7 @@ from hotloop.cli.output import note, pen_for_stdout
 from hotloop.report.text import terminal
 from hotloop.report.to_json import findings_json, strict_json
 from hotloop.workflows import series_report as series
-from hotloop.workflows.report import CaptureReport, check_target, report_on, write_report
+from hotloop.workflows.report import CaptureReport, check_target, describe_output, report_on, write_report
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ def run(arguments: Arguments) -> int:
             note(f"hotloop: {warning}")
         written = write_report(report, arguments.output, arguments.force)
         note(f"wrote {arguments.output} ({size(written)})")
+        if described := describe_output(report, arguments.output):
+            note(described)
     if arguments.json:
         print(strict_json(findings_json(report.findings)))
     elif arguments.output is None:

@@ -54,7 +54,7 @@ class Arguments:
     detailed: Flag = False
     """Run cProfile: the top 50 functions with callers and callees, in detailed.txt (slows down the run)."""
     timeline: Flag = False
-    """Record the last events of each thread, for hotloop report -o trace.json."""
+    """Also record the last 8,192 calls of each thread, for hotloop report -o trace.json."""
     no_source: Flag = False
     """Keep no source text of the script's busiest functions in the capture."""
     what_if: Annotated[str | None, option("REGION[,REGION]")] = None

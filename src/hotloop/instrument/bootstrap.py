@@ -20,7 +20,7 @@ from hotloop.instrument import channels, libraries, process_facts
 from hotloop.instrument.libraries import Instrumentation
 from hotloop.instrument.messages import begin_virtual_speedup, log_messages
 from hotloop.instrument.patch import Patch
-from hotloop.measure.core_shared import RECORD_ROUNDS, RECORD_TIMELINE
+from hotloop.measure.core_shared import RECORD_CALLS, RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.profiler import default
 
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`
@@ -52,7 +52,7 @@ def instrument_process() -> Instrumentation:
         default.keep_source = options.get("source", True)
         default.more_thread_settings = library_threads
         default.new_channels = _news
-        default.recorder.flags |= RECORD_ROUNDS
+        default.recorder.flags |= RECORD_ROUNDS | RECORD_CALLS
         instrumentation.patches.apply([Patch(threading.Thread, "_set_native_id", note_thread_name)])
         default.sample_lines()
         os.register_at_fork(after_in_child=sample_lines_after_fork)

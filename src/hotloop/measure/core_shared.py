@@ -7,7 +7,8 @@ import sys
 import sysconfig
 from types import FrameType
 
-RECORD_TIMELINE, RECORD_GAPS, RECORD_ROUNDS = 1, 2, 4  # bits of `Recorder.flags`; state.h defines the same
+# Bits of `Recorder.flags`; state.h defines the same.
+RECORD_TIMELINE, RECORD_GAPS, RECORD_ROUNDS, RECORD_CALLS = 1, 2, 4, 8
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _OWN_TRAINING = os.path.join(PACKAGE, "rl") + os.sep  # marks regions as a user's code does

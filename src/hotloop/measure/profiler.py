@@ -25,7 +25,7 @@ from hotloop.capture.folder import (
 )
 from hotloop.measure import core_choice
 from hotloop.measure.capture_facts import device_facts, known, new_facts, plain
-from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_TIMELINE
+from hotloop.measure.core_shared import LIBRARIES, PACKAGE, RECORD_CALLS, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.device import Device, DeviceTimer
 from hotloop.measure.late_facts import LateFacts
@@ -110,8 +110,9 @@ class Profiler:
     ) -> Profiler:
         """Start recording, into `folder` or, without one, in memory.
 
-        `memory` samples resident memory, `timeline` keeps the last events of each thread for trace
-        export, `device` times work on an accelerator, `config` and `seeds` are stored in the capture.
+        `memory` samples resident memory, `timeline` keeps a sample of the calls over the whole run
+        and the last calls of each thread for trace export, `device` times work on an accelerator, `config`
+        and `seeds` are stored in the capture.
 
         A folder that holds the capture of another run is left alone: this one goes to a folder of a similar
         name. Processes that give the same `run_id` (default: the variable HOTLOOP_RUN_ID, which processes
@@ -132,8 +133,8 @@ class Profiler:
                 self._claim(Path(folder), join, run_id, device, config, seeds)
             if self._core_name == "auto" and (odd := core_choice.odd_wish()):
                 self._warn(odd)
-            others = self.recorder.flags & ~RECORD_TIMELINE
-            self.recorder.flags = others | RECORD_TIMELINE if timeline else others
+            both = RECORD_TIMELINE | RECORD_CALLS
+            self.recorder.flags = self.recorder.flags & ~both | (both if timeline else 0)
             if device is not None:
                 self._device_timer = DeviceTimer(device, self.recorder.credit_device)
             self.recorder.device = self._device_timer

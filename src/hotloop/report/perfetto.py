@@ -1,54 +1,88 @@
 """A capture as Chrome/Perfetto trace-event JSON, to open in ui.perfetto.dev or chrome://tracing.
 
-With a recorded timeline the trace shows the calls as they happened. Without one it shows one typical
-iteration, rebuilt from the totals: every region with its mean time per iteration, in the order in which
-regions first ran. Names and metadata of the trace say so.
+A thread has up to two tracks over the whole run: recorded calls (bursts of calls in a row, long calls, and
+the last calls) as they happened, and the regions of each window, rebuilt from its totals. Names and metadata
+of the trace say which is which. Processes have counters: steps per second, memory, cores, categories.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from hotloop.capture.model import Capture, Node, Process, Thread
+import numpy as np
+
+from hotloop._util.units import duration
+from hotloop.analysis.categories import CategoryPatterns, Resolver
+from hotloop.analysis.over_time import counters, window_regions
+from hotloop.analysis.windows import node_categories
+from hotloop.capture.model import Capture, Process, Thread
 from hotloop.report.safe_text import shown
 
 Row = dict[str, Any]
-Calls = list[tuple[int, int, str, dict[str, Any]]]  # start_ns, end_ns, name, arguments
+Call = tuple[int, int, str, str, dict[str, Any]]  # start_ns, end_ns, name, category, arguments
 
-RECORDED = "the last calls of each thread, as recorded on the timeline"
+RECORDED = (
+    "a sample of the calls over the whole run, as they happened; tracks marked (rebuilt) show each window"
+)
 REBUILT = (
-    "one typical iteration, rebuilt from the totals of the whole run: lengths are means, "
-    "the order is the order in which regions first ran; no timeline was recorded"
+    "each window of the run, rebuilt from its totals: a region is drawn once, with all its time in the "
+    "window, in the order in which regions first ran; no calls were recorded"
 )
 
 
-def perfetto_trace(capture: Capture) -> dict[str, Any]:
-    """The trace as plain values; `otherData` tells whether it was recorded or rebuilt."""
-    recorded = any(thread.events for thread in capture.threads)
+def perfetto_trace(capture: Capture, category_patterns: CategoryPatterns = ()) -> dict[str, Any]:
+    """The trace as plain values; `otherData` says whether any calls in it were recorded."""
+    resolver = Resolver(tuple(category_patterns))
     rows: list[Row] = []
     origin_ns = min((p.start_real_ns for p in capture.processes), default=0)
-    divisor, unit = (1, "") if recorded else _iteration(capture)
     for pid, process in zip(_pids(capture), capture.processes, strict=True):
+        shift_ns = process.start_real_ns - process.start_ns - origin_ns
         rows += _process_names(pid, process)
+        rows += _counters(process, pid, shift_ns, resolver)
+        tid = 0
         for number, thread in enumerate(process.threads):
-            tid = number + 1
-            rows.append(_named("thread_name", pid, tid, shown(thread.name or f"thread {tid}")))
-            if recorded:
-                shift_ns = process.start_real_ns - process.start_ns - origin_ns
-                rows += _complete(_recorded(thread), pid, tid, shift_ns)
-            else:
-                rows += _complete(_rebuilt(thread, divisor, unit), pid, tid, 0)
+            name = shown(thread.name or f"thread {number + 1}")
+            categories = node_categories(thread, resolver)
+            recorded = list(_recorded(thread, categories))
+            rebuilt = list(_rebuilt(thread, categories))
+            for calls, title in ((recorded, name), (rebuilt, f"{name}: each window (rebuilt)")):
+                if calls or (calls is recorded and not rebuilt):
+                    tid += 1
+                    rows.append(_metadata("thread_name", pid, tid, name=title))
+                    rows.append(_metadata("thread_sort_index", pid, tid, sort_index=tid))
+                    rows += _complete(calls, pid, tid, shift_ns)
+    has_calls = _recorded_calls(capture) > 0
     return {
         "traceEvents": rows,
         "displayTimeUnit": "ms",
         "otherData": {
             "made_by": "hotloop",
-            "rebuilt": not recorded,
-            "shows": RECORDED if recorded else REBUILT,
-            "iteration": unit or None,
+            "rebuilt": not has_calls,
+            "shows": RECORDED if has_calls else REBUILT,
             "command": " ".join(shown(str(word)) for word in capture.command),
         },
     }
+
+
+def describe_trace(capture: Capture) -> str:
+    """What the trace of this capture shows, in one sentence."""
+    windows = max((len(thread.windows) for thread in capture.threads), default=0) + 1
+    count = _recorded_calls(capture)
+    if not count:
+        return (
+            f"This trace is rebuilt from the totals of {windows} windows: no calls were recorded. "
+            "For calls as they happened, record with `hotloop run`, or with `hotloop.start(timeline=True)`."
+        )
+    calls = f"{count:,} call" + "s" * (count != 1)
+    return (
+        f"This trace shows {calls} as they happened, sampled over {duration(capture.wall_ns)}; tracks marked "
+        f"(rebuilt) are drawn from the totals of {windows} windows."
+    )
+
+
+def _recorded_calls(capture: Capture) -> int:
+    return sum(len(_distinct(thread)) for thread in capture.threads)
 
 
 def _pids(capture: Capture) -> list[int]:
@@ -59,81 +93,74 @@ def _pids(capture: Capture) -> list[int]:
 
 def _process_names(pid: int, process: Process) -> list[Row]:
     name = f"{shown(process.label or 'process')} (pid {process.pid} on {shown(process.host or '?')})"
-    return [_named("process_name", pid, 0, name)]
+    return [_metadata("process_name", pid, 0, name=name)]
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> Row:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+def _metadata(what: str, pid: int, tid: int, **values: Any) -> Row:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": values}
 
 
-def _recorded(thread: Thread) -> Calls:
-    """Completed calls of the timeline, and regions that were still open."""
-    events: Calls = []
-    # Shallow calls first, so that of two with the same start and end the outer one comes first.
-    depth = [len(path) for path in thread.paths]
-    for event in sorted(thread.events, key=lambda e: depth[e.path] if e.path < len(depth) else 0):
-        path = thread.paths[event.path] if event.path < len(depth) else ()
-        end_ns = event.start_ns + event.duration_ns
-        events.append((event.start_ns, end_ns, path[-1] if path else "?", {"path": " > ".join(path)}))
-    # An open region may be hours old; draw it from where the timeline begins.
-    first_ns = min((event[0] for event in events), default=thread.start_ns)
-    opened: Calls = []
-    for region in thread.open:
+def _counters(process: Process, pid: int, shift_ns: int, resolver: Resolver) -> Iterator[Row]:
+    for counter in counters(process, resolver):
+        for time_ns, value in zip(counter.time_ns.tolist(), counter.values.tolist(), strict=True):
+            yield {
+                "name": shown(counter.name),
+                "ph": "C",
+                "ts": max(time_ns + shift_ns, 0) / 1000,
+                "pid": pid,
+                "tid": 0,
+                "args": {counter.unit: round(value, 3)},
+            }
+
+
+def _distinct(thread: Thread) -> list[tuple[int, int, int]]:
+    """Start, duration and path of every call that was recorded anywhere, in order of time."""
+    rows = np.unique(np.concatenate([thread.calls, thread.rounds]))
+    kept = {(start, length, path) for path, start, length in rows.tolist()}
+    kept |= {(event.start_ns, event.duration_ns, event.path) for event in thread.events}
+    return sorted(kept)
+
+
+def _recorded(thread: Thread, categories: list[str]) -> Iterator[Call]:
+    """Completed calls that were kept, and regions that were still open."""
+    calls = _distinct(thread)
+    # An open region may be hours old; draw it from where the first call begins.
+    first_ns = calls[0][0] if calls else thread.start_ns
+    for region in thread.open if calls else ():
         start_ns = max(region.since_ns, min(first_ns, thread.end_ns))
         note = {"still open": True, "open_s": (thread.end_ns - region.since_ns) / 1e9}
-        opened.append((start_ns, max(thread.end_ns, start_ns), region.name, note))
-    return opened + events
+        yield start_ns, max(thread.end_ns, start_ns), region.name, "open", note
+    # Shallow calls first, so that of two with the same start and end the outer one comes first.
+    depth = [len(path) for path in thread.paths]
+    for start_ns, length_ns, at in sorted(calls, key=lambda c: depth[c[2]] if c[2] < len(depth) else 0):
+        path = thread.paths[at] if at < len(depth) else ()
+        kind = categories[at] if at < len(depth) else "other"
+        yield start_ns, start_ns + length_ns, path[-1] if path else "?", kind, {"path": " > ".join(path)}
 
 
-def _iteration(capture: Capture) -> tuple[int, str]:
-    """The number of iterations to divide totals by, and what an iteration is."""
-    done = capture.progress
-    if done.updates:
-        return done.updates, "update"
-    if done.env_steps:
-        return done.env_steps, "env step"
-    node = max((t.root for t in capture.threads), key=lambda root: root.total_ns, default=Node(""))
-    while node.calls <= 1 and node.children:
-        node = max(node.children, key=lambda child: child.total_ns)
-    return (node.calls, f"call of {node.name}") if node.calls > 1 else (1, "run")
+def _rebuilt(thread: Thread, categories: list[str]) -> Iterator[Call]:
+    for region in window_regions(thread):
+        note = {"rebuilt": True, "calls": region.calls, "path": " > ".join(thread.paths[region.path])}
+        name = thread.paths[region.path][-1]
+        yield region.start_ns, region.end_ns, name, categories[region.path], note
 
 
-def _rebuilt(thread: Thread, divisor: int, unit: str) -> Calls:
-    calls: Calls = []
-    top = f"one typical {unit} (rebuilt)"
-    todo: list[tuple[Node, int]] = [(thread.root, 0)]
-    while todo:
-        node, start_ns = todo.pop()
-        times = node.calls / divisor
-        name = top if node is thread.root else f"{node.name} {times:.3g}x"
-        note = {"rebuilt": True, "calls_per_iteration": times, "mean_ns": node.mean_ns}
-        calls.append((start_ns, start_ns + node.total_ns, name, {} if node is thread.root else note))
-        for child in node.children:
-            todo.append((child, start_ns))
-            start_ns += child.total_ns
-    return [(start // divisor, end // divisor, name, note) for start, end, name, note in calls]
-
-
-def _complete(calls: Calls, pid: int, tid: int, shift_ns: int) -> list[Row]:
+def _complete(calls: list[Call], pid: int, tid: int, shift_ns: int) -> Iterator[Row]:
     """Complete events in time order; a call that outlives its caller is cut to fit."""
-    rows: list[Row] = []
     ends: list[int] = []
-    for start_ns, end_ns, name, note in sorted(calls, key=lambda call: (call[0], -call[1])):
+    for start_ns, end_ns, name, category, note in sorted(calls, key=lambda call: (call[0], -call[1])):
         while ends and ends[-1] <= start_ns:
             ends.pop()
         if ends and end_ns > ends[-1]:
             end_ns, note = ends[-1], note | {"cut to fit": True}
         ends.append(end_ns)
-        rows.append(
-            {
-                "name": shown(name),
-                "cat": "hotloop",
-                "ph": "X",
-                "ts": (start_ns + shift_ns) / 1000,
-                "dur": (end_ns - start_ns) / 1000,
-                "pid": pid,
-                "tid": tid,
-                "args": {key: shown(v) if isinstance(v, str) else v for key, v in note.items()},
-            }
-        )
-    return rows
+        yield {
+            "name": shown(name),
+            "cat": shown(category),
+            "ph": "X",
+            "ts": max(start_ns + shift_ns, 0) / 1000,
+            "dur": (end_ns - start_ns) / 1000,
+            "pid": pid,
+            "tid": tid,
+            "args": {key: shown(v) if isinstance(v, str) else v for key, v in note.items()},
+        }

@@ -24,7 +24,7 @@ from hotloop.capture.open_capture import open_capture
 from hotloop.machine.facts import machine_facts
 from hotloop.machine.limits import limits
 from hotloop.report.html import html
-from hotloop.report.perfetto import perfetto_trace
+from hotloop.report.perfetto import describe_trace, perfetto_trace
 from hotloop.report.png import png_bytes
 from hotloop.report.speedscope import speedscope_profile
 from hotloop.report.svg_card import svg_card
@@ -137,6 +137,11 @@ def write_report(report: CaptureReport, file: Path, force: bool = False) -> int:
     return write_output(file, content, force)
 
 
+def describe_output(report: CaptureReport, file: Path) -> str:
+    """What a file of this name shows, where its name does not say it; "" for most."""
+    return describe_trace(report.capture) if format_of(file) is FORMATS["trace.json"] else ""
+
+
 # ending of the file name -> what to write
 FORMATS: dict[str, Render] = {
     ".html": lambda report: html(report.findings, report.name),
@@ -145,6 +150,8 @@ FORMATS: dict[str, Render] = {
     ".png": lambda report: png_bytes(report.findings),
     ".svg": lambda report: svg_card(report.findings),
     "capture.json": lambda report: capture_as_json(report.capture),
-    "trace.json": lambda report: strict_json(perfetto_trace(report.capture)),
+    "trace.json": lambda report: strict_json(
+        perfetto_trace(report.capture, load_settings().category_patterns)
+    ),
     ".speedscope.json": lambda report: strict_json(speedscope_profile(report.capture)),
 }

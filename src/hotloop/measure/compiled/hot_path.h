@@ -227,6 +227,83 @@ static inline bool shows_round(const Arena *a, uint64_t duration_ns, uint64_t no
                                                                    : duration_ns >> HL_ROUND_LONG_SHIFT != 0;
 }
 
+/* Drop every second burst or the shortest of the long calls, whichever are more, until a quarter is free. */
+static __attribute__((noinline, cold)) void thin_calls(Arena *a)
+{
+    HL_CALLS_t *calls = a->calls;
+    uint64_t count = calls->count;
+    __atomic_store_n(&calls->seq, calls->seq + 1, __ATOMIC_RELEASE);
+    while (count > HL_MAX_CALLS * 3 / 4) {
+        uint64_t outside = 0, kept = 0;
+        for (uint64_t i = 0; i < count; i++) {
+            outside += calls->events[i].burst == HL_NO_BURST;
+        }
+        uint32_t bit = a->burst_shift - HL_FIRST_BURST_SHIFT;
+        bool bursts = 2 * outside <= count;
+        if (bit >= 31 || a->least_call_ns >> 62) { /* a clock that went astray */
+            count = 0;
+            break;
+        }
+        if (bursts) {
+            a->burst_shift++;
+        } else {
+            a->least_call_ns *= 2;
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            HL_EVENT_t event = calls->events[i];
+            if (bursts && event.burst != HL_NO_BURST && (event.burst >> bit & 1)) {
+                event.burst = HL_NO_BURST;
+            }
+            if (event.burst != HL_NO_BURST || event.duration_ns >= a->least_call_ns) {
+                calls->events[kept++] = event;
+            }
+        }
+        count = kept;
+    }
+    calls->count = count;
+    calls->burst_shift = a->burst_shift;
+    calls->least_ns = a->least_call_ns;
+    __atomic_store_n(&calls->seq, calls->seq + 1, __ATOMIC_RELEASE);
+}
+
+/* Keep a call for the sample over the whole run. */
+static __attribute__((noinline)) void record_call(Recorder *rec, Arena *a, Node *node, uint64_t start, uint64_t now)
+{
+    if (a->calls == NULL) {
+        Callout saved = begin_callout(rec);
+        HL_CALLS_t *section = new_section(rec, HL_SECTION_CALLS, a->number, 0);
+        if (!end_callout(rec, saved) || section == NULL) {
+            return;
+        }
+        section->burst_shift = a->burst_shift;
+        section->least_ns = a->least_call_ns;
+        a->calls = section;
+    }
+    if (a->calls->count == HL_MAX_CALLS) {
+        thin_calls(a);
+    }
+    uint32_t burst = HL_NO_BURST;
+    if (now >= a->burst_due) {
+        uint32_t bit = a->burst_shift - HL_FIRST_BURST_SHIFT;
+        uint32_t stretch = (uint32_t)(now >> HL_FIRST_BURST_SHIFT) & 0x7fffffff;
+        if (a->burst_calls == 0 || stretch >> bit != a->burst >> bit) {
+            a->burst = stretch;
+            a->burst_calls = 0;
+        }
+        burst = a->burst;
+        if (++a->burst_calls == HL_CALLS_PER_BURST) {
+            a->burst_calls = 0;
+            a->burst_due = ((now >> a->burst_shift) + 1) << a->burst_shift;
+        }
+    }
+    HL_EVENT_t *event = &a->calls->events[a->calls->count];
+    event->node = node->index;
+    event->burst = burst;
+    event->start_ns = start;
+    event->duration_ns = now - start;
+    __atomic_store_n(&a->calls->count, a->calls->count + 1, __ATOMIC_RELEASE);
+}
+
 static __attribute__((noinline, cold)) void device_exit(Recorder *rec, Arena *a, Node *node)
 {
     Callout saved = begin_callout(rec);
@@ -271,6 +348,10 @@ static inline bool leave(Recorder *rec, Region *region, uint64_t *moment)
             }
             if ((rec->flags & RECORD_ROUNDS) && shows_round(a, now - start, now)) {
                 record_round(rec, a, node, start, now);
+                quick = false;
+            }
+            if ((rec->flags & RECORD_CALLS) && (now >= a->burst_due || now - start >= a->least_call_ns)) {
+                record_call(rec, a, node, start, now);
                 quick = false;
             }
             if (depth == 1) {

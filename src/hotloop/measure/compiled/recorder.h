@@ -206,7 +206,7 @@ static PyGetSetDef recorder_getset[] = {
 
 static PyMemberDef recorder_members[] = {
     {"epoch", T_ULONGLONG, offsetof(Recorder, epoch), READONLY, "0 while off; changes at start, stop and fork."},
-    {"flags", T_UINT, offsetof(Recorder, flags), 0, "RECORD_TIMELINE, RECORD_GAPS."},
+    {"flags", T_UINT, offsetof(Recorder, flags), 0, "RECORD_TIMELINE and others."},
     {"locate", T_BOOL, offsetof(Recorder, locate), 0, "Whether new nodes note the calling line of the user's code."},
     {"steps_due", T_LONGLONG, offsetof(Recorder, steps_due), 0, "Env steps until on_steps is called."},
     {"profile", T_OBJECT, offsetof(Recorder, profile), READONLY, "profile(name, category=None) -> region."},

@@ -18,9 +18,10 @@
 #define MAX_RECORDERS 16
 #define MAX_SET 7 /* regions in one RegionSet */
 #define SAMPLE_INTERVAL_NS 20000000
-#define RECORD_ROUNDS 4
 #define RECORD_TIMELINE 1
 #define RECORD_GAPS 2
+#define RECORD_ROUNDS 4
+#define RECORD_CALLS 8
 #define HOOKS_NAME "hotloop_hooks" /* twin/recorder.py has the same */
 
 typedef struct Recorder Recorder;
@@ -71,6 +72,12 @@ typedef struct {
     uint64_t round_burst;    /* number of the burst that is being kept */
     uint32_t round_events;   /* kept in this burst */
     uint64_t least_round_ns; /* shorter calls are not kept */
+    HL_CALLS_t *calls;
+    uint64_t burst_due;     /* from then on, calls are kept in a row */
+    uint64_t least_call_ns; /* calls that take as long are kept at any time */
+    uint32_t burst;         /* number of the stretch in which the burst began */
+    uint32_t burst_calls;   /* kept in this stretch */
+    uint32_t burst_shift;
     Region *last_outermost; /* borrowed: the region that ended last at depth 0, to name the gap after it */
     Open open[HL_MAX_DEPTH + 1]; /* open[0] is the root, open[depth] the innermost */
 } Arena;

@@ -264,6 +264,13 @@ static void reset_arena(Arena *a, uint64_t now, uint32_t state)
     if (a->rounds != NULL) { /* of another thread */
         a->rounds->count = 0;
     }
+    if (a->calls != NULL) {
+        a->calls->count = 0;
+    }
+    a->burst_due = 0;
+    a->burst_calls = 0;
+    a->burst_shift = HL_FIRST_BURST_SHIFT;
+    a->least_call_ns = HL_FIRST_LONG_CALL_NS;
     set_depth(a, 0);
     __atomic_store_n(&f->state, state, __ATOMIC_RELEASE);
     __atomic_store_n(&f->seq, seq + 2, __ATOMIC_RELEASE);

@@ -45,6 +45,7 @@ NODE_WINDOWS_BYTES = layout.item_bytes("NODE_WINDOWS")
 BUCKET_WORDS = layout.BUCKETS
 EVENT = struct.Struct("<IIQQ")
 ROUNDS = struct.Struct("<QQ")  # its count and least_ns, in front of its events
+CALLS = struct.Struct("<QQQQ")  # seq, count, burst_shift and least_ns, in front of its events
 OCTAVE_BASE = layout.FIRST_OCTAVE * 4
 LAST_BUCKET = layout.BUCKETS - 1
 
@@ -163,7 +164,12 @@ class Arena:
 
     __slots__ = (
         "__weakref__",
+        "burst",
+        "burst_calls",
+        "burst_due",
+        "burst_shift",
         "busy",
+        "calls",
         "cpu_start",
         "depth",
         "due",
@@ -173,6 +179,7 @@ class Arena:
         "frames",
         "last",
         "last_outermost",
+        "least_call_ns",
         "limit",
         "native_id",
         "nodes",
@@ -205,6 +212,7 @@ class Arena:
         self.events: memoryview | None = None
         self.rounds: memoryview | None = None
         self.round_burst = self.round_events = 0
+        self.calls: memoryview | None = None
         self.reset(now, state)
         self.open[0] = self.add_node(None, None)
         self.publish()
@@ -217,6 +225,11 @@ class Arena:
         self.state = state
         self.depth = self.overflow = self.event_count = 0
         self.limit = layout.MAX_DEPTH  # depth at which calls are no longer recorded; less after a failure
+        self.burst = self.burst_calls = self.burst_due = 0  # calls are kept in a row from burst_due on
+        self.burst_shift = layout.FIRST_BURST_SHIFT
+        self.least_call_ns = layout.FIRST_LONG_CALL_NS  # calls that take as long are kept at any time
+        if self.calls is not None:  # of another thread
+            CALLS.pack_into(self.calls, 0, 0, 0, self.burst_shift, self.least_call_ns)
         self.last_outermost: Region | None = None  # ended last at depth 0, to name the gap after it
         # Of the open regions, `depth` of them: node, region, start, and where it was entered.
         self.frames: list[Any] = [None] * layout.MAX_DEPTH
@@ -378,6 +391,52 @@ class Arena:
         at = ROUNDS.size + count % layout.ROUND_EVENTS * EVENT.size
         EVENT.pack_into(self.rounds, at, node.index, 0, start, now - start)
         ROUNDS.pack_into(self.rounds, 0, count + 1, least_ns)
+
+    def record_call(self, node: Node, start: int, now: int) -> None:
+        """Add a completed call to the sample over the whole run."""
+        if self.calls is None:
+            self.calls = self.part.add_section("calls", self.number)
+            CALLS.pack_into(self.calls, 0, 0, 0, self.burst_shift, self.least_call_ns)
+        seq, count, *_ = CALLS.unpack_from(self.calls)
+        if count == layout.MAX_CALLS:
+            seq, count = seq + 2, self._thin_calls(self.calls, seq)
+        burst = layout.NO_BURST
+        if now >= self.burst_due:
+            bit = self.burst_shift - layout.FIRST_BURST_SHIFT
+            stretch = now >> layout.FIRST_BURST_SHIFT & 0x7FFFFFFF
+            if not self.burst_calls or stretch >> bit != self.burst >> bit:
+                self.burst, self.burst_calls = stretch, 0
+            burst = self.burst
+            self.burst_calls += 1
+            if self.burst_calls == layout.CALLS_PER_BURST:
+                self.burst_calls = 0
+                self.burst_due = ((now >> self.burst_shift) + 1) << self.burst_shift
+        EVENT.pack_into(self.calls, CALLS.size + count * EVENT.size, node.index, burst, start, now - start)
+        CALLS.pack_into(self.calls, 0, seq, count + 1, self.burst_shift, self.least_call_ns)
+
+    def _thin_calls(self, calls: memoryview, seq: int) -> int:
+        """Drop every second burst or the shortest of the long calls, whichever are more; the number left."""
+        events = [*EVENT.iter_unpack(calls[CALLS.size : CALLS.size + layout.MAX_CALLS * EVENT.size])]
+        while len(events) > layout.MAX_CALLS * 3 // 4:
+            outside = sum(event[1] == layout.NO_BURST for event in events)
+            bit = self.burst_shift - layout.FIRST_BURST_SHIFT
+            if bit >= 31 or self.least_call_ns >> 62:  # a clock that went astray
+                events = []
+                break
+            if 2 * outside <= len(events):
+                self.burst_shift += 1
+                events = [
+                    (node, layout.NO_BURST if burst >> bit & 1 else burst, *times)
+                    for node, burst, *times in events
+                ]
+            else:
+                self.least_call_ns *= 2
+            events = [e for e in events if e[1] != layout.NO_BURST or e[3] >= self.least_call_ns]
+        left = b"".join(EVENT.pack(*event) for event in events)
+        CALLS.pack_into(calls, 0, seq + 1, len(events), self.burst_shift, self.least_call_ns)
+        calls[CALLS.size : CALLS.size + len(left)] = left
+        CALLS.pack_into(calls, 0, seq + 2, len(events), self.burst_shift, self.least_call_ns)
+        return len(events)
 
     # -- windows ---------------------------------------------------------------------------------
 

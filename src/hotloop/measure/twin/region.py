@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop._util.interrupts import is_users, report_own, suppress_own
 from hotloop.capture import layout
-from hotloop.measure.core_shared import RECORD_GAPS, RECORD_ROUNDS, RECORD_TIMELINE
+from hotloop.measure.core_shared import RECORD_CALLS, RECORD_GAPS, RECORD_ROUNDS, RECORD_TIMELINE
 from hotloop.measure.decorate import decorate
 from hotloop.measure.twin import call_path
 from hotloop.measure.twin.arena import DEPTH, FRAME_WORDS, LAST, LAST_BUCKET, OCTAVE_BASE, SEQ, STACK, Arena
@@ -208,6 +208,10 @@ class Region:
                     recorder.safely(arena.record_event, node, start, now)
                 if recorder.flags & RECORD_ROUNDS and arena.shows_round(now - start, now):
                     recorder.safely(arena.record_round, node, start, now)
+                if recorder.flags & RECORD_CALLS and (
+                    now >= arena.burst_due or now - start >= arena.least_call_ns
+                ):
+                    recorder.safely(arena.record_call, node, start, now)
                 if self.device and recorder.device is not None:
                     recorder.safely(recorder.device.exit, node, arena.depth)
             finally:
