@@ -25,7 +25,7 @@ UNDECIDED, SCRIPT_FAILED, INTERRUPTED = 4, 5, 130
 class Arguments:
     """Find the commit that made training slower, on a noisy machine too.
 
-    hotloop bisect --good v1.2 --bad HEAD -- python train.py --total-timesteps 20000
+    hotloop bisect --good v1.2 --bad HEAD -- python train.py --epochs 20
 
     Each step compares a commit in the middle with the good one, in pairs of runs that take turns, until it is
     clear whether it is as slow as the bad one. In the end, the commit found is compared with the one before.

@@ -43,7 +43,7 @@ from hotloop.workflows.compare import (
 from hotloop.workflows.compare_captures import compare_captures
 from hotloop.workflows.experiments import ExperimentResult, Progress, exit_code_of
 
-TAKES_COMMAND = True
+TAKES_COMMAND = COMMAND_IS_OPTIONAL = True
 
 File = Annotated[Path | None, option("FILE")]
 

@@ -30,7 +30,7 @@ class Arguments:
 
     action: tyro.conf.Positional[Literal["run", "new"]]
     """Run a plan, or write a new one."""
-    file: Annotated[str | None, tyro.conf.Positional, option("PLAN|CAPTURE")] = None
+    file: Annotated[str | None, tyro.conf.Positional, option("[PLAN|CAPTURE]")] = None
     """run: a plan file, or the name of a plan that comes with hotloop, such as snake-investigation.
     new: the capture of the script; the latest in hotloop-runs/ if none is named."""
     output: Annotated[Path | None, option("PLAN.toml", "plan.toml", aliases=("-o",))] = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import inspect
 import os
 import sys
 from typing import Any, Protocol
@@ -112,8 +111,12 @@ def read_arguments(verb: Verb, name: str, words: list[str]) -> Any:
         at = words.index("--")
         own, command = words[:at], tuple(words[at + 1 :])
     check_flags(name, own)
-    about = inspect.cleandoc(verb.Arguments.__doc__ or "")
-    arguments = parse(verb.Arguments, own, f"hotloop {name}", about)
+    tail = ""
+    if getattr(verb, "TAKES_COMMAND", False):
+        tail = "SCRIPT [arguments]" if hasattr(verb, "OPTIONS_WITH_VALUE") else "-- COMMAND"
+    if getattr(verb, "COMMAND_IS_OPTIONAL", False):
+        tail = f"[{tail}]"
+    arguments = parse(verb.Arguments, own, f"hotloop {name}", tail=tail)
     return arguments if command is None else dataclasses.replace(arguments, command=command)
 
 
@@ -140,13 +143,18 @@ def unknown_verb(name: str) -> str:
 
 
 def usage() -> str:
-    verbs = "\n".join(f"  {name:<10} {what}" for name, (_, what) in VERBS.items())
+    from hotloop.cli.help_text import help_width, paragraphs, table
+
+    width = help_width()
+    verbs = table(((name, what) for name, (_, what) in VERBS.items()), width)
+    about = (
+        "See hotloop VERB --help for details. Exit codes: 0 ok, 1 failure of hotloop, 2 wrong usage, "
+        "3 regression and 4 undecided (only with --fail-if), 5 your script failed, 130 interrupted."
+    )
     return (
         "usage: hotloop VERB [arguments]\n\n"
         "Finds the hot loop of an RL training run.\n\n"
-        f"verbs:\n{verbs}\n\n"
-        "See hotloop VERB --help for details. Exit codes: 0 ok, 1 failure of hotloop, 2 wrong usage,\n"
-        "3 regression and 4 undecided (only with --fail-if), 5 your script failed, 130 interrupted.\n"
+        f"verbs:\n{verbs}\n\n{paragraphs(about, width)}\n"
     )
 
 

@@ -5,30 +5,44 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import io
+import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import tyro
 
 from hotloop._util.errors import HotloopError
+from hotloop.cli.help_text import WIDE, help_text
 
 _BOX = str.maketrans(dict.fromkeys("╭╮╰╯│─", " "))
 _NOT_A = {"int": "a whole number", "float": "a number"}
 
 
-def parse(kind: type[Any], words: list[str], prog: str, description: str | None = None) -> Any:
+def parse(
+    kind: type[Any], words: list[str], prog: str, description: str | None = None, *, tail: str = ""
+) -> Any:
     """An instance of the dataclass `kind` from command-line words; raises HotloopError for a mistake.
 
-    Help is printed by tyro, which ends the program. Its errors, boxes of several lines, are translated.
+    Help ends the program; `tail` is what its first line shows after the options. The boxes in which tyro
+    shows help and errors are translated.
     """
-    caught = io.StringIO()
+    caught, told = io.StringIO(), _WithBoxes()
+    wants_help = "-h" in words or "--help" in words
     try:
-        with contextlib.redirect_stderr(caught):
-            given = tyro.cli(kind, args=words, prog=prog, description=description)
+        with (
+            _columns(WIDE if wants_help else None),
+            contextlib.redirect_stderr(caught),
+            contextlib.redirect_stdout(told),
+        ):
+            given = tyro.cli(kind, args=words, prog=prog, description="")
     except SystemExit as ended:
         if not ended.code:
+            about = inspect.cleandoc(description or kind.__doc__ or "")
+            print(help_text(told.getvalue(), prog, about, tail), end="")
             raise
         raise HotloopError(
             f"{mistake(caught.getvalue(), prog, unknown(kind, words))}; see: {prog} --help"
@@ -36,6 +50,27 @@ def parse(kind: type[Any], words: list[str], prog: str, description: str | None 
     if caught.getvalue():
         print(caught.getvalue(), end="", file=sys.stderr)
     return given
+
+
+class _WithBoxes(io.StringIO):
+    """Text with an encoding: without one, tyro draws no boxes."""
+
+    encoding = "utf-8"
+
+
+@contextlib.contextmanager
+def _columns(width: int | None) -> Iterator[None]:
+    """Let tyro lay out its text this wide; None: as it likes."""
+    before = os.environ.get("COLUMNS")
+    if width is not None:
+        os.environ["COLUMNS"] = str(width)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["COLUMNS"] = before
+        elif width is not None:
+            del os.environ["COLUMNS"]
 
 
 def unknown(kind: type[Any], words: list[str]) -> str:

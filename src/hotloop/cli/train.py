@@ -15,6 +15,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import count, duration, percent, size
+from hotloop.cli import help_text
 from hotloop.cli.options import Flag
 from hotloop.cli.output import note, pen_for_stderr, pen_for_stdout
 from hotloop.cli.parsing import parse
@@ -92,11 +93,11 @@ class Arguments:
     words: tuple[str, ...] = ()  # as they were given, without the workload
 
 
-def read(words: list[str]) -> Arguments | None:
-    """Parse the words after `hotloop train`; None if only help was requested, which is printed here."""
+def read(words: list[str]) -> Arguments:
+    """Parse the words after `hotloop train`; help is printed here and ends the program."""
     if not words or words[0] in ("-h", "--help"):
         print(usage())
-        return None
+        raise SystemExit(0 if words else 2)  # as `hotloop` alone
     name = words[0]
     kind = config_class(name)
     check_flags(f"train {name}", words[1:])
@@ -121,16 +122,18 @@ def read(words: list[str]) -> Arguments | None:
 
 def usage() -> str:
     """What `hotloop train --help` prints."""
-    lines = []
+    rows = []
     for name in WORKLOADS:
         try:
-            lines.append(f"  {name:<10} {(config_class(name).__doc__ or '').splitlines()[0]}")
+            rows.append((name, (config_class(name).__doc__ or "").splitlines()[0]))
         except HotloopError as missing:
-            lines.append(f"  {name:<10} {missing}")
+            rows.append((name, str(missing)))
+    width = help_text.help_width()
+    about = "Trains a reference workload under the profiler and explains the run."
     return (
-        "usage: hotloop train WORKLOAD [arguments]\n\n"
-        "Trains a reference workload under the profiler and explains the run.\n\n"
-        "workloads:\n" + "\n".join(lines) + "\n\nhotloop train WORKLOAD --help lists its settings."
+        f"usage: hotloop train WORKLOAD [options]\n\n{help_text.paragraphs(about, width)}\n\n"
+        f"workloads:\n{help_text.table(rows, width)}\n\n"
+        "hotloop train WORKLOAD --help lists its settings."
     )
 
 

@@ -12,6 +12,7 @@ import tyro
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
+from hotloop.cli import help_text
 from hotloop.cli.options import Flag, Number
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.parsing import parse
@@ -80,14 +81,14 @@ class Arguments:
     command: tuple[str, ...] = ()
 
 
-def read(words: list[str]) -> Arguments | None:
-    """Parse the words after `hotloop tune`; None if only help was requested, which is printed here."""
-    if not words or words[0] in ("-h", "--help"):
+def read(words: list[str]) -> Arguments:
+    """Parse the words after `hotloop tune`; help is printed here and ends the program."""
+    if not words or (words[0] in ("-h", "--help") and "--" not in words):
         print(usage())
-        return None
+        raise SystemExit(0 if words else 2)  # as `hotloop` alone
     if "--" in words:
         at = words.index("--")
-        options = parse(ScriptOptions, words[:at], "hotloop tune")
+        options = parse(ScriptOptions, words[:at], "hotloop tune", tail="-- COMMAND")
         if not words[at + 1 :]:
             raise HotloopError("no command follows --; write: hotloop tune -- python train.py ...")
         return Arguments(options, command=tuple(words[at + 1 :]))
@@ -113,12 +114,14 @@ def read(words: list[str]) -> Arguments | None:
 
 def usage() -> str:
     """What `hotloop tune --help` prints."""
+    about = """\
+Finds the fastest settings for this machine by measuring, and compares them with yours.
+
+hotloop tune WORKLOAD --help lists the options for a workload, hotloop tune --help -- python train.py those
+for a script of yours: {n_envs=8} in its command marks a setting and its value."""
     return (
-        "usage: hotloop tune WORKLOAD [settings]\n"
-        "       hotloop tune [options] -- python train.py --n-envs {n_envs=8} ...\n\n"
-        "Finds the fastest settings for this machine by measuring, and compares them with yours.\n\n"
-        "hotloop tune WORKLOAD --help and hotloop tune --help -- python train.py list the options."
-    )
+        "usage: hotloop tune WORKLOAD [options]\n       hotloop tune [options] -- COMMAND with {settings}\n\n"
+    ) + help_text.paragraphs(about, help_text.help_width())
 
 
 def run(arguments: Arguments) -> int:

@@ -30,7 +30,7 @@ class Arguments:
 
     capture: LatestCapture = None
     """Capture folder."""
-    changes: Annotated[tuple[str, ...], tyro.conf.Positional, option("CHANGE...")] = ()
+    changes: Annotated[tuple[str, ...], tyro.conf.Positional, option("[CHANGE...]")] = ()
     """What would be different."""
     json: Flag = False
     """Print one JSON object instead of text."""
