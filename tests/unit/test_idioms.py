@@ -118,7 +118,8 @@ def spot(source: str) -> Spot:
     source = textwrap.dedent(source)
     tree = ast.parse(source)
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "# hot" in text)
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.lineno <= line]
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [function for function in functions if function.lineno <= line]
     functions = [function for function in functions if line <= (function.end_lineno or 0)]
     scope = functions[0] if functions else tree
     node, loops = next((n, loops) for n, loops in _statements(scope) if n.lineno == line)

@@ -234,7 +234,7 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
 
     Time in which training waits for a queue or a pipe is not the fault of the line that waits. It goes to
     whatever the helpers (threads of the process, other processes) were doing then, in equal parts; a wait
-    during which every helper waits too stays what it is.
+    during which every helper waits too, or passes messages, stays what it is.
     """
     blocking = blocking_lines(lines.sources)
     blocked = lines.paths_where(lambda path: waits(path) or _blocks(path, blocking))
@@ -257,9 +257,16 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
         working = [
             n for n, p in enumerate(paths[offset:]) if p.frames and not waits(p) and not _blocks(p, theirs)
         ]
-        rows = rows[np.isin(rows["path"], working)]
+        at_work = np.isin(rows["path"], working)
+        # A process that is awake in its machinery of messages reads, writes or unpickles one.
+        passing = ~at_work & np.isin(rows["state"], (RUNNING, RUNNABLE)) & (process is not driver)
+        kept_rows = rows[at_work | passing]
         found.append(
-            (rows["time_ns"].astype(np.int64), rows["path"].astype(np.int64) + offset, rows["state"])
+            (
+                kept_rows["time_ns"].astype(np.int64),
+                np.where(passing, -1, rows["path"].astype(np.int64) + offset)[at_work | passing],
+                kept_rows["state"],
+            )
         )
     time_ns, path, state = (np.concatenate(column) for column in zip(*found, strict=True))
     # The sample of this thread that is nearest in time; its weight says how far it reaches.
@@ -270,6 +277,7 @@ def with_helpers(lines: LineSamples, processes: Iterable[Process], driver: Proce
     nearest, path, state = nearest[kept], path[kept], state[kept].astype(np.int64)
     if not len(nearest):
         return lines
+    path = np.where(path < 0, lines.path[nearest], path)  # messages belong to the line that waits for them
     count = np.bincount(nearest, minlength=len(lines.path))
     own = count == 0
     helping = np.concatenate(

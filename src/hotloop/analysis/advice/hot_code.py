@@ -12,6 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from hotloop._util.units import duration, percent
+from hotloop.analysis.advice import (  # noqa: F401  (they register idioms)
+    data_layout,
+    jobs_and_connections,
+    unread_results,
+)
 from hotloop.analysis.advice.claims import time_table
 from hotloop.analysis.advice.idioms import Match, match
 from hotloop.analysis.advice.recommendation import Change, about, advise
@@ -88,6 +93,7 @@ class _Found:
                 lambda path: (
                     (self.match.backward and path.called.endswith(".backward"))
                     or (self.match.optimizer and path.called.startswith("torch.optim."))
+                    or (path.called.startswith(self.match.also_called or "?") and not waits(path))
                 )
             )
         )
@@ -311,10 +317,15 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
     if lines is None or lines.biased:
         return []
     for place in _outermost_functions(lines):
-        if not LEAST_EVALUATION <= place.share <= 0.95 or not _plays_only(lines, place.paths):
+        if not LEAST_EVALUATION <= place.share <= 0.95:
             continue
         rest = set(range(len(lines.paths))) - place.paths
-        steps = any(_steps_envs(region) for region in lines.region_paths_of(rest))
+        if _plays_only(lines, place.paths):
+            steps = any(_steps_envs(region) for region in lines.region_paths_of(rest))
+        elif _plays_own_env(lines, place, rest):
+            steps = True
+        else:
+            continue
         if not steps and not any(lines.paths[n].called.endswith(".backward") for n in rest):
             return []  # evolution strategies train by what others call evaluating
         caller = place.caller
@@ -330,9 +341,9 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
             None,
             f"Evaluate less often (`{place.name}` takes {percent(place.share)})",
             evidence,
-            "Call it every few times it is called now, with fewer or shorter episodes, or evaluate "
-            "checkpoints in another process. What is learnt stays the same, if it has its own env and "
-            "random numbers.",
+            "Call it every few times it is called now, with fewer or shorter episodes (one is enough where "
+            "policy and env are deterministic), or evaluate checkpoints in another process. What is learnt "
+            "stays the same, if it has its own env and random numbers.",
             lines.gain(place.paths, (0.75, 0.9, 1.0)),
             Change(f"call `{place.name}` less often", "minutes", "semantic"),
         )
@@ -422,6 +433,53 @@ def _plays_only(lines: LineSamples, paths: Iterable[int]) -> bool:
         plays += share * _steps_envs(region)
         learns += share * any(name in LEARNING for name in region)
     return plays > 0.02 and learns < 0.01
+
+
+def _plays_own_env(lines: LineSamples, place: _Called, rest: set[int]) -> bool:
+    """Whether it steps the script's own env, as training does, but only now and then."""
+
+    def stepping(paths: Iterable[int]) -> dict[tuple[str, int], float]:
+        found: dict[tuple[str, int], float] = {}
+        for number in paths:
+            for frame in lines.paths[number].frames:
+                if frame.function.rpartition(".")[2] == "step":
+                    key = frame.file, frame.first_line
+                    found[key] = found.get(key, 0.0) + lines.weight_of([number])
+        return found
+
+    here, there = stepping(place.paths), stepping(rest)
+    both = here.keys() & there.keys()
+    if not both or sum(here[key] for key in both) < 0.02 * lines.weight_of(place.paths):
+        return False
+    learns = [n for n in place.paths if _learns(lines.paths[n])]
+    if lines.share_of(learns) > 0.01 * place.share or not any(_learns(lines.paths[n]) for n in rest):
+        return False
+    return _called_now_and_then(lines, place)
+
+
+def _learns(path: SampledPath) -> bool:
+    return path.called.endswith(".backward") or path.called.startswith("torch.optim.")
+
+
+def _called_now_and_then(lines: LineSamples, place: _Called) -> bool:
+    """Whether the line that calls a function stands under a condition such as `step % 1000 == 0`."""
+    file, _, row = place.caller.rpartition(":")
+    for source in lines.sources:
+        if source.file != file or not row.isdecimal():
+            continue
+        try:
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
+            continue
+        line = int(row) - source.first_line + 1
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.If)
+                and node.body[0].lineno <= line <= (node.body[-1].end_lineno or node.body[-1].lineno)
+                and any(isinstance(n, ast.Mod | ast.GtE | ast.Gt) for n in ast.walk(node.test))
+            ):
+                return True
+    return False
 
 
 def _steps_envs(region: tuple[str, ...]) -> bool:

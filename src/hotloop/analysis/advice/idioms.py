@@ -43,6 +43,8 @@ class Match:
     waits: bool = False  # whether it is about waiting; else time that its lines wait is not its own
     patch: str = ""  # name of the patch in `hotloop try` that makes this change, if there is one
     helpers: bool = False  # whether what threads and processes do meanwhile takes less time with it, too
+    # Beginnings of library functions that take less time with it, wherever they are called: an event loop
+    also_called: tuple[str, ...] = ()
 
 
 Idiom = Callable[[Spot], Match | None]
@@ -1500,6 +1502,49 @@ def _trains(spot: Spot) -> bool:
 
 
 @idiom
+def sums_of_suffixes(spot: Spot) -> Match | None:
+    """`sum(g ** k * r for k, r in enumerate(rewards[t:]))` for every t."""
+    steps = {
+        n.id
+        for loop in spot.loops
+        if isinstance(loop, ast.For)
+        for n in ast.walk(loop.target)
+        if isinstance(n, ast.Name)
+    }
+    steps |= {
+        n.id
+        for inner in _comprehensions(spot.node)
+        for g in inner.generators
+        for n in ast.walk(g.target)
+        if isinstance(n, ast.Name)
+    }
+    if _is_loop(spot):
+        return None
+    for name, call in spot.calls():
+        if name.rpartition(".")[2] not in ("sum", "dot", "mean", "max", "min", "cumsum", "prod"):
+            continue
+        for inner in ast.walk(call):
+            if not isinstance(inner, ast.Subscript) or not isinstance(inner.slice, ast.Slice):
+                continue
+            lower, upper = inner.slice.lower, inner.slice.upper
+            ends = [one for one in (lower, upper) if one is not None]
+            if len(ends) != 1 or not {n.id for n in ast.walk(ends[0]) if isinstance(n, ast.Name)} & steps:
+                continue  # a window has two ends
+            return Match(
+                "sums_of_suffixes",
+                f"Carry the sum from step to step, do not add up {ast.unparse(inner)} for each of them",
+                "Every step adds up all the steps after (or before) it again, so the cost grows with the "
+                "square of the length.",
+                "Go through the steps once, backwards for returns: g = r + gamma * g; or use a cumulative "
+                "sum.",
+                (0.7, 0.96, 1.0),
+                takes="all",
+                safety="rounding",
+            )
+    return None
+
+
+@idiom
 def computing_in_comprehensions(spot: Spot) -> Match | None:
     if _is_loop(spot) or any(_is_compiled(spot, name) for name, _ in spot.calls()):
         return None
@@ -1930,6 +1975,32 @@ def optimizer_each_time(spot: Spot) -> Match | None:
         (0.8, 0.97, 1.0),
         safety="semantic",
         library_calls=("optim",),
+    )
+
+
+@idiom
+def covariance_matrix(spot: Spot) -> Match | None:
+    """`MultivariateNormal(mean, torch.diag(var))`: a product of independent normals, by matrices."""
+    made = "MultivariateNormal" in {name.rpartition(".")[2] for name, _ in spot.calls()}
+    uses = any("multivariate_normal" in name for name in spot.called)
+    if _is_loop(spot) or not (made or uses):
+        return None
+    diagonal = any(
+        name.rpartition(".")[2] in ("diag", "diag_embed", "eye") for name in _called_names(spot.scope)
+    )
+    if not diagonal and not {"diag", "diag_embed", "eye"} & spot.names.mentioned:
+        return None
+    return Match(
+        "covariance_matrix",
+        "Use Independent(Normal(mean, std), 1) instead of a MultivariateNormal with a diagonal matrix",
+        "MultivariateNormal decomposes a matrix for every row (Cholesky) and solves triangular systems, "
+        "which a diagonal covariance does not need.",
+        "torch.distributions.Independent(Normal(mean, std), 1) has the same log_prob and entropy, up to "
+        "rounding.",
+        (0.4, 0.75, 0.9),
+        library_calls=("torch.distributions", "torch.linalg"),
+        safety="rounding",
+        backward=False,
     )
 
 

@@ -13,7 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hotloop.analysis.advice.idioms import Match
-from hotloop.analysis.advice.repeated_work import EFFECTS, LOGGING, MODULES
+from hotloop.analysis.advice.repeated_work import (
+    BUILTINS,
+    DRAWS,
+    EFFECTS,
+    LOGGING,
+    MODULES,
+    _mutated,
+    _purity,
+    _simple_statements,
+)
 from hotloop.analysis.hot_lines import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
@@ -28,13 +37,17 @@ DEEPEST = 4  # calls of functions that are followed
 
 
 def recomputed(spot: Spot) -> Match | None:
-    """The first of these that the statement shows."""
+    """The first of these that the statement or loop shows."""
+    if isinstance(spot.node, ast.For):
+        return history_again(spot)
     if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt):
         return None
     return (
-        same_for_every_item(spot)
+        same_in_the_loop(spot)
+        or same_for_every_item(spot)
         or from_fixed_data(spot)
         or old_items_again(spot)
+        or history_again(spot)
         or read_under_a_condition(spot)
         or overwritten_by_the_caller(spot)
         or total_of_a_tree(spot)
@@ -132,10 +145,110 @@ def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: i
             return _Effects()
         attribute = owner.rpartition(".")[2].removesuffix("()")
         return _Effects(changes=frozenset({attribute}), unknown=not attribute or attribute == "?")
-    if EFFECTS.match(last) or LOGGING.match(last) or "random" in name:
+    logs = LOGGING.match(last) and bool(call.args or call.keywords)  # `x.log()` is a logarithm
+    if EFFECTS.match(last) or logs or "random" in name:
         return _Effects(unknown=True)
     plain = isinstance(call.func, ast.Attribute) and name.partition(".")[0] == "self" and name.count(".") == 1
     return _Effects(networks=plain)
+
+
+# -- the same at every pass of the loop around -------------------------------------------------------------
+
+
+def same_in_the_loop(spot: Spot) -> Match | None:
+    """`if i in board.legal_moves()`, in a loop over i: a function of the script that finds nothing new."""
+    loop = next((one for one in spot.loops if isinstance(one, ast.For)), None)
+    if loop is None or spot.trains or _does_unknown_things(spot.names, loop):
+        return None
+    purity = _purity(spot)
+    stored = _names_stored(loop) | {
+        n for s in _simple_statements(loop) if not _effects(spot.names, s).pure for n in _mutated(s, purity)
+    }
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        if last not in spot.names.functions or "?" in name or "()" in name:
+            continue
+        effects = _effects(spot.names, call)
+        used = {n for part in (call.func, *call.args, *call.keywords) for n in _names(part)}
+        if used & stored or not effects.pure or (effects.networks and not _runs_quietly(spot, call)):
+            continue
+        changes = _effects(spot.names, loop).changes
+        if effects.reads & changes or not effects.reads or _trained_below(spot, used):
+            continue
+        return Match(
+            "same_in_the_loop",
+            f"Call {name}(...) once before the loop (line {loop.lineno}), not at every pass",
+            f"Nothing that `{name}` reads changes in that loop, so every pass gets the same result.",
+            "Move the call in front of the loop and use its result there.",
+            (0.6, 0.95, 0.99),
+            takes="all",
+            library_calls=("torch",),
+            chills=False,
+        )
+    return None
+
+
+LEARNING = frozenset({"backward", "zero_grad", "clip_grad_norm_", "append", "item"})
+
+
+def _does_unknown_things(names: Names, loop: ast.AST) -> bool:
+    """Whether a loop calls something that may change anything: an env, a function that is not known."""
+    for call in ast.walk(loop):
+        if not isinstance(call, ast.Call):
+            continue
+        last = dotted(call.func).rpartition(".")[2]
+        learns = last in LEARNING or (last == "step" and not call.args)
+        if not learns and not DRAWS.match(last) and _effects(names, call).unknown:
+            return True
+        known = last in names.definitions or "." in dotted(call.func) or dotted(call.func) in BUILTINS
+        if not known and not learns:
+            return True
+    return False
+
+
+def _names_stored(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _runs_quietly(spot: Spot, call: ast.AST) -> bool:
+    above = spot.names.parents.get(call)
+    while above is not None:
+        if isinstance(above, ast.With) and any(
+            "no_grad" in dotted(i.context_expr) or "inference_mode" in dotted(i.context_expr)
+            for i in above.items
+        ):
+            return True
+        above = spot.names.parents.get(above)
+    return False
+
+
+def _trained_below(spot: Spot, used: set[str]) -> bool:
+    """Whether one of these names is, or may be, a network that an optimizer changes."""
+    if not spot.calls_networks:
+        return False
+    trained = trained_names(spot.names)
+    return not trained or bool({name.partition(".")[0] for name in trained} & used)
+
+
+OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "LBFGS")
+
+
+def trained_names(names: Names) -> frozenset[str]:
+    """Networks whose parameters an optimizer gets: `net` of `Adam(net.parameters())`; empty if unclear."""
+    found: set[str] = set()
+    for tree in names.trees:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not dotted(node.func).endswith(OPTIMIZERS) or not node.args:
+                continue
+            given = {
+                dotted(n.func).removesuffix(".parameters")
+                for n in ast.walk(node.args[0])
+                if isinstance(n, ast.Call) and dotted(n.func).endswith(".parameters")
+            }
+            if not given:
+                return frozenset()
+            found |= given
+    return frozenset(found)
 
 
 # -- the same for every item of a caller's loop --------------------------------------------------------------
@@ -146,7 +259,7 @@ def same_for_every_item(spot: Spot) -> Match | None:
     scope = spot.scope
     if not isinstance(scope, FUNCTIONS) or scope.name.startswith("__"):
         return None
-    call = _shared_call(spot, scope)
+    call = _shared_call(spot, scope) or _shared_reduction(spot, scope)
     if call is None:
         return None
     what = dotted(call.func)
@@ -160,7 +273,9 @@ def same_for_every_item(spot: Spot) -> Match | None:
         return None
     return Match(
         "same_for_every_item",
-        f"Call {what}() once, not again for each item (the loop is in line {where})",
+        f"Call {what}() once, not again for each item (the loop is in line {where})"
+        if what not in WHOLE
+        else f"Compute {ast.unparse(call)[:60]} once, not again for each item (the loop is in line {where})",
         f"`{scope.name}` is called in a loop (line {where}), and nothing that `{what}` reads changes there: "
         "every pass computes the same again.",
         f"Call it once before that loop and hand the result to `{scope.name}` (or keep it until something "
@@ -185,6 +300,28 @@ def _shared_call(spot: Spot, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> a
         if not used & tainted:
             return call
     return None
+
+
+WHOLE = frozenset({"sum", "max", "min", "any", "all", "sorted", "list", "tuple", "set", "dict"})
+
+
+def _shared_reduction(spot: Spot, scope: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Call | None:
+    """`sum(c.visits for c in self.children)` in a function with arguments, none of which it needs."""
+    value = getattr(spot.node, "value", None)
+    if not isinstance(spot.node, ast.Assign | ast.AnnAssign) or not isinstance(value, ast.Call):
+        return None
+    given = {a.arg for a in ast.walk(scope.args) if isinstance(a, ast.arg)} - {"self", "cls"}
+    reads_attributes = any(isinstance(n, ast.Attribute) for a in value.args for n in ast.walk(a))
+    name = dotted(value.func)
+    library = name.partition(".")[0] in MODULES and "." in name
+    # Without arguments, calls differ by the random numbers that they draw.
+    if not (given or _effects(spot.names, scope).unknown) or not reads_attributes:
+        return None
+    if not (name in WHOLE or library):
+        return None
+    bound = {n for c in ast.walk(value) if isinstance(c, ast.comprehension) for n in _names(c.target)}
+    used = _names(value) - bound
+    return value if not used & _depending_on(scope, given) else None
 
 
 def _depending_on(scope: ast.AST, given: set[str]) -> set[str]:
@@ -214,10 +351,12 @@ def _repeated_by_callers(spot: Spot, function: str, reads: frozenset[str], level
     hot = dict(spot.callers)
     good = 0.0
     where: dict[int, float] = {}
-    for call in spot.names.calls_of(function):
+    for call in [*spot.names.calls_of(function), *_given_as_key(spot.names, function)]:
         span = range(call.lineno, (call.end_lineno or call.lineno) + 1)
         share = max((hot.get(line, 0.0) for line in span), default=0.0)
         loop = _loop_around(spot.names, call)
+        if isinstance(call, ast.Call) and loop is not None and _other_object(call, loop):
+            continue
         if loop is None:
             around = _function_around(spot.names, call)
             if around is None or not levels or reads & _effects(spot.names, around).changes:
@@ -234,14 +373,45 @@ def _repeated_by_callers(spot: Spot, function: str, reads: frozenset[str], level
     return max(where, key=lambda line: where[line])
 
 
+KEYED = frozenset({"max", "min", "sorted", "sort", "map", "filter", "nlargest", "nsmallest", "groupby"})
+
+
 def _loop_around(names: Names, node: ast.AST) -> ast.For | ast.ListComp | None:
-    """The innermost loop or comprehension around a node in the same function."""
+    """The innermost loop around a node in the same function; `max(x, key=lambda ...)` is a loop, too."""
     above = names.parents.get(node)
-    while above is not None and not isinstance(above, (*FUNCTIONS, ast.Lambda)):
+    inside = False  # a lambda that something calls for each item
+    while above is not None and not isinstance(above, FUNCTIONS):
         if isinstance(above, (*LOOPS, *COMPREHENSIONS)):
             return above  # type: ignore[return-value]
+        if isinstance(above, ast.Call) and dotted(above.func).rpartition(".")[2] in KEYED and inside:
+            return above  # type: ignore[return-value]
+        inside |= isinstance(above, ast.Lambda | ast.keyword)
         above = names.parents.get(above)
     return None
+
+
+def _given_as_key(names: Names, function: str) -> list[ast.expr]:
+    """`self.score` of `max(children, key=self.score)`: a function that is handed over, not called."""
+    return [
+        keyword.value
+        for tree in names.trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "key"
+        and isinstance(keyword.value, ast.Name | ast.Attribute)
+        and dotted(keyword.value).rpartition(".")[2] == function
+    ]
+
+
+def _other_object(call: ast.Call, loop: ast.AST) -> bool:
+    """Whether each pass calls the method of another object: `for node in nodes: node.score(x)`."""
+    root = dotted(call.func).partition(".")[0]
+    if not isinstance(call.func, ast.Attribute) or root in ("self", "?"):
+        return False
+    return any(
+        isinstance(n, ast.Name) and n.id == root and isinstance(n.ctx, ast.Store) for n in ast.walk(loop)
+    )
 
 
 def _function_around(names: Names, node: ast.AST) -> ast.FunctionDef | None:
@@ -393,6 +563,132 @@ def _grows(spot: Spot, name: str) -> bool:
             elif isinstance(node, ast.For | ast.comprehension):
                 emptied |= bool({name, own} & {dotted(t) for t in ast.walk(node.target)})
     return added and not emptied
+
+
+def history_again(spot: Spot) -> Match | None:
+    """A result of everything that happened so far, computed from its beginning at every step."""
+    node = spot.node
+    if isinstance(node, ast.For):
+        held, inside = node.iter, list(node.body)
+    elif isinstance(node, ast.Assign | ast.Return | ast.AnnAssign) and node.value is not None:
+        whole = _taken_as_a_whole(spot, node.value)
+        loops = [n for n in ast.walk(node.value) if isinstance(n, COMPREHENSIONS)]
+        if whole is not None:
+            held, inside = whole, []
+            if not spot.calls_networks and not _effects(spot.names, node).pure:
+                return None
+        elif len(loops) != 1 or loops[0].generators[0].ifs:
+            return None
+        else:
+            held, inside = loops[0].generators[0].iter, [node]
+    else:
+        return None
+    if isinstance(held, ast.Call) and dotted(held.func) in ("enumerate", "list", "reversed", "zip", "tuple"):
+        held = held.args[0] if held.args else held
+    name = dotted(held)
+    if "?" in name or "(" in name or not spot.names.is_appended(name) or "deque" in spot.names.of(name):
+        return None
+    if spot.trains or (spot.calls_networks and inside):
+        return None
+    if spot.calls_networks and not (_runs_quietly(spot, node) or _purity(spot).quiet):
+        return None
+    effects = _Effects()
+    own = frozenset(_made_inside(spot.scope))
+    for one in inside:
+        effects |= _effects(spot.names, one, own)
+    if not effects.pure or effects.networks:
+        return None
+    attribute = name.rpartition(".")[2]
+    loop = _loop_that_appends(spot, name, effects.reads - {attribute})
+    if loop is None:
+        return None
+    return Match(
+        "history_again",
+        f"Keep the result and add only the newest item of {name}, not all of them at every step",
+        f"Every pass of the loop in line {loop.lineno} adds to {name}, and computes this again from its "
+        "first item: the cost grows with the square of its length.",
+        "Keep the result of the step before and apply only the newest item to it (a running sum, a "
+        "recursive filter, the state of a recurrent network, an incremental update).",
+        (0.5, 0.92, 0.99) if inside or spot.calls_networks else (0.85, 0.98, 1.0),
+        takes="all",
+        library_calls=("torch.nn.",) if spot.calls_networks else (),
+        walks_memory=not inside,
+    )
+
+
+GATHERS = frozenset(
+    {"stack", "array", "asarray", "concatenate", "cat", "tensor", "as_tensor", "vstack", "FloatTensor"}
+    | {"mean", "std", "sum", "max", "min", "median", "var"}
+)
+
+
+def _taken_as_a_whole(spot: Spot, value: ast.expr) -> ast.expr | None:
+    """`history` of `net(torch.stack(history))`."""
+    for call in ast.walk(value):
+        if (
+            isinstance(call, ast.Call)
+            and dotted(call.func).rpartition(".")[2] in GATHERS
+            and call.args
+            and isinstance(call.args[0], ast.Name | ast.Attribute)
+            and spot.names.is_appended(dotted(call.args[0]))
+        ):
+            return call.args[0]
+    return None
+
+
+def _loop_that_appends(spot: Spot, name: str, reads: frozenset[str]) -> ast.stmt | None:
+    """A loop each pass of which both adds to a container and runs the spot, and changes nothing it reads."""
+    attribute = name.rpartition(".")[2]
+    loops = [one for one in spot.loops if isinstance(one, LOOPS) and one is not spot.node]
+    places: list[tuple[ast.AST, ast.stmt]] = [(spot.node, loops[0])] if loops else []
+    if not loops and isinstance(spot.scope, FUNCTIONS) and "." in name:
+        places = _calling_loops(spot.names, spot.scope.name, 2)
+    for call, loop in places:
+        adds = [n for n in _always_run(loop) if _adds_to(spot.names, n, attribute, 2)]
+        changes = _effects(spot.names, loop).changes
+        runs = call in getattr(loop, "body", ()) or any(call in ast.walk(s) for s in _always_run(loop))
+        if adds and runs and not reads & changes:
+            return loop
+    return None
+
+
+def _calling_loops(names: Names, function: str, levels: int) -> list[tuple[ast.AST, ast.stmt]]:
+    """Calls of a function, or of functions that call it, with the loops around them."""
+    found: list[tuple[ast.AST, ast.stmt]] = []
+    for call in names.calls_of(function):
+        above = names.parents.get(call)
+        while above is not None and not isinstance(above, (*FUNCTIONS, *LOOPS)):
+            above = names.parents.get(above)
+        if isinstance(above, LOOPS):
+            found.append((call, above))
+        elif isinstance(above, FUNCTIONS) and levels:
+            found += _calling_loops(names, above.name, levels - 1)
+    return found
+
+
+def _always_run(loop: ast.AST) -> Iterator[ast.stmt]:
+    """Statements of a loop that every pass runs: those under an `if` or in an inner loop are left out."""
+    for child in getattr(loop, "body", ()):
+        if isinstance(child, ast.With | ast.AsyncWith | ast.Try):
+            yield from _always_run(child)
+        elif isinstance(child, ast.stmt) and not isinstance(child, (ast.If, *LOOPS)):
+            yield child
+
+
+def _adds_to(names: Names, node: ast.AST, attribute: str, depth: int) -> bool:
+    """Whether it appends to a container of that name, itself or through functions that it calls."""
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call):
+            continue
+        owner, _, last = dotted(call.func).rpartition(".")
+        if last in ("append", "extend", "appendleft") and owner.rpartition(".")[2] == attribute:
+            return True
+        functions = names.definitions.get(last, ())
+        if depth and any(
+            any(_adds_to(names, s, attribute, depth - 1) for s in _always_run(f)) for f in functions
+        ):
+            return True
+    return False
 
 
 # -- read under a condition only -----------------------------------------------------------------------------

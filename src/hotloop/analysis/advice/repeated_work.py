@@ -134,13 +134,16 @@ def same_every_time(spot: Spot) -> Match | None:
         drawn = name.endswith((".multivariate_normal", "MultivariateNormal().sample")) and not _size_given(
             call
         )
-        if not (drawn or _is_heavy(name) or _is_own_and_pure(spot, name)) or not call.args:
+        of_data = _reduced_data(spot, call)
+        if not of_data and (not (drawn or _is_heavy(name) or _is_own_and_pure(spot, name)) or not call.args):
             continue
         if "()" in name and not drawn:
             continue  # a method of a value that was computed just now
         if any(keyword.arg == "out" for keyword in call.keywords):
             continue  # its result goes where the caller says, which is not the same as computing it again
-        where = _constant_since(spot, [*call.args, *(k.value for k in call.keywords)])
+        where = _constant_since(spot, [*of_data, *call.args, *(k.value for k in call.keywords)])
+        if where == "in the constructor" and of_data and not isinstance(of_data[0], ast.Attribute):
+            continue  # a name for what some method returned: who knows what that reads
         if not where:
             continue
         what = dotted(call.func)
@@ -163,8 +166,8 @@ def same_every_time(spot: Spot) -> Match | None:
             "Compute it once, keep the result, and use that; compute it again only when an argument changes.",
             (0.8, 0.97, 1.0),
             safety="safe",
-            takes="own" if _is_heavy(name) else "all",
-            library_calls=() if _is_heavy(name) else ("torch",),
+            takes="own" if of_data or _is_heavy(name) else "all",
+            library_calls=() if of_data or _is_heavy(name) else ("torch",),
             chills=False,
         )
     return None
@@ -191,6 +194,32 @@ def _is_own_and_pure(spot: Spot, name: str) -> bool:
     if function is None or spot.trains or spot.calls_networks:
         return False
     return _Purity(spot.names, frozenset())._function_is_pure(function, 2)
+
+
+REDUCTIONS = frozenset(
+    {"mean", "std", "var", "sum", "max", "min", "median", "prod", "norm", "argsort", "cumsum", "cumprod"}
+    | {"argmax", "argmin", "quantile", "any", "all", "unique", "amax", "amin", "trace", "count_nonzero"}
+)
+LEARNT = frozenset({"Parameter", "ParameterList", "Embedding"})
+
+
+def _reduced_data(spot: Spot, call: ast.Call) -> list[ast.expr]:
+    """`self.rewards` of `self.rewards.mean()`: an array that a method reads as a whole; else nothing."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in REDUCTIONS:
+        return []
+    name = dotted(function.value)
+    if name in MODULES or "?" in name or "()" in name or spot.names.of(name) & (LEARNT | NETWORKS):
+        return []
+    plain = name.rpartition(".")[2]
+    filled = any(
+        isinstance(n, ast.Subscript)
+        and not isinstance(n.ctx, ast.Load)
+        and dotted(n.value).rpartition(".")[2] == plain
+        for tree in spot.names.trees
+        for n in ast.walk(tree)
+    )
+    return [] if filled else [function.value]
 
 
 def _size_given(call: ast.Call) -> bool:
@@ -227,7 +256,13 @@ def _may_change(loop: ast.stmt, attributes: set[str], purity: _Purity) -> bool:
     }
     if stores & {".".join(name.split(".")[:2]) for name in attributes}:
         return True
-    calls = [n for n in ast.walk(loop) if isinstance(n, ast.Call) and dotted(n.func).startswith("self.")]
+    calls = [
+        n
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Call)
+        and dotted(n.func).startswith("self.")
+        and not DRAWS.match(dotted(n.func).rpartition(".")[2])
+    ]
     return any(purity.has_effects(call) for call in calls)
 
 

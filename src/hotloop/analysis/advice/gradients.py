@@ -1,0 +1,213 @@
+"""Networks that are run with gradients although nothing is learnt from the result."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hotloop._util.units import percent
+from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.run_view import RunView
+from hotloop.analysis.findings import Claim, Recommendation
+from hotloop.analysis.hot_lines import LineSamples
+from hotloop.analysis.source_names import Names, dotted, names_in
+from hotloop.capture.samples import SampledFrame
+
+LEAST_SHARE = 0.15  # of training, in the function
+SAVED = (0.12, 0.28, 0.42)  # of the time of small operations: making the graph, and taking it down
+PLAIN = frozenset({"item", "numpy", "tolist", "argmax", "argmin", "int", "float", "bool", "astype"})
+QUIET = ("no_grad", "inference_mode", "set_grad_enabled")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Function:
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    names: Names
+
+
+def gradients_not_needed(run: RunView) -> list[Recommendation]:
+    """A function that calls networks with gradients and returns plain numbers."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    functions = _functions(lines)
+    for key, paths in _by_share(lines, functions):
+        function = functions[key]
+        if not _tracks(lines, function, functions, key, paths):
+            continue
+        tensors = frozenset(n for n in paths if _is_arithmetic(lines, n))
+        share = lines.share_of(tensors)
+        if share < LEAST_SHARE:
+            continue
+        name = function.node.name
+        site = f"{key[0]}:{function.node.lineno}"
+        made = advise(
+            run,
+            "gradients_not_needed",
+            None,
+            f"Run `{name}` under torch.no_grad() ({site.rpartition('/')[2]})",
+            [
+                f"`{name}` and what it calls took {percent(share)} of training in torch.",
+                "It runs with gradients enabled and returns plain numbers, so autograd builds a graph of "
+                "every operation, and throws it away.",
+                f"Assumption: without the graph {about(SAVED[1])} of that time is saved (between "
+                f"{about(SAVED[0])} and {about(SAVED[2])}).",
+            ],
+            f"Put @torch.no_grad() above `def {name}` (no backward pass is run inside of it). The numbers "
+            "stay the same.",
+            lines.gain(tensors, SAVED),
+            Change(f"@torch.no_grad() above `def {name}`", "minutes", "safe"),
+        )
+        return [replace(made, site=site, claim=Claim(sampled=tuple(sorted(tensors))))]
+    return []
+
+
+def _functions(lines: LineSamples) -> dict[_Key, _Function]:
+    """Functions of the user by file and first line of their source."""
+    trees: dict[str, list[tuple[int, ast.Module]]] = {}
+    for source in lines.sources:
+        try:
+            tree = ast.parse(textwrap.dedent(source.text))
+        except SyntaxError:
+            continue
+        ast.increment_lineno(tree, source.first_line - 1)
+        trees.setdefault(source.file, []).append((source.first_line, tree))
+    found: dict[_Key, _Function] = {}
+    for file, pieces in trees.items():
+        names = names_in(tree for _, tree in pieces)
+        for first, tree in pieces:
+            if tree.body and isinstance(tree.body[0], FUNCTIONS):
+                found[file, first] = _Function(tree.body[0], names)
+    return found
+
+
+def _by_share(lines: LineSamples, functions: dict[_Key, _Function]) -> list[tuple[_Key, set[int]]]:
+    """Functions with the samples of all that they call; the outermost first."""
+    paths: dict[_Key, set[int]] = {}
+    for number, path in enumerate(lines.paths):
+        for frame in path.frames:
+            key = frame.file, frame.first_line
+            if key in functions:
+                paths.setdefault(key, set()).add(number)
+    shares = {key: lines.share_of(found) for key, found in paths.items()}
+    return [
+        (key, paths[key])
+        for key in sorted(shares, key=lambda key: -shares[key])
+        if shares[key] >= LEAST_SHARE
+    ]
+
+
+def _is_arithmetic(lines: LineSamples, number: int) -> bool:
+    """Whether a sample lies in torch, or in a line of the user's that computes with tensors."""
+    path = lines.paths[number]
+    return path.called.startswith("torch.") or not path.called
+
+
+def _tracks(
+    lines: LineSamples,
+    function: _Function,
+    functions: dict[_Key, _Function],
+    key: _Key,
+    paths: set[int],
+) -> bool:
+    node = function.node
+    if node.name in ("forward", "__call__", "__init__", "main", "train", "learn") or not _returns_plain(node):
+        return False
+    if not any(lines.paths[n].called.startswith("torch.nn.modules.") for n in paths):
+        return False
+    if any(lines.paths[n].called.endswith(".backward") for n in paths):
+        return False
+    names = function.names
+    if "set_grad_enabled" in names.mentioned or "requires_grad_" in names.mentioned:
+        return False
+    # Neither the function, nor what it calls, nor whoever calls it turns gradients off or learns.
+    below: set[_Key] = set()
+    above: set[tuple[_Key, int]] = set()
+    for number in paths:
+        frames = lines.paths[number].frames
+        at = _place_of(frames, key)
+        below |= {(f.file, f.first_line) for f in frames[at:]}
+        above |= {((f.file, f.first_line), f.line) for f in frames[:at]}
+    below &= functions.keys()
+    if any(_mentions_quiet(functions[one].node) or _learns(functions[one].node) for one in below):
+        return False
+    return not any(
+        one in functions and _quiet_at(functions[one].node, line) for one, line in above
+    ) and not _called_quietly(names, node.name)
+
+
+def _place_of(frames: Sequence[SampledFrame], key: _Key) -> int:
+    return next(i for i, f in enumerate(frames) if (f.file, f.first_line) == key)
+
+
+def _mentions_quiet(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute | ast.Name) and dotted(n).endswith(QUIET) for n in ast.walk(node))
+
+
+def _learns(node: ast.AST) -> bool:
+    calls = {dotted(n.func).rpartition(".")[2] for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return bool(calls & {"backward", "grad", "zero_grad"})
+
+
+def _quiet_at(node: ast.FunctionDef | ast.AsyncFunctionDef, line: int) -> bool:
+    """Whether gradients are off in that line of a function."""
+    if any(_mentions_quiet(decorator) for decorator in node.decorator_list):
+        return True
+    return any(
+        isinstance(n, ast.With)
+        and n.lineno <= line <= (n.end_lineno or n.lineno)
+        and any(_mentions_quiet(item.context_expr) for item in n.items)
+        for n in ast.walk(node)
+    )
+
+
+def _called_quietly(names: Names, function: str) -> bool:
+    """Whether some call of it stands under no_grad: then gradients are off where they can be."""
+    for call in names.calls_of(function):
+        above = names.parents.get(call)
+        while above is not None:
+            if isinstance(above, ast.With) and any(_mentions_quiet(i.context_expr) for i in above.items):
+                return True
+            above = names.parents.get(above)
+    return False
+
+
+def _returns_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function returns numbers and arrays only, by .item(), .numpy(), int(...) and the like."""
+    returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
+    if not returned:
+        return False
+    assigned: dict[str, list[ast.expr]] = {}
+    for n in ast.walk(node):
+        if isinstance(n, ast.Assign):
+            for target in n.targets:
+                if isinstance(target, ast.Name):
+                    assigned.setdefault(target.id, []).append(n.value)
+    return all(value is not None and _is_plain(value, assigned, 2) for value in returned)
+
+
+def _is_plain(value: ast.expr, assigned: dict[str, list[ast.expr]], depth: int) -> bool:
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(_is_plain(e, assigned, depth) for e in value.elts)
+    if isinstance(value, ast.Constant):
+        return True
+    if isinstance(value, ast.Subscript):
+        return _is_plain(value.value, assigned, depth)
+    if isinstance(value, ast.IfExp):
+        return _is_plain(value.body, assigned, depth) and _is_plain(value.orelse, assigned, depth)
+    if isinstance(value, ast.Call):
+        name = dotted(value.func)
+        last = name.rpartition(".")[2]
+        if last in PLAIN - {"argmax", "argmin", "astype"} or name.startswith(("np.", "numpy.", "random.")):
+            return True
+        if isinstance(value.func, ast.Attribute) and last in ("astype", "copy", "clip", "flatten", "squeeze"):
+            return _is_plain(value.func.value, assigned, depth)
+        return "rng" in name
+    if isinstance(value, ast.Name) and depth:
+        made = assigned.get(value.id, [])
+        return bool(made) and all(_is_plain(one, assigned, depth - 1) for one in made)
+    return False

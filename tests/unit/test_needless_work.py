@@ -1,0 +1,383 @@
+"""Needless work that was found in unread scripts: each rule fires twice and leaves alone what looks alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hotloop.analysis.advice.gradients import gradients_not_needed
+from hotloop.analysis.advice.hot_code import evaluation_in_the_loop
+from hotloop.analysis.advice.idioms import match
+from hotloop.analysis.advice.recomputed import recomputed
+from hotloop.analysis.advice.repeated_work import repeated_work
+from hotloop.capture.samples import SampledPath
+from tests.unit.test_hot_lines import capture_with, path, run_of, with_source
+from tests.unit.test_idioms import spot
+
+TRACKER = """
+class Tracker:
+    def start(self):
+        self.history = []
+    def observe(self, a, z):
+        self.history.append((a, z))
+    def belief(self):
+        b = self.prior
+        for a, z in self.history:  # hot
+            b = (b @ self.moves[a]) * self.seen[z]
+        return b
+def run(tracker, env):
+    for episode in range(100):
+        tracker.start()
+        done = False
+        while not done:
+            {loop}
+"""
+NODE = """
+class Node:
+    def score(self, child):
+        total = {total}  # hot
+        return child.value + math.sqrt(total) / child.visits
+    def select(self):
+        {select}
+"""
+TOTAL = "sum(c.visits for c in self.children.values())"
+MEMORY = """
+class Memory:
+    def __init__(self, size, shape):
+        self.obs = {made}
+    def sample(self, rng):
+        i = rng.integers(self.n, size=64)
+        obs = torch.from_numpy(self.obs[i]).float(){scale}  # hot
+        return obs
+"""
+TRACES = """
+class Sarsa:
+    def __init__(self, n):
+        self.w = np.zeros(n)
+        self.e = {made}
+    def update(self, index, delta):
+        {entry}
+        self.w += 0.1 * delta * self.e  # hot
+        self.e *= 0.9
+"""
+POOL = """
+def evolve(pool, rng):
+    table = load_table()
+    jobs_made = 0
+    for generation in range(50):
+        scores = pool.{call}  # hot
+        {after}
+"""
+FIRES = {
+    "history_again": [
+        TRACKER.format(loop="tracker.observe(1, env.step(1))\n            x = tracker.belief()"),
+        "for t in range(n):\n    seen.append(env.step(a))\n    total = 0.0\n"
+        "    for r in seen:  # hot\n        total = 0.9 * total + r\n    act(total)",
+    ],
+    "same_for_every_item": [
+        NODE.format(
+            total=TOTAL, select="return max(self.children.items(), key=lambda kv: self.score(kv[1]))"
+        ),
+        NODE.format(total=TOTAL, select="return max(self.children.values(), key=self.score)"),
+        NODE.format(total="np.sum(self.counts)", select="return [self.score(c) for c in self.children]"),
+    ],
+    "same_every_time": [
+        "class Logs(Dataset):\n    def __init__(self, rew):\n        self.rew = rew\n"
+        "    def __getitem__(self, i):\n        return self.rew[i] / self.rew.std()  # hot",
+        "class CMAES:\n    def ask(self):\n        for _ in range(self.lam):\n"
+        "            pop.append(self.rng.multivariate_normal(self.mean, self.sigma * self.C))  # hot\n"
+        "    def tell(self, x):\n        self.C = x\n        self.mean = x\n        self.sigma = 1",
+    ],
+    "wide_storage": [
+        MEMORY.format(made="np.zeros((size, *shape))", scale=""),
+        MEMORY.format(made="np.empty((size, 4), dtype=np.float64)", scale=" / 255.0"),
+    ],
+    "whole_tables": [
+        TRACES.format(made="np.zeros(n)", entry="self.e[index] = 1.0"),
+        TRACES.format(made="np.zeros_like(self.w)", entry="self.e[index] += 1.0"),
+    ],
+    "one_hot_products": [
+        "for s in x:\n    act(np.eye(n)[s] @ w)  # hot",
+        "def act(s):\n    return net(torch.eye(N)[s])  # hot",
+    ],
+    "connection_each_time": [
+        "async def ask(self, m):\n    r, w = await asyncio.open_connection(*self.at)  # hot\n    w.write(m)",
+        "def ask(m):\n    answer = requests.post(url, data=m)  # hot\n    return answer",
+        "def ask(m):\n    s = socket.create_connection(at)\n    s.sendall(m)\n    s.close()  # hot",
+    ],
+    "same_in_the_loop": [
+        "class Board:\n    def legal(self):\n        return [i for i in range(49) if self.cells[i] == 0]\n"
+        "def best(board, logits):\n    for i in range(49):\n"
+        "        if i in board.legal():  # hot\n            best = i",
+        "def logp(net, o):\n    return net.head(o.x).log()\n"
+        "def update(net, old, o):\n    opt = Adam(net.parameters())\n    for i in rows:\n"
+        "        with torch.no_grad():\n            before = logp(old, o)  # hot\n"
+        "        loss = before[i] - logp(net, o)\n        opt.step()",
+    ],
+    "sums_of_suffixes": [
+        "for t in range(n):\n    out.append(sum(g ** k * r for k, r in enumerate(rewards[t:])))  # hot",
+        "def f(r, d):\n    return [np.dot(d[: len(r) - t], r[t:]) for t in range(len(r))]  # hot",
+    ],
+    "covariance_matrix": [
+        "def act(m):\n    d = MultivariateNormal(m, torch.diag(self.var))  # hot\n    return d.sample()",
+        "def act(m):\n    c = torch.diag_embed(v)\n    return MultivariateNormal(m, c).sample()  # hot",
+    ],
+    "never_read": [
+        "class Env:\n    def step(self, a):\n        power = np.abs(np.fft.rfft(self.trace))  # hot\n"
+        "        info = {'energy': 1.0, 'spectrum': power}\n        return self.x, 0.0, info\n"
+        "def main(env):\n    obs, r, info = env.step(1)\n    log(info['energy'])",
+        "class Env:\n    def step(self, a):\n        self.map = np.linalg.norm(self.cells, axis=1)  # hot\n"
+        "        return self.x",
+    ],
+    "copied_to_read": [
+        "class M:\n    def sample(self, rows):\n        data = self.memory.copy()  # hot\n"
+        "        return data[rows]",
+        "class M:\n    def all(self):\n        return self.memory.clone()  # hot\n"
+        "    def sample(self, rows):\n        x = self.all()\n        return x[rows], len(x)",
+    ],
+    "jobs_too_small": [
+        "pool = Pool(2)\nfor k in x:\n    fit = pool.map(score, population, chunksize=1)  # hot",
+        "ex = ThreadPoolExecutor(8)\nfor k in x:\n    out = list(ex.map(step, envs, actions))  # hot",
+    ],
+    "constants_in_every_job": [
+        POOL.format(call="map(play, [(g, table) for g in population])", after="population = tell(scores)"),
+        POOL.format(call="starmap(play, zip(population, repeat(table)))", after="population = tell(scores)"),
+        POOL.format(call="map(partial(play, table=table), population)", after="population = tell(scores)"),
+    ],
+}
+SILENT = {
+    "history_again": [
+        # once for each episode, as in REINFORCE
+        TRACKER.format(
+            loop="tracker.observe(1, env.step(1))\n            done = env.done\n        tracker.belief()"
+        ),
+        # only when the episode is over
+        TRACKER.format(
+            loop="tracker.observe(1, env.step(1))\n            if env.done:\n                tracker.belief()"
+        ),
+        # what it reads changes with every step
+        TRACKER.format(
+            loop="tracker.observe(1, 2)\n            tracker.moves = fit()\n            tracker.belief()"
+        ),
+        # the list does not grow
+        "for t in range(n):\n    for r in weights:  # hot\n        total = 0.9 * total + r",
+    ],
+    "same_for_every_item": [
+        # each pass asks another node
+        NODE.format(total=TOTAL, select="return [node.score(1) for node in self.children]"),
+        # it depends on the item
+        NODE.format(
+            total="sum(c.visits for c in child.children)",
+            select="return max(self.children, key=lambda c: self.score(c))",
+        ),
+        # there is no loop
+        NODE.format(total=TOTAL, select="return self.score(self.best)"),
+    ],
+    "same_every_time": [
+        # the rewards change
+        "class Logs:\n    def __init__(self):\n        self.rew = np.zeros(9)\n    def add(self, r):\n"
+        "        self.rew[0] = r\n    def get(self, i):\n        return self.rew[i] - self.rew.mean()  # hot",
+        # a weight that an optimizer changes
+        "class Policy(nn.Module):\n    def __init__(self):\n        self.std = nn.Parameter(x)\n"
+        "    def entropy(self):\n        return self.std.sum()  # hot",
+        # what a method of another object returns
+        "class Model:\n    def __init__(self, store):\n        self.store = store\n"
+        "    def scale(self):\n        x = self.store.all()\n        return x.mean(0)  # hot",
+    ],
+    "wide_storage": [
+        MEMORY.format(made="np.zeros((size, 4), dtype=np.float32)", scale=""),
+        MEMORY.format(made="np.zeros((size, 4), np.uint8)", scale=" / 255.0"),
+        # no network that would want float32
+        "memory = np.zeros((9, 4))\nfor i in x:\n    rows = memory[i] * 2  # hot",
+    ],
+    "whole_tables": [
+        # all entries are set
+        TRACES.format(made="np.zeros(n)", entry="self.e[:] = index"),
+        TRACES.format(made="np.random.rand(n)", entry="self.e[index] = 1.0"),
+        "for i in x:\n    w += 0.1 * gradient  # hot",
+    ],
+    "one_hot_products": [
+        "for s in x:\n    q = table[s] @ w  # hot",
+        "for s in x:\n    a = np.eye(4)  # hot",
+        "for s in x:\n    a = np.eye(4)[:2]  # hot",
+    ],
+    "connection_each_time": [
+        "def send(self, m):\n    self.socket.sendall(m)  # hot",
+        "async def ask(self, m):\n    self.writer.write(m)  # hot\n    return await self.reader.readline()",
+        "def f(s):\n    env.close()  # hot",
+    ],
+    "same_in_the_loop": [
+        # the board changes
+        "class Board:\n    def legal(self):\n        return [i for i in range(49) if self.cells[i] == 0]\n"
+        "    def play(self, i):\n        self.cells[i] = 1\ndef best(board):\n    for i in range(49):\n"
+        "        moves = board.legal()  # hot\n        board.play(moves[0])",
+        # who knows what a step of the env changes
+        "def gather(batch):\n    return [row.obs for row in batch]\nfor i in range(9):\n"
+        "    obs = env.step(policy(obs))\n    x = gather(memory)  # hot\n    y += work(x)",
+        # another board at each pass
+        "class Board:\n    def legal(self):\n        return [i for i in range(49) if self.cells[i] == 0]\n"
+        "def count(boards):\n    for board in boards:\n        n = len(board.legal())  # hot\n"
+        "        keep(n)",
+        # the network that learns
+        "def logp(net, o):\n    return net.head(o.x).log()\n"
+        "def update(net, o):\n    opt = Adam(net.parameters())\n    for i in rows:\n"
+        "        with torch.no_grad():\n            now = logp(net, o)  # hot networks\n        step(now)",
+    ],
+    "sums_of_suffixes": [
+        "for t in range(n):\n    out.append(sum(rewards[t : t + 5]))  # hot",
+        "for t in range(n):\n    out.append(sum(rewards[:10]))  # hot",
+        "for t in range(n):\n    out.append(rewards[t] + sum(weights))  # hot",
+    ],
+    "covariance_matrix": [
+        "def act(m):\n    d = MultivariateNormal(m, full)  # hot\n    return d.sample()",
+        "def act(m):\n    d = Independent(Normal(m, s), 1)  # hot\n    return d.sample()",
+        "def act(m):\n    d = torch.diag(v)  # hot\n    return d",
+    ],
+    "never_read": [
+        # somebody asks for it
+        "class Env:\n    def step(self, a):\n        power = np.fft.rfft(self.trace)  # hot\n"
+        "        info = {'spectrum': power}\n        return self.x, info\n"
+        "def main(env):\n    obs, info = env.step(1)\n    log(info['spectrum'])",
+        # all of it is kept
+        "class Env:\n    def step(self, a):\n        power = np.fft.rfft(self.trace)  # hot\n"
+        "        info = {'spectrum': power}\n        return self.x, info\n"
+        "def main(env):\n    obs, info = env.step(1)\n    infos.append(info)",
+        # another function reads the attribute
+        "class Env:\n    def step(self, a):\n        self.map = np.sort(self.cells)  # hot\n"
+        "        return self.x\n    def seen(self):\n        return self.map[0]",
+    ],
+    "copied_to_read": [
+        # a frame that goes to somebody else
+        "class E:\n    def step(self, a):\n        return self.frame.copy()  # hot\n"
+        "def main(env):\n    o = env.step(1)\n    memory.append(o)",
+        # the copy is changed
+        "class E:\n    def f(self, i):\n        b = self.board.copy()  # hot\n        b[i] = 1\n"
+        "        return b",
+        "class E:\n    def f(self, i):\n        b = self.board.copy()  # hot\n        return b",
+    ],
+    "jobs_too_small": [
+        "for k in x:\n    fit = list(map(score, population))  # hot",
+        "for k in x:\n    y = frame.map(score)  # hot",
+        "job = pool.submit(train, x)  # hot",
+    ],
+    "constants_in_every_job": [
+        # nothing but what each job needs
+        POOL.format(call="map(play, population)", after="population = tell(scores)"),
+        # it changes with every generation
+        POOL.format(call="map(play, [(g, table) for g in population])", after="table = tell(scores)"),
+        # a number
+        POOL.format(
+            call="map(play, [(g, jobs_made) for g in population])", after="population = tell(scores)"
+        ),
+        # no pool
+        "table = load()\nfor k in x:\n    y = frame.map(f, [(g, table) for g in rows])  # hot",
+    ],
+}
+
+
+def named(source: str) -> str:
+    one = spot(source)
+    found = repeated_work(one) or recomputed(one) or match(one)
+    if found is None:
+        return ""
+    assert 0 < found.saved[0] <= found.saved[1] <= found.saved[2] <= 1
+    assert found.why.endswith(".") and found.remedy.endswith(".") and not found.title.endswith(".")
+    return found.name
+
+
+@pytest.mark.parametrize(("name", "source"), [(name, one) for name, some in FIRES.items() for one in some])
+def test_needless_work_is_named(name: str, source: str) -> None:
+    assert named(source) == name
+
+
+@pytest.mark.parametrize(("name", "source"), [(name, one) for name, some in SILENT.items() for one in some])
+def test_similar_code_is_left_alone(name: str, source: str) -> None:
+    assert named(source) != name
+
+
+def test_each_rule_has_two_examples_and_three_counter_examples() -> None:
+    assert FIRES.keys() == SILENT.keys()
+    assert all(len(some) >= 2 for some in FIRES.values()) and all(len(some) >= 3 for some in SILENT.values())
+
+
+def test_a_small_table_is_left_alone() -> None:
+    one = replace(spot(FIRES["whole_tables"][0]), share=0.06)
+    assert match(one) is None
+
+
+ACT = """\
+{decorator}def act(self, obs):
+    {before}
+    for _ in range(4):
+        score = self.model(torch.from_numpy(obs))
+    {after}
+"""
+MODEL = "torch.nn.modules.module.Module._wrapped_call_impl"
+BACKWARD = "torch._tensor.Tensor.backward"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "before", "after", "found"),
+    [
+        ("", "pass", "return score.argmax().item()", True),
+        ("", "pass", "return self.mean[0].numpy().astype(np.float64)", True),
+        ("@torch.no_grad()\n", "pass", "return score.argmax().item()", False),
+        ("", "torch.set_grad_enabled(False)", "return score.argmax().item()", False),
+        ("", "pass", "return score", False),
+        ("", "pass", "score.backward()\n    return score.item()", False),
+    ],
+)
+def test_numbers_that_come_from_networks_need_no_gradients(
+    decorator: str, before: str, after: str, found: bool
+) -> None:
+    act = ("train.py", "Planner.act", 2)
+    paths = [path((("train.py", "<module>", 1), 30), (act, 6), called=MODEL), path(called=BACKWARD)]
+    capture = with_source(
+        capture_with(paths, [6, 4]),
+        ("train.py", "Planner.act", 2, ACT.format(decorator=decorator, before=before, after=after)),
+    )
+    advice = gradients_not_needed(run_of(capture))
+    assert bool(advice) is found
+    if found:
+        assert advice[0].safety == "safe" and advice[0].gain is not None and advice[0].gain.value > 1.1
+
+
+TEST = """\
+def test(agent):
+    results = [fly(agent) for _ in range(10)]
+    return np.mean(results)
+"""
+MAIN = """\
+def main():
+    for t in range(100):
+        env.step(1)
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "found"), [("if t % 10 == 0:\n            s = test(a)", True), ("s = test(a)", False)]
+)
+def test_an_env_of_the_script_is_evaluated_now_and_then(call: str, found: bool) -> None:
+    step, main, score = ("train.py", "Env.step", 40), ("train.py", "main", 10), ("train.py", "test", 2)
+    row = 14 if found else 13
+    paths: list[SampledPath] = [
+        path((main, row), (score, 3), (step, 41)),
+        path((main, 12), (step, 41)),
+        path((main, 12), called=BACKWARD),
+    ]
+    capture = with_source(
+        capture_with(paths, [4, 3, 3]),
+        ("train.py", "test", 2, TEST),
+        ("train.py", "main", 10, MAIN.format(call=call)),
+    )
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    rows["node"] = np.zeros(len(rows), dtype=rows["node"].dtype)
+    capture = replace(capture, processes=(replace(process, samples=rows),))
+    advice = evaluation_in_the_loop(run_of(capture))
+    assert bool(advice) is found
+    if found:
+        assert advice[0].site == "train.py:14"
