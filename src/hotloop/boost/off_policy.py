@@ -426,9 +426,8 @@ class OffPolicyLearner:
         self._allocated = (0, 0)
         self._policy, self._names = policy, tuple(networks)
         self._networks = [getattr(policy, name) for name in networks]
-        modules = [PlainModules(network) for network in self._networks]
-        self._modules, self._own = modules, policy.__dict__
-        self._trained = [part for part, name in zip(modules, networks, strict=True) if "target" not in name]
+        self._modules, self._own = PlainModules(*self._networks), policy.__dict__
+        self._trained = PlainModules(*(getattr(policy, name) for name in networks if "target" not in name))
         self._hooks = [
             hooks
             for part in policy.modules()
@@ -452,7 +451,7 @@ class OffPolicyLearner:
         for group, options in zip(self.groups, self._options, strict=True):
             if _options(group.optimizer) != options or eligible.is_hooked(group.optimizer):
                 return True
-        return any(part.changed() for part in self._modules) or self.exchanged(model)
+        return self._modules.changed() or self.exchanged(model)
 
     def exchanged(self, model: Any) -> bool:
         """Whether an optimizer is another one now."""
@@ -476,8 +475,7 @@ class OffPolicyLearner:
 
     def set_training_mode(self, mode: bool) -> None:
         """What the policy's method does, for networks whose modules have nothing else to switch."""
-        for part in self._trained:
-            part.set_training_mode(mode)
+        self._trained.set_training_mode(mode)
         self._own["training"] = mode
 
     def train(
@@ -548,7 +546,7 @@ class OffPolicyLearner:
         """Count the gradient steps and log them."""
         model._n_updates += gradient_steps
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
-        means = rows.mean(axis=0)
+        means = rows[0] if gradient_steps == 1 else rows.mean(axis=0)
         for key, column in self.logged.items():
             model.logger.record(key, means[column])
 

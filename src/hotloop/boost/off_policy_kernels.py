@@ -20,7 +20,6 @@ from hotloop.boost.dense_kernels import (
     Table,
     backward,
 )
-from hotloop.boost.team_kernels import wait_for_all
 from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
@@ -148,57 +147,52 @@ def select_columns(matrix: Floats, at: int, rows: int, columns: int, fewer: int,
 
 
 @kernel
+def keep_selected(table: Table, memory: Memory, samples: int, selected: Numbers, slope: np.float32) -> None:
+    """Move the columns of some samples together in a network that has run; the others then cost nothing.
+
+    `selected` has their numbers, increasing; `slope` becomes the derivative of the network's only output.
+    """
+    not_inlined()
+    count, few = selected.size, padded_samples(selected.size)
+    last = table.shape[0] - 1
+    are_all = few == samples and count > 0 and selected[count - 1] == count - 1
+    for layer in range(0 if are_all else last):
+        at, rows = table[layer, OUTPUT_AT], table[layer, OUTPUTS]
+        select_columns(memory.work, at, rows, samples, few, selected)
+        if table[layer, ACTIVATION] == SILU:
+            select_columns(memory.slopes, at, rows, samples, few, selected)
+    out = table[last, OUTPUT_AT]
+    for j in range(few):
+        memory.deltas[out + j] = slope if j < count else np.float32(0.0)
+
+
+@kernel
 def input_gradient_of_selected(
     table: Table,
     addresses: Addresses,
     memory: Memory,
-    across: Floats,
     samples: int,
     selected: Numbers,
-    slope: np.float32,
     rows: int,
     gradient: Floats,
     team: Words,
     part: int,
     parts: int,
 ) -> None:
-    """`slope` times the gradient of the network's only output by its last `rows` inputs, for some samples.
+    """The gradient by the network's last `rows` inputs, after `keep_selected`.
 
-    `selected` has increasing numbers of samples. Their columns are moved together first, so the others cost
-    nothing. `gradient` [rows, samples] is written for the selected samples only. Threads of a team may call
-    it together, as in `dense_kernels`.
+    `gradient` [rows, samples] is written for the selected samples only. Threads of a team may call it
+    together, as in `dense_kernels`; they do not wait at its end.
     """
     not_inlined()
     count, few = selected.size, padded_samples(selected.size)
-    last = table.shape[0] - 1
-    are_all = few == samples and count > 0 and selected[count - 1] == count - 1
-    out = table[last, OUTPUT_AT]
-    if part == 0:
-        for layer in range(0 if are_all else last):
-            at, rows_of_layer = table[layer, OUTPUT_AT], table[layer, OUTPUTS]
-            select_columns(memory.work, at, rows_of_layer, samples, few, selected)
-            if table[layer, ACTIVATION] == SILU:
-                select_columns(memory.slopes, at, rows_of_layer, samples, few, selected)
-        for j in range(few):
-            memory.deltas[out + j] = slope if j < count else np.float32(0.0)
-    wait_for_all(team, parts)
     backward(
-        table,
-        addresses,
-        memory.work,
-        memory.deltas,
-        memory.slopes,
-        few,
-        count,
-        memory.grads,
-        across,
-        rows,
-        team,
-        part,
-        parts,
-    )
+        table, addresses, memory.work, memory.deltas, memory.slopes, few, count,
+        memory.grads, memory.across[part], rows, team, part, parts,
+    )  # fmt: skip
     if part == 0:
-        at = out + few  # see `backward`
+        last = table.shape[0] - 1
+        at = table[last, OUTPUT_AT] + few  # see `backward`
         for i in range(rows):
             for j in range(count):
                 gradient[i * samples + selected[j]] = memory.deltas[at + i * few + j]

@@ -16,10 +16,10 @@ _FLOAT32 = {torch.float32}
 
 
 class PlainModules:
-    """A module and those below it, as they were when `eligible.plain_module` accepted them."""
+    """Modules and those below them, as they were when `eligible.plain_module` accepted them."""
 
-    def __init__(self, module: Any):
-        self._own = [part.__dict__ for part in module.modules()]
+    def __init__(self, *modules: Any):
+        self._own = [part.__dict__ for module in modules for part in module.modules()]
         self._hooks = [own[name] for own in self._own for name in _HOOKS]
         self._kept = [own[name] for own in self._own for name in ("_modules", "_parameters")]
         self._sizes = [len(kept) for kept in (*self._kept, *self._own)]

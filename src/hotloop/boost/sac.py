@@ -136,6 +136,8 @@ class Learner(OffPolicyLearner):
         super().__init__(model, NETWORKS, groups, acting)
         self._count = actor.mu.out_features
         self._settings = np.zeros(kernels.SETTINGS)
+        noise = torch.zeros(1, self._count)
+        self._acting_noise = noise, noise.numpy()
         self._optimizers = np.full((3, dense.OPTIMIZER_SETTINGS), -1.0)  # no clipping
         for row, group in enumerate(groups):
             group.settings = self._optimizers[row]
@@ -201,6 +203,7 @@ class Learner(OffPolicyLearner):
             losses=np.zeros(n_critics),
             action_grads=np.zeros(count * samples, dtype=np.float32),
             selected=np.zeros((n_critics, samples), dtype=np.uint64),
+            chosen=np.zeros(n_critics, dtype=np.uint64),
             numbers=np.zeros(2, dtype=np.float32),
         )
         noise = torch.zeros(2, batch_size, count)
@@ -243,11 +246,17 @@ class Learner(OffPolicyLearner):
     def act(self, policy: Any, rows: NDArray[np.float32], deterministic: bool) -> NDArray[Any] | None:
         """See `OffPolicyLearner.act`: actions [environments, ...] within the space's bounds."""
         self.set_training_mode(False)
-        acting, noise = self.acting, torch.zeros(len(rows), self._count)
-        if not deterministic:
+        acting, (noise, numbers) = self.acting, self._acting_noise
+        if len(numbers) != len(rows):
+            noise = torch.empty(len(rows), self._count)
+            numbers = noise.numpy()
+            self._acting_noise = noise, numbers
+        if deterministic:
+            noise.zero_()
+        else:
             noise.normal_()
         actions = np.empty((len(rows), self._count), dtype=np.float32)
-        if not kernels.act(acting.table, acting.addresses, rows, noise.numpy(), acting.scratch, actions):
+        if not kernels.act(acting.table, acting.addresses, rows, numbers, acting.scratch, actions):
             return None
         found: NDArray[Any] = policy.unscale_action(actions.reshape(-1, *policy.action_space.shape))
         return found

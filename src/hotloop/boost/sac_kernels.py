@@ -19,6 +19,7 @@ from hotloop.boost.off_policy_kernels import (
     Numbers,
     adam_number,
     input_gradient_of_selected,
+    keep_selected,
     load,
     mean_squared_error,
     padded_samples,
@@ -77,6 +78,8 @@ class Scratch(NamedTuple):
     """[actions * samples]"""
     selected: Numbers
     """[critics, samples]: the samples for which each critic is the smallest one."""
+    chosen: Numbers
+    """[critics]: how many those are."""
     numbers: Floats
     """[2]: the entropy coefficient in use, and a gradient."""
 
@@ -172,8 +175,8 @@ def gradient_step(
     wait_for_all(team, parts)
 
     are_finite = True
-    for i in range(2 * real):
-        are_finite &= math.isfinite(scratch.log_probs[i // real, i % real])
+    for i in range(real):
+        are_finite &= math.isfinite(scratch.log_probs[0, i]) and math.isfinite(scratch.log_probs[1, i])
     if not are_finite:
         statistics[CRITIC_LOSS] = np.nan
         wait_for_all(team, parts)
@@ -196,10 +199,19 @@ def gradient_step(
         run_critic(networks, ON_POLICY, c, WEIGHTS, memory, samples, scratch.values, team)
     wait_for_all(team, parts)
 
+    # Critics with few of the samples have little to do, so threads share the work of each.
     for c in range(part, n_critics, parts):
-        gradient_of_critic(networks, c, memory, scratch, part, samples, real, count, team)
+        scratch.chosen[c] = choose_samples(networks, c, scratch, real)
+        chosen = scratch.selected[c, : scratch.chosen[c]]
+        keep_selected(networks.critics[ON_POLICY, c], memory, samples, chosen, np.float32(-1.0 / real))
     wait_for_all(team, parts)
 
+    for c in range(n_critics):
+        chosen = scratch.selected[c, : scratch.chosen[c]]
+        input_gradient_of_selected(
+            networks.critics[ON_POLICY, c], networks.critics_at, memory, samples,
+            chosen, count, scratch.action_grads, team, part, parts,
+        )  # fmt: skip
     if part == 0:
         gradient_of_actions(networks, memory, scratch, noise[0], samples, statistics)
     wait_for_all(team, parts)
@@ -283,18 +295,8 @@ def update_critic(
 
 
 @inlined_kernel
-def gradient_of_critic(
-    networks: Networks,
-    c: int,
-    memory: Memory,
-    scratch: Scratch,
-    part: int,
-    samples: int,
-    real: int,
-    count: int,
-    team: Words,
-) -> None:
-    """The actor loss's gradient by the actions of the samples for which critic `c` is the smallest."""
+def choose_samples(networks: Networks, c: int, scratch: Scratch, real: int) -> int:
+    """Write the numbers of the samples for which critic `c` is the smallest; returns how many they are."""
     chosen = 0
     for i in range(real):
         best = 0
@@ -304,11 +306,7 @@ def gradient_of_critic(
         if best == c:
             scratch.selected[c, chosen] = i
             chosen += 1
-    input_gradient_of_selected(
-        networks.critics[ON_POLICY, c], networks.critics_at, memory, memory.across[part], samples,
-        scratch.selected[c, :chosen], np.float32(-1.0 / real), count, scratch.action_grads,
-        team, 0, 1,
-    )  # fmt: skip
+    return chosen
 
 
 @inlined_kernel

@@ -18,6 +18,7 @@ from hotloop.boost.off_policy_kernels import (
     Memory,
     Numbers,
     input_gradient_of_selected,
+    keep_selected,
     load,
     mean_squared_error,
     padded_samples,
@@ -251,10 +252,11 @@ def update_actor(
         for i in range(real):
             total -= work[value_at + i]
         statistics[ACTOR_LOSS] = total / real
-    share = np.float32(1.0 / real)
+        keep_selected(critic, memory, samples, scratch.everyone[:real], np.float32(-1.0 / real))
+    wait_for_all(team, parts)
     input_gradient_of_selected(
-        critic, networks.critics_at, memory, memory.across[0], samples,
-        scratch.everyone[:real], -share, count, scratch.action_grads, team, part, parts,
+        critic, networks.critics_at, memory, samples,
+        scratch.everyone[:real], count, scratch.action_grads, team, part, parts,
     )  # fmt: skip
     if part == 0:
         out = actor[actor.shape[0] - 1, OUTPUT_AT]
