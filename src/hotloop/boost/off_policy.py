@@ -459,7 +459,7 @@ class OffPolicyLearner:
 
     def is_hooked(self) -> bool:
         """Whether a module of the policy has hooks now."""
-        return any(map(len, self._hooks))
+        return any(self._hooks)
 
     def act(self, policy: Any, rows: NDArray[np.float32], deterministic: bool) -> NDArray[Any] | None:
         """What the policy's `predict` returns for observations [environments, width].

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter, getitem, is_, methodcaller
 from typing import Any
 
 import torch
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_values = methodcaller("values")
-_dtype, _requires_grad, _is_cpu = attrgetter("dtype"), attrgetter("requires_grad"), attrgetter("is_cpu")
-_is_contiguous, _parameter_hooks = methodcaller("is_contiguous"), attrgetter("_backward_hooks")
-_FLOAT32 = {torch.float32}
+_facts = attrgetter("dtype", "requires_grad", "is_cpu", "_backward_hooks")
+_PLAIN = (torch.float32, True, True, None)
+_is_contiguous = methodcaller("is_contiguous")
 
 
 class PlainModules:
@@ -24,23 +22,27 @@ class PlainModules:
         self._kept = [own[name] for own in self._own for name in ("_modules", "_parameters")]
         self._sizes = [len(kept) for kept in (*self._kept, *self._own)]
         self._parts = [value for kept in self._kept for value in kept.values()]
+        self._owners = [kept for kept in self._kept for _ in kept]
+        self._names = [name for kept in self._kept for name in kept]
         self._parameters = [value for own in self._own for value in own["_parameters"].values()]
+        self._facts = [_PLAIN] * len(self._parameters)
 
     def changed(self) -> bool:
         """Whether a module or parameter was exchanged, or hooks, a method or another kind of tensor added.
 
-        Called before every gradient step, so the loops are C's: 12 us for SAC instead of 40.
+        Called before every gradient step, so the loops are C's.
         """
         parameters = self._parameters
+        try:
+            parts = [*map(getitem, self._owners, self._names)]
+        except KeyError:
+            return True
         return (
             any(self._hooks)
             or [*map(len, self._kept), *map(len, self._own)] != self._sizes
-            or not all(map(is_, chain.from_iterable(map(_values, self._kept)), self._parts))
-            or not {*map(_dtype, parameters)} <= _FLOAT32
-            or not all(map(_requires_grad, parameters))
-            or not all(map(_is_cpu, parameters))
+            or not all(map(is_, parts, self._parts))
+            or [*map(_facts, parameters)] != self._facts
             or not all(map(_is_contiguous, parameters))
-            or any(map(_parameter_hooks, parameters))
         )
 
     def is_hooked(self) -> bool:
