@@ -129,6 +129,12 @@ def profiler(core: CoreName, clock: FakeClock) -> Iterator[Profiler]:
     made.stop()
 
 
+def _excepthook() -> Any:
+    """Ray sets one when it is imported, which TorchRL does where Ray is installed; it counts as none."""
+    is_rays = getattr(sys.excepthook, "__module__", "") == "ray._private.worker"
+    return sys.__excepthook__ if is_rays else sys.excepthook
+
+
 def _traces() -> dict[str, Any]:
     tasks = Path("/proc/self/task")
     names = []
@@ -155,7 +161,7 @@ def _traces() -> dict[str, Any]:
         "open part files": len(parts),
         "recording": default.is_recording,
         "HOTLOOP_CAPTURE": os.environ.get("HOTLOOP_CAPTURE"),
-        "hooks": (sys.excepthook, sys.getprofile(), sys.gettrace() is None, threading.excepthook),
+        "hooks": (_excepthook(), sys.getprofile(), sys.gettrace() is None, threading.excepthook),
         "SIGINT": signal.getsignal(signal.SIGINT),
         "SIGTERM": signal.getsignal(signal.SIGTERM),
     }

@@ -82,5 +82,47 @@ def _probe(address: str, on: str) -> None:
         raise HotloopError(f"--on {on}: what listens there is no Ray cluster; check the address.")
 
 
+def node_actor(name: str, target: str) -> type:
+    """A class for `ray.remote` that makes the object `target` ("module:Class") on a node and asks it.
+
+    Sent by value, so that a node without hotloop can say so: each answer is (problem, answer). Its arguments
+    are the folder of our package here, our version, and those of the object. `name` is shown in reports.
+    """
+
+    class NodeActor:
+        def __init__(self, home: str, version: str, *args: Any):
+            import importlib
+            import sys
+
+            self.problem = ""
+            self.made: Any = None
+            try:
+                try:
+                    package = importlib.import_module("hotloop._util")
+                except ImportError:
+                    sys.path.append(home)
+                    package = importlib.import_module("hotloop._util")
+                found = getattr(package, "HOTLOOP_VERSION", "of unknown version")
+                if found != version:
+                    self.problem = f"has hotloop {found}, and this is {version}"
+                else:
+                    module, _, of = target.partition(":")
+                    self.made = getattr(importlib.import_module(module), of)(*args)
+            except ImportError as error:
+                self.problem = f"cannot run our code ({error})"
+
+        def ask(self, question: str, *args: Any) -> Any:
+            return (self.problem, None) if self.made is None else ("", getattr(self.made, question)(*args))
+
+    NodeActor.__name__ = NodeActor.__qualname__ = name
+    NodeActor.ask.__qualname__ = f"{name}.ask"
+    return NodeActor
+
+
+def last_line(error: BaseException) -> str:
+    """Of an error that was raised elsewhere: what was raised, below its traceback."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")[:300]
+
+
 def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]

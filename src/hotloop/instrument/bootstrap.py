@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ from hotloop.measure.profiler import default
 RUN_VARIABLE = "HOTLOOP_RUN"  # JSON: the options of `hotloop run`
 CHILD_VARIABLE = "HOTLOOP_RUN_CHILD"  # set for every process the script itself starts
 
+OWN_REGIONS = "own_regions"  # option: only our code runs, which has its regions
 TOP = 50
 TORCH_PROFILE_NS = 2_000_000_000
 ANOTHER_PROFILER = "Nothing was recorded with cProfile: another profiler was on from the start.\n"
@@ -81,6 +83,28 @@ def library_threads() -> dict[str, Any]:
     return found
 
 
+@contextlib.contextmanager
+def record_ray_workers() -> Iterator[None]:
+    """Inside the block, workers of a Ray job that this process starts join its capture, for our own trainers.
+
+    Under `hotloop run`, they do so anyway.
+    """
+    if not default.is_recording or libraries.current is not None:
+        yield
+        return
+    before = process_facts.entry, process_facts.run_options
+    process_facts.entry = f"{__name__}:{join_from_elsewhere.__name__}"
+    process_facts.run_options = {OWN_REGIONS: True}
+    libraries.current = Instrumentation("ray")
+    libraries.current.hook.install()
+    try:
+        yield
+    finally:
+        libraries.current.remove()
+        libraries.current = None
+        process_facts.entry, process_facts.run_options = before
+
+
 def join_from_elsewhere(settings: dict[str, Any]) -> None:
     """Record this process, for example a Ray worker; called by the driver's set-up hook in its main thread.
 
@@ -104,6 +128,13 @@ def _join(settings: dict[str, Any]) -> None:
     folder, _ = recording_folder(settings["capture"], settings["run_id"])
     os.environ[CAPTURE_VARIABLE] = str(folder)
     os.environ[RUN_ID_VARIABLE] = settings["run_id"]
+    worker = sys.modules["ray._private.worker"]
+    if settings["options"].get(OWN_REGIONS):
+        default.start(folder, join=True)
+        libraries.current = Instrumentation("ray")
+        libraries.current.hook.install()
+        begin_worker(worker, libraries.current.patches)
+        return
     os.environ[RUN_VARIABLE] = strict_json.dumps(settings["options"] or {"on": True})
     os.environ[CHILD_VARIABLE] = "1"
     os.environ["HOTLOOP_HOME"] = str(Path(__file__).parents[2])
@@ -111,7 +142,7 @@ def _join(settings: dict[str, Any]) -> None:
     if startup not in (before or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join([startup, *([before] if before else [])])
     instrumentation = instrument_process()
-    begin_worker(sys.modules["ray._private.worker"], instrumentation.patches)
+    begin_worker(worker, instrumentation.patches)
 
 
 def note_thread_name(set_native_id: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

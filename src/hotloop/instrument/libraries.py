@@ -80,13 +80,17 @@ SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb
 
 
 class Instrumentation:
-    """Everything installed in this process, so that it can be removed again."""
+    """Everything installed in this process, so that it can be removed again.
 
-    def __init__(self) -> None:
+    With `only`, the libraries whose names begin with that.
+    """
+
+    def __init__(self, only: str = "") -> None:
         self.patches = Patches()
         self.failures: list[str] = []
         after: dict[str, Callable[[ModuleType], None]] = dict.fromkeys(SLOW_IMPORTS, lambda module: None)
         after |= {name: self._patcher(target) for name, target in LIBRARIES.items()}
+        after = {name: patch for name, patch in after.items() if name.startswith(only)}
         self.hook = ImportHook(after, around=_import_region)
         self._undo: list[Callable[[], object]] = []
 

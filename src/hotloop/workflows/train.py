@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hotloop.capture.folder import new_folder, update_facts
 from hotloop.capture.model import Capture
 from hotloop.capture.open_capture import read_export
 from hotloop.instrument import libraries
+from hotloop.instrument.bootstrap import record_ray_workers
 from hotloop.instrument.live_metrics import Meter
 from hotloop.measure.profiler import default
 from hotloop.rl.workloads.outcome import Outcome as Outcome
@@ -88,7 +89,9 @@ def train(name: str, config: Any, recording: Recording, quiet: bool = False) -> 
     )
     folder = wanted if made is None or made == wanted.absolute() else made
     try:
-        with _libraries_wrapped(getattr(config, "trainer", "hotloop") != "hotloop"):
+        others = getattr(config, "trainer", "hotloop") != "hotloop"
+        on_ray = record_ray_workers() if getattr(config, "on", "") else nullcontext()
+        with on_ray, _libraries_wrapped(others):
             outcome = workload.run(config, _bottleneck_note(), quiet)
         if outcome.figures and default.folder is not None:
             try:

@@ -86,10 +86,6 @@ class RolloutBuffer:
             self.returns,
         )
 
-    def samples(self) -> NDArray[np.int64]:
-        """Indices step * n_envs + env of the valid rows, in order."""
-        return np.flatnonzero(self.valid)
-
 
 def compute_gae(
     rewards: NDArray[Any],

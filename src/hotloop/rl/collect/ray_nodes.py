@@ -26,7 +26,7 @@ from hotloop import profile
 from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop._util.ray_cluster import address_of, connected, first_line
+from hotloop._util.ray_cluster import address_of, connected, first_line, last_line, node_actor
 from hotloop.rl.collect.env_groups import find_spaces
 from hotloop.rl.collect.multiprocess import pickle_task
 from hotloop.rl.collect.protocol import (
@@ -59,39 +59,6 @@ def spread(collectors: int, cpus: Mapping[str, float]) -> dict[str, int]:
         least = min(counts, key=lambda node: ((counts[node] + 1) / cpus[node], node))
         counts[least] += 1
     return {node: count for node, count in counts.items() if count}
-
-
-def actor_class() -> type:
-    """The actor of a node. Sent by value, so that a node without hotloop can say so."""
-
-    class HotloopCollectors:
-        def __init__(self, home: str, version: str, *args: Any):
-            import importlib
-            import sys
-
-            self.problem = ""
-            self.group: Any = None
-            try:
-                try:
-                    package = importlib.import_module("hotloop._util")
-                except ImportError:
-                    sys.path.append(home)
-                    package = importlib.import_module("hotloop._util")
-                found = getattr(package, "HOTLOOP_VERSION", "of unknown version")
-                if found != version:
-                    self.problem = f"has hotloop {found}, and this is {version}"
-                else:
-                    module = importlib.import_module("hotloop.rl.collect.ray_group")
-                    self.group = module.CollectorGroup(*args)
-            except ImportError as error:
-                self.problem = f"cannot run the collectors ({error})"
-
-        def ask(self, question: str, *args: Any) -> Any:
-            return (self.problem, None) if self.group is None else ("", getattr(self.group, question)(*args))
-
-    HotloopCollectors.__qualname__ = HotloopCollectors.__name__  # as reports show it
-    HotloopCollectors.ask.__qualname__ = f"{HotloopCollectors.__name__}.ask"
-    return HotloopCollectors
 
 
 @dataclass
@@ -150,7 +117,9 @@ class RayCollector:
         self._started = True
         try:
             self._stack.enter_context(connected(self._ray, self._on))
-            self._class = self._ray.remote(concurrency_groups={"weights": 1})(actor_class())
+            self._class = self._ray.remote(concurrency_groups={"weights": 1})(
+                node_actor("HotloopCollectors", "hotloop.rl.collect.ray_group:CollectorGroup")
+            )
             self._start_groups()
         except BaseException:
             self.close()
@@ -459,8 +428,3 @@ def spread_now(groups: Sequence[_Group]) -> dict[str, int]:
     for group in groups:
         found[group.node] = found.get(group.node, 0) + group.count
     return found
-
-
-def last_line(error: BaseException) -> str:
-    """Of an error that was raised elsewhere: what was raised, below its traceback."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")[:300]

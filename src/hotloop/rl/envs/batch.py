@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -46,6 +46,8 @@ class BatchedEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    row_axes: ClassVar[dict[str, int]] = {}
+    """State arrays in which the row is not the first index but this one."""
 
     def __init__(
         self,

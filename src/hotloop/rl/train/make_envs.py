@@ -163,6 +163,11 @@ class RolloutState:
             found |= {f"envs.{name}": array for name, array in self.envs.save_state().items()}
         return found
 
+    def env_axes(self) -> dict[str, int]:
+        """For those of `arrays()` whose first axis is not the env: which one is."""
+        axes = self.envs.row_axes if isinstance(self.envs, BatchedEnv) else {}
+        return {f"envs.{name}": axis for name, axis in axes.items()}
+
     def load(self, arrays: dict[str, NDArray[Any]], seed: int) -> bool:
         """Continue from `arrays`; envs that cannot be restored start new episodes from `seed`.
 

@@ -9,6 +9,7 @@ An iteration collects a rollout of `n_steps` steps in each of `n_envs` envs, est
 Read on for the plain PyTorch version, which trains any network on any Gymnasium vector env. Two faster
 learners make the same updates up to rounding: `compiled` puts one gradient step through torch.compile, and
 `fused` (`fused/ppo.py`) runs the whole update, and rollouts of some of our own envs, in compiled kernels.
+The plain one can also learn in several processes at once, on batches spread over them (`ranks.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from hotloop.rl.train import runs
 from hotloop.rl.train.compiled_step import compile_gradient_step
 from hotloop.rl.train.make_envs import EpisodeLog, RolloutState, action_masks, evaluate_policy, make_envs
 from hotloop.rl.train.networks.mlp import ActorCritic
+from hotloop.rl.train.ranks import ALONE, Ranks
 from hotloop.rl.train.runs import MAY_DIFFER, RecentEpisodes, RunResult
 
 if TYPE_CHECKING:
@@ -289,10 +291,14 @@ class TorchLearner:
     """Trains any network observations -> (logits, values) with PyTorch; owns Adam's moments.
 
     With `compiled`, one gradient step (loss, gradient, clipping, Adam) is one function of torch.compile.
+    With several `ranks`, each holds the rollout of its envs, and all make the same gradient steps.
     """
 
-    def __init__(self, network: nn.Module, config: PPOConfig, *, compiled: bool = False):
+    def __init__(
+        self, network: nn.Module, config: PPOConfig, *, compiled: bool = False, ranks: Ranks = ALONE
+    ):
         self.name = "compiled" if compiled else "torch"
+        self._ranks = ranks
         self.network = network
         self._config = config
         self._adam = runs.make_adam(network, config.learning_rate, config.adam_eps)
@@ -350,10 +356,13 @@ class TorchLearner:
     ) -> dict[str, float]:
         """All epochs over a rollout; returns STATISTICS as means over gradient steps, and the epochs made.
 
-        Batch k of an epoch is order[epoch, edges[k] : edges[k + 1]], indices step * n_envs + env.
+        Batch k of an epoch is order[epoch, edges[k] : edges[k + 1]], indices step * n_envs + env, where
+        n_envs counts the envs of all ranks.
         """
         samples = _flattened(buffer)
-        config = self._config
+        config, ranks = self._config, self._ranks
+        advantages = torch.from_numpy(ranks.join(buffer.advantages, axis=1)).reshape(-1)
+        has_here, here = _where(ranks, buffer, advantages.numel())
         self._adam.param_groups[0]["lr"] = learning_rate
         totals = torch.zeros(len(STATISTICS), dtype=torch.float64)
         kl = STATISTICS.index("approx_kl")
@@ -362,10 +371,12 @@ class TorchLearner:
             kl_before = float(totals[kl])
             for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
                 with _sample:
-                    batch = samples.rows(rows[start:stop])
-                    if config.normalize_advantage:
-                        batch = batch._replace(advantages=normalize(batch.advantages))
-                totals += self._gradient_step(batch, learning_rate)
+                    chosen = rows[start:stop]
+                    own = has_here[chosen] if ranks.size > 1 else slice(None)
+                    batch = samples.rows(here[chosen[own]] if ranks.size > 1 else chosen)
+                    if config.normalize_advantage:  # over the whole batch, on whichever rank its samples are
+                        batch = batch._replace(advantages=normalize(advantages[chosen])[own])
+                totals += self._gradient_step(batch, learning_rate, stop - start)
                 gradient_steps += 1
             epochs += 1
             mean_kl = (float(totals[kl]) - kl_before) / (len(edges) - 1)
@@ -374,8 +385,8 @@ class TorchLearner:
         means = (totals / max(gradient_steps, 1)).tolist()
         return {**dict(zip(STATISTICS, means, strict=True)), "n_epochs": float(epochs)}
 
-    def _gradient_step(self, batch: Batch, learning_rate: float) -> Tensor:
-        """One step of Adam; returns STATISTICS as float64."""
+    def _gradient_step(self, batch: Batch, learning_rate: float, batch_size: int) -> Tensor:
+        """One step of Adam; returns STATISTICS as float64. `batch` is this rank's part of `batch_size`."""
         config = self._config
         if self._compiled_step is not None:
             with _compiled_step:
@@ -388,11 +399,29 @@ class TorchLearner:
         with _backward:
             self._adam.zero_grad(set_to_none=True)
             loss.total.backward()  # type: ignore[no-untyped-call]
+        parts = torch.stack([part.detach() for part in loss[1:]])
+        if self._ranks.size > 1:
+            parts = self._add_up(parts, len(batch.actions) / batch_size)
         with _optimizer_step:
             max_norm = config.max_grad_norm if config.max_grad_norm is not None else math.inf
             norm = nn.utils.clip_grad_norm_(self.network.parameters(), max_norm)
             self._adam.step()
-        return torch.stack([part.detach() for part in (*loss[1:], norm)]).double()
+        return torch.cat([parts, norm[None]]).double()
+
+    def _add_up(self, parts: Tensor, share: float) -> Tensor:
+        """Make every gradient that of the whole batch, and return the parts of its loss.
+
+        Each is a mean over samples, so that of the whole batch is the sum over ranks, weighted with their
+        share of its samples. A rank without any adds nothing: its means are not numbers.
+        """
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        flat = torch.cat([g.reshape(-1) for g in gradients] + [parts])
+        flat = self._ranks.add_up(flat * share if share else torch.zeros_like(flat))
+        at = 0
+        for gradient in gradients:
+            gradient.copy_(flat[at : at + gradient.numel()].reshape(gradient.shape))
+            at += gradient.numel()
+        return flat[at:]
 
     def _compile_step(self) -> Callable[..., tuple[Tensor, Tensor, Any]]:
         def loss_of(forward: Callable[[Tensor], Any], *parts: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -427,11 +456,24 @@ def _flattened(buffer: RolloutBuffer) -> Batch:
     return Batch._make([*flat, masks])
 
 
+def _where(ranks: Ranks, buffer: RolloutBuffer, samples: int) -> tuple[Tensor, Tensor]:
+    """For each sample of all ranks: whether it is in the buffer of this one, and its row there."""
+    n_envs = samples // buffer.n_steps
+    own = ranks.envs(n_envs)
+    step, env = np.divmod(np.arange(samples), n_envs)
+    here = (env >= own.start) & (env < own.stop)
+    return torch.from_numpy(here), torch.from_numpy(step * buffer.n_envs + env - own.start)
+
+
 # ---- choice of a learner
 
 
-def make_learner(name: str, network: nn.Module, config: PPOConfig) -> Learner:
+def make_learner(name: str, network: nn.Module, config: PPOConfig, ranks: Ranks = ALONE) -> Learner:
     """The learner of this name."""
+    if ranks.size > 1:
+        if name not in ("auto", "torch"):
+            raise HotloopError(f"learner={name!r} learns in one process; use learner='torch' with several.")
+        return TorchLearner(network, config, ranks=ranks)
     if name in ("torch", "compiled"):
         return TorchLearner(network, config, compiled=name == "compiled")
     if name != "fused":
@@ -448,9 +490,15 @@ def make_learner(name: str, network: nn.Module, config: PPOConfig) -> Learner:
 
 
 def choose_learner(
-    config: PPOConfig, network: nn.Module, buffer: RolloutBuffer, resumed: str | None
+    config: PPOConfig,
+    network: nn.Module,
+    buffer: RolloutBuffer,
+    resumed: str | None,
+    ranks: Ranks = ALONE,
 ) -> Learner:
     """The learner of the config; `auto` is that of the resumed run, or the fastest on a made-up rollout."""
+    if ranks.size > 1:
+        return make_learner(config.learner, network, config, ranks)
     name = config.learner if config.learner != "auto" or resumed is None else resumed
 
     def time_ms(name: str) -> float:
@@ -493,6 +541,7 @@ def train(
     network: nn.Module | None = None,
     after_update: Callable[[int, dict[str, float]], None] | None = None,
     note: Callable[[], str] | None = None,
+    ranks: Ranks = ALONE,
 ) -> PPOResult:
     """Train a policy; see `PPOConfig`.
 
@@ -501,16 +550,19 @@ def train(
     `network`: any module observations -> (logits, values); by default an `ActorCritic`.
     `after_update(env_steps, statistics)` is called after each iteration. `note()` returns a few words for
     the progress line, such as the current bottleneck; by default it shows the learner.
+    `ranks`: the processes of the run, see `ranks.py`. `config` is that of the whole run, and `envs` are those
+    of this rank (`ranks.envs(config.n_envs)`). The first rank writes checkpoints, which fit any number.
     """
     check_config(config)
+    own = ranks.envs(config.n_envs)
     with ExitStack() as stack:
         starting = stack.enter_context(ExitStack())
         starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads or 1))
         if envs is None:
-            envs = make_envs(config.env, config.n_envs)
+            envs = make_envs(config.env, own.stop - own.start)
             stack.callback(envs.close)
-        check_envs(config, envs)
+        check_envs(config, envs, own.stop - own.start)
         # The learning rate is annealed over total_timesteps, so then it decides the numbers too.
         saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if config.anneal_lr else MAY_DIFFER)
         if saved is not None and config.threads == 0:
@@ -518,10 +570,11 @@ def train(
         network = network or make_network(config, envs)
         rng = np.random.default_rng(config.seed)
         nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)
-        rollout = RolloutState(envs, config.seed, config.n_envs * config.n_steps, nonfinite)
+        n_envs = own.stop - own.start
+        rollout = RolloutState(envs, config.seed + own.start, n_envs * config.n_steps, nonfinite)
         buffer = RolloutBuffer(
             config.n_steps,
-            config.n_envs,
+            n_envs,
             envs.single_observation_space.shape,
             int(envs.single_action_space.n),
             observation_dtype=(
@@ -529,18 +582,22 @@ def train(
             ),
             masked=rollout.masks is not None,
         )
-        learner = choose_learner(config, network, buffer, saved.state.get("learner") if saved else None)
+        resumed = saved.state.get("learner") if saved else None
+        learner = choose_learner(config, network, buffer, resumed, ranks)
         recent = RecentEpisodes()
         env_steps = updates = iterations = 0
         if saved is not None:
             with runs.restoring(config.checkpoint):
                 learner.load(saved.part("learner"))
-                rollout.load(saved.part("rollout"), config.seed + saved.state["env_steps"])
+                seed = config.seed + saved.state["env_steps"] + own.start
+                found = ranks.own_state(saved.part("rollout"), rollout.env_axes(), config.n_envs)
+                rollout.load(found, seed)
                 rng.bit_generator.state = saved.state["rng"]
                 env_steps, updates, iterations = (
                     saved.state[name] for name in ("env_steps", "updates", "iterations")
                 )
                 recent.load(saved.state)
+        ranks.check_equal(learner.state(), "the weights at the start")
         resumed_at = saved_at = env_steps
         buffer.observations[-1] = rollout.observations
         compiled_rollout = learner.compiled_rollout(envs, buffer, rollout.episodes)
@@ -551,10 +608,13 @@ def train(
             state |= {"learner": learner.name, "threads": torch.get_num_threads()}
             state |= {"rng": rng.bit_generator.state}
             with _checkpoint:
+                weights, envs_state = learner.state(), ranks.join_state(rollout.arrays(), rollout.env_axes())
+                ranks.check_equal(weights, "the weights")
+                if ranks.rank != 0:
+                    return None
                 return runs.save_run(
-                    path, config, env_steps=env_steps, learner=learner.state(), state=state,
-                    rollout=rollout.arrays(),
-                )  # fmt: skip
+                    path, config, env_steps=env_steps, learner=weights, state=state, rollout=envs_state
+                )
 
         tensorboard = runs.TensorboardLog(config.tensorboard_log)
         stack.callback(tensorboard.close)
@@ -572,7 +632,7 @@ def train(
             else:
                 with _collect_rollouts:
                     uniforms = rng.random((config.n_steps, config.n_envs), dtype=np.float32)
-                    collect_rollout(learner, envs, buffer, rollout, uniforms)
+                    collect_rollout(learner, envs, buffer, rollout, uniforms[:, own])
             with _store:
                 nonfinite.rollout(buffer.observations[1:], buffer.rewards)
             with _advantage:
@@ -582,31 +642,35 @@ def train(
                 done_fraction = iterations * config.n_envs * config.n_steps / config.total_timesteps
                 learning_rate *= max(0.0, 1.0 - done_fraction)
             with _sample:
-                order, edges = shuffled_batches(config, buffer, rng)
+                valid = ranks.join(buffer.valid, axis=1)
+                order, edges = shuffled_batches(config, valid, rng)
             statistics = learner.update(buffer, order, edges, learning_rate)
             runs.check_finite(statistics, env_steps, config.checkpoint)
 
             with _log:
-                new_steps = int(buffer.valid.sum())
                 new_updates = int(statistics["n_epochs"]) * (edges.size - 1)
                 returns, lengths = rollout.episodes.finished()
-                recent.add(returns, lengths)
-                env_steps += new_steps
+                for finished in ranks.gather((returns, lengths)):
+                    recent.add(*finished)
+                env_steps += int(valid.sum())
                 updates += new_updates
                 iterations += 1
-                progress(
-                    env_steps=new_steps,
-                    updates=new_updates,
+                progress(  # what this rank did; the updates of all are the same
+                    env_steps=int(buffer.valid.sum()),
+                    updates=new_updates if ranks.rank == 0 else 0,
                     episodes=len(returns),
                     episode_return=sum(returns) / len(returns) if returns else None,
                     episode_length=sum(lengths) / len(lengths) if lengths else None,
-                    loss=statistics["policy_loss"],
+                    loss=statistics["policy_loss"] if ranks.rank == 0 else None,
                 )
                 line.update(env_steps, recent.mean_return, note() if note else learner.name)
                 tensorboard.write(env_steps, {**statistics, "return": recent.mean_return})
             if after_update is not None:
                 after_update(env_steps, statistics)
-            stopped_by = stop.by or ("stop_at_return" if recent.reached(config.stop_at_return) else None)
+            asked = ranks.gather(stop.by or ranks.stop_by)
+            stopped_by = next((by for by in asked if by is not None), None)
+            if stopped_by is None and recent.reached(config.stop_at_return):
+                stopped_by = "stop_at_return"
             if config.checkpoint is not None and env_steps - saved_at >= config.checkpoint_every_steps:
                 save(config.checkpoint)
                 saved_at = env_steps
@@ -615,8 +679,8 @@ def train(
         evaluation_return = None
         if config.n_eval_episodes > 0 and stopped_by in (None, "stop_at_return"):
             seed = config.seed + 1_000_000  # away from the seeds of training
-            found, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
-            evaluation_return = float(found.mean())
+            evaluated, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
+            evaluation_return = float(evaluated.mean())
         return PPOResult(
             network=learner.network,
             learner=learner.name,
@@ -664,13 +728,13 @@ def warm_up(
 
 
 def shuffled_batches(
-    config: PPOConfig, buffer: RolloutBuffer, rng: np.random.Generator
+    config: PPOConfig, valid: NDArray[np.bool_], rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The samples of a rollout in random order [n_epochs, samples], and where its batches begin and end.
 
-    Rows that are only a reset are no samples, so batches may be smaller than batch_size.
+    Rows that are only a reset (not `valid`) are no samples, so batches may be smaller than batch_size.
     """
-    samples = buffer.samples()
+    samples = np.flatnonzero(valid)
     order = np.tile(samples, (config.n_epochs, 1))
     rng.permuted(order, axis=1, out=order)
     batches = config.n_envs * config.n_steps // config.batch_size
@@ -696,7 +760,7 @@ def check_config(config: PPOConfig) -> None:
     runs.check_checkpoint(config)
 
 
-def check_envs(config: PPOConfig, envs: Any) -> None:
+def check_envs(config: PPOConfig, envs: Any, n_envs: int) -> None:
     """Raise HotloopError for envs that this PPO cannot train on."""
     space, actions = envs.single_observation_space, envs.single_action_space
     if not isinstance(actions, Discrete) or not isinstance(space, Box):
@@ -704,5 +768,5 @@ def check_envs(config: PPOConfig, envs: Any) -> None:
             f"This PPO needs one array of observations (Box) and discrete actions; {config.env} has {space} "
             f"and {actions}."
         )
-    if envs.num_envs != config.n_envs:
-        raise HotloopError(f"n_envs={config.n_envs} does not match the {envs.num_envs} envs that were given.")
+    if envs.num_envs != n_envs:
+        raise HotloopError(f"n_envs={n_envs} does not match the {envs.num_envs} envs that were given.")

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -88,8 +89,14 @@ class Petri:
     """Learner of our PPO: one kernel for the whole update, or PyTorch; `auto` times both."""
     seed: int = 0
     """Same seed and settings, same agent."""
+    on: str = ""
+    """Ray cluster whose nodes train, with our PPO: ray, or ray://HOST:PORT; empty: this computer."""
+    learners: int = 1
+    """With `on`: learner processes, each with its share of the tools; same numbers as one, up to rounding."""
     checkpoint: Path | None = None
     """File to save the agent to, with our PPO; also written on Ctrl-C."""
+    checkpoint_every_steps: int = 50_000
+    """Env steps between two saves; on Ray, training goes on from the last one when a node is lost."""
     resume: bool = False
     """Continue from the checkpoint."""
     tensorboard_log: Path | None = None
@@ -115,7 +122,8 @@ def check(config: Petri) -> None:
     """Raise HotloopError for the first invalid setting."""
     from hotloop.rl.train import runs
 
-    runs.check_at_least(config, 1, "wafers", "n_envs", "n_steps", "n_epochs")
+    names = ("wafers", "n_envs", "n_steps", "n_epochs", "learners", "checkpoint_every_steps")
+    runs.check_at_least(config, 1, *names)
     runs.check_checkpoint(config)
     runs.check_net_arch(config)
     if config.batches < 0 or (not config.batches and config.total_timesteps < 1):
@@ -134,6 +142,7 @@ def check(config: Petri) -> None:
             f"trainer={config.trainer!r} writes no checkpoints and no TensorBoard log; leave out checkpoint, "
             "resume and tensorboard_log, or use trainer='hotloop'."
         )
+    _check_ray(config)
     if config.trainer == "torchrl":
         require_extra("torchrl", "torchrl")
     elif config.trainer == "sb3":
@@ -142,6 +151,29 @@ def check(config: Petri) -> None:
         _env_name(config)  # reads the net
         if config.resume:
             runs.load_run(_ppo_config(config))
+
+
+def _check_ray(config: Petri) -> None:
+    if not config.on:
+        if config.learners > 1:
+            raise HotloopError(
+                f"learners={config.learners} needs a Ray cluster; set on to ray, or learners to 1."
+            )
+        return
+    from hotloop._util.ray_cluster import address_of
+
+    address_of(config.on)
+    if config.trainer != "hotloop":
+        raise HotloopError(f"on={config.on!r} needs trainer='hotloop', not {config.trainer!r}; change one.")
+    if config.learners > 1 and config.learner not in ("auto", "torch"):
+        raise HotloopError(
+            f"learner={config.learner!r} learns in one process; with learners={config.learners} use 'torch'."
+        )
+    if config.learners > config.n_envs:
+        raise HotloopError(
+            f"learners={config.learners} is more than n_envs={config.n_envs}: each steps some of the tools."
+        )
+    require_extra("ray", "ray")
 
 
 def read_net(config: Petri) -> Net | None:
@@ -170,12 +202,14 @@ def _env_name(config: Petri) -> str:
     return f"Petri(net={net.name}, {size}, turbo={config.turbo})"
 
 
-def make_envs(config: Petri, autoreset_mode: str = "SameStep", copy: bool = False) -> Any:
-    """The cluster tools, or other nets, as one vector env."""
+def make_envs(
+    config: Petri, autoreset_mode: str = "SameStep", copy: bool = False, *, net: Net | None = None
+) -> Any:
+    """The cluster tools, or other nets, as one vector env; `net`, if its file was read already."""
     from hotloop.rl.envs.petri.dispatching import DispatchVectorEnv
     from hotloop.rl.envs.petri.env import PetriVectorEnv
 
-    net = read_net(config)
+    net = net or read_net(config)
     if net is not None and is_job_shop(config):
         return DispatchVectorEnv(config.n_envs, net=net, autoreset_mode=autoreset_mode, copy=copy)
     if net is not None:
@@ -259,6 +293,7 @@ def _ppo_config(config: Petri, quiet: bool = True) -> Any:
         net_arch=config.net_arch,
         learner=config.learner,
         checkpoint=config.checkpoint,
+        checkpoint_every_steps=config.checkpoint_every_steps,
         resume=config.resume,
         tensorboard_log=config.tensorboard_log,
         quiet=quiet,
@@ -271,6 +306,8 @@ def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatc
     from hotloop.rl.train.ppo import train
 
     settings = _ppo_config(config, quiet)
+    if config.on:
+        return _train_on_ray(config, settings, note)
     contexts = _BatchContexts(around, config.all_batches)
     try:
         envs = compile_kernels(make_envs(config))
@@ -279,6 +316,39 @@ def _train_ppo(config: Petri, note: Note | None, quiet: bool, around: AroundBatc
         contexts.close()
     remarks = _remarks(config, result.network) if result.stopped_by is None else ()
     return Outcome.of_run(result, config.checkpoint, (*remarks, f"learner: {result.learner}"))
+
+
+def _make_envs_of_rank(config: Petri, net: Net | None, n_envs: int) -> Any:
+    from hotloop.rl.train.make_envs import compile_kernels
+
+    return compile_kernels(make_envs(replace(config, n_envs=n_envs), net=net))
+
+
+def _train_on_ray(config: Petri, settings: Any, note: Note | None) -> Outcome:
+    from hotloop.rl.train.ray_learners import train_on_ray
+
+    make = partial(_make_envs_of_rank, config, read_net(config))  # nodes need not have the file
+    trained = train_on_ray(settings, make, config.learners, config.on, note=note)
+    result = trained.result
+    remarks = [*_remarks(config, result.network)] if result.stopped_by is None else []
+    places = len(set(trained.nodes))
+    remarks.append(
+        f"learners: {config.learners} on {places} node{'s' if places > 1 else ''} of Ray ({result.learner})"
+    )
+    for loss in trained.losses:
+        took = "" if loss.seconds is None else f", after {loss.seconds:.1f} s"
+        remarks.append(
+            f"lost learner {', '.join(map(str, loss.learners))} at {loss.env_steps:,} env steps; trained "
+            f"again from {loss.resumed_at:,}{took}"
+        )
+    outcome = Outcome.of_run(result, config.checkpoint, tuple(remarks))
+    figures = {
+        "learners": config.learners,
+        "learner_losses": len(trained.losses),
+        "env_steps_made_again": trained.repeated_steps,
+        "seconds_without_learners": sum(loss.seconds or 0.0 for loss in trained.losses),
+    }
+    return replace(outcome, figures={name: float(value) for name, value in figures.items()})
 
 
 def _train_torchrl(config: Petri, around: AroundBatch) -> Outcome:

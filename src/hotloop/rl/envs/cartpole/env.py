@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -32,6 +32,7 @@ class CartPoleVectorEnv(BatchedEnv):
     """
 
     metadata = {**BatchedEnv.metadata, "render_fps": 50}  # noqa: RUF012
+    row_axes: ClassVar[dict[str, int]] = {"state": 1}
 
     def __init__(
         self,
