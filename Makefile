@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo demo-cluster test short-tests test-long test-pythons campaign lint bench bench-peers bench-sbx screenshots browser clean
+.PHONY: help demo demo-cluster test short-tests test-long test-pythons campaign lint docs bench bench-peers bench-sbx screenshots browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,10 +38,13 @@ campaign: $(INSTALLED) ## try to break it: kills, signals, full disks ... (MINUT
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS)) \
 	    $(if $(COUNT),--count $(COUNT))
 
-lint: $(INSTALLED) ## ruff and mypy --strict
+lint: $(INSTALLED) docs ## ruff, mypy --strict and the links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(INSTALLED) ## the documentation site, in build/site: open index.html there
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(BENCH_INSTALLED) ## what a region costs, next to other profilers (a minute)
 	$(BIN)/python benchmarks/region_cost.py

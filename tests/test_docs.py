@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -19,13 +20,18 @@ from hotloop.measure.profiler import default
 from tests.cli import hotloop
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("guides/*.md")),
+]
 # Pages that compile every environment, start many processes, compare many runs or train for long.
 SLOW_PAGES = (
     *("environments.md", "collect.md", "boost.md", "imitate.md", "lab.md", "mario.md", "run-libraries.md"),
-    *("petri.md", "training.md"),
+    *("petri.md", "training.md", "start.md"),
 )
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NEEDS = {"jax.md": ("jax", "optax"), "lightning.md": ("lightning",), "rllib.md": ("ray", "pandas", "tree")}
+BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 FIRST_RUN = """
@@ -78,11 +84,14 @@ def run_command(command: str, folder: Path) -> None:
 
 
 def steps(page: Path) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The page's blocks in order, those of the same language that follow each other together."""
+    """The page's blocks in order, those of the same language that follow each other together.
+
+    A block with a title is a file of that name, which the reader saves: it comes as the language "file".
+    """
     blocks = [
-        (language, f"{page.name}, block {number}", body)
-        for number, (language, body) in enumerate(BLOCK.findall(page.read_text()), start=1)
-        if language in ("python", "sh")
+        ("file" if title else language, title or f"{page.name}, block {number}", body)
+        for number, (language, title, body) in enumerate(BLOCK.findall(page.read_text()), start=1)
+        if title or language in ("python", "sh")
     ]
     for language, group in itertools.groupby(blocks, key=lambda block: block[0]):
         yield language, [(name, body) for _, name, body in group]
@@ -104,17 +113,26 @@ def folder(tmp_path: Path, first_run: Path) -> Iterator[Path]:
     default.stop()
 
 
+def is_slow(page: Path) -> bool:
+    return page.name in SLOW_PAGES or page.parent.name == "guides"
+
+
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.long if page.name in SLOW_PAGES else ()) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.long if is_slow(page) else ()) for page in PAGES],
     ids=[page.name for page in PAGES],
 )
 def test_every_command_and_snippet_runs(page: Path, folder: Path) -> None:
     """Python blocks that follow each other share a process, each with variables of its own."""
+    if missing := [name for name in NEEDS.get(page.name, ()) if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"LOUD: {page.name} was not followed: not installed: {', '.join(missing)}")
     if 'start("runs/first")' in page.read_text():
         shutil.rmtree(folder / "runs")
     for language, blocks in steps(page):
-        if language == "python":
+        if language == "file":
+            for name, body in blocks:
+                (folder / name).write_text(body)
+        elif language == "python":
             run([sys.executable, "-c", RUN_BLOCKS], folder, blocks[0][0], given=json.dumps(blocks))
         else:
             for line in "".join(body for _, body in blocks).splitlines():

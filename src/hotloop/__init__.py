@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hotloop.capture.model import Capture as Capture
     from hotloop.capture.reader import load as load
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
+    from hotloop.instrument.live_metrics import Meter as Meter
+    from hotloop.instrument.live_metrics import TorchRLHook as TorchRLHook
     from hotloop.workflows.collect import collect as collect
     from hotloop.workflows.compare_captures import compare as compare
     from hotloop.workflows.inline_ab import arm as arm
