@@ -28,9 +28,14 @@ PAGES = [
 # Pages that compile every environment, start many processes, compare many runs or train for long.
 SLOW_PAGES = (
     *("environments.md", "collect.md", "boost.md", "imitate.md", "lab.md", "mario.md", "run-libraries.md"),
-    *("petri.md", "training.md", "start.md"),
+    *("petri.md", "training.md", "start.md", "loggers.md"),
 )
-NEEDS = {"jax.md": ("jax", "optax"), "lightning.md": ("lightning",), "rllib.md": ("ray", "pandas", "tree")}
+NEEDS = {
+    "loggers.md": ("wandb",),
+    "jax.md": ("jax", "optax"),
+    "lightning.md": ("lightning",),
+    "rllib.md": ("ray", "pandas", "tree"),
+}
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -151,6 +156,14 @@ def test_the_first_screen_of_the_readme_has_the_two_commands() -> None:
     first_screen = (ROOT / "README.md").read_text().splitlines()[:12]
     assert any("make demo" in line for line in first_screen)
     assert any("make test" in line for line in first_screen)
+
+
+def test_the_readmes_lines_for_loggers_are_those_of_the_page_that_is_run() -> None:
+    page = (ROOT / "docs/loggers.md").read_text()
+    section = (ROOT / "README.md").read_text().split("## In TensorBoard")[1].split("```")[1]
+    for line in section.strip().splitlines():
+        call = line.split("  #")[0].strip().split("(")[0]
+        assert call in page
 
 
 def test_the_examples_run(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hotloop.capture.stats import ProfilerStats as ProfilerStats
     from hotloop.instrument.live_metrics import Meter as Meter
     from hotloop.instrument.live_metrics import TorchRLHook as TorchRLHook
+    from hotloop.instrument.live_metrics import write_scalars as write_scalars
     from hotloop.workflows.collect import collect as collect
     from hotloop.workflows.compare_captures import compare as compare
     from hotloop.workflows.inline_ab import arm as arm
@@ -45,6 +46,7 @@ _LAZY = {
     "start": "hotloop.workflows.record",
     "stop": "hotloop.workflows.record",
     "summary": "hotloop.workflows.record",
+    "write_scalars": "hotloop.instrument.live_metrics",
 }
 __all__ = ["Profiler", "__version__", "profile", "profile_function", "progress", *_LAZY]
 
