@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo demo-cluster test short-tests test-long test-pythons campaign lint docs bench bench-peers bench-sbx screenshots browser clean
+.PHONY: help demo demo-cluster test short-tests test-long test-pythons test-gpu campaign lint docs bench bench-peers bench-sbx screenshots browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -81,6 +81,11 @@ test-pythons: ## the base tests with every Python that is there (PYTHONS="3.12 3
 	    -e . pytest pytest-xdist hypothesis matplotlib || exit 1; \
 	  .venv-$$version/bin/python -m pytest -q -m "not long" $(BASE_TESTS) || exit 1; \
 	done
+
+test-gpu: $(INSTALLED) ## the tests that need a GPU, where torch finds one (docs/devices.md)
+	@if $(BIN)/python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; \
+	then $(BIN)/python -m pytest tests/gpu; \
+	else echo "torch finds no GPU here, so no device test was run"; fi
 
 browser: ## Debian's chromium for the browser tests, when we are root
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \

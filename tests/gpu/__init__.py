@@ -1,0 +1,1 @@
+"""Tests that need a real accelerator: `make test-gpu`."""
