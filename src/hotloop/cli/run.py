@@ -59,6 +59,8 @@ class Arguments:
     """Keep no source text of the script's busiest functions in the capture."""
     what_if: Annotated[str | None, option("REGION[,REGION]")] = None
     """Measure what these regions, twice as fast, would give, inside the run (docs/whatif.md)."""
+    progress: Flag = False
+    """Print a line on stderr every 10 s: env steps, time left, steps/s, where the time goes."""
     json: Flag = False
     """Print all findings and how the script ended as one JSON object; stdout of the script goes to stderr."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -74,7 +76,9 @@ def run(arguments: Arguments) -> int:
     }
     options |= {"on": True, "source": not arguments.no_source}
     plan = new_plan(regions_of(arguments.what_if)) if arguments.what_if is not None else None
-    ran = run_recorded(arguments.command, arguments.capture, options, arguments.json, plan)
+    ran = run_recorded(
+        arguments.command, arguments.capture, options, arguments.json, plan, arguments.progress
+    )
     result = report_on(str(ran.folder))
     measured = results_of(result.capture)
     files = {name: ran.folder / file for name, (file, _) in EXTRAS.items() if getattr(arguments, name)}

@@ -281,6 +281,12 @@ class Progress:
         spent_s = max(self.clock() - self._began_s, 0.0)
         return f", {duration(spent_s * 1e9)} of {duration(self._budget_s * 1e9)}"
 
+    def show(self, text: str) -> None:
+        """Show what is going on, on a terminal only; the next line replaces it."""
+        if self.stream.isatty():
+            width = shutil.get_terminal_size((80, 24)).columns - 1
+            self._line(text if len(text) <= width else f"{text[: width - 1]}…")
+
     def note(self, sentence: str) -> None:
         """Print a line that stays."""
         print(f"\r\033[K{sentence}" if self.stream.isatty() else sentence, file=self.stream, flush=True)

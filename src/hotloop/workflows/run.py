@@ -36,6 +36,7 @@ from hotloop.capture.virtual import PLAN, VirtualPlan
 from hotloop.instrument.bootstrap import RUN_VARIABLE
 from hotloop.instrument.gap_names import GAPS, MINOR
 from hotloop.measure.capture_facts import new_facts
+from hotloop.workflows.run_progress import following
 from hotloop.workflows.secrets import command_with_secrets
 
 PACKAGE = Path(hotloop.__file__).parent
@@ -72,10 +73,12 @@ def run_recorded(
     options: dict[str, Any],
     quiet: bool,
     what_if: VirtualPlan | None = None,
+    progress: bool = False,
 ) -> ScriptRun:
     """Run a command and record it; with `quiet` its stdout goes to stderr.
 
-    With `what_if`, regions are virtually faster in turn; the plan goes into the capture.
+    With `what_if`, regions are virtually faster in turn; the plan goes into the capture. With `progress`,
+    a line on stderr now and then says how far it is.
     """
     command = resolve_command(words)
     target = folder or new_folder(script_name(command))
@@ -85,8 +88,9 @@ def run_recorded(
         (target / VIRTUAL).mkdir(exist_ok=True)
         create_exclusively(target / VIRTUAL / PLAN, json_text(what_if.as_json()))
     environment = recording_environment(target, options=options, run_id=run_id)
-    child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
-    interrupted = wait_for(child)
+    with following(target, command, progress):
+        child = subprocess.Popen(command, env=environment, stdout=sys.stderr if quiet else None)
+        interrupted = wait_for(child)
     ran = ScriptRun(target, tuple(command), child.returncode, interrupted)
     with contextlib.suppress(OSError, FileError):
         update_facts(target, {"ended_at_ns": time.time_ns(), "exit_status": ran.ending})

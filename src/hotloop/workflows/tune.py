@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop._util.files import write_atomically
+from hotloop._util.units import duration
 from hotloop.analysis.comparison import VariantComparison
 from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import LOOKS, TOLERANCE, Plan, Variant
@@ -204,7 +207,7 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
             seed=terms.seed,
         ),
         fits=target.fits,
-        tell=lambda probe: progress.note(f"  probe {len(prober.probes)}: {probe_line(probe, prober.unit)}"),
+        tell=prober.tell,
     )
     searched = search.run()
     write_search(place, target.name, searched)
@@ -354,7 +357,13 @@ class Prober:
     """Runs probes, each in its own folder, and keeps their results."""
 
     def __init__(
-        self, target: Target, place: Path, length: ProbeLength, progress: Progress, terms: TuneTerms
+        self,
+        target: Target,
+        place: Path,
+        length: ProbeLength,
+        progress: Progress,
+        terms: TuneTerms,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.target, self.place, self.length, self.progress = target, place, length, progress
         self.probes: list[Probe] = []
@@ -364,6 +373,7 @@ class Prober:
         self.figures = partial(probe_figures, warm_up_updates=target.warm_up_updates)
         self._timeout_s = max(terms.budget_s, LEAST_TIMEOUT_S)
         self._seed = terms.seed
+        self._clock, self._began_s, self._budget_s = clock, clock(), terms.budget_s
 
     def warm_up(self) -> Probe:
         """Run the current settings once, uncounted: compiles, fills caches, shows whether they work."""
@@ -381,9 +391,24 @@ class Prober:
 
     def probe(self, settings: Settings) -> Probe:
         """Run one probe; a failure is also a result."""
+        self.progress.show(f"trying {words_of(settings)}{self._spent()}{self._best_so_far()}")
         made = self._made(settings, f"{len(self.probes):03d}")
         self.probes.append(made)
         return made
+
+    def tell(self, probe: Probe) -> None:
+        """Print the result of a probe, and how much of the budget is spent."""
+        self.progress.note(f"  probe {len(self.probes)}: {probe_line(probe, self.unit)}{self._spent()}")
+
+    def _spent(self) -> str:
+        return f", {duration((self._clock() - self._began_s) * 1e9)} of {duration(self._budget_s * 1e9)}"
+
+    def _best_so_far(self) -> str:
+        """`; best so far n_envs=32: 88,000 env steps/s`."""
+        done = [probe for probe in self.probes if probe.s_per_unit]
+        if not done:
+            return ""
+        return f"; best so far {probe_line(min(done, key=lambda p: p.s_per_unit or math.inf), self.unit)}"
 
     def _made(self, settings: Settings, name: str) -> Probe:
         folder = self.place / "probes" / name

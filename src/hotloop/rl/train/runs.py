@@ -681,6 +681,12 @@ class ProgressLine:
                 self._stream.flush()
 
 
+def sb3_mean_return(model: Any) -> float | None:
+    """Mean return of the last episodes that a model of Stable-Baselines3 saw; None before the first."""
+    episodes = list(model.ep_info_buffer or [])
+    return sum(episode["r"] for episode in episodes) / len(episodes) if episodes else None
+
+
 class TensorboardLog:
     """Scalars for TensorBoard; without a folder nothing is written."""
 

@@ -250,8 +250,10 @@ def run(
     check(config)
     around = around or (lambda: _training_batch)
     if config.trainer == "torchrl":
-        return _train_torchrl(config, around)
-    return _train_sb3(config, around) if config.trainer == "sb3" else _train_ppo(config, note, quiet, around)
+        return _train_torchrl(config, around, quiet)
+    if config.trainer == "sb3":
+        return _train_sb3(config, around, quiet)
+    return _train_ppo(config, note, quiet, around)
 
 
 class _BatchContexts:
@@ -351,20 +353,20 @@ def _train_on_ray(config: Petri, settings: Any, note: Note | None) -> Outcome:
     return replace(outcome, figures={name: float(value) for name, value in figures.items()})
 
 
-def _train_torchrl(config: Petri, around: AroundBatch) -> Outcome:
+def _train_torchrl(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
     require_extra("torchrl", "torchrl")
     from hotloop.rl.workloads.petri_torchrl import train_torchrl
 
     envs = make_envs(config, autoreset_mode="Disabled", copy=True)
     size, actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
     network = make_network(config, size, actions)
-    outcome = train_torchrl(config, envs, network, around)
+    outcome = train_torchrl(config, envs, network, around, quiet)
     if outcome.stopped_by is not None:
         return replace(outcome, kept=NO_AGENT.format("torchrl"))
     return replace(outcome, remarks=_evaluation(config, greedy_policy(network)))
 
 
-def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
+def _train_sb3(config: Petri, around: AroundBatch, quiet: bool) -> Outcome:
     require_extra("sb3_contrib", "sb3")
     import torch
     from sb3_contrib import MaskablePPO
@@ -372,7 +374,7 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     from hotloop.rl.envs.petri.env import PetriEnv
-    from hotloop.rl.train.runs import StopRequests, torch_threads
+    from hotloop.rl.train.runs import ProgressLine, StopRequests, sb3_mean_return, torch_threads
 
     def make() -> Any:
         return Monitor(PetriEnv(wafers=config.wafers, turbo=config.turbo))
@@ -385,6 +387,7 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
         seed=config.seed,
         **_ppo_settings(config),
     )
+    line = ProgressLine(config.all_batches * config.samples, quiet=quiet)
     with torch_threads(1), StopRequests() as stop:
         began_s = time.perf_counter()
         for number in range(config.all_batches):
@@ -392,20 +395,21 @@ def _train_sb3(config: Petri, around: AroundBatch) -> Outcome:
                 model.learn(
                     config.samples, reset_num_timesteps=number == 0, callback=lambda *_: stop.by is None
                 )
+            line.update(model.num_timesteps, sb3_mean_return(model))
             if stop.by is not None:
                 break
         seconds = time.perf_counter() - began_s
+    line.close()
 
     def act(observations: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.asarray(model.predict(observations, action_masks=masks, deterministic=True)[0])
 
     monitors: list[Any] = model.env.envs  # type: ignore[union-attr]
-    recent = list(model.ep_info_buffer or [])
     return Outcome(
         env_steps=model.num_timesteps,
         updates=model._n_updates * -(-config.samples // config.batch_size),
         episodes=sum(len(env.get_episode_rewards()) for env in monitors),
-        mean_return=sum(e["r"] for e in recent) / len(recent) if recent else None,
+        mean_return=sb3_mean_return(model),
         seconds=seconds,
         stopped_by=stop.by,
         kept=None if stop.by is None else NO_AGENT.format("sb3"),

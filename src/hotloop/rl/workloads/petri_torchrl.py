@@ -34,7 +34,7 @@ from torchrl.objectives.value import GAE
 
 from hotloop import profile
 from hotloop.rl.train.networks.mlp import ActorCritic
-from hotloop.rl.train.runs import StopRequests, torch_threads
+from hotloop.rl.train.runs import ProgressLine, StopRequests, torch_threads
 from hotloop.rl.workloads.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -99,20 +99,28 @@ class PetriTorchEnv(EnvBase):
         self.envs.reset(seed=seed)
 
 
-def train_torchrl(config: Petri, envs: Any, network: ActorCritic, around: AroundBatch) -> Outcome:
+def train_torchrl(
+    config: Petri, envs: Any, network: ActorCritic, around: AroundBatch, quiet: bool = True
+) -> Outcome:
     """PPO with TorchRL's collector, GAE, clipped loss and replay buffer, at our settings."""
     logger = logging.getLogger("torchrl")
     level = logger.level
     logger.setLevel(logging.WARNING)  # it logs every buffer it makes
     try:
         with torch_threads(1), torch.random.fork_rng(devices=[]), StopRequests() as stop:
-            return _train(config, PetriTorchEnv(envs), network, around, stop)
+            line = ProgressLine(config.all_batches * config.samples, quiet=quiet)
+            return _train(config, PetriTorchEnv(envs), network, around, stop, line)
     finally:
         logger.setLevel(level)
 
 
 def _train(
-    config: Petri, env: PetriTorchEnv, network: ActorCritic, around: AroundBatch, stop: StopRequests
+    config: Petri,
+    env: PetriTorchEnv,
+    network: ActorCritic,
+    around: AroundBatch,
+    stop: StopRequests,
+    line: ProgressLine,
 ) -> Outcome:
     env.set_seed(config.seed)
     actor, critic = _actor(network, env), ValueOperator(network.critic, in_keys=["observation"])
@@ -154,9 +162,11 @@ def _train(
                         adam.step()
                 episodes.add(data)
             batches += 1
+            line.update(batches * samples, episodes.mean_return)
         seconds = time.perf_counter() - began_s
     finally:
         collector.shutdown()
+        line.close()
     return Outcome(
         env_steps=batches * samples,
         updates=batches * config.updates_per_batch,

@@ -151,7 +151,7 @@ def run(config: Ricochet, note: Note | None = None, quiet: bool = False) -> Outc
         require_extra("stable_baselines3", "sb3")
         from hotloop.rl.workloads.ricochet_sb3 import train_sb3
 
-        return train_sb3(config, env_settings(config))
+        return train_sb3(config, env_settings(config), quiet)
     if config.obs_mode == "rgb_image":
         return _train_on_pictures(config, note, quiet)
     return _train_on_symbols(config, note, quiet)

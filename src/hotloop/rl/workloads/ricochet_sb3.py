@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from hotloop.rl.envs.ricochet.env import RicochetEnv
 from hotloop.rl.train.networks.conv import ConvEncoder
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder
-from hotloop.rl.train.runs import StopRequests, torch_threads
+from hotloop.rl.train.runs import ProgressLine, StopRequests, sb3_mean_return, torch_threads
 from hotloop.rl.workloads.outcome import NO_AGENT, Outcome
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def extractor_settings(encoder: Literal["convlstm", "conv"], channels: int) -> d
     return {"features_extractor_class": PictureExtractor, "features_extractor_kwargs": settings}
 
 
-def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
+def train_sb3(config: Ricochet, env_settings: dict[str, Any], quiet: bool = True) -> Outcome:
     """Train with Stable-Baselines3's PPO at our settings."""
     pictures = config.obs_mode == "rgb_image"
     policy: dict[str, Any] = {"net_arch": [] if pictures else list(config.net_arch)}
@@ -71,17 +71,24 @@ def train_sb3(config: Ricochet, env_settings: dict[str, Any]) -> Outcome:
         policy_kwargs=policy,
         seed=config.seed,
     )
+    line = ProgressLine(config.total_timesteps, quiet=quiet)
     with torch_threads(1), StopRequests() as stop:
+
+        def after_step(*_: Any) -> bool:
+            line.update(model.num_timesteps, sb3_mean_return(model))
+            return stop.by is None
+
         began_s = time.perf_counter()
-        model.learn(config.total_timesteps, callback=lambda *_: stop.by is None)
+        model.learn(config.total_timesteps, callback=after_step)
         seconds = time.perf_counter() - began_s
+    line.close()
     episodes = list(model.ep_info_buffer or [])
     remark = "Stable-Baselines3's PPO: the ConvLSTM is a feature extractor without memory"
     return Outcome(
         env_steps=model.num_timesteps,
         updates=model._n_updates * -(-samples // batch_size),
         episodes=int(getattr(model, "_episode_num", len(episodes))) or len(episodes),
-        mean_return=sum(e["r"] for e in episodes) / len(episodes) if episodes else None,
+        mean_return=sb3_mean_return(model),
         seconds=seconds,
         stopped_by=stop.by,
         kept=None if stop.by is None else NO_AGENT.format("sb3"),
