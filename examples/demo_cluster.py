@@ -1,8 +1,8 @@
 """`make demo-cluster`: record a job on a Ray cluster, explain it, and compare two variants on its nodes.
 
 Starts a Ray cluster of three nodes on this computer. Collectors on all nodes bring experience to one learner,
-recorded by `hotloop run`; then `hotloop compare --on ray` runs two variants on the nodes. Each command is
-shown before it runs, and the cluster is shut down at the end.
+recorded by `hotloop run`; so is a script for RLlib, if that is installed; then `hotloop compare --on ray`
+runs two variants on the nodes. Each command is shown before it runs, and the cluster is shut down at the end.
 
 Run: python examples/demo_cluster.py [--folder DIR] [--env-steps N] [--budget TIME]
 """
@@ -10,6 +10,7 @@ Run: python examples/demo_cluster.py [--folder DIR] [--env-steps N] [--budget TI
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -45,8 +46,8 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=20_000, help="env steps of the recorded job")
     parser.add_argument("--budget", default="60s", help="most time for the comparison")
     given = parser.parse_args()
-    run, pairs = given.folder / "run", given.folder / "pairs"
-    for old in (run, pairs):
+    run, rllib, pairs = (given.folder / name for name in ("run", "rllib", "pairs"))
+    for old in (run, rllib, pairs):
         shutil.rmtree(old, ignore_errors=True)
     os.environ |= SETTINGS
     heading(f"A Ray cluster of {NODES} nodes on this computer")
@@ -59,6 +60,9 @@ def main() -> None:
         heading("Collectors on all nodes and one learner, recorded")
         script = Path(__file__).with_name("collect_on_ray.py")
         hotloop("run", "--capture", str(run), str(script), "--env-steps", str(given.env_steps))
+        if all(importlib.util.find_spec(name) for name in ("tree", "lz4", "ormsgpack", "pyarrow")):
+            heading("PPO of RLlib, recorded")
+            hotloop("run", "--capture", str(rllib), str(Path(__file__).with_name("rllib_on_ray.py")))
         heading("Two variants compared on the nodes, both runs of a pair on the same one")
         work = "import sys; sum(i * i for i in range(int(sys.argv[1])))"
         words = ["compare", "--on", "ray", "--budget", given.budget, "--series", str(pairs), "--no-record"]
