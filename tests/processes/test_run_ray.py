@@ -200,6 +200,20 @@ def check_counts(capture: Capture) -> None:
     assert sum(calls(p).get("double", 0) for p in capture.processes) == 5
 
 
+def check_top(capture: Path, node: str) -> None:
+    """`hotloop top` shows the node, its processes, and how old that is."""
+    words = [sys.executable, "-m", "hotloop", "top", str(capture), "--json", "--iterations", "1"]
+    done = subprocess.run(
+        words, env=environment("auto"), capture_output=True, text=True, timeout=100, check=True
+    )
+    seen = json.loads(done.stdout.splitlines()[0])
+    (found,) = [one for one in seen["nodes"] if one["name"] == node and one["age_ns"]]
+    assert (
+        found["state"] == "recorded" and found["running"] >= 1 and 0 < found["age_ns"] < 15e9
+    )  # 2 s, and whatever else runs here
+    assert "Runner" in {p["label"] for p in seen["processes"] if p["node"] == node}
+
+
 @pytest.mark.long
 def test_news_of_a_node_come_while_it_runs_and_stay_when_it_is_lost(
     cluster: RayCluster, tmp_path: Path
@@ -220,6 +234,7 @@ def test_news_of_a_node_come_while_it_runs_and_stay_when_it_is_lost(
         far = [n for n in capture.nodes if not n.driver and n.node == node]
         if far and (runners := of_actor(capture, node)) and calls(runners[0]).get("Runner.about"):
             assert runners[0].alive  # as the node says
+            check_top(tmp_path / "run", far[0].name)
             break
     else:
         raise AssertionError(f"no news came: {process.communicate()}")

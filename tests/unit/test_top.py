@@ -22,6 +22,8 @@ from hotloop._util.errors import HotloopError
 from hotloop.analysis.live import LiveStatus, live_status, take_reading
 from hotloop.capture.export import save_json
 from hotloop.capture.model import Capture
+from hotloop.capture.nodes import NodeFacts
+from hotloop.capture.origin import Origin
 from hotloop.cli import top as verb
 from hotloop.report.top import ending, top_lines, top_view
 from hotloop.testing import ProcessSpec, Spec, ThreadSpec, make_capture
@@ -115,6 +117,37 @@ def test_an_outer_region_where_nothing_moves_any_more_is_stuck_as_long_as_was_se
     capture = make_capture(outer, env_steps=100, alive=True)
     found = between(capture, capture, 30.0)
     assert [(s.region, s.for_ns) for s in found.stuck] == [("train", 30 * S)]
+
+
+def test_nodes_are_named_with_the_age_of_their_news() -> None:
+    capture = make_capture(
+        {"env_step": Spec(100, 1e6)},
+        env_steps=100,
+        alive=True,
+        processes=[ProcessSpec([ThreadSpec({"env_step": Spec(50, 1e6)})], "runner", alive=True)],
+    )
+    now = now_real_ns(capture)
+    home, far, gone, other = (
+        NodeFacts("a", host="here", driver=True, shared=True, complete=True),
+        NodeFacts("b", host="there", seen_ns=now + 6 * S),
+        NodeFacts("c", host="gone", seen_ns=now, lost=True),
+        NodeFacts("d", host="other", problem="hotloop is not installed"),
+    )
+    processes = [
+        replace(p, origin=Origin(node=node)) for p, node in zip(capture.processes, "ab", strict=True)
+    ]
+    capture = replace(capture, processes=tuple(processes), nodes=(home, far, gone, other))
+    found = look(capture, 8.0)
+    assert [(n.name, n.state, n.age_ns) for n in found.nodes] == [
+        ("here", "recorded", 0),
+        ("there", "recorded", 2 * S),
+        ("gone", "lost", 8 * S),
+        ("other", "not recorded", None),
+    ]
+    assert [p.node for p in found.processes] == ["here", "there"]
+    line = top_lines(found).splitlines()[1]
+    assert line.startswith("  4 nodes: here ") and "2.0 s ago; gone lost; other not recorded" in line
+    assert "there" in shown_at(120, capture)
 
 
 def test_a_stopped_process_is_silent_and_a_killed_one_died() -> None:

@@ -6,10 +6,11 @@ caller passes the time in; nothing here reads a clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hotloop.capture.model import Capture, Node, OpenRegion, Process, Progress, Thread, merged
+from hotloop.capture.nodes import NodeFacts, node_of
 
 STUCK_AFTER_NS = 10_000_000_000  # in one region without entering or leaving any
 STUCK_TIMES_LONGEST = 3.0  # and this many times its longest completed call
@@ -34,6 +35,16 @@ class ThreadReading:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveNode:
+    """One computer of a run on several."""
+
+    name: str
+    state: Literal["recorded", "lost", "not recorded"]
+    age_ns: int | None  # of what is known of its processes; 0: they record here; None: nothing came
+    running: int  # processes
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReading:
     """One process at one moment."""
 
@@ -45,6 +56,7 @@ class ProcessReading:
     own_ns: dict[str, int]  # by region name; including UNATTRIBUTED, the wall time of its threads
     calls: dict[str, int]
     threads: dict[tuple[int, int], ThreadReading]
+    node: str = ""  # its name, in a run on several computers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class LiveReading:
     exit_status: str | None
     processes: dict[Key, ProcessReading]
     warnings: tuple[str, ...] = ()  # about the capture
+    nodes: tuple[LiveNode, ...] = ()  # () for a run on one computer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,7 @@ class LiveProcess:
     busiest_share: float | None  # of the process's thread time
     inside: str | None  # innermost open region of its first thread that is inside one
     rss_bytes: int | None
+    node: str = ""  # its name, in a run on several computers
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,7 @@ class LiveStatus:
     all_ended: bool
     exit_status: str | None
     warnings: tuple[str, ...] = ()  # about the capture, such as a part that cannot be read
+    nodes: tuple[LiveNode, ...] = ()  # () for a run on one computer
 
 
 def take_reading(
@@ -123,11 +138,33 @@ def take_reading(
     """Read `capture` at `at_ns` (monotonic clock) and `at_real_ns` (real time)."""
     before = previous.processes if previous else {}
     found = {}
+    running: dict[str, int] = {}  # by node
+    nodes = {node.node: node for node in capture.nodes}
     for process in capture.processes:
         key = (process.host, process.pid, process.start_real_ns)
-        found[key] = _read_process(process, at_ns, at_real_ns, before.get(key))
+        own = process.origin.node if process.origin is not None else ""
+        node = nodes.get(node_of(process.host, own, capture.nodes))
+        # What a node sent a moment ago is no sign of silence.
+        known_ns = at_real_ns if node is None or node.seen_ns is None else min(at_real_ns, node.seen_ns)
+        read = _read_process(process, at_ns, known_ns, before.get(key))
+        found[key] = read
+        if node is not None:
+            found[key] = replace(read, node=node.name)
+            running[node.node] = running.get(node.node, 0) + (read.state == "running")
     warnings = capture.all_warnings if found else ()  # that there is no process is said anyway
-    return LiveReading(at_ns, capture.wall_ns, capture.facts.get("exit_status"), found, warnings)
+    exit_status = capture.facts.get("exit_status")
+    of_nodes = tuple(_read_node(node, running.get(node.node, 0), at_real_ns) for node in capture.nodes)
+    return LiveReading(at_ns, capture.wall_ns, exit_status, found, warnings, of_nodes)
+
+
+def _read_node(node: NodeFacts, running: int, at_real_ns: int) -> LiveNode:
+    age_ns = None if node.seen_ns is None else max(at_real_ns - node.seen_ns, 0)
+    return LiveNode(
+        name=node.name,
+        state="not recorded" if node.problem else "lost" if node.lost else "recorded",
+        age_ns=0 if node.driver or node.shared else age_ns,
+        running=running,
+    )
 
 
 def live_status(after: LiveReading, before: LiveReading | None = None) -> LiveStatus:
@@ -156,6 +193,7 @@ def live_status(after: LiveReading, before: LiveReading | None = None) -> LiveSt
         all_ended=bool(ended) and all(ended),
         exit_status=after.exit_status,
         warnings=after.warnings,
+        nodes=after.nodes,
     )
 
 
@@ -292,6 +330,7 @@ def _process(process: ProcessReading, growth: _Growth, span_ns: int) -> LiveProc
         busiest_share=growth.own_ns[busiest] / whole if busiest is not None else None,
         inside=inside[0] if inside and running else None,
         rss_bytes=process.rss_bytes if running else None,
+        node=process.node,
     )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SHARES_ON_A_LINE = 4
 _WARNINGS = 3  # shown at most
+_NODES = 6  # named at most
 _BAR = 20  # columns of the longest bar
 
 
@@ -29,7 +30,8 @@ def top_lines(status: LiveStatus) -> str:
         f"{shown(r.name, 28)} {percent(r.share)}" for r in status.regions[:_SHARES_ON_A_LINE] if r.own_ns
     ]
     parts = [duration(status.run_ns), *_rates(status), *shares]
-    return "\n".join(["  ".join(parts), *(f"  {line}" for line in notices(status))])
+    nodes = [f"  {_nodes(status)}"] if status.nodes else []
+    return "\n".join(["  ".join(parts), *nodes, *(f"  {line}" for line in notices(status))])
 
 
 def ending(status: LiveStatus) -> str:
@@ -56,6 +58,7 @@ def top_view(status: LiveStatus, title: str, height: int = 40) -> RenderableType
         Text(f"hotloop top  {shown(title, 50)}", style="bold"),
         Text(f"{duration(status.run_ns)} so far: {_work(status)}"),
         Text(f"{span}: " + ("   ".join(_rates(status)) or "no progress reported")),
+        *([Text(_nodes(status))] if status.nodes else []),
         *(Text(line, style="bold red") for line in told),
         Text(""),
         _region_table(status, regions),
@@ -85,6 +88,22 @@ def _rates(status: LiveStatus) -> list[str]:
         *(f"{_number(value)} {unit}" for value, unit in rates if value is not None),
         *(f"{name} {_number(value)}" for value, name in means if value is not None),
     ]
+
+
+def _nodes(status: LiveStatus) -> str:
+    """How many processes each node runs, and how old that is."""
+    found = []
+    for node in status.nodes[:_NODES]:
+        how = f"{node.running} running"
+        if node.state != "recorded":
+            how = node.state
+        elif node.age_ns is None:
+            how = "nothing came yet"
+        elif node.age_ns:
+            how += f", {node.age_ns / 1e9:.1f} s ago"
+        found.append(f"{shown(node.name, 30)} {how}")
+    more = f"; and {len(status.nodes) - _NODES} more" if len(status.nodes) > _NODES else ""
+    return f"{len(status.nodes)} nodes: {'; '.join(found)}{more}"
 
 
 def _work(status: LiveStatus) -> str:
