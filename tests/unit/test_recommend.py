@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotloop.analysis.advice import BUILT_IN
-from hotloop.analysis.advice.commands import command_again, flag_in, prove_command
+from hotloop.analysis.advice.commands import as_typed, command_again, flag_in, prove_command
 from hotloop.analysis.advice.recommendation import round_interval, tier_of
 from hotloop.analysis.advice.run_view import RunView, near, tail, view_run
 from hotloop.analysis.explain import explain, explain_without_advice, first_advice
@@ -407,6 +407,22 @@ def test_commands_of_a_capture_in_memory_record_the_script_again() -> None:
     assert prove_command(capture, variable, 1) == f"OMP_NUM_THREADS=1 {again}"
     assert prove_command(capture, flag, 1) == f"{again} --eval-freq 10"
     assert prove_command(capture, patch, 1) == "hotloop try --only gc -- python train.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["/env/bin/python", "train.py", "--seed", "1"], "hotloop boost train.py --seed 1"),
+        (["/env/bin/python", "-m", "agents.train"], "hotloop boost -m agents.train"),
+        (["/env/bin/python", "-u", "train.py"], "hotloop boost -- /env/bin/python -u train.py"),
+        (["/other/bin/python", "train.py"], "hotloop boost -- /other/bin/python train.py"),
+        (["/env/bin/python"], "hotloop boost -- /env/bin/python"),
+    ],
+)
+def test_a_command_is_shown_as_it_was_typed(command: list[str], shown: str) -> None:
+    capture = some_capture()
+    capture = replace(capture, facts=capture.facts | {"interpreter": "/env/bin/python"})
+    assert as_typed("boost", capture, command) == shown
 
 
 def test_commands_of_a_capture_on_disk_prove_the_recommendation() -> None:

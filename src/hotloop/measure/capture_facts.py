@@ -40,6 +40,7 @@ def new_facts(
         "run_id": run_id,
         "joinable": joinable,  # by processes that have no run id
         "command": command or list(sys.orig_argv),
+        "interpreter": sys.executable,  # of whoever made the folder: `hotloop run`, or the script itself
         "working_folder": str(here) if here is not None else None,
         "config": plain(config or {}),
         "seeds": plain(seeds or {}),

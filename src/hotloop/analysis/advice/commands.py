@@ -81,7 +81,7 @@ def prove_command(capture: Capture, recommendation: Recommendation, number: int)
     change = change_of(recommendation)
     variables, settings, patch = (change.get(key) for key in ("environment", "set", "patch"))
     if patch in ONE_MINUTE or (patch and capture.path is None):
-        return f"hotloop try --only {patch} -- {shlex.join(command)}"
+        return as_typed(f"try --only {patch}", capture, command)
     if capture.path is not None:
         prove = f"hotloop prove {shlex.quote(str(capture.path))} {number}"
         if variables or settings or patch:
@@ -89,13 +89,21 @@ def prove_command(capture: Capture, recommendation: Recommendation, number: int)
         if capture.facts.get("git_hash"):
             return f"{BY_HAND}: {prove} --rev"
     if settings:
-        return run_again(apply_overrides(tuple(command), tuple(settings)))
+        return run_again(capture, apply_overrides(tuple(command), tuple(settings)))
     if variables:
         assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        return f"{assigned} {run_again(command)}"
-    return f"{RECORD_AGAIN}: {run_again(command)}"
+        return f"{assigned} {run_again(capture, command)}"
+    return f"{RECORD_AGAIN}: {run_again(capture, command)}"
 
 
-def run_again(command: Sequence[str]) -> str:
+def run_again(capture: Capture, command: Sequence[str]) -> str:
     """The command line that records the command into a new folder."""
-    return shlex.join(command) if is_hotloop(command) else f"hotloop run -- {shlex.join(command)}"
+    return shlex.join(command) if is_hotloop(command) else as_typed("run", capture, command)
+
+
+def as_typed(verb: str, capture: Capture, command: Sequence[str]) -> str:
+    """`hotloop VERB train.py ...`, or `hotloop VERB -- ...` if another Python or program was started."""
+    first, *rest = command
+    if first == capture.facts.get("interpreter") and rest and (rest[0] == "-m" or rest[0].endswith(".py")):
+        return f"hotloop {verb} {shlex.join(rest)}"
+    return f"hotloop {verb} -- {shlex.join(command)}"

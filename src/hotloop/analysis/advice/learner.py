@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from typing import Any
 
 from hotloop._util.units import percent
-from hotloop.analysis.advice.commands import command_again
+from hotloop.analysis.advice.commands import as_typed, command_again
 from hotloop.analysis.advice.recommendation import Change, about, advise, library, rate
 from hotloop.analysis.advice.run_view import LEARNER, RunView, near
 from hotloop.analysis.findings import Recommendation
@@ -101,9 +100,11 @@ _BOOST_ADVICE = (
 
 
 def _boost_change(run: RunView) -> Change:
-    command = shlex.join(command_again(run.capture))
+    command = command_again(run.capture)
     return Change(
-        f"hotloop boost -- {command}" if command else "hotloop.boost() in the first line of the script",
+        as_typed("boost", run.capture, command)
+        if command
+        else "hotloop.boost() in the first line of the script",
         *("minutes", "rounding", "environment"),
         environment={"HOTLOOP_BOOST": "1"},
     )
