@@ -242,8 +242,7 @@ def _first_hit(
     for position, one in enumerate(recommendations, 1):
         how = found_by(one, code, truth, script)
         if how is not None:
-            gain = None if one["name"] == POINTER else one["gain"]
-            return Hit(position, how, one["name"], one["title"], gain)
+            return Hit(position, how, one["name"], one["title"], one["gain"])
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotloop.analysis.advice.gradients import gradients_not_needed
+from hotloop.analysis.advice.gradients import gradients_not_needed, target_with_gradients
 from hotloop.analysis.advice.hot_code import evaluation_in_the_loop
 from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.advice.recomputed import recomputed
@@ -94,11 +94,32 @@ FIRES = {
         MEMORY.format(made="np.zeros((size, *shape))", scale=""),
         MEMORY.format(made="np.empty((size, 4), dtype=np.float64)", scale=" / 255.0"),
     ],
+    "draws_one_by_one": [
+        "def noise(n):\n    return np.array([np.random.normal(0.0, 0.1) for _ in range(n)])  # hot",
+        "rng = np.random.default_rng(0)\nfor k in x:\n    z = [rng.uniform() for _ in range(9)]  # hot",
+    ],
+    "list_to_draw_from": [
+        "for k in x:\n    s, a = self.rng.choice(list(self.model.keys()))  # hot",
+        "for k in x:\n    batch = random.sample(list(self.memory), 32)  # hot",
+    ],
     "whole_tables": [
         TRACES.format(made="np.zeros(n)", entry="self.e[index] = 1.0"),
         TRACES.format(made="np.zeros_like(self.w)", entry="self.e[index] += 1.0"),
     ],
+    "reduced_at_every_change": [
+        "class P:\n    def __init__(self):\n        self.p = np.zeros(9000)\n    def add(self, x):\n"
+        "        m = self.p.max() if self.n else 1.0  # hot\n        self.p[self.n] = m",
+        "class P:\n    def add(self, x):\n        m = max(self.p) if self.p else 1.0  # hot\n"
+        "        self.p.append(m)",
+    ],
+    "parameters_one_by_one": [
+        "def learn(net):\n    loss.backward()\n    for p in net.parameters():  # hot\n"
+        "        p.grad.data.clamp_(-1, 1)",
+        "def soft(net, target):\n    s = net.state_dict()\n    t = target.state_dict()\n"
+        "    for k in s:  # hot\n        t[k] = s[k] * 0.01 + t[k] * 0.99\n    target.load_state_dict(t)",
+    ],
     "one_hot_products": [
+        "def enc(s):\n    v = np.zeros(N)\n    v[s] = 1\n    return w @ v  # hot",
         "for s in x:\n    act(np.eye(n)[s] @ w)  # hot",
         "def act(s):\n    return net(torch.eye(N)[s])  # hot",
     ],
@@ -106,6 +127,14 @@ FIRES = {
         "async def ask(self, m):\n    r, w = await asyncio.open_connection(*self.at)  # hot\n    w.write(m)",
         "def ask(m):\n    answer = requests.post(url, data=m)  # hot\n    return answer",
         "def ask(m):\n    s = socket.create_connection(at)\n    s.sendall(m)\n    s.close()  # hot",
+    ],
+    "same_call_twice": [
+        "class G:\n    def legal(self):\n        return [i for i in range(9) if self.b[i] == 0]\n"
+        "    def play(self):\n        if not self.legal():\n            return None\n"
+        "        m = self.legal()  # hot\n        return m",
+        "def f(net, o):\n    a = net(o)[0].argmax()\n    v = net(o)[1]  # hot networks\n    return a, v",
+        "class E:\n    def near(self):\n        return np.sort(self.d)\n    def step(self, a):\n"
+        "        r = self.near()[0]\n        return self.near(), r  # hot",
     ],
     "same_in_the_loop": [
         "class Board:\n    def legal(self):\n        return [i for i in range(49) if self.cells[i] == 0]\n"
@@ -117,6 +146,8 @@ FIRES = {
         "        loss = before[i] - logp(net, o)\n        opt.step()",
     ],
     "sums_of_suffixes": [
+        "def gae(d):\n    for t in range(n):\n        for k in range(t, n):  # hot\n"
+        "            adv[t] += c ** (k - t) * d[k]",
         "for t in range(n):\n    out.append(sum(g ** k * r for k, r in enumerate(rewards[t:])))  # hot",
         "def f(r, d):\n    return [np.dot(d[: len(r) - t], r[t:]) for t in range(len(r))]  # hot",
     ],
@@ -192,11 +223,35 @@ SILENT = {
         # no network that would want float32
         "memory = np.zeros((9, 4))\nfor i in x:\n    rows = memory[i] * 2  # hot",
     ],
+    "draws_one_by_one": [
+        "def noise(n):\n    return np.random.normal(0.0, 0.1, n)  # hot",
+        "def noise(n):\n    return [random.random() for _ in range(n)]  # hot",
+        "def noise(n):\n    return [play(np.random.normal(0.0, 0.1)) for _ in range(n)]  # hot",
+    ],
+    "list_to_draw_from": [
+        "for k in x:\n    s, a = rng.choice(self.pairs)  # hot",
+        "for k in x:\n    i = random.choice(list(range(n)))  # hot",
+        "for k in x:\n    keys = list(self.model.keys())  # hot",
+    ],
     "whole_tables": [
         # all entries are set
         TRACES.format(made="np.zeros(n)", entry="self.e[:] = index"),
         TRACES.format(made="np.random.rand(n)", entry="self.e[index] = 1.0"),
         "for i in x:\n    w += 0.1 * gradient  # hot",
+    ],
+    "reduced_at_every_change": [
+        # another function changes it
+        "class P:\n    def __init__(self):\n        self.p = np.zeros(9000)\n    def best(self):\n"
+        "        return self.p.max()  # hot",
+        "class P:\n    def add(self, x):\n        y = x.max()  # hot\n        self.p[self.n] = y",
+        # all entries change
+        "class P:\n    def __init__(self):\n        self.p = np.zeros(9000)\n    def decay(self):\n"
+        "        self.p[:] = 0.9 * self.p\n        return self.p.sum()  # hot",
+    ],
+    "parameters_one_by_one": [
+        "for p in net.parameters():  # hot\n    total += p.numel()",
+        "t = net.state_dict()\nfor k in rows:  # hot\n    x[k] = s[k] * 0.01\nnet.load_state_dict(t)",
+        "for p in net.parameters():  # hot\n    sizes.append(p.shape)",
     ],
     "one_hot_products": [
         "for s in x:\n    q = table[s] @ w  # hot",
@@ -207,6 +262,17 @@ SILENT = {
         "def send(self, m):\n    self.socket.sendall(m)  # hot",
         "async def ask(self, m):\n    self.writer.write(m)  # hot\n    return await self.reader.readline()",
         "def f(s):\n    env.close()  # hot",
+    ],
+    "same_call_twice": [
+        # something else is asked
+        "def f(net, o, p):\n    a = net(o)\n    v = net(p)  # hot networks\n    return a, v",
+        # the state has moved on
+        "class E:\n    def near(self):\n        return np.sort(self.d)\n    def step(self, a):\n"
+        "        r = self.near()\n        self.d = a\n        return self.near() - r  # hot",
+        # the network has learnt
+        "def f(net, o):\n    a = net(o)\n    opt.step()\n    v = net(o)  # hot networks\n    return v - a",
+        # either of the two
+        "def f(net, o, c):\n    if c:\n        return net(o)[0]\n    return net(o)[1]  # hot networks",
     ],
     "same_in_the_loop": [
         # the board changes
@@ -342,6 +408,51 @@ def test_numbers_that_come_from_networks_need_no_gradients(
     assert bool(advice) is found
     if found:
         assert advice[0].safety == "safe" and advice[0].gain is not None and advice[0].gain.value > 1.1
+
+
+LEARN = """\
+def learn(self, o, r, o2):
+    {before}
+    target = r + 0.99 * self.target(o2).max(1).values{after}
+    loss = F.mse_loss(self.q(o), target)
+    loss.backward()
+    self.opt.step()
+"""
+INIT = """\
+def __init__(self):
+    self.target.load_state_dict(self.q.state_dict())
+    self.opt = torch.optim.Adam(self.{given}.parameters())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "given", "found"),
+    [
+        ("pass", "", "q", True),
+        ("pass", ".detach()", "q", False),
+        ("self.target.requires_grad_(False)", "", "q", False),
+        ("pass", "", "target", False),
+    ],
+)
+def test_backward_passes_need_not_run_through_a_target_network(
+    before: str, after: str, given: str, found: bool
+) -> None:
+    learn = ("train.py", "Agent.learn", 10)
+    paths = [
+        path((learn, 12), called=MODEL),
+        path((learn, 13), called=MODEL),
+        path((learn, 14), called=BACKWARD),
+    ]
+    capture = with_source(
+        capture_with(paths, [2, 2, 6]),
+        ("train.py", "Agent.learn", 10, LEARN.format(before=before, after=after)),
+        ("train.py", "Agent.__init__", 2, INIT.format(given=given)),
+    )
+    advice = target_with_gradients(run_of(capture))
+    assert bool(advice) is found
+    if found:
+        assert advice[0].site == "train.py:12" and advice[0].gain is not None
+        assert 1 / (1 - 0.6 * 0.5 * 0.85) > advice[0].gain.value > 1 / (1 - 0.6 * 0.5 * 0.75)
 
 
 TEST = """\

@@ -34,6 +34,7 @@ BUILT_IN = (
     learner.backward_one_by_one,
     learner.float64_networks,
     gradients.gradients_not_needed,
+    gradients.target_with_gradients,
     policy.policy_one_by_one,
     policy.too_few_envs,
     workers.env_workers_cost_more_than_work,

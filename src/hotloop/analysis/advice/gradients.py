@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from hotloop._util.units import percent
 from hotloop.analysis.advice.recommendation import Change, about, advise
+from hotloop.analysis.advice.recomputed import trained_names
 from hotloop.analysis.advice.run_view import RunView
 from hotloop.analysis.findings import Claim, Recommendation
 from hotloop.analysis.hot_lines import LineSamples
@@ -18,6 +19,7 @@ from hotloop.capture.samples import SampledFrame
 LEAST_SHARE = 0.15  # of training, in the function
 SAVED = (0.12, 0.28, 0.42)  # of the time of small operations: making the graph, and taking it down
 PLAIN = frozenset({"item", "numpy", "tolist", "argmax", "argmin", "int", "float", "bool", "astype"})
+LEAST_THROUGH = 0.05  # of training, in backward passes through a network that nobody trains
 QUIET = ("no_grad", "inference_mode", "set_grad_enabled")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Key = tuple[str, int]
@@ -64,6 +66,77 @@ def gradients_not_needed(run: RunView) -> list[Recommendation]:
         )
         return [replace(made, site=site, claim=Claim(sampled=tuple(sorted(tensors))))]
     return []
+
+
+def target_with_gradients(run: RunView) -> list[Recommendation]:
+    """A network that no optimizer trains, evaluated with gradients: backward passes run through it."""
+    lines = run.lines
+    if lines is None or lines.biased:
+        return []
+    backward = frozenset(lines.paths_where(lambda path: path.called.endswith(".backward")))
+    forward = frozenset(lines.paths_where(lambda path: path.called.startswith("torch.nn.modules.")))
+    whole = lines.share_of(forward)
+    for key, function in _functions(lines).items():
+        for statement, network in _untrained_calls(function):
+            rows = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+            mine = {n for n in forward if _line_in(lines, n, key) in rows}
+            part = lines.share_of(mine) / whole if whole else 0.0
+            if not mine or lines.share_of(backward) * part < LEAST_THROUGH:
+                continue
+            site = f"{key[0]}:{statement.lineno}"
+            line = site.rpartition("/")[2]
+            saved = (0.3 * part, 0.8 * part, min(1.1 * part, 1.0))
+            made = advise(
+                run,
+                "target_with_gradients",
+                None,
+                f"Evaluate {network} under torch.no_grad() ({line})",
+                [
+                    f"{line} has {percent(part)} of all forward passes, and backward passes took "
+                    f"{percent(lines.share_of(backward))} of training.",
+                    f"No optimizer gets the parameters of {network}, but its result reaches the loss with "
+                    "gradients, so every backward pass runs through it, too.",
+                    f"Assumption: {about(saved[1])} of the backward passes is saved (between "
+                    f"{about(saved[0])} and {about(saved[2])}).",
+                ],
+                "Compute the targets under `with torch.no_grad():` (or .detach() them). The gradients of the "
+                "networks that are trained stay the same, as long as only the target depends on it.",
+                lines.gain(backward, saved),
+                Change("with torch.no_grad(): around the targets", "minutes", "semantic"),
+            )
+            return [replace(made, site=site, claim=Claim(sampled=tuple(sorted(backward))))]
+    return []
+
+
+def _line_in(lines: LineSamples, number: int, key: _Key) -> int:
+    return next((f.line for f in lines.paths[number].frames if (f.file, f.first_line) == key), 0)
+
+
+def _untrained_calls(function: _Function) -> list[tuple[ast.stmt, str]]:
+    """Statements that call a copy of a trained network with gradients, in a function that runs backward."""
+    node, names = function.node, function.names
+    trained = trained_names(names)
+    if not trained or not _learns(node) or {"requires_grad_", "requires_grad"} & names.mentioned:
+        return []
+    copies = {
+        dotted(call.func).removesuffix(".load_state_dict")
+        for tree in names.trees
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and dotted(call.func).endswith(".load_state_dict")
+    }
+    copies |= {name for name, kinds in names.kinds.items() if "deepcopy" in kinds}
+    last = {name.rpartition(".")[2] for name in trained}
+    copies = {name.rpartition(".")[2] for name in copies} - last
+    found: list[tuple[ast.stmt, str]] = []
+    for statement in ast.walk(node):
+        if not isinstance(statement, ast.Assign) or _quiet_at(node, statement.lineno):
+            continue
+        calls = {dotted(n.func) for n in ast.walk(statement.value) if isinstance(n, ast.Call)}
+        detached = any(isinstance(n, ast.Attribute) and n.attr in ("detach", "data") for n in ast.walk(node))
+        network = next((c for c in sorted(calls) if c.rpartition(".")[2] in copies), None)
+        if network is not None and not detached:
+            found.append((statement, network))
+    return found
 
 
 def _functions(lines: LineSamples) -> dict[_Key, _Function]:

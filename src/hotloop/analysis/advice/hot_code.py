@@ -57,6 +57,8 @@ LEAST_EVALUATION = 0.10  # share of training
 LEARNING = ("backward", "optimizer_step", "zero_grad")
 NEARLY_ALL = 0.85  # share of training of a statement that runs it
 MOST_POINTERS = 3  # places named without knowing what is wrong with them
+# Part of their time that a fix saves, where there is something to fix: 74 % and more in eight scripts
+IF_NEEDLESS = (0.25, 0.75, 1.0)
 LEAST_HOT = 0.10  # share of a function or statement without a known idiom that is worth naming
 FRAMEWORKS = (
     *("torch", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "torchrl", "tensordict", "tianshou"),
@@ -999,7 +1001,7 @@ def _pointer(run: RunView, lines: LineSamples, best: _Place) -> Recommendation:
         else f"{what[:1].upper()}{what[1:]} takes {percent(best.share)} ({short(best.site)})",
         evidence,
         advice,
-        lines.gain(best.paths, (0.25, 0.5, 1.0)),
+        lines.gain(best.paths, IF_NEEDLESS),
         Change(
             f"make {what} cheaper, or call it less often", "days" if best.essential else "hours", "semantic"
         ),

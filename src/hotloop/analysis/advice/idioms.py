@@ -561,7 +561,9 @@ def _made_to_search(node: ast.AST) -> bool:
     """A list that is made to be searched once: `[key(x) for x in seen]`, `seen[:t]`, `list(seen)`."""
     if isinstance(node, ast.Call):
         name = dotted(node.func)
-        return name in ("list", "tuple", "sorted") or name.endswith((".tolist", ".values", ".copy"))
+        return name in ("list", "tuple", "sorted", "set", "frozenset") or name.endswith(
+            (".tolist", ".values", ".copy")
+        )
     return isinstance(node, ast.ListComp | ast.GeneratorExp) or (
         isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
     )
@@ -1013,8 +1015,29 @@ def parameters_one_by_one(spot: Spot) -> Match | None:
     if not isinstance(spot.node, ast.For) or _calls(spot, ".item"):
         return None
     over = list(_called_names(spot.node.iter))
-    if sum(name.endswith((".parameters", ".named_parameters", ".buffers")) for name in over) < 2:
+    sources = sum(name.endswith((".parameters", ".named_parameters", ".buffers")) for name in over)
+    kept = {
+        dotted(target)
+        for n in ast.walk(spot.scope)
+        if isinstance(n, ast.Assign) and any(".state_dict" in name for name in _called_names(n.value))
+        for target in n.targets
+    }
+    walked = {dotted(n) for n in ast.walk(spot.node.iter)} | set(over)
+    states = any(name in kept or name.endswith(".state_dict") for name in walked) and bool(
+        [n for n in ast.walk(spot.node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+    )
+    clamps = sources == 1 and _calls(spot, ".clamp_", ".mul_", ".div_", ".add_", ".nan_to_num_") is not None
+    if sources < 2 and not states and not clamps:
         return None
+    if clamps:
+        return Match(
+            "parameters_one_by_one",
+            "Change all gradients or parameters with one call",
+            "The loop starts a small operation for each parameter tensor.",
+            "Use torch.nn.utils.clip_grad_value_(net.parameters(), 1.0) or clip_grad_norm_, which take all "
+            "tensors at once, or torch._foreach_clamp_... on the list of gradients.",
+            (0.3, 0.65, 0.85),
+        )
     return Match(
         "parameters_one_by_one",
         "Update all parameters with one call",
@@ -1120,7 +1143,12 @@ def added_one_by_one(spot: Spot) -> Match | None:
     given = {n.id for a in only.value.args for n in ast.walk(a) if isinstance(n, ast.Name)}
     if method not in ("add", "push", "store", "append", "insert", "put", "remember", "add_sample"):
         return None
-    if not owner or not names & given or spot.names.of(owner) & {"list", "deque", "dict", "set"}:
+    if (
+        not owner
+        or "?" in owner
+        or not names & given
+        or spot.names.of(owner) & {"list", "deque", "dict", "set"}
+    ):
         return None
     defined = spot.names.definitions.get(method, ())
     if defined and not any(_writes_rows(function) for function in defined):
@@ -1518,6 +1546,8 @@ def sums_of_suffixes(spot: Spot) -> Match | None:
         for n in ast.walk(g.target)
         if isinstance(n, ast.Name)
     }
+    if isinstance(spot.node, ast.For) and steps and _adds_what_is_left(spot.node, steps):
+        return _adds_up_again(ast.unparse(spot.node.iter))
     if _is_loop(spot):
         return None
     for name, call in spot.calls():
@@ -1530,18 +1560,37 @@ def sums_of_suffixes(spot: Spot) -> Match | None:
             ends = [one for one in (lower, upper) if one is not None]
             if len(ends) != 1 or not {n.id for n in ast.walk(ends[0]) if isinstance(n, ast.Name)} & steps:
                 continue  # a window has two ends
-            return Match(
-                "sums_of_suffixes",
-                f"Carry the sum from step to step, do not add up {ast.unparse(inner)} for each of them",
-                "Every step adds up all the steps after (or before) it again, so the cost grows with the "
-                "square of the length.",
-                "Go through the steps once, backwards for returns: g = r + gamma * g; or use a cumulative "
-                "sum.",
-                (0.7, 0.96, 1.0),
-                takes="all",
-                safety="rounding",
-            )
+            return _adds_up_again(ast.unparse(inner))
     return None
+
+
+def _adds_what_is_left(loop: ast.For, steps: set[str]) -> bool:
+    """`for k in range(t, n): total += g ** (k - t) * r[k]`, in a loop over t."""
+    counts = isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range"
+    used = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
+    simple = all(isinstance(s, ast.AugAssign | ast.Assign | ast.Expr) for s in loop.body)
+    adds = any(isinstance(s, ast.AugAssign) and isinstance(s.op, ast.Add) for s in loop.body)
+    indexed = any(isinstance(n, ast.Subscript) for s in loop.body for n in ast.walk(s))
+    ends = len(loop.iter.args) if isinstance(loop.iter, ast.Call) else 0
+    both = ends == 2 and isinstance(loop.iter, ast.Call) and _has_steps(loop.iter.args[1], steps)
+    return counts and bool(used & steps) and simple and adds and indexed and len(loop.body) <= 3 and not both
+
+
+def _has_steps(node: ast.AST, steps: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in steps for n in ast.walk(node))
+
+
+def _adds_up_again(what: str) -> Match:
+    return Match(
+        "sums_of_suffixes",
+        f"Carry the sum from step to step, do not add up {what} for each of them",
+        "Every step adds up all the steps after (or before) it again, so the cost grows with the square of "
+        "the length.",
+        "Go through the steps once, backwards for returns: g = r + gamma * g; or use a cumulative sum.",
+        (0.7, 0.96, 1.0),
+        takes="all",
+        safety="rounding",
+    )
 
 
 @idiom
@@ -2335,7 +2384,7 @@ def talking_to_processes(spot: Spot) -> Match | None:
         "Each message is pickled, copied and needs the other process to wake up.",
         "Send several steps at once, send only what is used, put arrays in shared memory, or do cheap work "
         "in this process.",
-        (0.3, 0.8, 0.95),
+        (0.15, 0.5, 0.95),
         effort="hours",
         library_calls=("ray",),
         waits=True,

@@ -43,7 +43,8 @@ def recomputed(spot: Spot) -> Match | None:
     if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt):
         return None
     return (
-        same_in_the_loop(spot)
+        same_call_twice(spot)
+        or same_in_the_loop(spot)
         or same_for_every_item(spot)
         or from_fixed_data(spot)
         or old_items_again(spot)
@@ -150,6 +151,63 @@ def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: i
         return _Effects(unknown=True)
     plain = isinstance(call.func, ast.Attribute) and name.partition(".")[0] == "self" and name.count(".") == 1
     return _Effects(networks=plain)
+
+
+# -- the same twice in a row -------------------------------------------------------------------------------
+
+
+def same_call_twice(spot: Spot) -> Match | None:
+    """`action = net(obs)[0]` and then `value = net(obs)[1]`: the same call with the same arguments."""
+    node = spot.node
+    block = _block_of(spot.names, node)
+    if node not in block or spot.trains:
+        return None
+    before = block[: block.index(node)]
+    for name, call in spot.calls():
+        last = name.rpartition(".")[2]
+        own = last in spot.names.functions
+        network = (
+            spot.calls_networks and not own and bool(call.args) and name.partition(".")[0] not in MODULES
+        )
+        if "?" in name or "()" in name or not (own or network) or EFFECTS.match(last):
+            continue
+        effects = _effects(spot.names, call)
+        if not effects.pure or (effects.networks and "Dropout" in spot.names.mentioned):
+            continue
+        text, used = ast.dump(call), _names(call)
+        for place in range(len(before) - 1, -1, -1):
+            earlier = before[place]
+            if not any(isinstance(n, ast.Call) and ast.dump(n) == text for n in ast.walk(earlier)):
+                continue
+            between = before[place:]
+            stored = {n for s in between for n in _names_stored(s)}
+            later = [_effects(spot.names, s) for s in before[place + 1 :]]
+            asked = isinstance(earlier, ast.If) and text in {ast.dump(n) for n in ast.walk(earlier.test)}
+            if used & stored or (isinstance(earlier, (ast.If, *LOOPS)) and not asked):
+                break
+            if any(e.unknown or e.changes & effects.reads or (e.changes and network) for e in later):
+                break
+            return Match(
+                "same_call_twice",
+                f"Call {ast.unparse(call)[:50]} once, not again (line {earlier.lineno} has the result)",
+                f"Line {earlier.lineno} made the same call, and nothing that it needs has changed since.",
+                "Keep the result of the first call and use it here.",
+                (0.5, 0.9, 0.99),
+                takes="all",
+                library_calls=("torch",),
+                chills=False,
+            )
+    return None
+
+
+def _block_of(names: Names, node: ast.AST) -> list[ast.stmt]:
+    """The statements among which a statement stands."""
+    above = names.parents.get(node)
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(above, field, None)
+        if isinstance(block, list) and node in block:
+            return block
+    return []
 
 
 # -- the same at every pass of the loop around -------------------------------------------------------------

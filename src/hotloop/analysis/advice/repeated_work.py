@@ -178,13 +178,20 @@ _CHEAP = re.compile(
 )
 
 
+# Functions and classes of scipy, imported by name, that compute when they are called
+FITTED = frozenset(
+    {"CubicSpline", "interp1d", "splrep", "UnivariateSpline", "RegularGridInterpolator", "PchipInterpolator"}
+    | {"KDTree", "cKDTree", "Delaunay", "ConvexHull", "griddata", "cdist", "expm", "lu_factor", "cho_factor"}
+    | {"cholesky", "eigh", "svd", "inv", "pinv", "butter", "firwin", "rfft", "fft", "cumulative_trapezoid"}
+    | {"solve_discrete_are", "solve_continuous_are", "RectBivariateSpline", "Akima1DInterpolator"}
+)
 CHECKS = re.compile(r"^(is\w+|allclose|array_equal|random\w*)$")
 
 
 def _is_heavy(name: str) -> bool:
     """A function without side effects that computes; making an array is another matter."""
     last = name.rpartition(".")[2]
-    library = name.startswith(PURE_LIBRARIES) or ".linalg." in name
+    library = name.startswith(PURE_LIBRARIES) or ".linalg." in name or name in FITTED
     return library and not _CHEAP.search(name) and not EFFECTS.match(last) and not CHECKS.match(last)
 
 
