@@ -6,7 +6,9 @@ import io
 import struct
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.units import duration, percent
 from hotloop.analysis.findings import Findings
 from hotloop.report.palette import colour_of
-from hotloop.report.png import png_bytes
+from hotloop.report.png import LABELS, drawn, png_bytes
 from tests.golden import findings as golden
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -127,3 +129,46 @@ def test_without_matplotlib_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(HotloopError, match=r"pip install 'hotloop\[report\]'"):
         png_bytes(golden.bare())
+
+
+def crowded(seed: int) -> Findings:
+    """Findings whose points lie close together, some of them at the same place."""
+    rng = np.random.default_rng(seed)
+    rich = golden.rich()
+    rows = []
+    for number in range(30):
+        row = rich.regions[number % len(rich.regions)]
+        calls = int(rng.choice([2, 100, 120, 130, 5000]))
+        mean = float(rng.choice([1e3, 1.2e3, 1e6, 1.1e6]))
+        name = f"a_region_with_a_long_name_{number}"
+        rows.append(
+            replace(row, name=name, path=(name,), calls=calls, mean_ns=mean, own_ns=10**6 * (40 - number))
+        )
+    return replace(rich, regions=tuple(rows))
+
+
+@pytest.mark.parametrize("make", [golden.rich, golden.hostile, *(partial(crowded, n) for n in range(5))])
+def test_no_two_texts_overlap(make: Callable[[], Findings], monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.text import Text
+
+    boxes: list[tuple[str, Any]] = []
+    real = Text.draw
+
+    def draw(self: Any, renderer: Any) -> None:
+        if self.get_visible() and self.get_text():
+            boxes.append((self.get_text(), self.get_window_extent(renderer).shrunk(0.98, 0.9)))
+        real(self, renderer)
+
+    monkeypatch.setattr(Text, "draw", draw)
+    with drawn(make()) as figure:
+        figure.canvas.draw()
+    overlapping = [
+        (one, other)
+        for at, (one, box) in enumerate(boxes)
+        for other, beside in boxes[at + 1 :]
+        if box.overlaps(beside)
+    ]
+    assert overlapping == []
+    if isinstance(make, partial):
+        named = [text for text, _ in boxes if text.startswith("a_region") and len(text) == 24]
+        assert len(named) > LABELS / 2  # the others have no free place

@@ -6,10 +6,12 @@ foreign text, so nothing is interpreted as markup.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import textwrap
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from hotloop._util.extras import require_extra
@@ -44,6 +46,15 @@ _STYLE = {
 
 def png_bytes(findings: Findings) -> bytes:
     """The picture as the bytes of a PNG file; needs matplotlib (the extra `report`)."""
+    target = io.BytesIO()
+    with drawn(findings) as figure:
+        figure.savefig(target, format="png", metadata={"Software": "hotloop"})
+    return target.getvalue()
+
+
+@contextlib.contextmanager
+def drawn(findings: Findings) -> Iterator[Any]:
+    """The figure, inside the style that it must be saved in."""
     matplotlib = require_extra("matplotlib", "report")
     figures = require_extra("matplotlib.figure", "report")
     agg = require_extra("matplotlib.backends.backend_agg", "report")
@@ -69,9 +80,7 @@ def png_bytes(findings: Findings) -> bytes:
         _calls(figure.add_subplot(grid[0, 1]), findings)
         _categories(figure.add_subplot(grid[1, 0]), findings)
         _memory(figure.add_subplot(grid[1, 1]), findings)
-        target = io.BytesIO()
-        figure.savefig(target, format="png", metadata={"Software": "hotloop"})
-    return target.getvalue()
+        yield figure
 
 
 def _heading(figure: Any, findings: Findings) -> None:
@@ -154,13 +163,11 @@ def _calls(axes: Any, findings: Findings) -> None:
     if not points:
         _nothing(axes, "no call was completed")
         return
-    largest = max(row.own_ns for row, _ in points) or 1
     for row, mean_s in reversed(points):
-        area = 24 + 520 * max(row.own_ns, 0) / largest
         axes.scatter(
             row.calls,
             mean_s,
-            s=area,
+            s=_area(row, points),
             color=colour_of(row.category),
             alpha=0.8,
             linewidths=0.8,
@@ -170,13 +177,13 @@ def _calls(axes: Any, findings: Findings) -> None:
     axes.set_yscale("log")
     axes.set_xlim(*_decades([float(row.calls) for row, _ in points]))
     axes.set_ylim(*_decades([mean_s for _, mean_s in points]))
-    _names_of_points(axes, points[:LABELS])
     axes.yaxis.set_major_formatter(lambda value, _: duration(value * 1e9))
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     axes.minorticks_off()
     axes.grid(which="major")
     axes.set_xlabel("calls")
     axes.set_ylabel("mean time per call, including children")
+    _names_of_points(axes, points)
     axes.text(1.0, 1.02, "area: own time", transform=axes.transAxes, fontsize=8, color=FAINT, ha="right")
 
 
@@ -194,28 +201,65 @@ def _short(number: float) -> str:
     return ""
 
 
-def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]]) -> None:
-    """Names to the right of their points (left in the right half); overlapping ones move down."""
+def _names_of_points(axes: Any, points: list[tuple[RegionFinding, float]], named: int = LABELS) -> None:
+    """Name the first points, each at the nearest place that is free of names and points; else not at all."""
     effects = require_extra("matplotlib.patheffects", "report")
-    taken: list[tuple[float, float]] = []
-    middle = axes.transAxes.transform((0.5, 0.5))[0]
+    boxes = require_extra("matplotlib.transforms", "report")
+    renderer = axes.figure.canvas.get_renderer()
+    pixels = axes.figure.dpi / 72
+    inside = axes.get_window_extent(renderer)
+    discs = []
     for row, mean_s in points:
         x, y = axes.transData.transform((row.calls, mean_s))
-        at = y
-        while any(abs(at - other) < 15 and abs(x - beside) < 180 for beside, other in taken):
-            at -= 15
-        taken.append((x, at))
-        left = x < middle
-        axes.annotate(
+        radius = math.sqrt(_area(row, points) / math.pi) * pixels
+        discs.append((x, y, radius))
+    taken = [boxes.Bbox([[x - r, y - r], [x + r, y + r]]) for x, y, r in discs]
+    for (row, mean_s), (x, y, radius) in zip(points[:named], discs, strict=False):
+        text = axes.annotate(
             shown(row.name, 24),
             (row.calls, mean_s),
-            xytext=(11 if left else -11, (at - y) * 72 / axes.figure.dpi),
+            xytext=(0, 0),
             textcoords="offset points",
-            ha="left" if left else "right",
             va="center",
+            ha="center",
             fontsize=8,
             path_effects=[effects.withStroke(linewidth=2.5, foreground="white")],
         )
+        box = text.get_window_extent(renderer).padded(1)
+        middle_x, middle_y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+        for away_x, away_y in _places(radius, box.width, box.height):
+            moved = box.translated(x + away_x - middle_x, y + away_y - middle_y)
+            within = inside.x0 <= moved.x0 and moved.x1 <= inside.x1
+            within = within and inside.y0 <= moved.y0 and moved.y1 <= inside.y1
+            if within and not any(moved.overlaps(other) for other in taken):
+                text.set_position((away_x / pixels, away_y / pixels))
+                taken.append(moved)
+                if math.hypot(max(abs(away_x) - box.width / 2, 0), away_y) > radius + 2 * box.height:
+                    edge = y + away_y - math.copysign(box.height / 2, away_y)
+                    ends = axes.transData.inverted().transform([(x, y), (x + away_x, edge)])
+                    axes.plot(*ends.T, color=FAINT, linewidth=0.6, zorder=1)
+                break
+        else:
+            text.remove()
+
+
+def _places(radius: float, width: float, height: float) -> list[tuple[float, float]]:
+    """Places for the middle of a name, relative to the middle of its point, nearest first, in pixels."""
+    beside, above = radius + width / 2 + 4, radius + height / 2 + 2
+    found = [(beside, 0.0), (-beside, 0.0), (0.0, above), (0.0, -above)]
+    for step in range(1, 8):
+        for side in (beside, -beside, 0.0):
+            found += [
+                (side, step * height + (0 if side else above)),
+                (side, -step * height - (0 if side else above)),
+            ]
+    return found
+
+
+def _area(row: RegionFinding, points: list[tuple[RegionFinding, float]]) -> float:
+    """Area of a point, in square points: it grows with own time."""
+    largest = max(other.own_ns for other, _ in points) or 1
+    return 24 + 520 * max(row.own_ns, 0) / largest
 
 
 def _memory(axes: Any, findings: Findings) -> None:

@@ -69,7 +69,7 @@ def _boxes(system: System) -> list[_Box]:
                 one = system.members[k]
                 found.append(_Box(one.name, one.states, role.limiting and k == least, work_of(one), i, k))
             continue
-        many = f" ×{len(role.members)}" if len(role.members) > 1 else ""
+        many = f" x{len(role.members)}" if len(role.members) > 1 else ""
         found.append(_Box(f"{role.name}{many}", role.states, role.limiting, member_work(system, role), i))
     return found
 
