@@ -7,9 +7,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hotloop._util import HOTLOOP_VERSION as __version__
-from hotloop.measure.profiler import Profiler
-from hotloop.measure.profiler import default as _default
+from hotloop._util import early_interrupt
+
+early_interrupt.begin_import()
+
+from hotloop._util import HOTLOOP_VERSION as __version__  # noqa: E402
+from hotloop.measure.profiler import Profiler  # noqa: E402
+from hotloop.measure.profiler import default as _default  # noqa: E402
 
 if TYPE_CHECKING:
     from hotloop.boost import boost as boost

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, Protocol
 
-from hotloop._util import HOTLOOP_VERSION
+from hotloop._util import HOTLOOP_VERSION, early_interrupt
 from hotloop._util.console import guarded
 from hotloop._util.errors import HotloopError
 from hotloop.cli.renamed_flags import check_flags
@@ -54,6 +54,7 @@ class Verb(Protocol):
 
 def main(words: list[str] | None = None) -> int:
     """Entry point of the `hotloop` command."""
+    early_interrupt.end_import()
     return guarded(lambda: run_words(list(sys.argv[1:] if words is None else words)))
 
 
