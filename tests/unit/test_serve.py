@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import pytest
 
 import hotloop
+from hotloop import Profiler
 from hotloop._util.errors import HotloopError
 from hotloop.report.serve_html import sparkline
 from hotloop.workflows.serve import Runs, key_of, make_app, prepare
@@ -283,3 +284,18 @@ def test_a_sparkline_leaves_out_what_was_not_measured() -> None:
     assert sparkline([1.0]) == "" and sparkline([float("nan")] * 3) == ""
     assert sparkline([1.0, float("nan"), 2.0]).count(",") >= 3
     json.dumps(sparkline([0.0, 0.0]))
+
+
+def test_a_folder_that_was_deleted_is_named_as_such(app: Any, folder: Path) -> None:
+    folder.rename(folder.with_name("renamed"))
+    for path in ("/", "/list"):
+        answer = ask(app, f"/{TOKEN}{path}")
+        assert answer.status == 200 and "does not exist any more" in answer.text
+        assert "Nothing has been recorded" not in answer.text
+
+
+def test_a_run_inside_a_run_of_the_same_name_is_listed_beside_it(tmp_path: Path) -> None:
+    for place in (tmp_path / "run", tmp_path / "run" / "run"):
+        Profiler(core_name="python").start(place, memory=False).stop()
+    runs = Runs(tmp_path / "run")
+    assert sorted(run.name for run in runs.listed()) == ["run", "run/run"]

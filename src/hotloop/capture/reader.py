@@ -67,6 +67,7 @@ from hotloop.capture.sections import (
 LEFT_OUT = "left out"  # begins a warning about a part
 NOT_YET = "it has only just been created"
 DAMAGED = "damaged: the recording does not match its checksum, so its figures may be wrong"
+LINKED_PARTS = "parts is a link, which hotloop does not follow: put the folder itself there"
 RETRIES = 20  # copies of a busy thread's figures before its latest events are called uncertain
 _HEADER = layout.dtype("HEADER")
 _CHECKSUM_AT = layout.offsets("HEADER")["checksum"]
@@ -91,7 +92,9 @@ def load(path: str | os.PathLike[str]) -> Capture:
         except CaptureError as problem:
             warnings.append(visible(f"{LEFT_OUT} {file.name}: {problem}"))
     warnings += describe_skipped(skipped)
-    if not processes:
+    if (folder / "parts").is_symlink():
+        warnings.append(LINKED_PARTS)
+    elif not processes:
         warnings.append("no process has recorded anything yet")
     if (folder / "lines").is_dir():
         facts["lines"] = read_lines(folder / "lines", warnings)

@@ -24,8 +24,11 @@ def region_tree_text(tree: RegionTree, width: int, max_depth: int | None = None)
     for depth, node in walk(tree.root):
         if max_depth is None or depth < max_depth:
             lines.append(_line(_cells(node, depth, tree, name_width), name_width))
-    for label, ns in (("(unattributed)", tree.unattributed_ns), ("(hotloop itself)", tree.hotloop_ns)):
-        lines.append(_line((label, "", "", short_duration(ns), _share(tree, ns)), name_width))
+    unattributed = tree.unattributed_ns
+    cells = ("(unattributed)", "", "", short_duration(unattributed), _share(tree, unattributed))
+    lines.append(_line(cells, name_width))
+    # No share: it is part of the rows above, which add up to 100 %.
+    lines.append(_line(("(hotloop itself)", "", "", short_duration(tree.hotloop_ns)), name_width))
     return "\n".join(lines)
 
 

@@ -38,8 +38,11 @@ class Listed:
     changed_at_s: float
 
 
-def list_page(folder: str, runs: Sequence[Listed], left_out: int = 0) -> str:
-    """Captures and series of a folder, newest first, with a filter; `left_out` older ones are not listed."""
+def list_page(folder: str, runs: Sequence[Listed], left_out: int = 0, *, gone: bool = False) -> str:
+    """Captures and series of a folder, newest first, with a filter; `left_out` older ones are not listed.
+
+    `gone`: the folder does not exist any more.
+    """
     body = (
         '<div class="hero"><h1>Runs</h1></div><section aria-label="All runs">'
         '<form action="diff" method="get" class="panel">'
@@ -47,14 +50,16 @@ def list_page(folder: str, runs: Sequence[Listed], left_out: int = 0) -> str:
         'placeholder="name, command or status"></label>'
         '<button type="submit" id="compare" disabled>Compare two</button>'
         '<span id="runs-shown" class="muted small" role="status"></span></div>'
-        f'<div data-refresh="list" data-every="{REFRESH_LIST_S}">{list_rows(runs, left_out)}</div>'
+        f'<div data-refresh="list" data-every="{REFRESH_LIST_S}">{list_rows(runs, left_out, gone=gone)}</div>'
         "</form></section>"
     )
     return _page(f"{folder} · hotloop", folder, "", body)
 
 
-def list_rows(runs: Sequence[Listed], left_out: int = 0) -> str:
+def list_rows(runs: Sequence[Listed], left_out: int = 0, *, gone: bool = False) -> str:
     """The table of the list; the page asks for it again now and then."""
+    if gone:
+        return "<p>This folder does not exist any more: it was deleted or renamed while it was served.</p>"
     if not runs:
         return "<p>Nothing has been recorded here yet. Record a script: <code>hotloop run train.py</code></p>"
     heads = ("", "run", "status", "started*", "#wall time*", "#env steps*", "#env steps/s", "over time*")

@@ -52,6 +52,7 @@ def show_capture(
     if any(thread.uncertain for thread in capture.threads):
         notes.append("a thread was read in the middle of an update; its latest event may be incomplete")
     legend = "share: own time / wall time of threads; >: still open, *: closed out of order"
+    legend += "\n(hotloop itself): its estimated cost, which is part of the rows above"
     if capture is not recorded:
         legend += (
             f"\ntraining only, {duration(recorded.wall_ns - capture.wall_ns)} of start-up, warm-up and "

@@ -50,7 +50,7 @@ Render = Callable[[CaptureReport], str | bytes]
 def report_on(path: str | None, goal_env_steps: int | None = None) -> CaptureReport:
     """Open the capture at `path` (None: the latest) and explain it with the project's settings."""
     if goal_env_steps is not None and goal_env_steps <= 0:
-        raise HotloopError(f"goal_env_steps={goal_env_steps} must be above 0.")
+        raise HotloopError(f"--goal-env-steps is {goal_env_steps}; it must be at least 1.")
     name = str(latest_capture()) if path is None else path
     capture = with_limits(open_capture(name))
     findings = explain(

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ class Runs:
     _readings: dict[str, list[LiveReading]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    @property
+    def gone(self) -> bool:
+        """Whether the folder was deleted or renamed since."""
+        return not self.folder.is_dir()
+
     def places(self) -> dict[str, Path]:
         """Captures and series by their keys, newest first, `MOST_RUNS` at most."""
         found = sorted(self._candidates(), key=lambda item: -item[1])
@@ -98,6 +103,8 @@ class Runs:
             if not running or now - known[1] < FRESH_S:
                 return known[2]
         made = summarise(key, place)
+        if place != self.folder and made.name == name_of(self.folder):  # a run inside a run
+            made = replace(made, name=f"{made.name}/{made.name}")
         self._listed[key] = (stamp, now, made)
         return made
 
@@ -137,7 +144,7 @@ class Runs:
 
 def key_of(place: Path) -> str:
     """How a run is called in addresses: no part of its name, which may be anything."""
-    return hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]
 
 
 def name_of(place: Path) -> str:
@@ -202,10 +209,10 @@ def make_app(folder: Path, token: str, port: int) -> Any:
         return key, runs.find(key)
 
     def home(request: Any) -> str:
-        return pages.list_page(str(folder), runs.listed(), runs.left_out)
+        return pages.list_page(str(folder), runs.listed(), runs.left_out, gone=runs.gone)
 
     def rows(request: Any) -> str:
-        return pages.list_rows(runs.listed(), runs.left_out)
+        return pages.list_rows(runs.listed(), runs.left_out, gone=runs.gone)
 
     def report(request: Any) -> str | None:
         key, place = place_of(request)
