@@ -158,9 +158,9 @@ FIRES = {
     "never_read": [
         "class Env:\n    def step(self, a):\n        power = np.abs(np.fft.rfft(self.trace))  # hot\n"
         "        info = {'energy': 1.0, 'spectrum': power}\n        return self.x, 0.0, info\n"
-        "def main(env):\n    obs, r, info = env.step(1)\n    log(info['energy'])",
+        "def main(env):\n    obs, r, info = env.step(1)\n    log(info['energy'])\nmain(Env())",
         "class Env:\n    def step(self, a):\n        self.map = np.linalg.norm(self.cells, axis=1)  # hot\n"
-        "        return self.x",
+        "        self.cells = self.cells + a\n        return self.x\nfor t in range(9):\n    env.step(1)",
     ],
     "copied_to_read": [
         "class M:\n    def sample(self, rows):\n        data = self.memory.copy()  # hot\n"
@@ -198,6 +198,11 @@ SILENT = {
     "same_for_every_item": [
         # each pass asks another node
         NODE.format(total=TOTAL, select="return [node.score(1) for node in self.children]"),
+        # changed in place under another name
+        NODE.format(
+            total="np.sum(self.counts)",
+            select="c = self.counts\n        c += 1\n        return [self.score(x) for x in self.children]",
+        ),
         # it depends on the item
         NODE.format(
             total="sum(c.visits for c in child.children)",
@@ -310,6 +315,9 @@ SILENT = {
         "class Env:\n    def step(self, a):\n        power = np.fft.rfft(self.trace)  # hot\n"
         "        info = {'spectrum': power}\n        return self.x, info\n"
         "def main(env):\n    obs, info = env.step(1)\n    infos.append(info)",
+        # a module that others import
+        "class Env:\n    def step(self, a):\n        self.map = np.linalg.norm(self.cells, axis=1)  # hot\n"
+        "        return self.x",
         # another function reads the attribute
         "class Env:\n    def step(self, a):\n        self.map = np.sort(self.cells)  # hot\n"
         "        return self.x\n    def seen(self):\n        return self.map[0]",
@@ -324,6 +332,8 @@ SILENT = {
         "class E:\n    def f(self, i):\n        b = self.board.copy()  # hot\n        return b",
     ],
     "jobs_too_small": [
+        # what the workers do meanwhile is not known
+        "pool = Pool(2)\nfor k in x:\n    fit = pool.map(score, population)  # hot asleep",
         "for k in x:\n    fit = list(map(score, population))  # hot",
         "for k in x:\n    y = frame.map(score)  # hot",
         "job = pool.submit(train, x)  # hot",

@@ -100,6 +100,7 @@ def constants_in_every_job(spot: Spot) -> Match | None:
     return None
 
 
+MOST_ASLEEP = 0.6  # part of that time in which neither this thread nor a worker was awake
 LEAST_WAITED = 0.25  # share of training at which handing jobs over takes more than their work
 
 
@@ -107,6 +108,8 @@ def jobs_too_small(spot: Spot) -> Match | None:
     """`pool.map(f, xs)` with jobs that take less time than it takes to send them."""
     if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt) or spot.share < LEAST_WAITED:
         return None
+    if spot.asleep > MOST_ASLEEP:
+        return None  # nobody was seen passing messages: what the workers do is not known
     for name, call in spot.calls():
         owner, _, last = name.rpartition(".")
         kinds = spot.names.of(owner)

@@ -233,6 +233,8 @@ def same_in_the_loop(spot: Spot) -> Match | None:
         changes = _effects(spot.names, loop).changes
         if effects.reads & changes or not effects.reads or _trained_below(spot, used):
             continue
+        if _changed_by_alias(spot.names, effects.reads):
+            continue
         return Match(
             "same_in_the_loop",
             f"Call {name}(...) once before the loop (line {loop.lineno}), not at every pass",
@@ -261,6 +263,34 @@ def _does_unknown_things(names: Names, loop: ast.AST) -> bool:
         known = last in names.definitions or "." in dotted(call.func) or dotted(call.func) in BUILTINS
         if not known and not learns:
             return True
+    return False
+
+
+def _changed_by_alias(names: Names, attributes: frozenset[str]) -> bool:
+    """Whether one of these is changed in place under another name: `p = self.pos; p += v`, or by `out=`."""
+    for tree in names.trees:
+        aliases = {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr in attributes
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AugAssign) and _names(node.target) & aliases:
+                return True
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and _names(node.value) & aliases
+            ):
+                return True
+            if isinstance(node, ast.keyword) and node.arg == "out":
+                given = {n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)}
+                if given & attributes or _names(node.value) & aliases:
+                    return True
     return False
 
 
@@ -324,7 +354,7 @@ def same_for_every_item(spot: Spot) -> Match | None:
     effects = _effects(spot.names, call)
     if not effects.pure:
         return None
-    if effects.reads & _effects(spot.names, scope).changes:
+    if effects.reads & _effects(spot.names, scope).changes or _changed_by_alias(spot.names, effects.reads):
         return None
     where = _repeated_by_callers(spot, scope.name, effects.reads, 2)
     if where is None:

@@ -24,6 +24,8 @@ def never_read(spot: Spot) -> Match | None:
     """`info["spectrum"] = np.fft.rfft(...)`, and nothing asks for that entry."""
     if isinstance(spot.node, LOOPS) or not isinstance(spot.node, ast.stmt) or spot.trains:
         return None
+    if not _is_a_program(spot.names):
+        return None  # a module that others import: they may read it
     for name, value in _kept_for_nobody(spot):
         computes = any(isinstance(n, ast.Call) for n in ast.walk(value))
         quiet = not _purity(spot).has_effects(value)
@@ -39,6 +41,19 @@ def never_read(spot: Spot) -> Match | None:
                 chills=False,
             )
     return None
+
+
+def _is_a_program(names: Names) -> bool:
+    """Whether the file runs something itself: `main()`, `if __name__ == "__main__"`, a loop."""
+    for tree in names.trees:
+        for node in tree.body if isinstance(tree, ast.Module) else ():
+            if isinstance(node, LOOPS) or (isinstance(node, ast.If) and "__name__" in ast.dump(node.test)):
+                return True
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = {dotted(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+                if called & names.functions.keys():
+                    return True
+    return False
 
 
 def _draws(value: ast.AST) -> bool:
