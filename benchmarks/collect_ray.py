@@ -4,13 +4,16 @@
 
 The env waits `latency-ms` in each step and returns a frame of 84 x 84 bytes, so that it is bound by latency
 and two cores can show how collection scales. Each node has 2 collectors with 4 envs. The learner only takes
-rows and copies them. CPU time is that of the learner's process for each MB that it took: the cost of the
+rows and copies them. Where RLlib is installed, its env runners step the same envs, with as many actors and
+random actions too. CPU time is that of the learner's process for each MB that it took: the cost of the
 transport on its side. It holds on a busy machine; steps/s hardly.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import logging
 import os
 import time
 from typing import Any
@@ -21,6 +24,7 @@ import numpy as np
 import hotloop
 from hotloop._util.extras import require_extra
 
+RLLIB = ("tree", "lz4", "ormsgpack", "pyarrow")  # what RLlib imports
 COLLECTORS, ENVS = 2, 4  # of each node
 SETTINGS = {
     "RAY_worker_niceness": "0",
@@ -83,6 +87,57 @@ def measure(name: str, collectors: int, seconds: float, latency_s: float, on: st
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
+class WithChannel(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """The frame as [84, 84, 1]: RLlib has no network for [84, 84]."""
+
+    def __init__(self, env: Waiting):
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 1), np.uint8)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[..., None]
+
+
+def measure_rllib(name: str, runners: int, seconds: float, latency_s: float) -> None:
+    """RLlib's env runners, asked for 100 steps of each env at a time, all at once, as PPO asks them."""
+    import ray
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+    from ray.tune.registry import register_env
+
+    ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        register_env("Waiting", lambda settings: WithChannel(make_waiting(latency_s, 0)))
+        config = PPOConfig().environment("Waiting")
+        config = config.env_runners(num_env_runners=runners, num_envs_per_env_runner=ENVS)
+        group = EnvRunnerGroup(config=config, local_env_runner=False)
+
+        def sample(runner: Any) -> Any:
+            return runner.sample(num_timesteps=100 * ENVS, random_actions=True)
+
+        group.foreach_env_runner(sample, local_env_runner=False)  # everyone has started
+        steps, megabytes = 0, 0.0
+        began, used = time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < seconds:
+            for episodes in group.foreach_env_runner(sample, local_env_runner=False):
+                for episode in episodes:
+                    frames = np.asarray(episode.get_observations())
+                    steps += len(episode)
+                    megabytes += frames.nbytes / 1e6
+        took_s, cpu_s = time.perf_counter() - began, time.process_time() - used
+        group.stop()
+    finally:
+        ray.shutdown()
+    cells = [
+        name,
+        str(runners),
+        f"{steps / took_s:,.0f}",
+        f"{megabytes / took_s:.1f}",
+        f"{1e3 * cpu_s / megabytes:.2f}",
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,6 +161,8 @@ def main() -> None:
             measure(f"Ray, {nodes} {'node' if nodes == 1 else 'nodes'}", count, args.seconds,
                     args.latency_ms / 1e3, "ray")  # fmt: skip
             measure("processes here", count, args.seconds, args.latency_ms / 1e3, None)
+            if all(importlib.util.find_spec(name) for name in RLLIB):
+                measure_rllib("RLlib's env runners", count, args.seconds, args.latency_ms / 1e3)
     finally:
         cluster.shutdown()
 
