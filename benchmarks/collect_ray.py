@@ -107,8 +107,9 @@ def measure_rllib(name: str, runners: int, seconds: float, latency_s: float) -> 
 
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
-        register_env("Waiting", lambda settings: WithChannel(make_waiting(latency_s, 0)))
-        config = PPOConfig().environment("Waiting")
+        env = f"Waiting{runners}"  # a name for each cluster: the registry sends each only once
+        register_env(env, lambda settings: WithChannel(make_waiting(latency_s, 0)))
+        config = PPOConfig().environment(env)
         config = config.env_runners(num_env_runners=runners, num_envs_per_env_runner=ENVS)
         group = EnvRunnerGroup(config=config, local_env_runner=False)
 

@@ -28,6 +28,8 @@ LIBRARIES = {
     "torch._dynamo.convert_frame": "hotloop.instrument.compilers:patch_dynamo",
     "torch._inductor.compile_fx": "hotloop.instrument.compilers:patch_inductor",
     "numba.core.dispatcher": "hotloop.instrument.compilers:patch_numba",
+    "jax": "hotloop.instrument.jax:patch_package",
+    "optax": "hotloop.instrument.jax:patch_optax",
     "jax._src.pjit": "hotloop.instrument.compilers:patch_jax",
     "jax._src.compiler": "hotloop.instrument.compilers:patch_jax_compiler",
     "lightning.pytorch.loops.evaluation_loop": "hotloop.instrument.lightning:patch_evaluation_loop",
