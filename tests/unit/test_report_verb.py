@@ -113,7 +113,7 @@ def test_mistakes_are_found_before_the_work(capture: str, tmp_path: Path) -> Non
         check_target(Path("folder.html"), force=True)
     with pytest.raises(HotloopError, match="nowhere does not exist"):
         check_target(Path("nowhere/report.html"), force=False)
-    with pytest.raises(HotloopError, match="above 0"):
+    with pytest.raises(HotloopError, match="at least 1"):
         report_on(capture, goal_env_steps=0)
 
 
