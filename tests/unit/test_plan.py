@@ -204,6 +204,7 @@ def test_amounts_as_people_type_them() -> None:
         7.0,
     ]
     assert [parse_fraction(t) for t in ("3%", "0.03", 0.5)] == [0.03, 0.03, 0.5]
+    assert [parse_fraction(t) for t in ("3", "1", 5, "0.5%", "50")] == [0.03, 0.01, 0.05, 0.005, 0.5]
     for wrong in ("", "soon", "2x", "0", "-3s", "1h and 2m"):
         with pytest.raises(HotloopError):
             parse_seconds(wrong)

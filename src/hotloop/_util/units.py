@@ -81,13 +81,15 @@ def parse_seconds(typed: str | float, what: str = "The time") -> float:
 
 
 def parse_fraction(typed: str | float, what: str = "The share") -> float:
-    """`3%` or `0.03` as 0.03; `what` names the value in the error message."""
+    """`3%`, `3` or `0.03` as 0.03: from 1 up it is percent; `what` names the value in the message."""
     try:
         value = (
             float(typed.strip()[:-1]) / 100
             if isinstance(typed, str) and typed.strip().endswith("%")
             else float(typed)
         )
+        if not (isinstance(typed, str) and typed.strip().endswith("%")) and value >= 1:
+            value /= 100
     except (TypeError, ValueError, OverflowError):
         raise HotloopError(f"{what} is {typed!r}; write it as 3% or 0.03.") from None
     if not 0 < value < 1:
