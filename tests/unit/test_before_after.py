@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from hotloop.report.before_after import (
 )
 from hotloop.report.trial import Patch, TrialReport
 from hotloop.workflows.before_after import check_card
+from hotloop.workflows.prove import Proof
 from hotloop.workflows.series_report import series_report, write_series_report
 from tests.unit.test_series_report import made
 
@@ -156,3 +158,11 @@ def test_an_interval_that_is_wide_stays_on_the_card() -> None:
     wide = replace(verdict(0.5), speed_up=Estimate(2.0, 0.4, 9.0))
     shapes = layout(replace(card(), verdict=wide))[1]
     assert all(s.x >= 0 and s.x + s.width <= 720 for s in shapes if isinstance(s, Rect))
+
+
+def test_a_proof_names_the_side_with_the_change_in_words() -> None:
+    result = SimpleNamespace(card=lambda change: card(after="some_rule", change=change))
+    found = SimpleNamespace(how_to_change="set N")
+    proof = Proof(1, found, result, None, None, None, "", None)  # type: ignore[arg-type]
+    made = proof.card()
+    assert made is not None and (made.after, made.change) == ("with the change", "set N")

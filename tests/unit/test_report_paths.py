@@ -36,6 +36,9 @@ def test_paths_start_at_the_project_or_the_package(site: str, folder: str, shown
         (("torchrun", "--nproc", "2", "train.py"), "train.py"),
         (("/opt/bin/simulate",), "simulate"),
         ((), ""),
+        (("/v/bin/python", "/v/bin/hotloop", "train", "petri", "--wafers", "4"), "hotloop train petri"),
+        (("/v/bin/python3", "/v/bin/torchrun-like", "x"), "torchrun-like"),
+        (("hotloop", "train", "snake"), "hotloop train snake"),
     ],
 )
 def test_a_run_is_called_after_its_script(command: tuple[str, ...], name: str) -> None:

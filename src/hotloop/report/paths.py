@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shlex
 
 from hotloop.analysis.findings import Findings
@@ -51,8 +52,15 @@ def _without(folder: str, text: str) -> str:
 
 
 def script_name(command: tuple[str, ...]) -> str:
-    """What was run, as short as a title: `train.py`, `python -m pkg.train` as `pkg.train`; "" if unknown."""
+    """What was run, as short as a title: `train.py`, `python -m pkg.train` as `pkg.train`; "" if unknown.
+
+    Our own verbs keep what they train: `hotloop train petri`.
+    """
     words = list(command)
+    if words and words[0].rpartition("/")[2].startswith("python") and len(words) > 1 and words[1][0:1] != "-":
+        words = words[1:]  # a program without extension that Python runs
+    if words and words[0].rpartition("/")[2] == "hotloop":
+        return " ".join(["hotloop", *itertools.takewhile(lambda word: not word.startswith("-"), words[1:])])
     for number, word in enumerate(words):
         if word == "-m" and number + 1 < len(words):
             return words[number + 1]

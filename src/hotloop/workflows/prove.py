@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,9 @@ class Proof:
         """The before/after card of what was measured."""
         if isinstance(self.result, TrialResult):
             return self.result.card()
-        return self.result.card(self.recommendation.how_to_change)
+        card = self.result.card(self.recommendation.how_to_change)
+        # The name of a recommendation means nothing to those with whom the card is shared.
+        return card and replace(card, after="with the change")
 
 
 @dataclass(frozen=True)

@@ -130,15 +130,17 @@ class ChildrenMemory:
         self.peak_bytes: int | None = None
         self.total_peak_bytes = self._last_bytes = 0
         self._every_s, self._children_bytes, self._own_peak_bytes = every_s, children_bytes, own_peak_bytes
-        self._stop = threading.Event()
+        # A plain lock, held until the end: waiting for an event would be recorded as a thread of training.
+        self._running = threading.Lock()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hotloop-memory")
 
     def __enter__(self) -> ChildrenMemory:
+        self._running.acquire()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._running.release()
         self._thread.join()
         if self._last_bytes:  # children that lived to the end overlapped with the peak of this process
             self._add(self._last_bytes)
@@ -155,7 +157,7 @@ class ChildrenMemory:
 
     def _watch(self) -> None:
         pause_s = self._every_s
-        while not self._stop.wait(pause_s):
+        while not self._running.acquire(timeout=pause_s):
             began_s = time.thread_time()
             self.sample()
             pause_s = max(self._every_s, (time.thread_time() - began_s) / SAMPLE_SHARE)
