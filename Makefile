@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SOURCES := pyproject.toml setup.py constraints.txt src/hotloop/capture/layout.py $(wildcard src/hotloop/*/*.c src/hotloop/measure/compiled/*.h src/hotloop/rl/collect/*.[ch])
 
-.PHONY: help demo demo-cluster test short-tests test-long test-pythons test-gpu campaign lint docs bench bench-peers bench-sbx screenshots browser clean
+.PHONY: help demo demo-cluster test short-tests test-long test-ray test-pythons test-gpu campaign lint docs bench bench-peers bench-sbx screenshots browser clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -32,6 +32,11 @@ short-tests: $(INSTALLED)
 test-long: $(INSTALLED) browser ## the tests that take minutes (about an hour on two cores)
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 2 --durations 25 -m long tests
+
+test-ray: $(INSTALLED) ## every test on a real Ray cluster, RLlib included; installs both into .venv (fifteen minutes)
+	$(PIP) -e '.[rllib]'
+	$(BIN)/python -m pytest -n 1 --durations 25 tests/processes/test_run_ray.py tests/processes/test_lab_ray.py \
+	    tests/processes/test_collect_ray.py tests/processes/test_train_ray.py tests/processes/test_run_rllib.py
 
 MINUTES ?= 30
 campaign: $(INSTALLED) ## try to break it: kills, signals, full disks ... (MINUTES=30 SEED=1 KINDS="..." COUNT="kill=1000")

@@ -152,7 +152,6 @@ def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> 
     assert found["ray_idle"] == 5  # and once more, still open
 
 
-@pytest.mark.long
 def test_a_job_on_two_nodes_is_recorded_whole(cluster: RayCluster, tmp_path: Path) -> None:
     """One test, since a cluster takes many seconds to start."""
     cluster.add("far", tmp_path / "far")
