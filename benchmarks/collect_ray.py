@@ -90,8 +90,8 @@ def measure(name: str, collectors: int, seconds: float, latency_s: float, on: st
 class WithChannel(gymnasium.ObservationWrapper[Any, Any, Any]):
     """The frame as [84, 84, 1]: RLlib has no network for [84, 84]."""
 
-    def __init__(self, env: Waiting):
-        super().__init__(env)
+    def __init__(self, settings: Any):
+        super().__init__(make_waiting(settings["latency_s"], 0))
         self.observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 1), np.uint8)
 
     def observation(self, observation: Any) -> Any:
@@ -103,13 +103,10 @@ def measure_rllib(name: str, runners: int, seconds: float, latency_s: float) -> 
     import ray
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
-    from ray.tune.registry import register_env
 
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
-        env = f"Waiting{runners}"  # a name for each cluster: the registry sends each only once
-        register_env(env, lambda settings: WithChannel(make_waiting(latency_s, 0)))
-        config = PPOConfig().environment(env)
+        config = PPOConfig().environment(WithChannel, env_config={"latency_s": latency_s})
         config = config.env_runners(num_env_runners=runners, num_envs_per_env_runner=ENVS)
         group = EnvRunnerGroup(config=config, local_env_runner=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -247,3 +248,26 @@ def test_news_of_a_node_come_while_it_runs_and_stay_when_it_is_lost(
         capture.warnings,
         err,
     )
+
+
+@pytest.mark.long
+def test_nodes_without_hotloop_or_with_another_version_are_named_and_train_on(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    bare, other = tmp_path / "bare" / "hotloop", tmp_path / "other" / "hotloop"
+    bare.mkdir(parents=True)
+    (bare / "__init__.py").write_text("raise ImportError('not here')")
+    shutil.copytree(Path(hotloop.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__"))
+    version = other / "_util" / "__init__.py"
+    version.write_text(version.read_text().replace(HOTLOOP_VERSION, "0.0.9"))
+    cluster.add("far", tmp_path / "disk", bare.parent)
+    cluster.add("third", tmp_path / "disk", other.parent)
+    script = SCRIPT.replace('("near", "far")', '("near", "far", "third")')
+    out, err = ended(start(cluster, tmp_path / "run", script, "8"))
+    about = json.loads(out)
+    assert [words[:2] for words in about] == [["mine", "ran"]] * 3  # all trained
+    assert "is not recorded: hotloop cannot be imported there: not here" in err
+    assert f"is not recorded: it has hotloop 0.0.9, the driver {HOTLOOP_VERSION}" in err
+    capture = open_capture(str(tmp_path / "run"))
+    assert [p.pid for p in of_actor(capture)] == [about[0][2]]
+    assert sum("is not recorded: " in warning for warning in capture.warnings) == 2
