@@ -8,6 +8,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
+import threading
 from types import FrameType
 
 NAMES = ("hotloop", "hotloop.exe")
@@ -29,11 +30,10 @@ def leave(number: int, frame: FrameType | None) -> None:
 
 def begin_import() -> None:
     """Called first by `import hotloop`: handle Ctrl-C until `end_import`, if this is our command."""
-    if is_our_command() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        try:
-            _signal.signal(_signal.SIGINT, leave)
-        except ValueError:  # not the main thread
-            return
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handled_by_python = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if is_our_command() and in_main_thread and handled_by_python:
+        _signal.signal(_signal.SIGINT, leave)
 
 
 def end_import() -> None:
