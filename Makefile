@@ -69,8 +69,9 @@ bench-sbx: $(INSTALLED) ## boosted Stable-Baselines3 next to SBX, in .venv-sbx (
 	.venv-sbx/bin/python -m pip --disable-pip-version-check install --quiet sbx-rl==0.28 stable-baselines3==2.9.2
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/boost.py --what sbx --rounds 3 --sbx-python .venv-sbx/bin/python
 
-screenshots: $(INSTALLED) browser ## the pictures in docs/images, from a real run (two minutes)
+screenshots: $(INSTALLED) browser ## the pictures in docs/images, from real runs (four minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots
+	$(BIN)/python -m tests.browser.recording
 
 # The base tests need numpy, scipy, rich, tyro, psutil and pytest only; each interpreter gets a venv of its own.
 PYTHONS ?= 3.11 3.12 3.13 3.14
