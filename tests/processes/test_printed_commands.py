@@ -68,7 +68,7 @@ for step in range(150):
 
 # script -> its text, its arguments, the advice that it is for, a piece of the command that tests it
 SCRIPTS = {
-    "network": (NETWORK, (), "try_one_thread", "hotloop try --only threads -- "),
+    "network": (NETWORK, (), "try_one_thread", "hotloop try --only threads "),
     "logs": (LOGS, ("--log-interval", "1"), "logging_too_often", "hotloop prove runs/a N"),
     "objects": (OBJECTS, (), "garbage_collection_pauses", "hotloop prove runs/a N"),
     "stores": (STORES, (), "replay_item_by_item", "make the change, then run: hotloop prove runs/a N --rev"),
