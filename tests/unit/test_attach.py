@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_states_add_up_and_a_missing_core_comes_first() -> None:
     assert one.running + one.ready + one.off_core == pytest.approx(1)
     assert "had no core 40 % of the time" in found.limit
     assert "hotloop try --only threads" in found.advice[0]
+
+
+def test_a_job_of_one_thread_without_a_core_blames_other_programs() -> None:
+    found = explain_attached(
+        replace(seen(thread(7, "MainThread", (USER,), 1.0, queued=0.8)), settings={"OMP_NUM_THREADS": "1"})
+    )
+    assert "had no core 40 % of the time" in found.limit
+    assert found.advice[0].startswith("Other programs use the cores: this job wanted 0.9 of 2.")
 
 
 def test_threads_that_share_the_gil_are_named() -> None:

@@ -6,20 +6,27 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.read_files import json_text
+from hotloop.analysis.tree import driving_thread
 from hotloop.analysis.virtual_speedups import virtual_results
+from hotloop.capture.message_format import RECORD
+from hotloop.capture.messages import MessageLog
 from hotloop.capture.virtual import FOLDER, PLAN, QUARTERS, Mark, VirtualPlan, read_virtual
 from hotloop.cli.main import main
 from hotloop.measure.core_choice import CoreName, compiled
 from hotloop.measure.profiler import Profiler
 from hotloop.measure.virtual_speedup import RegionTotal, VirtualSpeedup
+from hotloop.testing import make_capture
 from hotloop.testing.fakes import FakeClock
-from hotloop.workflows.virtual_speedup import regions_of
+from hotloop.testing.planted import collect, learn
+from hotloop.workflows.virtual_speedup import FEW_MESSAGES, regions_of, waits_for_others
 
 DRIVER = (7, 7)
 CORES = ["python", *(["compiled"] if compiled is not None else [])]
@@ -126,6 +133,21 @@ def test_others_are_delayed_and_who_was_woken_has_paid(tmp_path: Path) -> None:
     profiler.stop()
     assert paid[0] >= 0.019  # half of 40 ms
     assert paid[1] >= 0
+
+
+def test_a_driving_thread_without_messages_cannot_be_made_virtually_faster() -> None:
+    made = make_capture({**collect(1000), **learn(100)}, env_steps=8000, updates=100)
+    capture = replace(made, path=Path("runs/a"))
+    driver = driving_thread(capture)
+    assert driver is not None
+    process, thread = driver
+    own = np.zeros(FEW_MESSAGES, dtype=list(RECORD))
+    own["thread"] = thread.native_id
+    others = own.copy()
+    others["thread"] += 1
+    logs = [MessageLog(process.pid, (), records, len(records)) for records in (own, own[:2], others)]
+    assert [waits_for_others(replace(capture, messages=(log,))) for log in logs] == [True, False, False]
+    assert not waits_for_others(capture)
 
 
 def test_regions_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,12 +136,20 @@ def _advice(seen: Attached, threads: Sequence[AttachedThreadFindings]) -> tuple[
     ready = sum(t.ready or 0.0 for t in threads)
     if (main.ready or 0.0) > 0.1:
         limit = f"{main.name} was ready to run but had no core {100 * (main.ready or 0.0):.0f} % of the time"
+        wanted = sum((t.running or 0.0) + (t.ready or 0.0) for t in threads)
         threads_set = ", ".join(f"{k}={v}" for k, v in seen.settings.items())
         told = f"it runs with {threads_set}" if threads_set else "no OMP_NUM_THREADS or the like is set"
-        advice.append(
-            f"Threads compete for {seen.cores:g} cores ({told}): try fewer workers or arithmetic threads: "
-            "hotloop try --only threads -- your command"
-        )
+        is_alone = wanted <= seen.cores and seen.settings.get("OMP_NUM_THREADS") == "1"
+        if is_alone:
+            advice.append(
+                f"Other programs use the cores: this job wanted {wanted:.1f} of {seen.cores:g}. Stop them, "
+                "or run it elsewhere."
+            )
+        else:
+            advice.append(
+                f"Threads compete for {seen.cores:g} cores ({told}): try fewer workers or arithmetic "
+                "threads: hotloop try --only threads -- your command"
+            )
     elif ready > 0.3:
         advice.append(
             f"Threads waited {ready:.1f} cores' worth of time for one of {seen.cores:g} cores: more workers "

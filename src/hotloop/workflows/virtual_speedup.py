@@ -18,6 +18,7 @@ from hotloop.workflows.run import ScriptRun, run_recorded
 
 SEGMENT_NS = 400_000_000
 TWICE_AS_FAST = 0.5  # of its time is saved
+FEW_MESSAGES = 20  # fewer in a run are those of its start and end
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,17 @@ def regions_of(typed: str) -> tuple[str, ...]:
             f"--what-if is {typed!r}; name 1 to {MOST_REGIONS} different regions, separated by commas."
         )
     return names
+
+
+def waits_for_others(capture: Capture) -> bool:
+    """Whether messages of the driving thread were logged: virtual speed-up delays the threads it talks to."""
+    driver = driving_thread(capture)
+    if driver is None or capture.path is None:
+        return True  # not known
+    process, thread = driver
+    logs = [log for log in capture.messages if log.pid == process.pid]
+    made = sum(int((log.records["thread"] == thread.native_id).sum()) for log in logs)
+    return made >= FEW_MESSAGES
 
 
 def new_plan(regions: Sequence[str]) -> VirtualPlan:
@@ -64,6 +76,11 @@ def prove_virtually(path: str | None, number: int, folder: Path | None) -> Virtu
         raise HotloopError(
             f"Recommendation {number} is about the whole run, not about a region, so there is nothing to "
             f"make virtually faster; test it with: hotloop prove {run.name} {number}"
+        )
+    if not waits_for_others(run.capture):
+        raise HotloopError(
+            "In the recorded run the driving thread exchanged no messages with others, so delays cannot make "
+            f"{found.region} virtually faster; ask: hotloop whatif {run.name} {found.region}=2x"
         )
     command = recorded_command(run)
     ran = run_recorded(command, folder, {"on": True}, quiet=True, what_if=new_plan([found.region]))
