@@ -277,6 +277,22 @@ def test_playing_without_learning_is_an_evaluation() -> None:
     assert advice.gain is not None and advice.gain.low == pytest.approx(1 / (1 - 0.45), rel=0.03)
 
 
+@pytest.mark.parametrize("method", ["Market.step", "Warp.observation"])
+def test_what_an_env_computes_for_itself_is_no_evaluation(method: str) -> None:
+    frames = (("train.py", "<module>", 1), 30), (("train.py", method, 40), 44), (("train.py", "score", 1), 3)
+    paths = [
+        path(*frames, called="numpy.cumsum"),
+        path((("train.py", "<module>", 1), 20), called="torch._tensor.Tensor.backward"),
+    ]
+    capture = with_source(capture_with(paths, [6, 4]), ("train.py", "score", 1, EVALUATION))
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    step = process.threads[0].paths.index(("env_step",))
+    rows["node"] = np.where(rows["path"] == 0, step, 0)
+    capture = replace(capture, processes=(replace(process, samples=rows),))
+    assert evaluation_in_the_loop(run_of(capture)) == []
+
+
 def run_of(capture: Capture) -> RunView:
     run = view_run(capture, explain_without_advice(capture))
     assert run is not None

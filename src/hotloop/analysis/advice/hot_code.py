@@ -353,6 +353,10 @@ def evaluation_in_the_loop(run: RunView) -> list[Recommendation]:
     return []
 
 
+# Methods of envs and wrappers: what they call evaluates no policy.
+ENV_METHODS = (".step", ".reset", ".observation", ".reward", ".action")
+
+
 @dataclass(frozen=True)
 class _Called:
     """A user's function with everything it calls."""
@@ -375,6 +379,8 @@ def _outermost_functions(lines: LineSamples) -> list[_Called]:
     for number, path in enumerate(lines.paths):
         for place, frame in enumerate(path.frames):
             key = frame.file, frame.first_line
+            if frame.function.endswith(ENV_METHODS):
+                break  # below, the env computes what it returns
             if key in wanted and frame.function != "<module>":
                 paths.setdefault(key, set()).add(number)
                 above = path.frames[place - 1].site if place else ""
