@@ -293,6 +293,26 @@ def test_what_an_env_computes_for_itself_is_no_evaluation(method: str) -> None:
     assert evaluation_in_the_loop(run_of(capture)) == []
 
 
+PRINTED = """\
+def main(algorithm):
+    for _ in range(5):
+        print(algorithm.train()["return"])
+"""
+
+
+@pytest.mark.parametrize(("printing", "training", "found"), [(1, 30, False), (30, 1, True)])
+def test_what_is_computed_to_be_printed_is_not_output(printing: int, training: int, found: bool) -> None:
+    main = (("train.py", "main", 1), 3)
+    paths = [
+        path(main, called="codecs.IncrementalEncoder.encode"),
+        path(main, (("envs.py", "Env.step", 40), 44), called="numpy.cumsum"),  # called by the library
+        path((("train.py", "prepare", 60), 61), called="numpy.cumsum"),
+    ]
+    capture = with_source(capture_with(paths, [printing, training, 30]), ("train.py", "main", 1, PRINTED))
+    names = [one.name for one in slow_idioms(run_of(capture))]
+    assert ("printing" in names) is found
+
+
 def run_of(capture: Capture) -> RunView:
     run = view_run(capture, explain_without_advice(capture))
     assert run is not None

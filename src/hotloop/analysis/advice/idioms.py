@@ -1704,6 +1704,7 @@ def printing(spot: Spot) -> Match | None:
         "Output is written at every pass.",
         "Print every few thousand steps, or once for each rollout.",
         (0.9, 0.985, 1.0),
+        takes="own",  # in print(algorithm.train()), what trains is not output
     )
 
 
