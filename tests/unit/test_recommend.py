@@ -92,6 +92,9 @@ def test_code_without_a_known_remedy_is_no_advice_and_comes_after_it() -> None:
     found = recommend(capture, findings, [lambda run: hot, lambda run: small])
     assert [one.name for one in found] == ["small", "hottest_code"]
     assert first_advice(found).startswith(small.title)
+    assert first_advice(found).endswith(f"Far more expensive: {hot.title[:1].lower()}{hot.title[1:]}.")
+    enough = advice("enough", gain=Estimate(2.1, 2.0, 2.2))
+    assert "expensive" not in first_advice([enough, hot])
     alone = replace(findings, recommendations=(hot,))
     assert first_advice([hot]).startswith("Nothing known to be slow was found. Most expensive: ")
     text = terminal(alone)

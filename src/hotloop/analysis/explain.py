@@ -54,6 +54,7 @@ from hotloop.capture.model import Capture, Node, Process, Progress, Thread
 
 NO_TRAINING = "No training was seen: the run ended while it started up."
 MOST_REPLAYED, LEAST_REPLAYED = 12, 0.002  # regions whose gain is replayed, and their share of all time
+FAR_MORE = 2.0  # times the gain of the first advice: code without a known remedy gets into the headline
 HELD_UP = 0.25  # share of its time that the driving member waits, to make it the headline
 GAPS = ("between ", "before ", "after ")  # names of the time between two regions
 
@@ -265,19 +266,28 @@ def _basis(capture: Capture, own: Breakdown, phases: Phases) -> str:
 
 
 def first_advice(recommendations: Sequence[Recommendation]) -> str:
-    """The first piece of advice as a headline, else the most expensive code; "" if there is neither."""
+    """The first piece of advice as a headline, else the most expensive code; "" if there is neither.
+
+    Code without a known remedy that is worth far more than the advice is named after it.
+    """
+    costly = next((one for one in recommendations if one.tier == "no_known_remedy"), None)
     for advice in recommendations:
         if advice.tier not in ADVICE_TIERS:
             continue
         if advice.gain is None:
             return f"{advice.title}: the gain is unknown until tested."
         value, low, high = advice.gain.value, advice.gain.low, advice.gain.high
-        return f"{advice.title}: training would run {value:.2f}x as fast [{low:.2f}, {high:.2f}]."
-    for found in recommendations:
-        if found.tier == "no_known_remedy":
-            title = f"{found.title[:1].lower()}{found.title[1:]}"
-            return f"Nothing known to be slow was found. Most expensive: {title}."
+        found = f"{advice.title}: training would run {value:.2f}x as fast [{low:.2f}, {high:.2f}]."
+        if costly is not None and costly.gain is not None and costly.gain.value - 1 > FAR_MORE * (value - 1):
+            return f"{found} Far more expensive: {_lower(costly.title)}."
+        return found
+    if costly is not None:
+        return f"Nothing known to be slow was found. Most expensive: {_lower(costly.title)}."
     return ""
+
+
+def _lower(title: str) -> str:
+    return f"{title[:1].lower()}{title[1:]}"
 
 
 def with_replayed_gains(ranked: tuple[Bottleneck, ...], model: WhatIfs) -> tuple[Bottleneck, ...]:
