@@ -91,7 +91,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[str], identifier: s
     named = f' id="{identifier}"' if identifier else ""
     named += ' class="folded"' if more else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {text(caption)}">'
         f"<table{named}><caption>{text(caption)}</caption><thead><tr>{made}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
