@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import hotloop
-from hotloop._util import read_files
+from hotloop._util import files, read_files
 from hotloop.capture import facts
 from hotloop.capture.model import Node
 from hotloop.rl.train import runs
-from hotloop.workflows import report
 from tests.campaign import clocks, collectors, disk_full, kill, mutate_files, signals, trainers
 from tests.campaign.__main__ import DRIVERS, main
 from tests.campaign.case import Case
@@ -78,7 +77,7 @@ def test_a_file_that_is_cut_by_a_full_disk_is_noticed(monkeypatch: pytest.Monkey
             file.write(content[:100])
             file.write(content[100:])
 
-    monkeypatch.setattr(report, "write_atomically", write)
+    monkeypatch.setattr(files, "write_atomically", write)
     assert "is cut short" in failures(disk_cases("report.svg"))
 
 

@@ -22,7 +22,8 @@ def test_every_flag_is_translated_to_one_that_exists(
     workload: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", workload, "--help"]) == 0
-    known = set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
+    shown = re.sub(r"--\[no-\]([a-z0-9-]+)", r"--\1 --no-\1", capsys.readouterr().out)
+    known = set(re.findall(r"--[a-z0-9-]+", shown))
     assert set(TRANSLATE["FLAGS"][workload].values()) <= known
 
 

@@ -288,7 +288,7 @@ def test_a_program_of_one_thread_has_no_picture() -> None:
 def test_the_page_has_a_box_for_each_role() -> None:
     page = html_system(system_of(piped(vector_env(1e5, 7e5), [1e4, 6e5])), "The whole system")
     assert page.count("<rect class=") == 2 and page.count('class="link"') == 2
-    assert "env workers ×2" in page
+    assert "env workers x2" in page
 
 
 def test_what_data_parallel_measured_is_told() -> None:
