@@ -55,6 +55,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_async_envs_a_data_loader_with_workers_and_files(tmp_path: Path) -> None:
     run = record(tmp_path, WORKERS)
     assert run.out == plain(tmp_path, WORKERS)

@@ -237,6 +237,7 @@ def test_two_processes_with_gloo_make_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_rank_whose_partner_is_killed_says_so_and_does_not_hang(tmp_path: Path) -> None:
     left, killed = two_processes(tmp_path, "dies")
     assert killed.returncode == -9
