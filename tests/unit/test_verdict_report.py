@@ -17,6 +17,7 @@ from hotloop.report.pen import Pen
 from hotloop.report.safe_text import columns
 from hotloop.report.scaling import scaling_json, scaling_text
 from hotloop.report.verdict import (
+    floor,
     likely_text,
     progress_line,
     ranked_markdown,
@@ -263,3 +264,10 @@ def test_scaling_at_80_columns() -> None:
         "  Not measured: start-up: it is part of the times."
     )
     assert json.loads(json.dumps(scaling_json(SCALING), allow_nan=False))["bender"] == "push"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "shown"), [(0.025, "2.5 %"), (0.999, "99.9 %"), (2.6, "4x"), (4.8e7, "more than 10x")]
+)
+def test_a_noise_floor_is_a_number_that_people_can_use(fraction: float, shown: str) -> None:
+    assert floor(fraction) == shown

@@ -26,7 +26,7 @@ from hotloop.report.series_text import (
     node_sentences,
     work_sentences,
 )
-from hotloop.report.verdict import HOLM, basis, factor, headline, noise_floor_text
+from hotloop.report.verdict import HOLM, basis, factor, floor, headline, noise_floor_text
 
 _BUSY = {
     "load": "load",
@@ -96,7 +96,7 @@ def hero(series: Series, found: Comparison, table: RankedTable | None, scaling: 
         figures.append((word, str(found.blocks)))
         floors = [r.verdict.noise_floor for r in found.compared if r.verdict.noise_floor is not None]
         if floors:
-            figures.append(("Noise floor", percent(max(floors))))
+            figures.append(("Noise floor", floor(max(floors))))
     if series.failures:
         figures.append(("Failed", str(len(series.failures))))
     listed = "".join(f"<div><dt>{key}</dt><dd>{m.text(value)}</dd></div>" for key, value in figures)

@@ -13,7 +13,7 @@ from hotloop.report.pen import Pen, table
 from hotloop.report.safe_text import words
 from hotloop.report.series_text import machine_load_text
 from hotloop.report.to_json import json_object
-from hotloop.report.verdict import HOLM, headline, likely_text, short_verdict
+from hotloop.report.verdict import HOLM, floor, headline, likely_text, short_verdict
 
 LEAST_SPINNING = 0.05  # less CPU time without work is not mentioned
 _HOW = {
@@ -91,9 +91,7 @@ def trial_text(found: TrialReport, pen: Pen | None = None) -> str:
     lines += ["", pen.wrap(_together(found), "  ")]
     floors = [p.verdict.noise_floor for p in found.patches if p.verdict.noise_floor is not None]
     if floors:
-        worst = max(floors)
-        floor = percent(worst) if worst < 1 else f"{1 + worst:.0f}x"
-        lines.append(pen.wrap(f"Noise floor: {floor} at worst. {HOLM}", "  "))
+        lines.append(pen.wrap(f"Noise floor: {floor(max(floors))} at worst. {HOLM}", "  "))
     if likely := likely_text(patch.verdict for patch in found.patches):
         lines.append(pen.wrap(likely, "  "))
     if found.machine_load is not None:

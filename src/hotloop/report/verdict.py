@@ -87,12 +87,19 @@ def basis(verdict: Verdict) -> str:
     return f"Based on {made}, too few for an interval."
 
 
+def floor(fraction: float) -> str:
+    """A noise floor: `3.2 %`; from twice the time on, `4x`."""
+    if fraction < 1:
+        return percent(fraction)
+    return f"{1 + fraction:.0f}x" if fraction < 9 else "more than 10x"
+
+
 def noise_floor_text(verdict: Verdict) -> str:
     """The noise floor in one sentence."""
     if verdict.noise_floor is None or verdict.noise_sd is None:
         return "Noise floor: not known yet."
     return (
-        f"Noise floor: {percent(verdict.noise_floor)} is the smallest difference this many pairs would "
+        f"Noise floor: {floor(verdict.noise_floor)} is the smallest difference this many pairs would "
         f"detect 4 times out of 5 (standard deviation of a pair: {percent(verdict.noise_sd)})."
     )
 
@@ -130,7 +137,7 @@ def ranked_text(found: RankedTable, pen: Pen | None = None, machine_load: str = 
     for row in ordered:
         lines += [pen.wrap(remark, f"  {pen.clean(row.name, 24)}: ", "    ") for remark in _remarks(row)]
     if found.noise_floor is not None:
-        lines += ["", pen.wrap(f"Noise floor: {percent(found.noise_floor)} at worst. {HOLM}", "  ")]
+        lines += ["", pen.wrap(f"Noise floor: {floor(found.noise_floor)} at worst. {HOLM}", "  ")]
     if likely := likely_text(row.verdict for row in ordered):
         lines.append(pen.wrap(likely, "  "))
     if any(row.verdict.decided_by == "cpu_time" for row in ordered):
