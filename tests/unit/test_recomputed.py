@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.analysis.advice import growing_history
 from hotloop.analysis.advice import recomputed as recomputation
 from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.advice.recomputed import recomputed
@@ -332,8 +333,9 @@ def test_each_family_has_two_examples_and_three_counter_examples() -> None:
 
 
 def test_every_kind_of_recomputation_has_an_example() -> None:
-    tree = ast.parse(Path(recomputation.__file__ or "").read_text(encoding="utf-8"))
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
+    files = [Path(module.__file__ or "") for module in (recomputation, growing_history)]
+    nodes = [n for file in files for n in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
     others = {"history_again", "same_in_the_loop", "same_call_twice"}  # test_needless_work.py
     assert {ast.literal_eval(call.args[0]) for call in calls} <= set(FIRES) | others
 

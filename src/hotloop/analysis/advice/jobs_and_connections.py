@@ -6,14 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from hotloop.analysis.advice.idioms import IDIOMS, Match
-from hotloop.analysis.advice.repeated_work import (
-    _loop_targets,
-    _mutated,
-    _purity,
-    _simple_statements,
-    _stores,
-    _with_views,
-)
+from hotloop.analysis.advice.side_effects import names_mutated, purity_of, with_views
+from hotloop.analysis.advice.statements import loop_targets, names_stored, simple_statements
 from hotloop.analysis.hot_lines import LOOPS, Spot
 from hotloop.analysis.source_names import dotted
 
@@ -145,9 +139,9 @@ def _never_changes(spot: Spot, value: ast.expr) -> bool:
     loop = next((one for one in spot.loops if isinstance(one, LOOPS)), None)
     if loop is None:
         return False
-    others = [s for s in _simple_statements(loop) if s is not spot.node]
-    changed = {n for s in others for n in (*_stores(s), *_mutated(s, _purity(spot)))}
-    return dotted(value) not in _with_views(spot.scope, changed | _loop_targets(loop))
+    others = [s for s in simple_statements(loop) if s is not spot.node]
+    changed = {n for s in others for n in (*names_stored(s), *names_mutated(s, purity_of(spot)))}
+    return dotted(value) not in with_views(spot.scope, changed | loop_targets(loop))
 
 
 def _is_pool(owner: str) -> bool:

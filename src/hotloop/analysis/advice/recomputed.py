@@ -9,31 +9,33 @@ calls.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from hotloop.analysis.advice.growing_history import history_again, old_items_again
 from hotloop.analysis.advice.idioms import Match
-from hotloop.analysis.advice.repeated_work import (
+from hotloop.analysis.advice.side_effects import (
     BUILTINS,
+    DEEPEST,
     DRAWS,
     EFFECTS,
-    LOGGING,
     MODULES,
-    _mutated,
-    _purity,
-    _simple_statements,
+    effects_of,
+    names_mutated,
+    purity_of,
+    runs_quietly,
+    turns_gradients_off,
+)
+from hotloop.analysis.advice.statements import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    all_names,
+    assignments,
+    names_stored,
+    simple_statements,
 )
 from hotloop.analysis.hot_lines import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MOST_CALLED = 0.6  # part of the time of a function that has to come through such calls
-CHANGING = frozenset(
-    {"append", "extend", "add", "update", "pop", "clear", "insert", "remove", "popleft", "appendleft", "push"}
-    | {"setdefault", "fill", "sort", "reverse", "discard", "put", "store", "resize", "shuffle", "popitem"}
-)
-DEEPEST = 4  # calls of functions that are followed
 
 
 def recomputed(spot: Spot) -> Match | None:
@@ -55,104 +57,6 @@ def recomputed(spot: Spot) -> Match | None:
     )
 
 
-@dataclass(frozen=True)
-class _Effects:
-    """What code reads and changes outside of itself, by plain names of attributes."""
-
-    reads: frozenset[str] = frozenset()
-    changes: frozenset[str] = frozenset()
-    unknown: bool = False  # it draws random numbers, logs, waits, or changes what cannot be named
-    networks: bool = False  # it calls an object, as networks are called
-
-    def __or__(self, other: _Effects) -> _Effects:
-        return _Effects(
-            self.reads | other.reads,
-            self.changes | other.changes,
-            self.unknown or other.unknown,
-            self.networks or other.networks,
-        )
-
-    @property
-    def pure(self) -> bool:
-        return not self.unknown and not self.changes
-
-
-def _effects(
-    names: Names, node: ast.AST, own: frozenset[str] = frozenset(), depth: int = DEEPEST
-) -> _Effects:
-    """Effects of statements; `own` are names of objects that they made themselves and may change."""
-    if isinstance(node, FUNCTIONS):
-        given = {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
-        own = frozenset(_made_inside(node) - given)
-    found = _Effects()
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Global | ast.Nonlocal | ast.Await | ast.Yield | ast.YieldFrom):
-            found |= _Effects(unknown=True)
-        elif isinstance(inner, ast.Attribute | ast.Subscript) and not isinstance(inner.ctx, ast.Load):
-            found |= _changed(inner, own)
-        elif isinstance(inner, ast.Attribute):
-            found |= _Effects(reads=frozenset({inner.attr}))
-        elif isinstance(inner, ast.Call):
-            found |= _effects_of_call(names, inner, own, depth)
-    return found
-
-
-def _made_inside(function: ast.AST) -> set[str]:
-    """Names that hold what the function computed: not its parameters, nor attributes under another name."""
-    made: set[str] = set()
-    shared: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                stored = {
-                    n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-                }
-                alias = isinstance(node.value, ast.Attribute | ast.Subscript | ast.Name)
-                (shared if alias else made).update(stored)
-        elif isinstance(node, ast.For | ast.comprehension | ast.AnnAssign | ast.NamedExpr):
-            made |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
-    return made - shared
-
-
-def _changed(target: ast.Attribute | ast.Subscript, own: frozenset[str]) -> _Effects:
-    """Effects of a store to `self.x`, `self.x[i]`, `array[i]`."""
-    base: ast.AST = target
-    while isinstance(base, ast.Subscript):
-        base = base.value
-    if isinstance(base, ast.Attribute):
-        return _Effects(changes=frozenset({base.attr}))
-    if isinstance(base, ast.Name) and base.id in own:
-        return _Effects()
-    return _Effects(unknown=True)
-
-
-def _effects_of_call(names: Names, call: ast.Call, own: frozenset[str], depth: int) -> _Effects:
-    name = dotted(call.func)
-    owner, _, last = name.rpartition(".")
-    functions = names.definitions.get(last, ())
-    if functions and owner.partition(".")[0] not in MODULES:
-        if not depth:
-            return _Effects(unknown=True)
-        found = _Effects()
-        for function in functions:
-            found |= _effects(names, function, depth=depth - 1)
-        return found
-    if any(keyword.arg == "out" for keyword in call.keywords):
-        return _Effects(unknown=True)
-    if owner in MODULES:
-        return _Effects(unknown=bool(EFFECTS.match(last)) and last not in CHANGING)
-    if last in CHANGING or (last.endswith("_") and not last.endswith("__")):
-        if owner in own:
-            return _Effects()
-        attribute = owner.rpartition(".")[2].removesuffix("()")
-        return _Effects(changes=frozenset({attribute}), unknown=not attribute or attribute == "?")
-    logs = LOGGING.match(last) and bool(call.args or call.keywords)  # `x.log()` is a logarithm
-    if EFFECTS.match(last) or logs or "random" in name:
-        return _Effects(unknown=True)
-    plain = isinstance(call.func, ast.Attribute) and name.partition(".")[0] == "self" and name.count(".") == 1
-    return _Effects(networks=plain)
-
-
 # -- the same twice in a row -------------------------------------------------------------------------------
 
 
@@ -171,17 +75,17 @@ def same_call_twice(spot: Spot) -> Match | None:
         )
         if "?" in name or "()" in name or not (own or network) or EFFECTS.match(last):
             continue
-        effects = _effects(spot.names, call)
+        effects = effects_of(spot.names, call)
         if not effects.pure or (effects.networks and "Dropout" in spot.names.mentioned):
             continue
-        text, used = ast.dump(call), _names(call)
+        text, used = ast.dump(call), all_names(call)
         for place in range(len(before) - 1, -1, -1):
             earlier = before[place]
             if not any(isinstance(n, ast.Call) and ast.dump(n) == text for n in ast.walk(earlier)):
                 continue
             between = before[place:]
-            stored = {n for s in between for n in _names_stored(s)}
-            later = [_effects(spot.names, s) for s in before[place + 1 :]]
+            stored = {n for s in between for n in names_stored(s)}
+            later = [effects_of(spot.names, s) for s in before[place + 1 :]]
             asked = isinstance(earlier, ast.If) and text in {ast.dump(n) for n in ast.walk(earlier.test)}
             if used & stored or (isinstance(earlier, (ast.If, *LOOPS)) and not asked):
                 break
@@ -218,19 +122,22 @@ def same_in_the_loop(spot: Spot) -> Match | None:
     loop = next((one for one in spot.loops if isinstance(one, ast.For)), None)
     if loop is None or spot.trains or _does_unknown_things(spot.names, loop):
         return None
-    purity = _purity(spot)
-    stored = _names_stored(loop) | {
-        n for s in _simple_statements(loop) if not _effects(spot.names, s).pure for n in _mutated(s, purity)
+    purity = purity_of(spot)
+    stored = names_stored(loop) | {
+        n
+        for s in simple_statements(loop)
+        if not effects_of(spot.names, s).pure
+        for n in names_mutated(s, purity)
     }
     for name, call in spot.calls():
         last = name.rpartition(".")[2]
         if last not in spot.names.functions or "?" in name or "()" in name:
             continue
-        effects = _effects(spot.names, call)
-        used = {n for part in (call.func, *call.args, *call.keywords) for n in _names(part)}
-        if used & stored or not effects.pure or (effects.networks and not _runs_quietly(spot, call)):
+        effects = effects_of(spot.names, call)
+        used = {n for part in (call.func, *call.args, *call.keywords) for n in all_names(part)}
+        if used & stored or not effects.pure or (effects.networks and not runs_quietly(spot, call)):
             continue
-        changes = _effects(spot.names, loop).changes
+        changes = effects_of(spot.names, loop).changes
         if effects.reads & changes or not effects.reads or _trained_below(spot, used):
             continue
         if _changed_by_alias(spot.names, effects.reads):
@@ -258,7 +165,7 @@ def _does_unknown_things(names: Names, loop: ast.AST) -> bool:
             continue
         last = dotted(call.func).rpartition(".")[2]
         learns = last in LEARNING or (last == "step" and not call.args)
-        if not learns and not DRAWS.match(last) and _effects(names, call).unknown:
+        if not learns and not DRAWS.match(last) and effects_of(names, call).unknown:
             return True
         known = last in names.definitions or "." in dotted(call.func) or dotted(call.func) in BUILTINS
         if not known and not learns:
@@ -279,34 +186,18 @@ def _changed_by_alias(names: Names, attributes: frozenset[str]) -> bool:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.AugAssign) and _names(node.target) & aliases:
+            if isinstance(node, ast.AugAssign) and all_names(node.target) & aliases:
                 return True
             if (
                 isinstance(node, ast.Subscript)
                 and isinstance(node.ctx, ast.Store)
-                and _names(node.value) & aliases
+                and all_names(node.value) & aliases
             ):
                 return True
             if isinstance(node, ast.keyword) and node.arg == "out":
                 given = {n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)}
-                if given & attributes or _names(node.value) & aliases:
+                if given & attributes or all_names(node.value) & aliases:
                     return True
-    return False
-
-
-def _names_stored(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _runs_quietly(spot: Spot, call: ast.AST) -> bool:
-    above = spot.names.parents.get(call)
-    while above is not None:
-        if isinstance(above, ast.With) and any(
-            "no_grad" in dotted(i.context_expr) or "inference_mode" in dotted(i.context_expr)
-            for i in above.items
-        ):
-            return True
-        above = spot.names.parents.get(above)
     return False
 
 
@@ -351,10 +242,10 @@ def same_for_every_item(spot: Spot) -> Match | None:
     if call is None:
         return None
     what = dotted(call.func)
-    effects = _effects(spot.names, call)
+    effects = effects_of(spot.names, call)
     if not effects.pure:
         return None
-    if effects.reads & _effects(spot.names, scope).changes or _changed_by_alias(spot.names, effects.reads):
+    if effects.reads & effects_of(spot.names, scope).changes or _changed_by_alias(spot.names, effects.reads):
         return None
     where = _repeated_by_callers(spot, scope.name, effects.reads, 2)
     if where is None:
@@ -403,12 +294,12 @@ def _shared_reduction(spot: Spot, scope: ast.FunctionDef | ast.AsyncFunctionDef)
     name = dotted(value.func)
     library = name.partition(".")[0] in MODULES and "." in name
     # Without arguments, calls differ by the random numbers that they draw.
-    if not (given or _effects(spot.names, scope).unknown) or not reads_attributes:
+    if not (given or effects_of(spot.names, scope).unknown) or not reads_attributes:
         return None
     if not (name in WHOLE or library):
         return None
-    bound = {n for c in ast.walk(value) if isinstance(c, ast.comprehension) for n in _names(c.target)}
-    used = _names(value) - bound
+    bound = {n for c in ast.walk(value) if isinstance(c, ast.comprehension) for n in all_names(c.target)}
+    used = all_names(value) - bound
     return value if not used & _depending_on(scope, given) else None
 
 
@@ -421,17 +312,13 @@ def _depending_on(scope: ast.AST, given: set[str]) -> set[str]:
             if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value is not None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 stored = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-                if isinstance(node, ast.AugAssign) or tainted & _names(node.value):
+                if isinstance(node, ast.AugAssign) or tainted & all_names(node.value):
                     more |= stored
             elif isinstance(node, ast.For | ast.comprehension):
-                more |= _names(node.target)
+                more |= all_names(node.target)
         if more <= tainted:
             return tainted
         tainted |= more
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _repeated_by_callers(spot: Spot, function: str, reads: frozenset[str], levels: int) -> int | None:
@@ -447,11 +334,11 @@ def _repeated_by_callers(spot: Spot, function: str, reads: frozenset[str], level
             continue
         if loop is None:
             around = _function_around(spot.names, call)
-            if around is None or not levels or reads & _effects(spot.names, around).changes:
+            if around is None or not levels or reads & effects_of(spot.names, around).changes:
                 continue
             line = _repeated_by_callers(spot, around.name, reads, levels - 1)
         else:
-            line = loop.lineno if not reads & _effects(spot.names, loop).changes else None
+            line = loop.lineno if not reads & effects_of(spot.names, loop).changes else None
         if line is not None and line not in where:
             where[line] = share
             good += share
@@ -525,7 +412,7 @@ def from_fixed_data(spot: Spot) -> Match | None:
             continue
         if not all(_is_part_of_fixed(spot, scope, argument) for argument in call.args):
             continue
-        effects = _effects(spot.names, call)
+        effects = effects_of(spot.names, call)
         function = spot.names.functions[last]
         if not effects.pure or effects.networks or not _reads_fixed_only(spot, function):
             continue
@@ -551,22 +438,8 @@ def _is_part_of_fixed(spot: Spot, scope: ast.AST, value: ast.AST, depth: int = 3
         return dotted(value).startswith("self.") and spot.names.is_set_once(dotted(value))
     if not isinstance(value, ast.Name) or not depth:
         return False
-    assigned = [pair for node in ast.walk(scope) for pair in _pairs(node) if dotted(pair[0]) == value.id]
+    assigned = [pair for node in ast.walk(scope) for pair in assignments(node) if dotted(pair[0]) == value.id]
     return len(assigned) == 1 and _is_part_of_fixed(spot, scope, assigned[0][1], depth - 1)
-
-
-def _pairs(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Targets with what is assigned to them; `a, b = x` gives a part of x to both."""
-    if not isinstance(node, ast.Assign):
-        return
-    for target in node.targets:
-        if isinstance(target, ast.Tuple):
-            split = isinstance(node.value, ast.Tuple) and len(node.value.elts) == len(target.elts)
-            values = node.value.elts if split and isinstance(node.value, ast.Tuple) else ()
-            for place, element in enumerate(target.elts):
-                yield element, values[place] if values else node.value
-        else:
-            yield target, node.value
 
 
 def _reads_fixed_only(spot: Spot, function: ast.AST, depth: int = DEEPEST) -> bool:
@@ -583,200 +456,6 @@ def _reads_fixed_only(spot: Spot, function: ast.AST, depth: int = DEEPEST) -> bo
         if node.attr not in spot.names.functions and not spot.names.is_set_once(f"self.{node.attr}"):
             return False
     return True
-
-
-# -- computed for all items, old ones too --------------------------------------------------------------------
-
-
-def old_items_again(spot: Spot) -> Match | None:
-    """A list made from all the items of a container that grows with the run, at every pass."""
-    if not isinstance(spot.node, ast.Assign) or spot.calls_networks or spot.trains:
-        return None
-    value = spot.node.value
-    if not isinstance(value, ast.ListComp | ast.DictComp | ast.SetComp):
-        return None
-    first = value.generators[0].iter
-    name = dotted(first)
-    inside: Iterable[ast.AST] = [value.value] if isinstance(value, ast.DictComp) else [value.elt]
-    if "?" in name or "(" in name or not _grows(spot, name):
-        return None
-    effects = _Effects()
-    for node in inside:
-        effects |= _effects(spot.names, node)
-    if not effects.pure:
-        return None
-    loop = next((one for one in spot.loops if isinstance(one, LOOPS)), None)
-    if loop is not None:
-        plain = {a for s in loop.body if s is not spot.node for a in _effects(spot.names, s).changes}
-        if plain & effects.reads - {name.rpartition(".")[2]}:
-            return None
-    return Match(
-        "old_items_again",
-        f"Compute it for new items of {name} only, and keep the old results",
-        f"{name} grows during the run, and every pass computes the results of all its items again, of old "
-        "ones too.",
-        "Keep the list of results and append those of the new items (or keep it up to date where items are "
-        "added and dropped).",
-        (0.4, 0.8, 0.97),
-        takes="all",
-    )
-
-
-def _grows(spot: Spot, name: str) -> bool:
-    """Whether items are added to it during the run, and it is not emptied."""
-    added = emptied = False
-    own = f"self.{name.rpartition('.')[2]}" if "." in name else name
-    trees: Iterable[ast.AST] = spot.names.trees if "." in name else [spot.scope]
-    around = next((one for one in reversed(spot.loops) if isinstance(one, LOOPS)), None)
-    if "." not in name and around is not None:
-        trees = [around]
-    constructors = {
-        inner
-        for tree in trees
-        for f in ast.walk(tree)
-        if isinstance(f, FUNCTIONS) and f.name in ("__init__", "__post_init__")
-        for inner in ast.walk(f)
-    }
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if dotted(node.func.value) in (name, own):
-                    added |= node.func.attr in ("append", "extend", "add", "appendleft")
-                    emptied |= node.func.attr == "clear"
-            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-                added |= dotted(node.target) in (name, own)
-            elif isinstance(node, ast.Assign) and node not in constructors:
-                stored = {dotted(t) for target in node.targets for t in ast.walk(target)}
-                emptied |= bool(stored & {name, own})
-            elif isinstance(node, ast.For | ast.comprehension):
-                emptied |= bool({name, own} & {dotted(t) for t in ast.walk(node.target)})
-    return added and not emptied
-
-
-def history_again(spot: Spot) -> Match | None:
-    """A result of everything that happened so far, computed from its beginning at every step."""
-    node = spot.node
-    if isinstance(node, ast.For):
-        held, inside = node.iter, list(node.body)
-    elif isinstance(node, ast.Assign | ast.Return | ast.AnnAssign) and node.value is not None:
-        whole = _taken_as_a_whole(spot, node.value)
-        loops = [n for n in ast.walk(node.value) if isinstance(n, COMPREHENSIONS)]
-        if whole is not None:
-            held, inside = whole, []
-            if not spot.calls_networks and not _effects(spot.names, node).pure:
-                return None
-        elif len(loops) != 1 or loops[0].generators[0].ifs:
-            return None
-        else:
-            held, inside = loops[0].generators[0].iter, [node]
-    else:
-        return None
-    if isinstance(held, ast.Call) and dotted(held.func) in ("enumerate", "list", "reversed", "zip", "tuple"):
-        held = held.args[0] if held.args else held
-    name = dotted(held)
-    if "?" in name or "(" in name or not spot.names.is_appended(name) or "deque" in spot.names.of(name):
-        return None
-    if spot.trains or (spot.calls_networks and inside):
-        return None
-    if spot.calls_networks and not (_runs_quietly(spot, node) or _purity(spot).quiet):
-        return None
-    effects = _Effects()
-    own = frozenset(_made_inside(spot.scope))
-    for one in inside:
-        effects |= _effects(spot.names, one, own)
-    if not effects.pure or effects.networks:
-        return None
-    attribute = name.rpartition(".")[2]
-    loop = _loop_that_appends(spot, name, effects.reads - {attribute})
-    if loop is None:
-        return None
-    return Match(
-        "history_again",
-        f"Keep the result and add only the newest item of {name}, not all of them at every step",
-        f"Every pass of the loop in line {loop.lineno} adds to {name}, and computes this again from its "
-        "first item: the cost grows with the square of its length.",
-        "Keep the result of the step before and apply only the newest item to it (a running sum, a "
-        "recursive filter, the state of a recurrent network, an incremental update).",
-        (0.5, 0.92, 0.99) if inside or spot.calls_networks else (0.85, 0.98, 1.0),
-        takes="all",
-        library_calls=("torch.nn.",) if spot.calls_networks else (),
-        walks_memory=not inside,
-    )
-
-
-GATHERS = frozenset(
-    {"stack", "array", "asarray", "concatenate", "cat", "tensor", "as_tensor", "vstack", "FloatTensor"}
-    | {"mean", "std", "sum", "max", "min", "median", "var"}
-)
-
-
-def _taken_as_a_whole(spot: Spot, value: ast.expr) -> ast.expr | None:
-    """`history` of `net(torch.stack(history))`."""
-    for call in ast.walk(value):
-        if (
-            isinstance(call, ast.Call)
-            and dotted(call.func).rpartition(".")[2] in GATHERS
-            and call.args
-            and isinstance(call.args[0], ast.Name | ast.Attribute)
-            and spot.names.is_appended(dotted(call.args[0]))
-        ):
-            return call.args[0]
-    return None
-
-
-def _loop_that_appends(spot: Spot, name: str, reads: frozenset[str]) -> ast.stmt | None:
-    """A loop each pass of which both adds to a container and runs the spot, and changes nothing it reads."""
-    attribute = name.rpartition(".")[2]
-    loops = [one for one in spot.loops if isinstance(one, LOOPS) and one is not spot.node]
-    places: list[tuple[ast.AST, ast.stmt]] = [(spot.node, loops[0])] if loops else []
-    if not loops and isinstance(spot.scope, FUNCTIONS) and "." in name:
-        places = _calling_loops(spot.names, spot.scope.name, 2)
-    for call, loop in places:
-        adds = [n for n in _always_run(loop) if _adds_to(spot.names, n, attribute, 2)]
-        changes = _effects(spot.names, loop).changes
-        runs = call in getattr(loop, "body", ()) or any(call in ast.walk(s) for s in _always_run(loop))
-        if adds and runs and not reads & changes:
-            return loop
-    return None
-
-
-def _calling_loops(names: Names, function: str, levels: int) -> list[tuple[ast.AST, ast.stmt]]:
-    """Calls of a function, or of functions that call it, with the loops around them."""
-    found: list[tuple[ast.AST, ast.stmt]] = []
-    for call in names.calls_of(function):
-        above = names.parents.get(call)
-        while above is not None and not isinstance(above, (*FUNCTIONS, *LOOPS)):
-            above = names.parents.get(above)
-        if isinstance(above, LOOPS):
-            found.append((call, above))
-        elif isinstance(above, FUNCTIONS) and levels:
-            found += _calling_loops(names, above.name, levels - 1)
-    return found
-
-
-def _always_run(loop: ast.AST) -> Iterator[ast.stmt]:
-    """Statements of a loop that every pass runs: those under an `if` or in an inner loop are left out."""
-    for child in getattr(loop, "body", ()):
-        if isinstance(child, ast.With | ast.AsyncWith | ast.Try):
-            yield from _always_run(child)
-        elif isinstance(child, ast.stmt) and not isinstance(child, (ast.If, *LOOPS)):
-            yield child
-
-
-def _adds_to(names: Names, node: ast.AST, attribute: str, depth: int) -> bool:
-    """Whether it appends to a container of that name, itself or through functions that it calls."""
-    for call in ast.walk(node):
-        if not isinstance(call, ast.Call):
-            continue
-        owner, _, last = dotted(call.func).rpartition(".")
-        if last in ("append", "extend", "appendleft") and owner.rpartition(".")[2] == attribute:
-            return True
-        functions = names.definitions.get(last, ())
-        if depth and any(
-            any(_adds_to(names, s, attribute, depth - 1) for s in _always_run(f)) for f in functions
-        ):
-            return True
-    return False
 
 
 # -- read under a condition only -----------------------------------------------------------------------------
@@ -799,7 +478,7 @@ def read_under_a_condition(spot: Spot) -> Match | None:
     ]
     tests = {_condition_around(spot.names, spot.scope, reader, node) for reader in readers}
     test = next(iter(tests), None)
-    if len(tests) != 1 or test is None or stored & _names(test.test):
+    if len(tests) != 1 or test is None or stored & all_names(test.test):
         return None
     every = _passes_between(spot, test.test)
     saved = (1 - 1 / every,) * 3 if every else (0.3, 0.8, 0.98)
@@ -820,15 +499,12 @@ def read_under_a_condition(spot: Spot) -> Match | None:
 
 def _is_quiet(spot: Spot, node: ast.Assign) -> bool:
     """Whether the value is computed without effects: networks under `no_grad`, functions that only read."""
-    effects = _effects(spot.names, node.value)
+    effects = effects_of(spot.names, node.value)
     if effects.pure and not effects.networks and not spot.calls_networks:
         return True
     above = spot.names.parents.get(node) or _with_around(spot.scope, node)
     while above is not None:
-        if isinstance(above, ast.With) and any(
-            "no_grad" in dotted(i.context_expr) or "inference_mode" in dotted(i.context_expr)
-            for i in above.items
-        ):
+        if isinstance(above, ast.With) and turns_gradients_off(above):
             return not effects.changes
         above = spot.names.parents.get(above)
     return False
@@ -861,7 +537,7 @@ def _passes_between(spot: Spot, test: ast.expr) -> int | None:
             value
             for tree in spot.names.trees
             for node in ast.walk(tree)
-            for target, value in _pairs(node)
+            for target, value in assignments(node)
             if dotted(target) == divisor.id
         ]
         constants = {v.value for v in values if isinstance(v, ast.Constant)}
@@ -883,7 +559,7 @@ def overwritten_by_the_caller(spot: Spot) -> Match | None:
         return None
     parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
     for place, part in enumerate(parts):
-        if not isinstance(part, ast.Call) or not _effects(spot.names, part).pure:
+        if not isinstance(part, ast.Call) or not effects_of(spot.names, part).pure:
             continue
         what = dotted(part.func)
         if what.rpartition(".")[2] not in spot.names.definitions:
@@ -941,7 +617,7 @@ def total_of_a_tree(spot: Spot) -> Match | None:
     )
     over = [n for n in ast.walk(scope) if isinstance(n, ast.For | ast.comprehension)]
     stored = [n for n in over if dotted(n.iter).startswith(f"{parameter}.")]
-    names = {name for n in stored for name in _names(n.target)}
+    names = {name for n in stored for name in all_names(n.target)}
     again = any(
         (isinstance(n, ast.Attribute) and n.attr == scope.name and dotted(n.value) in names)
         or (isinstance(n, ast.Call) and dotted(n.func) == scope.name and {dotted(a) for a in n.args} & names)
@@ -949,7 +625,7 @@ def total_of_a_tree(spot: Spot) -> Match | None:
     )
     if not stored or not again or not (reduces or any(isinstance(n, ast.AugAssign) for n in ast.walk(scope))):
         return None
-    if not _effects(spot.names, scope, depth=1).changes <= {scope.name}:
+    if not effects_of(spot.names, scope, depth=1).changes <= {scope.name}:
         return None
     return Match(
         "total_of_a_tree",

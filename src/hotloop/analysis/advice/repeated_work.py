@@ -9,46 +9,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from hotloop.analysis.advice.idioms import Match
+from hotloop.analysis.advice.side_effects import (
+    DRAWS,
+    EFFECTS,
+    LOGGING,
+    MODULES,
+    NETWORKS,
+    PURE_LIBRARIES,
+    Purity,
+    names_mutated,
+    purity_of,
+    with_views,
+)
+from hotloop.analysis.advice.statements import (
+    head_expressions,
+    loop_targets,
+    names_assigned,
+    names_loaded,
+    names_stored,
+    simple_statements,
+)
 from hotloop.analysis.hot_lines import LOOPS, Loop, Spot
-from hotloop.analysis.source_names import Names, dotted
+from hotloop.analysis.source_names import dotted
 
-# Last words of functions that change something, or draw random numbers: calling them less often would be
-# another program.
-EFFECTS = re.compile(
-    r"^(step\w*|\w*_step|reset\w*|backward|append\w*|extend|add\w*|push\w*|pop\w*|put\w*|insert|remove|update\w*|"
-    r"train\w*|learn\w*|fit|send\w*|recv\w*|receive|get_nowait|write\w*|save\w*|dump|next|zero_grad|load_state_dict|"
-    r"sample\w*|rvs|rand\w*|choice\w*|normal|uniform|shuffle|permut\w*|integers|multinomial|draw\w*|seed|manual_seed|"
-    r"record\w*|print|info|debug|act|select_action|choose_action|get_action|predict|collect\w*|store\w*|"
-    r"set\w*|clear|copy_|lerp_|mul_|zero_|fill_|submit|apply_async|map_async|acquire|release|sleep|wait|poll|open|"
-    r"close|read\w*|perf_counter\w*|time|monotonic|clip_grad_\w+|eval|requires_grad_|start|join|flush|input|"
-    r"get|popleft|appendleft|enqueue|dequeue|observe|advance|tick|play\w*|rollout\w*|simulate\w*|execute|\w+_)$"
-)
-LOGGING = re.compile(
-    r"^(print|add_scalars?|add_histogram|add_text|add_image|add_figure|log|log_metrics?|log_dict|info|debug|"
-    r"warning|record|record_mean|set_postfix|set_description|writerow|write|track)$"
-)
-PURE_LIBRARIES = (
-    "numpy.",
-    "np.",
-    "torch.",
-    "th.",
-    "math.",
-    "scipy.",
-    "jnp.",
-    "F.",
-    "nn.functional.",
-    "linalg.",
-)
 EXPENSIVE = 0.05  # share of training
-# Draws of random numbers change the generator, not what they are given.
-DRAWS = re.compile(
-    r"^(\w*normal|uniform|integers|randint|rand\w*|random\w*|choices?|permutation|multinomial|poisson|exponential|"
-    r"beta|gamma|dirichlet|binomial|gumbel|sample)$"
-)
 
 
 def repeated_work(spot: Spot) -> Match | None:
@@ -66,10 +53,10 @@ def read_after_the_loop(spot: Spot) -> Match | None:
     loop = _statement_loop(spot)
     if loop is None or not isinstance(spot.node, ast.Assign | ast.AnnAssign):
         return None
-    unread = _unread(loop, _purity(spot))
+    unread = _unread(loop, purity_of(spot))
     if spot.node not in unread:
         return None
-    names = sorted(_targets(spot.node) - {"_"})
+    names = sorted(names_assigned(spot.node) - {"_"})
     if set(names) & _read_by_inner_functions(spot.scope):
         return None
     if not names or not _makes_calls(spot.node):
@@ -87,9 +74,9 @@ def read_after_the_loop(spot: Spot) -> Match | None:
     )
 
 
-def _unread(loop: ast.stmt, purity: _Purity) -> set[ast.stmt]:
+def _unread(loop: ast.stmt, purity: Purity) -> set[ast.stmt]:
     """Assignments in a loop that no other statement of the loop needs, nor their own next pass."""
-    statements = list(_simple_statements(loop))
+    statements = list(simple_statements(loop))
     unread: set[ast.stmt] = {
         s
         for s in statements
@@ -97,13 +84,15 @@ def _unread(loop: ast.stmt, purity: _Purity) -> set[ast.stmt]:
         and _plain_targets(s)
         and not purity.statement_has_effects(s)
     }
-    heads = [n for inner in ast.walk(loop) for n in _head_expressions(inner)]
+    heads = [n for inner in ast.walk(loop) for n in head_expressions(inner)]
     while True:
-        needed = {n for s in statements if s not in unread for n in _loads(s)}
-        needed |= {n for head in heads for n in _loads(head)}
+        needed = {n for s in statements if s not in unread for n in names_loaded(s)}
+        needed |= {n for head in heads for n in names_loaded(head)}
         # A value that its own statement reads before it is assigned is carried from pass to pass.
         left = {
-            s for s in unread if not (_targets(s) - {"_"}) & needed and not _carried(s, statements, unread)
+            s
+            for s in unread
+            if not (names_assigned(s) - {"_"}) & needed and not _carried(s, statements, unread)
         }
         if left == unread:
             return unread
@@ -115,14 +104,14 @@ def _read_by_inner_functions(scope: ast.AST) -> set[str]:
     inner = [
         n for n in ast.walk(scope) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n is not scope
     ]
-    return {name for function in inner for name in _loads(function)}
+    return {name for function in inner for name in names_loaded(function)}
 
 
 def _carried(statement: ast.stmt, statements: list[ast.stmt], unread: set[ast.stmt]) -> bool:
     """Whether a statement that is not after it reads what it assigns: `x = f(x)`."""
-    names = _targets(statement) - {"_"}
+    names = names_assigned(statement) - {"_"}
     before = statements[: statements.index(statement) + 1]
-    return any(names & _loads(other) for other in before if other in unread)
+    return any(names & names_loaded(other) for other in before if other in unread)
 
 
 # -- the same at every pass ------------------------------------------------------------------------------
@@ -200,7 +189,7 @@ def _is_own_and_pure(spot: Spot, name: str) -> bool:
     function = spot.names.functions.get(name)
     if function is None or spot.trains or spot.calls_networks:
         return False
-    return _Purity(spot.names, frozenset())._function_is_pure(function, 2)
+    return Purity(spot.names, frozenset()).function_is_pure(function, 2)
 
 
 REDUCTIONS = frozenset(
@@ -235,8 +224,8 @@ def _size_given(call: ast.Call) -> bool:
 
 def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
     """Where all arguments become fixed: "before the loop", "in the constructor"; "" if they change."""
-    purity = _purity(spot)
-    if any(purity.has_effects(a) for a in arguments) or not any(_loads(a) for a in arguments):
+    purity = purity_of(spot)
+    if any(purity.has_effects(a) for a in arguments) or not any(names_loaded(a) for a in arguments):
         return ""
     if all(_is_fixed(spot, argument) for argument in arguments):
         return "in the constructor"
@@ -245,16 +234,16 @@ def _constant_since(spot: Spot, arguments: list[ast.expr]) -> str:
         return ""
     own = {dotted(n) for a in arguments for n in ast.walk(a) if isinstance(n, ast.Attribute)} - {"?"}
     own = {name for name in own if name.startswith("self.")}
-    loaded = {n for argument in arguments for n in _loads(argument)} - _modules(spot)
-    changed = {n for s in _simple_statements(loop) for n in _stores(s)} | _loop_targets(loop)
-    changed |= {root for s in _simple_statements(loop) for root in _mutated(s, purity)}
-    changed = _with_views(spot.scope, changed)
+    loaded = {n for argument in arguments for n in names_loaded(argument)} - _modules(spot)
+    changed = {n for s in simple_statements(loop) for n in names_stored(s)} | loop_targets(loop)
+    changed |= {root for s in simple_statements(loop) for root in names_mutated(s, purity)}
+    changed = with_views(spot.scope, changed)
     if (loaded - {"self"}) & changed or (own and _may_change(loop, own, purity)):
         return ""
     return "before the loop" if not own or loaded else ""
 
 
-def _may_change(loop: ast.stmt, attributes: set[str], purity: _Purity) -> bool:
+def _may_change(loop: ast.stmt, attributes: set[str], purity: Purity) -> bool:
     """Whether a loop may change attributes of self: it stores to them, or calls something with effects."""
     stores = {
         ".".join(dotted(n if isinstance(n, ast.Attribute) else n.value).split(".")[:2])
@@ -273,12 +262,11 @@ def _may_change(loop: ast.stmt, attributes: set[str], purity: _Purity) -> bool:
     return any(purity.has_effects(call) for call in calls)
 
 
-MODULES = frozenset({"np", "numpy", "torch", "th", "math", "scipy", "linalg", "F", "nn"})
-
-
 def _modules(spot: Spot) -> frozenset[str]:
     """Names of modules, unless the function uses one for something else: `th` is an angle, too."""
-    return MODULES - _stores(spot.scope) - {n.arg for n in ast.walk(spot.scope) if isinstance(n, ast.arg)}
+    return (
+        MODULES - names_stored(spot.scope) - {n.arg for n in ast.walk(spot.scope) if isinstance(n, ast.arg)}
+    )
 
 
 def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
@@ -290,66 +278,24 @@ def _is_fixed(spot: Spot, value: ast.AST, depth: int = 3) -> bool:
         elif isinstance(node, ast.Name) and node.id.isupper():
             # A setting of the script, unless this function changes it: `A += np.outer(x, x)`.
             if any(
-                node.id in _stores(s) or node.id in set(_mutated(s, _purity(spot)))
-                for s in _simple_statements(spot.scope)
+                node.id in names_stored(s) or node.id in set(names_mutated(s, purity_of(spot)))
+                for s in simple_statements(spot.scope)
             ):
                 return False
         elif isinstance(node, ast.Name) and node.id not in _modules(spot) | {"self"}:
-            assigned = [s for s in _simple_statements(spot.scope) if node.id in _stores(s)]
+            assigned = [s for s in simple_statements(spot.scope) if node.id in names_stored(s)]
             if len(assigned) != 1 or not isinstance(assigned[0], ast.Assign) or not depth:
                 return False
-            if _purity(spot).statement_has_effects(assigned[0]) or not _is_fixed(
+            if purity_of(spot).statement_has_effects(assigned[0]) or not _is_fixed(
                 spot, assigned[0].value, depth - 1
             ):
                 return False
-            mutated = {root for s in _simple_statements(spot.scope) for root in _mutated(s, _purity(spot))}
-            if node.id in _with_views(spot.scope, mutated):
+            mutated = {
+                root for s in simple_statements(spot.scope) for root in names_mutated(s, purity_of(spot))
+            }
+            if node.id in with_views(spot.scope, mutated):
                 return False
     return True
-
-
-def _with_views(scope: ast.AST, changed: set[str]) -> set[str]:
-    """The names, and all that share memory with one of them: `left = both[:, :2]` is a view of `both`."""
-    pairs = [
-        (_targets(s), _loads(s.value))
-        for s in _simple_statements(scope)
-        if isinstance(s, ast.Assign) and _may_be_a_view(s.value)
-    ]
-    while True:
-        more = {n for a, b in pairs if (a | b) & changed for n in a | b} - changed - MODULES
-        if not more:
-            return changed
-        changed = changed | more
-
-
-def _may_be_a_view(value: ast.AST) -> bool:
-    """A name, an item, or a method that returns the same memory in another shape."""
-    if isinstance(value, ast.Tuple | ast.List):
-        return any(_may_be_a_view(element) for element in value.elts)
-    if isinstance(value, ast.Call):
-        shapes = ("view", "reshape", "ravel", "squeeze", "unsqueeze", "transpose", "t", "detach", "numpy")
-        more = ("from_numpy", "as_tensor", "asarray", "flatten", "permute", "expand", "unpack")
-        return dotted(value.func).rpartition(".")[2] in (*shapes, *more)
-    return isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
-
-
-def _mutated(statement: ast.stmt, purity: _Purity) -> Iterator[str]:
-    """Names whose object a statement may change: by item stores, `out=`, and calls with unknown effects."""
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
-            yield dotted(node.value).partition(".")[0]
-        elif isinstance(node, ast.AugAssign):
-            yield dotted(node.target).partition(".")[0]
-        elif isinstance(node, ast.Call):
-            name = dotted(node.func)
-            for keyword in node.keywords:
-                if keyword.arg == "out":
-                    yield from _loads(keyword.value)
-            last = name.rpartition(".")[2]
-            if EFFECTS.match(last) or not purity.is_pure(node):
-                yield name.partition(".")[0]
-                for argument in node.args if not DRAWS.match(last) else ():
-                    yield from _loads(argument)
 
 
 # -- read by a logger alone ------------------------------------------------------------------------------
@@ -361,12 +307,12 @@ def only_logged(spot: Spot) -> Match | None:
     node = spot.node
     if loop is None or not isinstance(node, ast.Assign | ast.AnnAssign) or not _trains(loop):
         return None
-    purity = _purity(spot)
+    purity = purity_of(spot)
     if not _plain_targets(node) or purity.statement_has_effects(node) or not _makes_calls(node):
         return None
     if node not in _only_for_logs(spot.scope, loop, purity):
         return None
-    names = sorted(_targets(node) - {"_"})
+    names = sorted(names_assigned(node) - {"_"})
     if not names:
         return None
     return Match(
@@ -383,24 +329,24 @@ def only_logged(spot: Spot) -> Match | None:
     )
 
 
-def _only_for_logs(scope: ast.AST, loop: ast.stmt, purity: _Purity) -> set[ast.stmt]:
+def _only_for_logs(scope: ast.AST, loop: ast.stmt, purity: Purity) -> set[ast.stmt]:
     """Assignments of a loop whose values reach nothing but loggers and lists of numbers to log."""
-    statements = list(_simple_statements(scope))
+    statements = list(simple_statements(scope))
     lists = _logged_containers(scope, statements)
     candidates: set[ast.stmt] = {
         s
-        for s in _simple_statements(loop)
+        for s in simple_statements(loop)
         if isinstance(s, ast.Assign | ast.AnnAssign)
         and _plain_targets(s)
         and not purity.statement_has_effects(s)
     }
-    heads = [n for inner in ast.walk(scope) for n in _head_expressions(inner)]
+    heads = [n for inner in ast.walk(scope) for n in head_expressions(inner)]
     while True:
-        needed: set[str] = {n for head in heads for n in _loads(head)}
+        needed: set[str] = {n for head in heads for n in names_loaded(head)}
         for statement in statements:
             if statement not in candidates and not _logs(statement, lists):
-                needed |= _loads(statement)
-        left = {s for s in candidates if not (_targets(s) - {"_"}) & needed}
+                needed |= names_loaded(statement)
+        left = {s for s in candidates if not (names_assigned(s) - {"_"}) & needed}
         if left == candidates:
             return candidates
         candidates = left
@@ -438,10 +384,10 @@ def _logged_containers(scope: ast.AST, statements: list[ast.stmt]) -> set[str]:
     for statement in statements:
         if _logs(statement, found):
             continue
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and _targets(statement) <= found:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and names_assigned(statement) <= found:
             continue
-        found -= _loads(statement)
-    heads = {n for inner in ast.walk(scope) for head in _head_expressions(inner) for n in _loads(head)}
+        found -= names_loaded(statement)
+    heads = {n for inner in ast.walk(scope) for head in head_expressions(inner) for n in names_loaded(head)}
     return found - heads
 
 
@@ -462,52 +408,6 @@ def _statement_loop(spot: Spot) -> ast.stmt | None:
     return next((loop for loop in loops if isinstance(loop, LOOPS)), None)
 
 
-def _simple_statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements without a body, in order; of nested functions, nothing."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(child, ast.stmt) and not hasattr(child, "body"):
-            yield child
-        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _simple_statements(child)
-
-
-def _head_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """What decides about the flow: tests, iterables, contexts, and what inner functions read."""
-    if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
-        yield node.test
-    elif isinstance(node, ast.For | ast.AsyncFor):
-        yield node.iter
-    elif isinstance(node, ast.With | ast.AsyncWith):
-        for item in node.items:
-            yield item.context_expr
-    elif isinstance(node, ast.Lambda):
-        yield node.body
-
-
-def _loads(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-
-
-def _stores(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-
-
-def _loop_targets(loop: ast.stmt) -> set[str]:
-    return {
-        name
-        for inner in ast.walk(loop)
-        if isinstance(inner, ast.For | ast.AsyncFor | ast.comprehension)
-        for name in _stores(inner.target)
-    }
-
-
-def _targets(statement: ast.stmt) -> set[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    return {name for target in targets if target is not None for name in _stores(target)}
-
-
 def _plain_targets(statement: ast.Assign | ast.AnnAssign) -> bool:
     """Whether it assigns to names alone, not to items or attributes."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -520,99 +420,3 @@ def _plain_targets(statement: ast.Assign | ast.AnnAssign) -> bool:
 
 def _makes_calls(statement: ast.AST) -> bool:
     return any(isinstance(n, ast.Call | ast.BinOp) for n in ast.walk(statement))
-
-
-PURE_METHODS = re.compile(
-    r"^(mean|std|var|sum|max|min|abs|sqrt|exp|log|log1p|clamp|clip|detach|numpy|cpu|float|double|long|int|bool|item|"
-    r"tolist|norm|square|pow|squeeze|unsqueeze|view|reshape|flatten|softmax|log_softmax|argmax|argmin|gather|log_prob|"
-    r"entropy|transpose|permute|t|dot|matmul|mm|bmm|outer|astype|round|any|all|cumsum|cumprod|median|quantile|amax|"
-    r"amin|index_select|masked_select|chunk|split|expand|expand_as|repeat|type|size|dim|numel|items|keys|values|"
-    r"parameters|named_parameters|trace|inverse|svd|eig|eigh|cholesky|tanh|sigmoid|relu|elu|softplus|lower|strip|"
-    r"format|join|logsumexp|kl_divergence|prod|nonzero|histogram|cov|corrcoef|percentile|stack|cat|concatenate)$"
-)
-BUILTINS = frozenset(
-    {"float", "int", "len", "max", "min", "sum", "abs", "round", "list", "tuple", "zip", "sorted", "range"}
-    | {"dict", "enumerate", "str", "bool", "set", "reversed", "map", "any", "all", "isinstance", "getattr"}
-)
-
-
-@dataclass(frozen=True)
-class _Purity:
-    """Which calls have no effect but their result, as far as the source and the samples tell."""
-
-    names: Names
-    quiet: frozenset[ast.stmt]  # statements that run under torch.no_grad(), or in networks by the samples
-
-    def statement_has_effects(self, statement: ast.stmt) -> bool:
-        value = getattr(statement, "value", None)
-        return value is None or self.has_effects(value, statement in self.quiet)
-
-    def has_effects(self, value: ast.AST, quiet: bool = False, depth: int = 2) -> bool:
-        return any(
-            isinstance(n, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr)
-            or (isinstance(n, ast.Call) and not self._is_pure(n, quiet, depth))
-            for n in ast.walk(value)
-        )
-
-    def is_pure(self, call: ast.Call) -> bool:
-        return self._is_pure(call, quiet=False, depth=2)
-
-    def _is_pure(self, call: ast.Call, quiet: bool, depth: int) -> bool:
-        name = dotted(call.func)
-        last = name.rpartition(".")[2].removesuffix("()")
-        # A method of a policy that is given the actions to judge draws none.
-        judges = (
-            last.startswith(("get_action", "evaluate_actions")) and len(call.args) + len(call.keywords) > 1
-        )
-        if EFFECTS.match(last) and not judges:
-            return False
-        if name in BUILTINS or name.startswith(PURE_LIBRARIES) or (PURE_METHODS.match(last) and "." in name):
-            return "random" not in name
-        if quiet or any(kind in NETWORKS for kind in self.names.of(name)):
-            return True
-        function = self.names.functions.get(last)
-        return function is not None and depth > 0 and self._function_is_pure(function, depth - 1)
-
-    def _function_is_pure(self, function: ast.FunctionDef | ast.AsyncFunctionDef, depth: int) -> bool:
-        """Whether it changes nothing but arrays that it has made itself."""
-        own = {name for statement in _simple_statements(function) for name in _stores(statement)}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Global | ast.Nonlocal):
-                return False
-            if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
-                continue
-            if isinstance(node, ast.Attribute) or dotted(node.value) not in own:
-                return False
-        return not any(self.has_effects(statement, depth=depth) for statement in function.body)
-
-
-NETWORKS = frozenset(
-    {
-        "Sequential",
-        "Linear",
-        "Conv1d",
-        "Conv2d",
-        "LSTM",
-        "GRU",
-        "Embedding",
-        "TransformerEncoder",
-        "MLP",
-        "ModuleList",
-    }
-)
-
-
-def _purity(spot: Spot) -> _Purity:
-    quiet = {
-        statement
-        for node in ast.walk(spot.scope)
-        if isinstance(node, ast.With)
-        and any(
-            "no_grad" in dotted(i.context_expr) or "inference_mode" in dotted(i.context_expr)
-            for i in node.items
-        )
-        for statement in _simple_statements(node)
-    }
-    if spot.calls_networks and not spot.trains and isinstance(spot.node, ast.stmt):
-        quiet.add(spot.node)
-    return _Purity(spot.names, frozenset(quiet))

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from hotloop.analysis.advice.idioms import Match, idiom
-from hotloop.analysis.advice.repeated_work import _purity
+from hotloop.analysis.advice.side_effects import purity_of
+from hotloop.analysis.advice.statements import FUNCTIONS
 from hotloop.analysis.hot_lines import LOOPS, Spot
 from hotloop.analysis.source_names import Names, dotted
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Keys that libraries read
 KNOWN = frozenset(
     {"episode", "terminal_observation", "final_observation", "final_info", "action_mask", "is_success"}
@@ -28,7 +28,7 @@ def never_read(spot: Spot) -> Match | None:
         return None  # a module that others import: they may read it
     for name, value in _kept_for_nobody(spot):
         computes = any(isinstance(n, ast.Call) for n in ast.walk(value))
-        quiet = not _purity(spot).has_effects(value)
+        quiet = not purity_of(spot).has_effects(value)
         if computes and (quiet or (not spot.calls_networks and _draws(value))):
             return Match(
                 "never_read",
@@ -114,7 +114,7 @@ def _is_unread_key(names: Names, key: ast.AST | None) -> bool:
         return False
     for tree in names.trees:
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and node.value == key.value and not _stores(names, node):
+            if isinstance(node, ast.Constant) and node.value == key.value and not names_stored(names, node):
                 return False
             loaded = isinstance(node, ast.Name) and "info" in node.id and isinstance(node.ctx, ast.Load)
             if loaded and not _reads_an_entry(names, node):
@@ -122,7 +122,7 @@ def _is_unread_key(names: Names, key: ast.AST | None) -> bool:
     return True
 
 
-def _stores(names: Names, key: ast.AST) -> bool:
+def names_stored(names: Names, key: ast.AST) -> bool:
     """Whether a text is a key that is written: `{key: x}`, `info[key] = x`."""
     above = names.parents.get(key)
     if isinstance(above, ast.Dict):
