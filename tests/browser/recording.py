@@ -150,7 +150,7 @@ def without_script_output(lines: Sequence[Text]) -> list[Text]:
 
 
 def cut(lines: Sequence[Text], shown: int) -> list[Text]:
-    """At most so many lines, and how many were left out."""
+    """The first `shown` lines; the last of them says how many more there were."""
     if len(lines) <= shown:
         return list(lines)
     return [*lines[: shown - 1], Text(f"... {len(lines) - shown + 1} more lines", style="dim")]

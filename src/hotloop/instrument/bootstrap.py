@@ -108,7 +108,7 @@ def record_ray_workers() -> Iterator[None]:
 def join_from_elsewhere(settings: dict[str, Any]) -> None:
     """Record this process, for example a Ray worker; called by the driver's set-up hook in its main thread.
 
-    It records into the capture if this computer has its folder, else into a folder of its own. A failure
+    It records into the capture if this computer has its folder, else into its own folder. A failure
     is printed, not raised: the process then works unrecorded.
     """
     try:

@@ -57,7 +57,7 @@ def _is_a_program(names: Names) -> bool:
 
 
 def _draws(value: ast.AST) -> bool:
-    """Whether its only effects are on a picture or an array of its own: `self.render()`, `self._draw()`."""
+    """Whether it only draws a picture, by its name: `self.render()`, `self._draw()`."""
     calls = [dotted(n.func).rpartition(".")[2] for n in ast.walk(value) if isinstance(n, ast.Call)]
     return any(call.lstrip("_").startswith(("draw", "render", "frame", "picture", "image")) for call in calls)
 
