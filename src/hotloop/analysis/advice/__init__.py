@@ -5,6 +5,7 @@ The name of a recommendation is the name of the function that made it.
 
 from hotloop.analysis.advice import (
     batching,
+    discarded_gradients,
     environment,
     garbage_collection,
     gradients,
@@ -35,6 +36,7 @@ BUILT_IN = (
     learner.float64_networks,
     gradients.gradients_not_needed,
     gradients.target_with_gradients,
+    discarded_gradients.discarded_gradients,
     policy.policy_one_by_one,
     policy.too_few_envs,
     workers.env_workers_cost_more_than_work,
