@@ -393,7 +393,7 @@ def rich() -> Findings:
         warnings=("evaluate (pid 4230) died before closing its recording; its figures end there.",),
         waits=Waits("train.py (pid 4211) MainThread", 0.016, 0.819, WAITS),
         oversubscription=Oversubscription(2, 8, "cores present", 2.0, 8.0, 0.97, OVERSUBSCRIBED),
-        phases=Phases(ns(3.2), ns(1.4), ns(195.9), ns(0.1), 62, "env_steps"),
+        phases=Phases(ns(3.2), ns(1.4), ns(195.9), 0, ns(0.1), 62, "env_steps"),
         hot_lines=HOT_LINES,
         source=SOURCE,
         working_folder="/home/ana/snake",

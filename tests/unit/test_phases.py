@@ -44,6 +44,7 @@ def test_the_report_is_about_training(profiler: Profiler, clock: FakeClock) -> N
     seconds = [
         ns / 1e9 for ns in (phases.start_up_ns, phases.warm_up_ns, phases.training_ns, phases.shutdown_ns)
     ]
+    assert phases.last_round_ns == 0
     assert sum(seconds) == pytest.approx(capture.threads[0].wall_ns / 1e9)
     assert seconds == pytest.approx([5.2, 2.0, 10.0, 1.0], abs=0.5)
     found = explain_without_advice(capture)
@@ -103,6 +104,16 @@ def test_rounds_of_collecting_and_learning_are_kept_whole() -> None:
     collecting, learning = [1.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0]
     steps, updates = np.cumsum(collecting * 5), np.cumsum(learning * 5)
     assert cycle_bounds({"env_steps": steps, "updates": updates}, 0, 25) == [3, 8, 13, 18, 23]
+
+
+def test_the_learning_of_the_last_round_is_no_shutdown(profiler: Profiler, clock: FakeClock) -> None:
+    for _ in range(12):
+        record(profiler, clock, *[("env_step", 300, 1, 0)] * 5, *[("learn", 300, 0, 1)] * 10)
+    record(profiler, clock, ("save", 200, 0, 0))
+    phases = find_phases(profiler.capture())
+    assert phases is not None
+    assert phases.last_round_ns == pytest.approx(3000 * MS, abs=600 * MS)
+    assert phases.shutdown_ns <= 500 * MS
 
 
 def test_a_run_that_trains_from_the_start_is_left_as_it_is() -> None:

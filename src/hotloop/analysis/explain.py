@@ -381,10 +381,13 @@ def _unknown(
     if all(n.device_ns is None for n in everything.nodes):
         reasons.append("device time: no region was timed on a device")
     if core_time(driver.process, driver.thread) is None:
-        reasons.append(
-            "whether your training thread had a core: this system, or the version that recorded the run, "
-            "does not report time in the run queue"
+        known = driver.thread.scheduling is not None and driver.thread.scheduling.run_queue_ns is not None
+        why = (
+            "the run was too short for the sampler to read time in the run queue twice"
+            if known
+            else "this system, or the version that recorded the run, does not report time in the run queue"
         )
+        reasons.append(f"whether your training thread had a core: {why}")
     without_cpu = sum(t.cpu_ns is None for t in capture.threads)
     if without_cpu:
         reasons.append(

@@ -39,6 +39,7 @@ class Phases:
     start_up_ns: int  # imports, building environments and networks
     warm_up_ns: int  # compilation, first batches, filling the replay buffer
     training_ns: int
+    last_round_ns: int  # learning and collecting after the last whole round of both
     shutdown_ns: int  # after the last env step or update
     windows: int  # of training; gains need LEAST_WINDOWS
     unit: str  # "env_steps" or "updates", what progress was measured by; "" for none
@@ -52,7 +53,7 @@ class Phases:
     @property
     def whole_run(self) -> bool:
         """Whether nothing but training was found."""
-        return self.start_up_ns + self.warm_up_ns + self.shutdown_ns == 0
+        return self.start_up_ns + self.warm_up_ns + self.last_round_ns + self.shutdown_ns == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The phases of a run (start-up, warm-up, training, shutdown), and a capture cut to its training.
+"""The phases of a run (start-up, warm-up, training, last round, shutdown), and a capture cut to its training.
 
 Phases are found from progress and windows, once, for every report and comparison:
 
@@ -6,6 +6,7 @@ Phases are found from progress and windows, once, for every report and compariso
 - warm-up ends where the time per unit of work has settled: leading cycles (windows, or rounds of collecting
   and learning) are dropped while they are slower than the spread of the cycles after them, and so are
   leading windows in which code was compiled or imported;
+- training ends with the last whole round of collecting and learning; what is left of it is the last round;
 - shutdown begins after the last window with work, or with a window in which processes are shut down.
 
 At least half of the time with work counts as training. In a run that reports no work, training is the time
@@ -52,7 +53,8 @@ def find_phases(capture: Capture) -> Phases | None:
     ends = np.concatenate([[0.0], spans.end_ns])  # ends[i] is where window i begins
     unit = "env_steps" if "env_steps" in done else "updates"
     first, start, last = training_windows(spans, done)
-    return _phases(ends, first, start, last, wall_ns, unit)
+    ended = max(working_windows(spans, done)[1], last)
+    return _phases(ends, first, start, last, ended, wall_ns, unit)
 
 
 def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
@@ -63,7 +65,7 @@ def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
     prepares = np.array([bool(path) and path[0] in PREPARING for path in thread.paths])
     known = len(samples) and len(prepares)  # a damaged recording may have lost its nodes
     if known and prepares[np.minimum(samples["node"], len(prepares) - 1)].mean() > DOMINANT:
-        return Phases(wall_ns, 0, 0, 0, 0, "", _too_short(0, wall_ns, wall_ns))
+        return Phases(wall_ns, 0, 0, 0, 0, 0, "", _too_short(0, wall_ns, wall_ns))
     at_ns = samples["time_ns"].astype(np.int64) - thread.start_ns
     # Training begins after the imports at the top of the script, however long they take.
     importing = [number for number, path in enumerate(process.paths) if _imports_at_the_top(path)]
@@ -71,13 +73,13 @@ def _phases_by_lines(process: Process, thread: Thread, windows: int) -> Phases:
     imported_ns = min(max(int(imports[-1]), 0), wall_ns) if len(imports) else 0
     late = samples[at_ns > max(imported_ns, wall_ns // 2)]
     if len(late) < LEAST_SAMPLES or not late["weight_ns"].any():
-        return Phases(0, 0, wall_ns, 0, windows, "", _too_short(0, wall_ns, wall_ns))
+        return Phases(0, 0, wall_ns, 0, 0, windows, "", _too_short(0, wall_ns, wall_ns))
     weight = np.bincount(late["path"], weights=late["weight_ns"])
     most_first = np.argsort(-weight, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weight[most_first]), DOMINANT * weight.sum())) + 1
     seen = at_ns[np.isin(samples["path"], most_first[:needed])]
     begin_ns, end_ns = max(int(seen[0]), imported_ns), min(int(seen[-1]), wall_ns)
-    return Phases(begin_ns, 0, end_ns - begin_ns, wall_ns - end_ns, windows, "")
+    return Phases(begin_ns, 0, end_ns - begin_ns, 0, wall_ns - end_ns, windows, "")
 
 
 def _imports_at_the_top(path: SampledPath) -> bool:
@@ -89,9 +91,10 @@ def _imports_at_the_top(path: SampledPath) -> bool:
     )
 
 
-def _phases(ends: Floats, first: int, start: int, last: int, wall_ns: int, unit: str) -> Phases:
-    """`first`: window with the first work; `start`, `last`: windows [start, last) are training."""
+def _phases(ends: Floats, first: int, start: int, last: int, ended: int, wall_ns: int, unit: str) -> Phases:
+    """Windows [first, ended) have work; windows [start, last) are training."""
     whole_end = wall_ns if last == len(ends) - 1 else int(ends[last])
+    work_end = wall_ns if ended == len(ends) - 1 else int(ends[ended])
     count = last - start
     training_ns = max(whole_end - int(ends[start]), 0)
     why = "" if count >= LEAST_WINDOWS else _too_short(count, training_ns, wall_ns)
@@ -100,7 +103,8 @@ def _phases(ends: Floats, first: int, start: int, last: int, wall_ns: int, unit:
         start_up_ns=start_up_ns,
         warm_up_ns=int(ends[start]) - start_up_ns,
         training_ns=training_ns,
-        shutdown_ns=wall_ns - int(ends[start]) - training_ns,
+        last_round_ns=work_end - whole_end,
+        shutdown_ns=wall_ns - work_end,
         windows=count,
         unit=unit,
         why_no_gains=why,
@@ -129,15 +133,22 @@ def cumulative_work(capture: Capture, process: Process, thread: Thread, end_ns: 
     }
 
 
-def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, int]:
-    """The first window with work, and the range [start, last) of windows that are training."""
+def working_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int]:
+    """The range of windows with env steps or updates, until processes are shut down; (0, 0) without any."""
     rose = sum(np.diff(values, prepend=0.0) for values in done.values()) > 0
     worked = np.flatnonzero(rose)
     if not len(worked):
-        return 0, 0, len(spans)
+        return 0, 0
     first, last = int(worked[0]), int(worked[-1]) + 1
     last = len(spans) if len(done) < 2 else last  # with one counter, a pause is no shutdown
-    last = max(min(last, ending_window(spans)), first + 1)
+    return first, max(min(last, ending_window(spans)), first + 1)
+
+
+def training_windows(spans: Spans, done: dict[str, Floats]) -> tuple[int, int, int]:
+    """The first window with work, and the range [start, last) of windows that are training."""
+    first, last = working_windows(spans, done)
+    if first == last:
+        return 0, 0, len(spans)
     bounds = cycle_bounds(done, first, last)
     unit = "env_steps" if "env_steps" in done else "updates"
     start, end = _settled(bounds, spans, done[unit])

@@ -189,11 +189,11 @@ def time_series_chart(findings: Findings) -> str:
 
 
 def _before_training(phases: Phases | None, last_s: float) -> str:
-    """A shade over start-up and warm-up, and one over shutdown."""
+    """A shade over start-up and warm-up, and one over what comes after training."""
     if phases is None or phases.whole_run:
         return ""
     before = (phases.start_up_ns + phases.warm_up_ns) / 1e9 / last_s
-    after = phases.shutdown_ns / 1e9 / last_s
+    after = (phases.last_round_ns + phases.shutdown_ns) / 1e9 / last_s
     made = ""
     if before > 0:
         made += f'<div class="shade" style="left:0;width:{100 * min(before, 1):.2f}%"></div>'

@@ -68,6 +68,7 @@ PHASES = {
     "start-up": colour_of("framework"),
     "warm-up": colour_of("compilation"),
     "training": colour_of("policy"),
+    "last round": colour_of("backward"),
     "shutdown": colour_of("unattributed"),
 }
 
@@ -118,7 +119,7 @@ def phases_bar(findings: Findings) -> str:
     said, found = phases_text(findings), findings.phases
     if not said or found is None:
         return ""
-    lengths = (found.start_up_ns, found.warm_up_ns, found.training_ns, found.shutdown_ns)
+    lengths = (found.start_up_ns, found.warm_up_ns, found.training_ns, found.last_round_ns, found.shutdown_ns)
     whole = sum(lengths) or 1
     parts = [(name, ns / whole, PHASES[name]) for name, ns in zip(PHASES, lengths, strict=True)]
     times = {name: duration(ns) for name, ns in zip(PHASES, lengths, strict=True)}

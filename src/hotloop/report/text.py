@@ -100,6 +100,7 @@ def phases_text(findings: Findings) -> str:
         (found.start_up_ns, "start-up"),
         (found.warm_up_ns, "warm-up"),
         (found.training_ns, "training (shown below)"),
+        (found.last_round_ns, "last round"),
         (found.shutdown_ns, "shutdown"),
     ]
     return ", ".join(f"{duration(ns)} {name}" for ns, name in parts if ns)

@@ -663,8 +663,8 @@ class ProgressLine:
         steps_per_s = (steps - self._began_steps) / max(now - self._began_s, 1e-9)
         head = f"{count(done)} / {count(self._total)} {self._unit}  {count(steps_per_s)} steps/s"
         since_s, since = self._first
-        if done > since and now > since_s:
-            left_s = max(self._total - done, 0) * (now - since_s) / (done - since)
+        if since < done < self._total and now > since_s:
+            left_s = (self._total - done) * (now - since_s) / (done - since)
             head += f"  {duration(left_s * 1e9)} left"
         columns = shutil.get_terminal_size().columns if self._redraw else None
         words = progress_words(head, mean_return, note, columns)
