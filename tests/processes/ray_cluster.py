@@ -7,8 +7,10 @@ Ends with its input.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +18,19 @@ from typing import Any
 
 import pytest
 
+# `make test` puts Ray here and not among the other packages: TorchRL would import it in every process.
+APART = Path(sys.prefix) / "ray"
+IS_APART = importlib.util.find_spec("ray") is None and (APART / "ray").is_dir()
+PACKAGES = (str(APART),) if IS_APART else ()
+needs_ray = pytest.mark.skipif(
+    not IS_APART and importlib.util.find_spec("ray") is None, reason="LOUD: not installed: ray"
+)
+START_S = 300.0  # for a node on a busy machine
 # Ray's workers have a niceness of 15: on a busy machine they would hardly run. Its time limits are short.
 PATIENT = {
+    "PYTHONPATH": os.pathsep.join([*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]),
+    "PYTHONDONTWRITEBYTECODE": "",  # Ray was installed without bytecode
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
     "RAY_agent_register_timeout_ms": "300000",
@@ -33,8 +46,9 @@ HEAD: dict[str, Any] = {**SMALL, "include_dashboard": False, "resources": {"near
 class RayCluster:
     """Starts the program below and talks to it."""
 
-    def __init__(self) -> None:
-        env = os.environ | PATIENT
+    def __init__(self, **variables: str) -> None:
+        """`variables` are those of the nodes and of all that runs there."""
+        env = os.environ | PATIENT | variables
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__))],
             stdin=subprocess.PIPE,
@@ -48,7 +62,9 @@ class RayCluster:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        found: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"problem": "it ended"}')
+        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline() if ready else '{"problem": "no answer"}'
+        found: dict[str, Any] = json.loads(line or '{"problem": "it ended"}')
         if "problem" in found:
             self.close()
             pytest.skip(f"LOUD: Ray cannot be started on this machine now: {found['problem']}")
@@ -67,8 +83,13 @@ class RayCluster:
         """End the cluster."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=120)
-        self._process.stdout.close()
+        try:
+            self._process.wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # Ray's daemons end with the process that started them
+            self._process.wait()
+        finally:
+            self._process.stdout.close()
 
 
 def serve() -> None:
@@ -95,7 +116,9 @@ def serve() -> None:
         for line in sys.stdin:
             word, name, *rest = line.split()
             if word == "add":
-                variables = dict(zip(("HOTLOOP_NODE_FOLDER", "PYTHONPATH"), rest, strict=False))
+                variables = {"HOTLOOP_NODE_FOLDER": rest[0]}
+                if rest[1:]:
+                    variables["PYTHONPATH"] = os.pathsep.join([*rest[1:], *PACKAGES])
                 nodes[name] = cluster.add_node(wait=True, resources={name: 1}, env_vars=variables, **SMALL)
                 tell(node=nodes[name].node_id)
             else:

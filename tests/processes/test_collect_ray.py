@@ -15,11 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.processes.library_runs import needs
-from tests.processes.ray_cluster import PATIENT, RayCluster
+from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
 from tests.processes.scripts import environment
 
-pytestmark = [needs("ray", "gymnasium"), pytest.mark.long]
+pytestmark = [needs_ray, pytest.mark.long]
 
 # An env whose rows show any loss, mix-up or repetition, and an actor that returns what it was sent.
 COMMON = """

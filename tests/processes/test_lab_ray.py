@@ -14,11 +14,10 @@ import psutil
 import pytest
 
 from hotloop.capture.series import Run, read
-from tests.processes.library_runs import needs
-from tests.processes.ray_cluster import PATIENT, RayCluster
+from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
 from tests.processes.scripts import environment
 
-pytestmark = [needs("ray"), pytest.mark.long]
+pytestmark = [needs_ray, pytest.mark.long]
 
 SCRIPT = """
 import sys, time
@@ -68,10 +67,12 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def start(cluster: RayCluster, project: Path, *words: str) -> subprocess.Popen[str]:
+def start(
+    cluster: RayCluster, project: Path, *words: str, on: tuple[str, ...] = ("--on", "ray")
+) -> subprocess.Popen[str]:
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     return subprocess.Popen(
-        [sys.executable, "-m", "hotloop", *words, "--on", "ray"],
+        [sys.executable, "-m", "hotloop", *words, *on],
         cwd=project,
         env=environment("auto", RAY_ADDRESS=cluster.address, PATH=path, **PATIENT),
         stdout=subprocess.PIPE,
@@ -86,12 +87,12 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def training() -> list[int]:
-    """Runs of our script that are under way, whoever started them."""
+def training(folder: Path) -> list[int]:
+    """Runs of our script in this folder, or below it, that are under way, whoever started them."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "train.py" in words and "hotloop" not in words:
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, here = process.info["cmdline"] or [], process.info["cwd"]
+        if "train.py" in words and "hotloop" not in words and here and Path(here).is_relative_to(folder):
             found.append(process.pid)
     return found
 
@@ -151,16 +152,7 @@ def test_a_pair_of_a_lost_node_is_made_again_elsewhere(
     process = start(cluster, project, *words, "--series", "../runs")
     runs = project.parent / "runs"
 
-    def is_there() -> bool:
-        return any(p.cwd().startswith(str(tmp_path / "doomed")) for p in map(psutil.Process, training()))
-
-    def under_way() -> bool:
-        try:
-            return is_there()
-        except psutil.Error:
-            return False
-
-    wait_until(under_way, "a run on the node")
+    wait_until(lambda: training(tmp_path / "doomed"), "a run on the node")
     cluster.ask("kill", "doomed")
     _, err = ended(process)
     series = read(runs)
@@ -170,22 +162,66 @@ def test_a_pair_of_a_lost_node_is_made_again_elsewhere(
     whole = [made for made in blocks.values() if len(made) == 2]
     assert len(whole) in (5, 8, 12) and all(len({run.node for run in made}) == 1 for made in whole)
     assert not any(run.node == lost.node and run.number > lost.number for run in series.runs)
-    wait_until(lambda: not training(), "the end of what ran on the lost node")
+    wait_until(lambda: not training(tmp_path), "the end of what ran on the lost node")
 
 
-def test_ctrl_c_ends_the_runs_and_keeps_those_that_were_complete(cluster: RayCluster, project: Path) -> None:
+def test_ctrl_c_ends_the_runs_and_keeps_those_that_were_complete(
+    cluster: RayCluster, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    places = tmp_path_factory.getbasetemp()
     words = ("compare", "--a", "python train.py 1", "--b", "python train.py 300", "--series", "../runs")
     process = start(cluster, project, *words)
     runs = project.parent / "runs" / "runs"
-    wait_until(lambda: training() and any(runs.glob("*/run.json")), "a run")
+    wait_until(lambda: training(places) and any(runs.glob("*/run.json")), "a run")
     process.send_signal(signal.SIGINT)
     _, err = ended(process, 130)
     assert "--resume --on ray" in err
     assert not read(runs.parent).failures
-    wait_until(lambda: not training(), "the end of all runs")
+    wait_until(lambda: not training(places), "the end of all runs")
     refused = [sys.executable, "-m", "hotloop", "compare", "--series", "../runs", "--resume"]
     done = subprocess.run(refused, cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "was started on a cluster; add --on ray" in done.stderr
+
+
+TUNED = """
+import sys, time
+import hotloop
+
+n_envs = int(sys.argv[1])
+while True:  # the lab ends it
+    with hotloop.profile("env_step"):
+        time.sleep(0.004)  # for all envs together
+    hotloop.progress(env_steps=n_envs, updates=1)
+"""
+
+
+def test_settings_are_searched_on_one_node_and_compared_on_all(cluster: RayCluster, project: Path) -> None:
+    (project / "train.py").write_text(TUNED)
+    words = "tune --budget 90s --values n_envs=1,4 --no-threads --probes ../tuned --json --on ray"
+    process = start(cluster, project, *words.split(), "--", "python", "train.py", "{n_envs=1}", on=())
+    out, err = ended(process)
+    found = json.loads(out)
+    assert found["decision"] == {"all": "faster"}
+    assert f"searching on node {found['node']}" in err and "runs on 2 nodes" in err
+    probes = found["search"]["probes"]
+    assert {probe["settings"]["n_envs"] for probe in probes} == {1, 4}
+    assert not any(probe["failure"] for probe in probes)
+    series = read(project.parent / "tuned" / "compare-all")
+    assert {run.node for run in series.runs} == set(series.facts["nodes"])
+    assert found["node"] in series.facts["nodes"]
+    for runs in by_block(series.runs).values():
+        assert len({run.node for run in runs}) == 1
+    assert all(run.ok and run.has_capture for run in series.runs)
+
+
+def test_a_workload_is_forked_on_its_node(cluster: RayCluster, project: Path) -> None:
+    words = "tune petri --learner fused --n-envs 4 --budget 60s --resources far=1 --probes ../tuned --json"
+    out, err = ended(start(cluster, project, *words.split()))
+    found = json.loads(out)
+    assert f"searching on node {found['node']}" in err and found["search"]["probes"]
+    assert all(probe["s_per_unit"] for probe in found["search"]["probes"])
+    assert (project.parent / "tuned" / "probes" / "000" / "outcome.json").exists()  # as the workload said it
+    assert {file.name for file in project.iterdir()} == {"data", "train.py"}
 
 
 def test_a_node_without_hotloop_is_named_before_anything_runs(

@@ -21,11 +21,10 @@ from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
 from hotloop.instrument.ray_hook import Settings
 from hotloop.workflows.run import begin_capture, recording_environment
-from tests.processes.library_runs import needs
-from tests.processes.ray_cluster import PATIENT, RayCluster
+from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
 from tests.processes.scripts import environment
 
-pytestmark = needs("ray")
+pytestmark = needs_ray
 
 SCRIPT = """
 import json, os, ray, sys, time
@@ -126,6 +125,7 @@ assert run.name == "sample" and run.method is Runner.sample
 """
 
 
+@pytest.mark.long
 def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> None:
     """Without a cluster: the hook in a process that has loaded Ray, as a worker has."""
     run_id = begin_capture(tmp_path / "run", ["train.py"])
@@ -139,7 +139,7 @@ def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> 
     )
     done = subprocess.run(
         [sys.executable, "-c", JOIN, json.dumps(settings)],
-        env=environment("auto"),
+        env=environment("auto", **PATIENT),
         capture_output=True,
         text=True,
         timeout=300,
@@ -153,8 +153,8 @@ def test_a_worker_joins_by_the_hook_and_records_what_it_runs(tmp_path: Path) -> 
     assert found["ray_idle"] == 5  # and once more, still open
 
 
+@pytest.mark.long
 def test_a_job_on_two_nodes_is_recorded_whole(cluster: RayCluster, tmp_path: Path) -> None:
-    """One test, since a cluster takes many seconds to start."""
     cluster.add("far", tmp_path / "far")
     out, err = ended(start(cluster, tmp_path / "run", SCRIPT, "0"))
     assert "hotloop" not in err

@@ -15,11 +15,10 @@ import pytest
 
 from hotloop.capture.reader import load
 from hotloop.rl.train.runs import Checkpoint, load_checkpoint
-from tests.processes.library_runs import needs
-from tests.processes.ray_cluster import PATIENT, RayCluster
+from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
 from tests.processes.scripts import environment
 
-pytestmark = [needs("ray", "gymnasium", "torch"), pytest.mark.long]
+pytestmark = [needs_ray, pytest.mark.long]
 
 SETTINGS = "--wafers 2 --n-envs 8 --n-steps 64 --batch-size 128 --net-arch 16 --learner torch"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from hotloop.analysis.verdict import Verdict, decide, judge
 from hotloop.capture.plan import Plan, Variant
 from hotloop.capture.plan_file import plan_from_data, plan_from_table, plan_to_data
 from hotloop.capture.series import create, read
-from hotloop.lab import ray_node
+from hotloop.cli.tune_text import tuning_text
+from hotloop.lab import process, ray_node
 from hotloop.lab.lanes import Node, NodeLost
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.ray_node import LabNode, own_environment, pack, project_files, unpack
@@ -29,6 +31,11 @@ from hotloop.lab.ray_nodes import connect, node_names
 from hotloop.report.pen import Pen
 from hotloop.report.series_text import comparison_text
 from hotloop.testing.noise import NOISY, QUIET, Noise, on_nodes, paired_times
+from hotloop.tuning.space import Settings
+from hotloop.tuning.time_model import Probe
+from hotloop.workflows.experiments import Progress, Runners
+from hotloop.workflows.tune import Prober, TuneTerms, tune, tuned_before
+from hotloop.workflows.tune_script import ScriptTarget, TriedValues
 from tests.unit.test_lab import FakeLab, plan
 
 FAST, SLOW = Node("fast"), Node("slow")
@@ -202,11 +209,11 @@ def test_a_node_that_shares_no_folder_gets_a_copy_and_sends_the_capture(
     )
     variables = {"HOTLOOP_CAPTURE": "/lab/runs/0/capture", "MINE": "!", "PATH": "/lab/bin", "HOME": "/lab"}
     job = Job(("/lab/bin/python", "-c", program), variables, work, timeout_s=60)
-    made = node.run(job, "/lab/src", "/lab/bin/python", shared=False)
+    made = node.run(job, "/lab/src", "/lab/bin/python", False, process.run)
     assert made.outcome.exit_code == 0, made.outcome.stderr_tail
-    assert made.outcome.before and made.outcome.after and made.capture is not None
-    unpack(made.capture, tmp_path / "home")
-    assert (tmp_path / "home" / "capture.json").read_text() == "from the lab!"
+    assert made.outcome.before and made.outcome.after and made.files is not None
+    unpack(made.files, tmp_path / "home")
+    assert (tmp_path / "home" / "capture" / "capture.json").read_text() == "from the lab!"
     node.forget()
     assert not any((tmp_path / "disk").iterdir())
 
@@ -302,3 +309,37 @@ def test_the_outcome_of_a_run_elsewhere_has_the_load_of_that_place(tmp_path: Pat
     there = Outcome(1.0, 1.0, 0, before={"at_s": 1.0}, after={"at_s": 2.0})
     done = FakeLab(lambda job, number: there).run(create(tmp_path / "s", plan(looks=(5,)), {}), (FAST,))
     assert all((run.before, run.after) == ({"at_s": 1.0}, {"at_s": 2.0}) for run in done.series.runs)
+
+
+# -- tuning --------------------------------------------------------------------------------------
+
+
+def test_a_search_begins_again_when_its_node_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of two nodes are not compared: nothing of the lost node's probes is kept."""
+    lanes = [FAST, SLOW]
+    made: list[tuple[str, str]] = []
+
+    def probe(self: Prober, settings: Settings, name: str) -> Probe:
+        made.append((self.node, name))
+        if self.node == "fast" and name == "001":
+            lanes.remove(FAST)
+            raise NodeLost("node fast was lost: gone")
+        return Probe(settings, 0.001 * int(dict(settings)["n_envs"]), spent_s=1.0)
+
+    monkeypatch.setattr(Prober, "_made", probe)
+    facts = {"cores_granted": 2.0, "cpus_held": 1.0, "memory_available_bytes": 8 << 30}
+    runners = Runners(
+        lambda: tuple(lanes), lambda job, make: Outcome(0.0), None, {"fast": facts, "slow": facts}
+    )
+    assert runners.room == (1.0, 8 << 30)
+    target = ScriptTarget(("x", "{n_envs=1}"), TriedValues(("n_envs=1,2,4",)), *runners.room)
+    said = io.StringIO()
+    tuning = tune(target, TuneTerms(60.0), tmp_path / "tuned", Progress(said), runners)
+    assert tuning.node == "slow" and not tuning.failed and not tuning.compared
+    assert [name for node, name in made if node == "fast"] == ["warm-up", "000", "001"]
+    assert [name for node, name in made if node == "slow"][:3] == ["warm-up", "000", "001"]
+    assert len(tuning.searched.probes) == len([1 for node, _ in made if node == "slow"]) - 1
+    assert "node fast was lost: gone; the search begins again on another node" in said.getvalue()
+    assert "All probes were made on node slow." in tuning_text(tuning, Pen(width=100, unicode=False))
+    with pytest.raises(HotloopError, match="was not tuned on this machine"):
+        tuned_before(target.name)  # for this machine

@@ -13,14 +13,14 @@ import tyro
 from hotloop._util.errors import HotloopError
 from hotloop._util.units import parse_fraction, parse_seconds
 from hotloop.cli import help_text
-from hotloop.cli.options import Flag, Number
+from hotloop.cli.options import Flag, Number, OnCluster, Resources, parse_resources
 from hotloop.cli.output import note, pen_for_stdout
 from hotloop.cli.parsing import parse
 from hotloop.cli.tune_text import tuned_before_text, tuning_json, tuning_text
 from hotloop.report.to_json import json_object, strict_json
-from hotloop.workflows.experiments import Progress
+from hotloop.workflows.experiments import Progress, Runners, runners_for
 from hotloop.workflows.train import config_class
-from hotloop.workflows.tune import Target, TuneTerms, tune, tuned_before
+from hotloop.workflows.tune import TuneTerms, tune, tuned_before
 from hotloop.workflows.tune_script import ScriptTarget, TriedValues
 from hotloop.workflows.tune_workload import WorkloadTarget
 
@@ -40,6 +40,10 @@ class Options:
     """Smallest difference that matters to you."""
     probes: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder for the probes; by default hotloop-runs/<time>-tune-<name>."""
+    on: OnCluster = None
+    """Measure on the nodes of a Ray cluster: search on one of them, compare on all."""
+    resources: Resources = ()
+    """Resource of a node that a run needs, as CPU=4."""
     order_seed: Number = 0
     """Seed for the order of probes and of runs in the comparison."""
     show: Flag = False
@@ -99,7 +103,7 @@ def read(words: list[str]) -> Arguments:
         )
     kind = config_class(words[0])
     fields: list[Any] = [
-        ("config", Annotated[kind, tyro.conf.arg(name="")]),
+        ("config", Annotated[_without_on(kind), tyro.conf.arg(name="")]),
         (
             "options",
             Annotated[WorkloadOptions, tyro.conf.arg(name="")],
@@ -109,7 +113,20 @@ def read(words: list[str]) -> Arguments:
     both = dataclasses.make_dataclass("Both", fields, frozen=True)
     about = "Find the fastest settings for this machine."
     given: Any = parse(both, words[1:], f"hotloop tune {words[0]}", about)
-    return Arguments(given.options, words[0], given.config)
+    settings = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(kind)}
+    return Arguments(given.options, words[0], kind(**settings))
+
+
+def _without_on(kind: type[Any]) -> type[Any]:
+    """The settings of a workload without `on`: --on says where tuning measures, not where a run trains."""
+    if "on" not in {field.name for field in dataclasses.fields(kind)}:
+        return kind
+    hidden: Any = tyro.conf.Suppress[str]
+    made = dataclasses.make_dataclass(
+        kind.__name__, [("on", hidden, dataclasses.field(default=""))], bases=(kind,), frozen=True
+    )
+    made.__doc__ = kind.__doc__
+    return made
 
 
 def usage() -> str:
@@ -124,26 +141,34 @@ for a script of yours: {n_envs=8} in its command marks a setting and its value."
     ) + help_text.paragraphs(about, help_text.help_width())
 
 
+def target_of(arguments: Arguments, runners: Runners | None = None) -> WorkloadTarget | ScriptTarget:
+    """What to tune, for the nodes of a cluster or for this machine."""
+    options = arguments.options
+    room = (None, None) if runners is None else runners.room
+    if arguments.workload:
+        return WorkloadTarget(arguments.workload, arguments.config, options.also, *room)
+    tried = TriedValues(options.values, options.safe, not options.no_threads)
+    return ScriptTarget(arguments.command, tried, *room)
+
+
 def run(arguments: Arguments) -> int:
     """Tune, print, and return the exit code."""
     options = arguments.options
-    target: Target
-    budget = SCRIPT_BUDGET
-    if arguments.workload:
-        target = made = WorkloadTarget(arguments.workload, arguments.config, options.also)
-        budget = made.tunable.budget
-    else:
-        tried = TriedValues(options.values, options.safe, not options.no_threads)
-        target = ScriptTarget(arguments.command, tried)
     if options.show:
-        found = tuned_before(target.name)
+        found = tuned_before(target_of(arguments).name)
         print(
             strict_json(json_object("tuned", {"tuned": found})) if options.json else tuned_before_text(found)
         )
         return 0
+    target = target_of(arguments)  # mistakes are found before anything is started
+    budget = target.tunable.budget if isinstance(target, WorkloadTarget) else SCRIPT_BUDGET
     budget_s = parse_seconds(options.budget or budget, "--budget")
     terms = TuneTerms(budget_s, parse_fraction(options.tolerance, "--tolerance"), options.order_seed)
-    tuning = tune(target, terms, options.probes, Progress())
+    progress = Progress()
+    with runners_for(1, options.on, parse_resources(options.resources), progress) as runners:
+        if options.on is not None:
+            target = target_of(arguments, runners)
+        tuning = tune(target, terms, options.probes, progress, runners)
     if tuning.failed:
         note(f"hotloop: the current settings could not be measured: {tuning.failed}")
         if options.json:

@@ -45,6 +45,8 @@ def _table_lines(tuning: Tuning, pen: Pen) -> list[str]:
     probes = f"{made} probe{'' if made == 1 else 's'} in {searched.spent_s:.0f} s"
     about = f"{probes}, {searched.legal} combinations"
     lines = [pen.heading(f"Tuning {pen.clean(tuning.target.name, 40)}", about)]
+    if tuning.node:
+        lines.append(pen.wrap(f"All probes were made on node {pen.clean(tuning.node)}.", "  "))
     rows = [(f"{tuning.unit}s per second of the best settings", "predicted", "measured", "memory")]
     finalists = searched.finalists_by_speed()[:MOST_ROWS]
     common, remark = _common([settings for settings, _, _ in finalists], searched.space.current)
@@ -142,7 +144,9 @@ def _more_time(tuning: Tuning) -> str:
 def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
     tuned, target = tuning.tuned, tuning.target
     lines = []
-    if target.is_workload:
+    if tuning.node and (tuned.safe or tuned.semantic):
+        lines.append(pen.wrap("These are settings for the cluster; --tuned does not apply them."))
+    if target.is_workload and not tuning.node:
         for wanted, flag in ((tuned.safe, "--tuned"), (tuned.semantic, "--tuned-semantic")):
             if wanted:
                 lines.append(pen.command(f"next: {_shown(target.command_for(wanted))} {flag}"))
@@ -152,7 +156,8 @@ def _next_lines(tuning: Tuning, pen: Pen) -> list[str]:
             (tuning.searched.best, tuned.semantic),
         ):
             if wanted:
-                before = [f"{name}={value}" for name, value in target.variables(settings)]
+                variables = () if target.is_workload else target.variables(settings)
+                before = [f"{name}={value}" for name, value in variables]
                 lines.append(pen.command(f"next: {' '.join([*before, _shown(target.command(settings))])}"))
     for done in tuning.compared:
         lines.append(f"more: hotloop report {shlex.quote(str(done.series.path))}")
@@ -169,6 +174,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "interrupted": tuning.interrupted,
         "failed": tuning.failed or None,
         "unit": tuning.unit,
+        "node": tuning.node or None,
         "search": tuning.searched.as_json(),
         "tuned": tuning.tuned,
         "decision": {name: tuning.decision(name) for name in (SAFE, ALL) if tuning.row(name)} or otherwise,

@@ -43,6 +43,10 @@ class Outcome:
     after: dict[str, float] | None = None
 
 
+# Makes a run; tells the second argument its process group. Sent to nodes of a cluster, so by name.
+MakeRun = Callable[[Job, Callable[[int], None]], Outcome]
+
+
 def run(job: Job, on_start: Callable[[int], None] | None = None) -> Outcome:
     """Start the job and wait for it; kills whatever it leaves running in its process group.
 

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -22,10 +23,10 @@ from typing import Any, NamedTuple
 from hotloop._util import HOTLOOP_VERSION
 from hotloop._util.files import host_name
 from hotloop.capture.folder import CAPTURE_VARIABLE
-from hotloop.lab import process
 from hotloop.lab.machine_lock import machine_lock
-from hotloop.lab.process import Job, Outcome
+from hotloop.lab.process import Job, MakeRun, Outcome
 from hotloop.machine.facts import machine_facts
+from hotloop.machine.health import memory_available_bytes
 from hotloop.machine.load_snapshot import load_snapshot
 
 NODE_FOLDER_VARIABLE = "HOTLOOP_NODE_FOLDER"  # environment of a node: where it keeps what it makes
@@ -44,7 +45,7 @@ class Made(NamedTuple):
     """One run that a node has made."""
 
     outcome: Outcome
-    capture: bytes | None  # a compressed tar file; None: nothing was recorded, or the lab's folder has it
+    files: bytes | None  # a tar file of its capture and what is beside it; None: the lab's folder has them
 
 
 def identity(folder: Path) -> Identity | None:
@@ -65,11 +66,13 @@ class LabNode:
         self.folder = Path(tempfile.mkdtemp(prefix="hotloop-lab-", dir=chosen))
         self._copies: dict[str, Path] = {}  # working folder of the lab -> its copy here
         self._guard = _guard()
+        self._group = 0  # of the processes of the run under way; 0: none
         self._lock = threading.Lock()
 
     def hello(self) -> dict[str, Any]:
         """Facts that do not change."""
-        return {"version": HOTLOOP_VERSION, "host": host_name(), "machine": dict(machine_facts())}
+        machine = {**machine_facts(), "memory_available_bytes": memory_available_bytes()}
+        return {"version": HOTLOOP_VERSION, "host": host_name(), "machine": machine}
 
     def sees(self, folder: str, expected: Identity) -> bool:
         """Whether this is a folder of this node, too."""
@@ -81,8 +84,8 @@ class LabNode:
         unpack(packed, place)
         self._copies[folder] = place
 
-    def run(self, job: Job, home: str, python: str, shared: bool) -> Made:
-        """Make one run; `home` and `python` are our package and the interpreter of the lab.
+    def run(self, job: Job, home: str, python: str, shared: bool, make: MakeRun) -> Made:
+        """Make one run with `make`; `home` and `python` are our package and the interpreter of the lab.
 
         With `shared`, this node sees the series and records into it.
         """
@@ -92,22 +95,27 @@ class LabNode:
         with self._lock, machine_lock(lambda sentence: None):
             self._clear_run(here)
             before = load_snapshot()
-            outcome = process.run(job, self._tell_guard)
-            self._tell_guard(0)
+            try:
+                outcome = make(job, self._tell_guard)
+            finally:
+                self._tell_guard(0)
             outcome = replace(outcome, before=before, after=load_snapshot())
-        packed = pack(here, _all_files(here)) if here is not None and here.is_dir() else None
+        packed = pack(here.parent, _all_files(here.parent)) if here is not None and here.is_dir() else None
         self._clear_run(None)
         return Made(outcome, packed)
 
     def end(self, insist: bool) -> None:
         """End the run under way."""
-        process.end_running(insist)
+        if self._group:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL if insist else signal.SIGTERM)
 
     def forget(self) -> None:
         """Delete everything that was put here."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _tell_guard(self, group: int) -> None:
+        self._group = group
         assert self._guard.stdin is not None
         with contextlib.suppress(OSError):  # the guard is gone; the run is still ended at its end
             print(group, file=self._guard.stdin, flush=True)

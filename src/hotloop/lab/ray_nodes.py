@@ -19,8 +19,9 @@ from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
 from hotloop._util.ray_cluster import address_of, connected, first_line
 from hotloop.capture.folder import CAPTURE_VARIABLE
+from hotloop.lab import process
 from hotloop.lab.lanes import Node, NodeLost
-from hotloop.lab.process import Job, Outcome
+from hotloop.lab.process import Job, MakeRun, Outcome
 from hotloop.lab.ray_node import HOME, Made, identity, pack, project_files, unpack
 
 FREE_S = 180.0  # for a node to become free and to start our actor
@@ -99,9 +100,11 @@ class RayNodes:
         names = node_names(found)
         cls = self._ray.remote(actor_class())
         asked: dict[Any, str] = {}
+        held: dict[str, float] = {}
         for node in found:
             name = names[node["NodeID"]]
             self._actors[name] = self._new_actor(cls, node)
+            held[name] = self._wanted(node).get("CPU", 0.0)
             asked[self._actors[name].ask.remote("hello")] = name
         ready, late = self._ray.wait(list(asked), num_returns=len(asked), timeout=FREE_S)
         for ref in ready:
@@ -114,7 +117,7 @@ class RayNodes:
                     f"Node {asked[ref]} {problem}; install hotloop {HOTLOOP_VERSION} there, or leave it "
                     "out by asking for resources that it does not have."
                 )
-            self.machines[asked[ref]] = facts["machine"]
+            self.machines[asked[ref]] = facts["machine"] | {"cpus_held": held[asked[ref]]}
         for ref in late:
             self._note(f"node {asked[ref]} was not free within {FREE_S:.0f} s and is left out")
             self._ray.kill(self._actors.pop(asked[ref]))
@@ -137,8 +140,7 @@ class RayNodes:
     def _new_actor(self, cls: Any, node: Mapping[str, Any]) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # Ray is loaded here
 
-        has = node["Resources"]
-        wanted = self._resources or {name: has[name] for name in ("CPU", "GPU") if has.get(name)}
+        wanted = self._wanted(node)
         return cls.options(
             num_cpus=wanted.get("CPU", 0),
             num_gpus=wanted.get("GPU", 0),
@@ -146,6 +148,11 @@ class RayNodes:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             max_concurrency=4,  # so that a run can be ended
         ).remote(str(HOME), HOTLOOP_VERSION)
+
+    def _wanted(self, node: Mapping[str, Any]) -> dict[str, float]:
+        """What the lab holds of a node: what was asked for, or all of it."""
+        has = node["Resources"]
+        return self._resources or {name: has[name] for name in ("CPU", "GPU") if has.get(name)}
 
     def release(self) -> None:
         """Give all nodes back."""
@@ -158,19 +165,19 @@ class RayNodes:
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def start(self, job: Job) -> Outcome:
+    def start(self, job: Job, make: MakeRun = process.run) -> Outcome:
         """Make a run on the node that the job names; raises NodeLost."""
         actor = self._actors[job.node]
         capture = job.environment.get(CAPTURE_VARIABLE)
         try:
             self._prepare(job.node, job.folder)
             shared = capture is not None and self._sees_series(job.node, Path(capture).parents[2])
-            made: Made = self._ask(actor, "run", job, str(HOME), sys.executable, shared)
+            made: Made = self._ask(actor, "run", job, str(HOME), sys.executable, shared, make)
         except self._ray.exceptions.RayError as error:
             self._actors.pop(job.node, None)
             raise NodeLost(f"node {job.node} was lost: {first_line(error)}") from None
-        if made.capture is not None and capture is not None:
-            unpack(made.capture, Path(capture))
+        if made.files is not None and capture is not None:
+            unpack(made.files, Path(capture).parent)
         return made.outcome
 
     def end_running(self, insist: bool) -> None:

@@ -33,7 +33,8 @@ from hotloop.lab.process import Job, Outcome, failure_of
 from hotloop.lab.ray_nodes import connect
 from hotloop.lab.run_plan import LabCallbacks, PlanOutcome, Workplace, run_plan
 from hotloop.machine.cores import available_cores
-from hotloop.machine.facts import library_versions, machine_facts
+from hotloop.machine.facts import cores_granted, library_versions, machine_facts
+from hotloop.machine.health import memory_available_bytes
 from hotloop.report.before_after import BeforeAfter, card_of_series
 from hotloop.report.series_text import progress_text
 from hotloop.workflows.probes import Host, end, signals_deferred
@@ -69,13 +70,21 @@ class Runners:
     """Where runs are made: on this machine, one or several at a time, or on the nodes of a cluster."""
 
     find_lanes: Callable[[], tuple[Lane, ...]] = lambda: ONE_LANE  # without nodes that were lost
-    start: Callable[[Job], Outcome] | None = None  # None: on this machine
+    start: Callable[..., Outcome] | None = None  # of a job, and of what makes it there; None: on this machine
     end_running: Callable[[bool], None] | None = None
     nodes: Mapping[str, Mapping[str, Any]] | None = None  # facts about each node; None: no cluster
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return self.find_lanes()
+
+    @property
+    def room(self) -> tuple[float, int]:
+        """Cores and free memory in bytes that a run may use: those of the smallest node."""
+        if self.nodes is None:
+            return cores_granted(), memory_available_bytes()
+        held = [min(node["cores_granted"], node["cpus_held"] or math.inf) for node in self.nodes.values()]
+        return min(held), min(node["memory_available_bytes"] for node in self.nodes.values())
 
 
 HERE = Runners()

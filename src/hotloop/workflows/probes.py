@@ -23,10 +23,11 @@ from typing import IO, Any, Protocol
 
 from hotloop._util.errors import CaptureError, HotloopError
 from hotloop.analysis.steady_state import RunProgress, progress_so_far, run_figures_over_cycles
-from hotloop.capture.folder import CAPTURE_VARIABLE
+from hotloop.capture.folder import CAPTURE_VARIABLE, RUN_ID_VARIABLE
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
-from hotloop.lab.process import GRACE_S, Job, Outcome, failure_of
+from hotloop.instrument.bootstrap import RUN_VARIABLE
+from hotloop.lab.process import GRACE_S, Job, MakeRun, Outcome, failure_of
 
 CONFIG_VARIABLE = "HOTLOOP_PROBE_CONFIG"  # the settings of a workload, as JSON
 OUTCOME_FILE = "outcome.json"  # beside the capture: the workload's own result
@@ -83,6 +84,10 @@ class ProbeLength:
 class Running(Protocol):
     """A running probe."""
 
+    @property
+    def group(self) -> int:
+        """Its process group."""
+
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for its end; return whether it has ended."""
 
@@ -100,8 +105,12 @@ def ended_early(
     start: Callable[[Job], Running],
     length: ProbeLength,
     clock: Callable[[], float] = time.monotonic,
+    on_start: Callable[[int], None] | None = None,
 ) -> Callable[[Job], Outcome]:
-    """A function that runs a job and ends it when `length` says so; for `run_experiment(start=...)`."""
+    """A function that runs a job and ends it when `length` says so; for `run_experiment(start=...)`.
+
+    `on_start` is told its process group.
+    """
 
     def run(job: Job) -> Outcome:
         capture, began_s = Path(job.environment[CAPTURE_VARIABLE]), clock()
@@ -112,6 +121,8 @@ def ended_early(
         try:
             with signals_deferred():
                 running = start(job)
+            if on_start is not None:
+                on_start(running.group)
             while not running.wait(POLL_S):
                 now_s = clock()
                 seen = _progress(capture) or seen
@@ -201,6 +212,63 @@ def probe_figures(folder: Path, warm_up_updates: int = 0) -> Figures:
     )
 
 
+# ---- on a node of a cluster
+
+
+class StartOnNode(Protocol):
+    """Makes a run on the node that a job names."""
+
+    def __call__(self, job: Job, make: MakeRun) -> Outcome:
+        """Waits for its end; raises NodeLost."""
+
+
+def ended_early_on_nodes(
+    start: StartOnNode, length: ProbeLength, workload: str = "", save_outcome: bool = True
+) -> Callable[[Job], Outcome]:
+    """`ended_early` for runs that are followed and ended on their node.
+
+    `workload` names the reference workload that is forked from a host there; "": the job's command is run.
+    """
+
+    def run(job: Job) -> Outcome:
+        outcome = start(job, ProbeOnNode(replace(length), workload, save_outcome))
+        seen = _progress(Path(job.environment[CAPTURE_VARIABLE]))
+        if seen is not None:
+            length.learn_from(seen)
+        return outcome
+
+    return run
+
+
+@dataclass(frozen=True)
+class ProbeOnNode:
+    """Makes one probe on a node; sent there."""
+
+    length: ProbeLength
+    workload: str
+    save_outcome: bool
+
+    def __call__(self, job: Job, on_start: Callable[[int], None]) -> Outcome:
+        """Run the job until it may end."""
+        try:
+            start = self._host(job).start if self.workload else start_script
+            return ended_early(start, self.length, on_start=on_start)(job)
+        except HotloopError as error:  # an exception would count as the loss of the node
+            return Outcome(0.0, failure=str(error).rstrip("."))
+
+    def _host(self, job: Job) -> Host:
+        """The host of this process; it ends with it."""
+        key = (self.workload, str(job.folder))
+        if key not in _hosts:
+            own = (CAPTURE_VARIABLE, RUN_ID_VARIABLE, RUN_VARIABLE, CONFIG_VARIABLE)
+            variables = {name: value for name, value in job.environment.items() if name not in own}
+            _hosts[key] = Host(self.workload, variables, self.save_outcome, job.folder).__enter__()
+        return _hosts[key]
+
+
+_hosts: dict[tuple[str, str], Host] = {}
+
+
 # ---- scripts
 
 
@@ -222,6 +290,10 @@ class _Script:
         except OSError as error:
             self._stderr.close()
             raise HotloopError(f"{job.command[0]} could not be started: {error.strerror}.") from error
+
+    @property
+    def group(self) -> int:
+        return self._process.pid
 
     def wait(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -261,9 +333,12 @@ def start_script(job: Job) -> Running:
 class Host:
     """Process that workloads are forked from; a context manager."""
 
-    def __init__(self, name: str, environment: dict[str, str], save_outcome: bool = True):
+    def __init__(
+        self, name: str, environment: dict[str, str], save_outcome: bool = True, folder: Path | None = None
+    ):
         """`save_outcome`: whether to keep the workload's own result for `probe_figures`."""
         self._name, self._environment, self._save_outcome = name, environment, save_outcome
+        self._folder = folder  # working folder; None: that of this process
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -271,6 +346,7 @@ class Host:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hotloop.workflows.probe_host", self._name],
             env=self._environment,
+            cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # `select` does not see what Python has buffered; `_unread` is our buffer
@@ -351,6 +427,10 @@ class _Forked:
     def __init__(self, host: Host, pid: int, stderr: Path):
         self._host, self._pid, self._stderr = host, pid, stderr
         self._said: dict[str, Any] | None = None
+
+    @property
+    def group(self) -> int:
+        return self._pid
 
     def wait(self, seconds: float) -> bool:
         if self._said is None:

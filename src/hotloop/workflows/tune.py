@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,10 +22,11 @@ from hotloop.capture.folder import new_folder
 from hotloop.capture.plan import LOOKS, TOLERANCE, Plan, Variant
 from hotloop.capture.reader import load
 from hotloop.capture.series import Figures
+from hotloop.lab.lanes import Node, NodeLost
 from hotloop.lab.machine_lock import machine_lock
 from hotloop.lab.process import Job, Outcome
 from hotloop.lab.run_plan import seed_variables
-from hotloop.machine.facts import cores_granted, machine_facts
+from hotloop.machine.facts import machine_facts
 from hotloop.report.to_json import strict_json
 from hotloop.tuning.cache import Tuned as Tuned
 from hotloop.tuning.cache import never_tuned, recall, remember
@@ -33,14 +36,23 @@ from hotloop.tuning.space import Space
 from hotloop.tuning.space import words_of as words_of
 from hotloop.tuning.time_model import Probe, split_phases
 from hotloop.workflows.experiments import (
+    HERE,
     ExperimentResult,
     Progress,
+    Runners,
     create_series,
     interruptible,
     plain_environment,
     run_experiment,
 )
-from hotloop.workflows.probes import REFUSED, ProbeLength, Running, ended_early, probe_figures
+from hotloop.workflows.probes import (
+    REFUSED,
+    ProbeLength,
+    Running,
+    StartOnNode,
+    ended_early,
+    probe_figures,
+)
 from hotloop.workflows.run import recording_environment
 
 SEARCH_SHARE = 0.5  # of the budget at most; the rest is for the comparison
@@ -105,6 +117,9 @@ class Target(Protocol):
     def start(self, job: Job) -> Running:
         """Start one probe."""
 
+    def run_on_nodes(self, start: StartOnNode, length: ProbeLength) -> Callable[[Job], Outcome]:
+        """A function that makes one probe on a node of a cluster."""
+
 
 @dataclass(frozen=True)
 class TuneTerms:
@@ -132,6 +147,8 @@ class Tuning:
     """Why the current settings could not be measured; "" if they could."""
     unit: str = ENV_STEP
     """Unit of the rates: env steps, or updates in a run without env steps."""
+    node: str = ""
+    """Node of a cluster where the search was made; "" on this machine."""
 
     def row(self, name: str) -> VariantComparison | None:
         """Comparison of a variant; None if it was not compared."""
@@ -147,8 +164,13 @@ class Tuning:
         return "faster" if row.verdict.word == "faster" else "keep_yours"
 
 
-def tune(target: Target, terms: TuneTerms, folder: Path | None, progress: Progress) -> Tuning:
-    """Search, compare the best with the current settings, cache the result."""
+def tune(
+    target: Target, terms: TuneTerms, folder: Path | None, progress: Progress, runners: Runners = HERE
+) -> Tuning:
+    """Search, compare the best with the current settings, cache the result if it is for this machine.
+
+    On a cluster, all probes of a search are made on one node, because nodes differ; the comparison uses all.
+    """
     if terms.budget_s < LEAST_BUDGET_S:
         raise HotloopError(
             f"--budget {terms.budget_s:.3g}s is too short to compare anything; give at least "
@@ -166,10 +188,10 @@ def tune(target: Target, terms: TuneTerms, folder: Path | None, progress: Progre
     work_s = min(max(SEARCH_SHARE * terms.budget_s / PROBES_IN_A_SEARCH, LEAST_PROBE_S), longest_s)
     most_s = max(10 * work_s, 0.25 * terms.budget_s)
     length = ProbeLength(work_s, most_s, target.cycles, warm_up_updates=target.warm_up_updates)
-    prober = Prober(target, place, length, progress, terms)
+    prober = Prober(target, place, length, progress, terms, runners=runners)
     try:
-        with interruptible(), target.starter():
-            return _tune(target, terms, place, progress, prober)
+        with interruptible(), target.starter() if runners.nodes is None else contextlib.nullcontext():
+            return replace(_tune(target, terms, place, progress, prober), node=prober.node)
     except KeyboardInterrupt:
         # outside the search and the comparison, which keep their own partial results
         return _interrupted(target, place, prober)
@@ -190,26 +212,16 @@ def _short(name: str) -> str:
 
 
 def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, prober: Prober) -> Tuning:
-    warm = prober.warm_up()
-    if prober.refused:
-        raise HotloopError(prober.refused)
+    while True:
+        try:
+            warm, searched = _search(target, terms, prober)
+            break
+        except NodeLost as lost:
+            progress.note(f"{lost}; the search begins again on another node")
+            if not prober.runners.lanes:
+                raise HotloopError("All nodes were lost.") from None
     if warm.failure:
-        nothing = SearchResult(
-            target.space, (warm,), None, target.space.current, target.space.current, 0, 0, 0.0
-        )
-        return Tuning(target, nothing, place, (), Tuned(target.name, target.base), failed=warm.failure)
-    search = Search(
-        target.space,
-        prober.probe,
-        SearchTerms(
-            _search_s(terms, min(warm.spent_s, prober.length.work_s + START_S)),
-            cores_granted(),
-            seed=terms.seed,
-        ),
-        fits=target.fits,
-        tell=prober.tell,
-    )
-    searched = search.run()
+        return Tuning(target, searched, place, (), Tuned(target.name, target.base), failed=warm.failure)
     write_search(place, target.name, searched)
     if searched.interrupted:
         nothing_tuned = Tuned(target.name, target.base)
@@ -217,9 +229,23 @@ def _tune(target: Target, terms: TuneTerms, place: Path, progress: Progress, pro
     compared = _compare(target, terms, place, progress, prober, searched)
     tuned = tuned_from(target, searched, compared, prober.unit)
     interrupted = any(done.interrupted for done in compared)
-    if not interrupted and _is_certain(searched, compared):
+    if not interrupted and _is_certain(searched, compared) and not prober.node:
         remember(tuned)
     return Tuning(target, searched, place, compared, tuned, interrupted, unit=prober.unit)
+
+
+def _search(target: Target, terms: TuneTerms, prober: Prober) -> tuple[Probe, SearchResult]:
+    """The warm-up probe, and the search if that one worked; raises NodeLost."""
+    prober.choose_node()
+    warm = prober.warm_up()
+    if prober.refused:
+        raise HotloopError(prober.refused)
+    space = target.space
+    if warm.failure:
+        return warm, SearchResult(space, (warm,), None, space.current, space.current, 0, 0, 0.0)
+    probe_s = min(warm.spent_s, prober.length.work_s + START_S)
+    search_terms = SearchTerms(_search_s(terms, probe_s), prober.runners.room[0], seed=terms.seed)
+    return warm, Search(space, prober.probe, search_terms, fits=target.fits, tell=prober.tell).run()
 
 
 def _is_certain(searched: SearchResult, compared: Sequence[ExperimentResult]) -> bool:
@@ -294,8 +320,12 @@ def _compare(
             tolerance=terms.tolerance,
             order_seed=terms.seed,
         )
-        series = create_series(plan, place / f"compare-{name}", "tune")
-        compared.append(run_experiment(series, progress, read_figures=prober.figures, start=prober.run))
+        series = create_series(plan, place / f"compare-{name}", "tune", prober.runners)
+        compared.append(
+            run_experiment(
+                series, progress, runners=prober.runners, read_figures=prober.figures, start=prober.run
+            )
+        )
         left_s -= compared[-1].series.spent_s
         if compared[-1].interrupted:
             break
@@ -364,16 +394,31 @@ class Prober:
         progress: Progress,
         terms: TuneTerms,
         clock: Callable[[], float] = time.monotonic,
+        runners: Runners = HERE,
     ):
         self.target, self.place, self.length, self.progress = target, place, length, progress
+        self.runners = runners
+        self.node = ""  # of a cluster, where all probes are made; "": here
         self.probes: list[Probe] = []
         self.unit = ENV_STEP
         self.refused = ""  # error message of the workload about an invalid setting
-        self.run = ended_early(target.start, length)
+        self.run = (
+            ended_early(target.start, length)
+            if runners.start is None
+            else target.run_on_nodes(runners.start, length)
+        )
         self.figures = partial(probe_figures, warm_up_updates=target.warm_up_updates)
         self._timeout_s = max(terms.budget_s, LEAST_TIMEOUT_S)
         self._seed = terms.seed
         self._clock, self._began_s, self._budget_s = clock, clock(), terms.budget_s
+
+    def choose_node(self) -> None:
+        """Take a node for the probes that are to follow, if there is a cluster; earlier ones do not count."""
+        lane = next(iter(self.runners.lanes), None)
+        if isinstance(lane, Node):
+            self.node = lane.name
+            self.progress.note(f"searching on node {self.node}")
+        self.probes.clear()
 
     def warm_up(self) -> Probe:
         """Run the current settings once, uncounted: compiles, fills caches, shows whether they work."""
@@ -413,6 +458,8 @@ class Prober:
     def _made(self, settings: Settings, name: str) -> Probe:
         folder = self.place / "probes" / name
         try:
+            if folder.exists():  # of a search whose node was lost
+                shutil.rmtree(folder)
             folder.mkdir()
         except OSError as error:
             raise _cannot_write(folder, error) from error
@@ -423,8 +470,9 @@ class Prober:
             environment=environment | seed_variables(self._seed) | dict(self.target.variables(settings)),
             folder=Path.cwd(),
             timeout_s=self._timeout_s,
+            node=self.node,
         )
-        with machine_lock(self.progress.note):
+        with contextlib.nullcontext() if self.node else machine_lock(self.progress.note):
             outcome = self.run(job)
         made = self._read(settings, capture, outcome)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +19,22 @@ from typing import Any
 from hotloop._util.errors import HotloopError
 from hotloop._util.redact import redact
 from hotloop.capture.plan import Safety
+from hotloop.lab.process import Job, Outcome
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import memory_available_bytes
 from hotloop.tuning.memory_plan import TUNED_SHARE, fit_peak_memory
 from hotloop.tuning.space import Knob, Role, Settings, Space, Value, doubling
 from hotloop.tuning.starting_rules import starting_settings, whole_cores
 from hotloop.tuning.time_model import Probe
-from hotloop.workflows.probes import COMPARE_S, SCRIPT_CYCLES, Running, start_script
+from hotloop.workflows.probes import (
+    COMPARE_S,
+    SCRIPT_CYCLES,
+    ProbeLength,
+    Running,
+    StartOnNode,
+    ended_early_on_nodes,
+    start_script,
+)
 
 PLACE = re.compile(r"\{([A-Za-z_]\w*)(?:=([^{}]*))?\}")
 RESERVED = ("seed", "n")  # replaced by the lab
@@ -51,7 +60,7 @@ class TriedValues:
 
 
 class ScriptTarget:
-    """A command with placeholders for settings; on the cores granted here by default."""
+    """A command with placeholders for settings; by default with the cores and memory of this machine."""
 
     cycles = SCRIPT_CYCLES
     warm_up_updates = 0
@@ -59,7 +68,11 @@ class ScriptTarget:
     is_workload = False
 
     def __init__(
-        self, command: Sequence[str], options: TriedValues | None = None, cores: float | None = None
+        self,
+        command: Sequence[str],
+        options: TriedValues | None = None,
+        cores: float | None = None,
+        free_bytes: int | None = None,
     ):
         options = options or TriedValues()
         self.template = tuple(command)
@@ -89,7 +102,7 @@ class ScriptTarget:
                 "command; write it as {n_envs=8}."
             )
         self.space = Space(tuple(knobs), self._is_allowed)
-        self._room_bytes = TUNED_SHARE * memory_available_bytes()
+        self._room_bytes = TUNED_SHARE * (memory_available_bytes() if free_bytes is None else free_bytes)
 
     # ---- reading the command
 
@@ -208,6 +221,10 @@ class ScriptTarget:
     def start(self, job: Any) -> Running:
         """Start one probe."""
         return start_script(job)
+
+    def run_on_nodes(self, start: StartOnNode, length: ProbeLength) -> Callable[[Job], Outcome]:
+        """A function that makes one probe on a node of a cluster."""
+        return ended_early_on_nodes(start, length)
 
     def _filled(self, settings: Settings) -> dict[str, Value]:
         """Values of all names in the command."""

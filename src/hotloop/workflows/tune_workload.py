@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from hotloop._util.errors import HotloopError
+from hotloop.lab.process import Job, Outcome
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import memory_available_bytes
 from hotloop.tuning.memory_plan import TUNED_SHARE
@@ -17,7 +18,15 @@ from hotloop.tuning.space import Settings, Space, Value
 from hotloop.tuning.starting_rules import whole_cores
 from hotloop.tuning.time_model import Probe
 from hotloop.workflows.experiments import plain_environment
-from hotloop.workflows.probes import CONFIG_VARIABLE, SCRIPT_CYCLES, Host, Running
+from hotloop.workflows.probes import (
+    CONFIG_VARIABLE,
+    SCRIPT_CYCLES,
+    Host,
+    ProbeLength,
+    Running,
+    StartOnNode,
+    ended_early_on_nodes,
+)
 from hotloop.workflows.train import config_class
 from hotloop.workflows.train_predictions import memory_plan
 from hotloop.workflows.tune_knobs import TUNABLE, stage_names
@@ -39,11 +48,18 @@ NOT_TUNED = (
 
 
 class WorkloadTarget:
-    """A reference workload with its settings; on the cores granted here by default."""
+    """A reference workload with its settings; by default with the cores and memory of this machine."""
 
     is_workload = True
 
-    def __init__(self, workload: str, config: Any, also: Sequence[str] = (), cores: float | None = None):
+    def __init__(
+        self,
+        workload: str,
+        config: Any,
+        also: Sequence[str] = (),
+        cores: float | None = None,
+        free_bytes: int | None = None,
+    ):
         config_class(workload)
         if workload not in TUNABLE:
             raise HotloopError(f"{workload} has no settings to tune; use one of {', '.join(TUNABLE)}.")
@@ -64,7 +80,7 @@ class WorkloadTarget:
         self.compare_s = self.tunable.compare_s(config)
         self._host: Host | None = None
         self._planned: dict[Settings, int | None] = {}
-        self._room_bytes = TUNED_SHARE * memory_available_bytes()
+        self._room_bytes = TUNED_SHARE * (memory_available_bytes() if free_bytes is None else free_bytes)
 
     def check(self) -> None:
         """Raise HotloopError if the workload rejects the current settings."""
@@ -136,6 +152,10 @@ class WorkloadTarget:
         """Start one probe."""
         assert self._host is not None
         return self._host.start(job)
+
+    def run_on_nodes(self, start: StartOnNode, length: ProbeLength) -> Callable[[Job], Outcome]:
+        """A function that makes one probe on a node of a cluster."""
+        return ended_early_on_nodes(start, length, self.workload, save_outcome=not self.cycles)
 
     def _is_allowed(self, settings: Mapping[str, Value]) -> bool:
         knobs = {knob.name: knob for knob in self.space.knobs}
