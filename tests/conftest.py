@@ -42,6 +42,7 @@ settings.load_profile("hotloop")
 # Files (and pages) that take longest begin first, so that no worker is left with one of them at the end.
 SLOW_FIRST = (
     "processes/test_train_imitate.py",
+    "processes/test_ray.py",  # waits more than it computes
     "processes/test_tune.py",
     "oracle/test_sac.py",
     "processes/test_train_petri.py",

@@ -31,7 +31,9 @@ PATIENT = {
     "PYTHONPATH": os.pathsep.join([*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]),
     "PYTHONDONTWRITEBYTECODE": "",  # Ray was installed without bytecode
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # then Ray uses 127.0.0.1, as it does on those systems
     "RAY_AUTH_MODE": "disabled",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would kill workers while others fill the memory
     "RAY_worker_niceness": "0",
     "RAY_agent_register_timeout_ms": "300000",
     "RAY_worker_register_timeout_seconds": "300",

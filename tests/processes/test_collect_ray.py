@@ -225,7 +225,10 @@ def start(cluster: RayCluster, folder: Path, script: str) -> subprocess.Popen[st
 
 
 def ended(process: subprocess.Popen[str], said: str = "") -> Any:
-    out, err = process.communicate(said, timeout=500)
+    try:
+        out, err = process.communicate(said, timeout=500)
+    finally:
+        process.kill()
     assert process.returncode == 0, out + err
     return json.loads(out.splitlines()[-1])
 

@@ -82,7 +82,10 @@ def start(
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=300)
+    try:
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == code, out + err
     return out, err
 

@@ -89,7 +89,10 @@ def start(cluster: RayCluster, into: Path, script: str, *words: str) -> subproce
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=300)
+    try:
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == 0, out + err
     return out, err
 
