@@ -6,16 +6,16 @@ import dataclasses
 
 import pytest
 
-from hotloop.rl.train import ppo, recurrent_ppo
-from hotloop.rl.workloads.ricochet import (
-    Ricochet,
+from hotloop.rl.train import dagger, ppo, recurrent_ppo
+from hotloop.rl.workloads.ricochet import ppo_config, recurrent_ppo_config
+from hotloop.rl.workloads.ricochet_config import Ricochet, make_envs
+from hotloop.rl.workloads.ricochet_dagger import dagger_config, solver_labels
+from hotloop.rl.workloads.ricochet_evaluation import (
     Solved,
-    make_envs,
     play,
-    ppo_config,
+    play_equally,
     random_policy,
     recurrent_policy,
-    recurrent_ppo_config,
     sampled_policy,
 )
 
@@ -40,6 +40,17 @@ PICTURES = Ricochet(
     channels=8,
     learning_rate=2e-3,
     gamma=0.9,
+)
+
+# Those of `--preset pictures`: 8 x 8 cells, 2 robots, boards of one to three moves.
+IMITATION = Ricochet(
+    algo="dagger",
+    encoder="scan",
+    n_envs=64,
+    robots=2,
+    max_episode_steps=6,
+    channels=48,
+    learning_rate=2e-3,
 )
 
 
@@ -87,3 +98,15 @@ def test_the_convlstm_learns_from_pictures_whose_robot_is_meant() -> None:
     seen, chance = from_pictures(config, 1000, layers=2), play(random_policy(config), config, 1000)
     assert seen.fraction >= 0.65, seen.summary
     assert chance.fraction < 0.35, chance.summary
+
+
+@pytest.mark.long
+def test_imitation_of_the_solver_learns_boards_of_one_to_three_moves_from_pictures() -> None:
+    """A fifth of the steps of the preset, which solves 99 of 100 boards."""
+    config = dataclasses.replace(IMITATION, total_timesteps=19_200)
+    settings = dagger_config(config, quiet=True)
+    network = dagger.train(settings, make_envs(config), solver_labels(config)).network
+    seen = play_equally(recurrent_policy(network, greedy=True), config, 600)
+    chance = play_equally(random_policy(config), config, 600)
+    assert seen.fraction >= 0.6 and min(seen.fractions.values()) >= 0.25, seen
+    assert chance.fraction < 0.2, chance

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hotloop.rl.workloads import mario, petri, ricochet, snake, track_laps
+from hotloop.rl.workloads import mario, petri, ricochet, ricochet_evaluation, snake, track_laps
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_snake_is_evaluated_with_one_thread() -> None:
 def test_ricochet_is_evaluated_with_the_threads_of_its_training(threads: int) -> None:
     policy = CountingPolicy(4)
     config = ricochet.Ricochet(obs_mode="symbolic", board_size=8, threads=threads, max_episode_steps=2)
-    ricochet.play(policy, config, boards=2)
+    ricochet_evaluation.play(policy, config, boards=2)
     policy.check(threads)
 
 

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hotloop._util.errors import HotloopError
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
+from hotloop.rl.train.dagger import DaggerConfig
+from hotloop.rl.train.dagger import make_network as make_imitator
 from hotloop.rl.train.networks.convlstm import ConvLSTMEncoder, ConvLSTMLayer
+from hotloop.rl.train.networks.gated_scan import GatedScanBlock, GatedScanEncoder
 from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_network
 
 PICTURE = (3, 128, 128)
@@ -90,3 +94,44 @@ def test_more_repeats_are_more_ticks_on_the_same_picture() -> None:
         by_one, state = one(seen, state, goes_on)
     torch.testing.assert_close(after, state)
     torch.testing.assert_close(features, by_one)
+
+
+# ---- gated scans
+
+
+@torch.no_grad()
+def test_a_gated_scan_is_a_recurrence_along_each_row_and_column() -> None:
+    torch.manual_seed(0)
+    block, size, width = GatedScanBlock(6), 4, 3
+    cells = torch.randn(size, size, 2, 6)
+    gates, inputs = block.gates_and_inputs(block.norm(cells)).chunk(2, dim=-1)
+    states = torch.zeros_like(inputs)
+    for place in range(size * size):
+        for direction, (down, right) in enumerate(((1, 0), (-1, 0), (0, 1), (0, -1))):
+            part = slice(direction * width, (direction + 1) * width)
+            row, column = place // size, place % size
+            if down < 0 or right < 0:  # against the reading order
+                row, column = size - 1 - row, size - 1 - column
+            states[row, column, :, part] = inputs[row, column, :, part]
+            if 0 <= row - down < size and 0 <= column - right < size:
+                before = states[row - down, column - right, :, part]
+                states[row, column, :, part] += torch.sigmoid(gates[row, column, :, part]) * before
+    torch.testing.assert_close(block(cells), cells + block.output(torch.relu(states)))
+
+
+def test_the_scan_encoder_sees_boards_and_all_its_weights_learn() -> None:
+    policy = make_imitator(DaggerConfig(channels=16, layers=2), PICTURE, 8)
+    starts = torch.zeros(2, 8, dtype=torch.bool)
+    logits, values, _ = policy(boards(16).view(2, 8, *PICTURE), policy.initial_state(8), starts)
+    (logits.square().sum() + values.sum()).backward()
+    for name, weight in policy.named_parameters():
+        assert weight.grad is not None and weight.grad.norm() > 0, name
+    assert isinstance(policy.encoder, GatedScanEncoder)
+    features, places = policy.encoder.read(boards(16))
+    assert features.shape == (16, 256) and places.shape == (16, 11, 64)
+    assert features.std(dim=0).mean() > 0.02 * features.abs().mean()
+
+
+def test_pictures_must_have_whole_cells() -> None:
+    with pytest.raises(HotloopError, match="cannot be cut into 7 x 7 cells"):
+        GatedScanEncoder(PICTURE, 7, 16, 2, 11, 64)

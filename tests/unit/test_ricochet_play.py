@@ -14,10 +14,10 @@ from hotloop.cli.main import main
 from hotloop.measure.profiler import default
 from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig, make_network
-from hotloop.rl.workloads import ricochet
-from hotloop.rl.workloads.ricochet import (
+from hotloop.rl.workloads import ricochet_evaluation
+from hotloop.rl.workloads.ricochet_config import Ricochet, make_envs
+from hotloop.rl.workloads.ricochet_evaluation import (
     BOARDS_AT_ONCE,
-    Ricochet,
     Solved,
     play,
     random_policy,
@@ -37,8 +37,9 @@ def last_recording_forgotten() -> Iterator[None]:
 
 def test_the_solver_solves_every_board_in_as_few_moves_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RicochetVectorEnv] = []
-    make = ricochet.make_envs
-    monkeypatch.setattr(ricochet, "make_envs", lambda config: made.append(make(config)) or made[-1])
+    monkeypatch.setattr(
+        ricochet_evaluation, "make_envs", lambda config: made.append(make_envs(config)) or made[-1]
+    )
     boards = BOARDS_AT_ONCE + 44
     seen = play(lambda *_: made[-1].expert_actions()[0].clip(0), SMALL, boards)
     assert [len(envs.observations) for envs in made] == [BOARDS_AT_ONCE, 44]

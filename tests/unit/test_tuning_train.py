@@ -236,6 +236,11 @@ print(json.dumps([plan.total_bytes, run_peak_bytes(None, children)]))
                 ("petri", {"total_timesteps": 6000, "learner": "fused", "trainer": "torchrl"}),
                 ("petri", {"total_timesteps": 6000, "learner": "fused", "trainer": "sb3"}),
                 ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "n_eval_episodes": 300}),
+                (
+                    "ricochet",
+                    {"total_timesteps": 1, "algo": "dagger", "encoder": "scan", "robots": 2, "n_envs": 64}
+                    | {"channels": 48, "max_episode_steps": 6, "n_eval_episodes": 300},
+                ),
                 ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "obs_mode": "symbolic"}),
                 ("ricochet", {"total_timesteps": 1, "n_epochs": 1, "trainer": "sb3"}),
             )

@@ -36,6 +36,7 @@ EVERY: list[tuple[str, Any]] = [
     ("petri", Petri()),
     ("ricochet", Ricochet()),
     ("ricochet", Ricochet(obs_mode="symbolic")),
+    ("ricochet", Ricochet(algo="dagger", encoder="scan")),
     ("ricochet", Ricochet(trainer="sb3", rendering="pil")),
     ("snake", Snake()),
     ("snake", Snake(variant="original")),

@@ -68,11 +68,12 @@ class Profiling:
     profiling_summary_freq: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Print a summary every N env steps; by default ten summaries per run with --enable-profiling."""
     preset: Annotated[
-        Literal["small-ram", "many-cores", "gpu", "quick", "full", "auto"] | None,
+        Literal["small-ram", "many-cores", "gpu", "quick", "full", "pictures", "auto"] | None,
         tyro.conf.arg(metavar="NAME"),
     ] = None
     """Use a named set of settings: small-ram, many-cores, gpu or quick; auto (imitate) chooses them for this
-    machine; full (mario) is for a long run. Other flags override it."""
+    machine; full (mario) is for a long run; pictures (ricochet) learns to solve boards from pictures. Other
+    flags override it."""
     tuned: Flag = False
     """Use the settings that `hotloop tune` found on this machine and that change only the speed."""
     tuned_semantic: Flag = False

@@ -35,6 +35,21 @@ PRESET_FIELDS: dict[str, dict[str, str]] = {
 }
 # workload -> preset -> settings of its own, instead of those above.
 OWN_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "ricochet": {
+        "pictures": {
+            "algo": "dagger",
+            "encoder": "scan",
+            "robots": 2,
+            "max_solution_moves": 3,
+            "max_episode_steps": 6,
+            "n_envs": 64,
+            "channels": 48,
+            "learning_rate": 2e-3,
+            "total_timesteps": 96_000,
+            "eval_every_steps": 4_800,
+            "n_eval_episodes": 1_000,
+        },
+    },
     "mario": {
         "quick": {
             "size": 44,
@@ -232,11 +247,15 @@ def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
     own = OWN_PRESETS.get(workload, {}).get(preset_name)
     if own is not None:
         shown = {
-            name: value for name, value in own.items() if name in ("size", "batch_size", "total_timesteps")
+            name: value
+            for name, value in own.items()
+            if name in ("algo", "encoder", "size", "batch_size", "total_timesteps")
         }
         return Chosen(dict(own), (f"preset {preset_name}: {_words(shown)} and {len(own) - len(shown)} more",))
     if preset_name == "full":
         raise HotloopError(f"preset 'full' is for mario; {workload} has full size by default.")
+    if preset_name == "pictures":
+        raise HotloopError(f"preset 'pictures' is for ricochet; {workload} has no such preset.")
     values = preset(preset_name)
     fields = PRESET_FIELDS.get(workload) or _fields_by_name(config)
     found = {

@@ -87,7 +87,7 @@ def _petri_also(config: Any, cores: int) -> list[Knob]:
 
 def _keep_samples(config: Any, changed: Mapping[str, Value], settings: Mapping[str, Value]) -> Any:
     """Keep the samples of a rollout: with more environments, shorter rollouts."""
-    n_steps = config.n_envs * config.n_steps // int(settings["n_envs"])
+    n_steps = config.n_envs * config.n_steps // int(settings.get("n_envs", config.n_envs))
     return replace(config, **{**changed, "n_steps": n_steps})
 
 
@@ -107,9 +107,14 @@ def _ours(config: Any) -> bool:
 def _ricochet_knobs(config: Any, cores: int) -> list[Knob]:
     samples = config.n_envs * config.n_steps
     pictures = config.obs_mode == "rgb_image" and config.trainer == "hotloop"
-    return [
+    safe = [
         *([] if config.rendering == "compiled" else [Knob("rendering", ("compiled",), config.rendering)]),
         *([Knob("threads", tuple(range(1, cores + 1)), config.threads, "threads")] if pictures else []),
+    ]
+    if config.algo != "ppo":  # the boards are the batch of a gradient step
+        return safe
+    return [
+        *safe,
         Knob(
             "n_envs",
             tuple(n for n in doubling(4, 256) if samples % n == 0 and samples // n >= 4) or (config.n_envs,),

@@ -277,10 +277,12 @@ def train(
     config: RecurrentPPOConfig,
     envs: Any,
     *,
+    network: RecurrentActorCritic | None = None,
     note: Callable[[], str] | None = None,
 ) -> RecurrentPPOResult:
     """Train on vector environments whose observations are pictures; they stay open.
 
+    `network` is trained instead of a new one, whatever encoder it has; `dagger.py` makes such networks.
     `note()` returns a few words for the progress line, such as the current bottleneck.
     """
     check_config(config, envs)
@@ -289,7 +291,9 @@ def train(
         starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
         saved = runs.load_run(config, MAY_DIFFER | {"compile"}, upgrade_settings)
-        network = make_network(config, envs.single_observation_space.shape, int(envs.single_action_space.n))
+        if network is None:
+            shape, n_actions = envs.single_observation_space.shape, int(envs.single_action_space.n)
+            network = make_network(config, shape, n_actions)
         learner = RecurrentLearner(network, config)
         rng = np.random.default_rng(config.seed)
         nonfinite = NonFiniteCheck(config.allow_nonfinite, config.checkpoint)

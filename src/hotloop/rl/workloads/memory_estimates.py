@@ -33,6 +33,11 @@ PICTURE_COPIES = 2  # as floats: the input of a convolution, and a copy in the m
 # Maps that a ConvLSTM layer keeps for the gradient: inputs, gates and intermediate results. Measured with 256
 # and with 512 pictures.
 LSTM_MAPS = 22
+# Values per cell and channel that a block of gated scans keeps for the gradient.
+SCAN_MAPS = 24
+# Bytes per byte of a picture that evaluating them needs, environments included; training has not returned its
+# memory by then. Measured with 256 boards.
+SCAN_EVALUATION_COPIES = 22
 
 
 def estimate_memory(name: str, config: Any) -> tuple[MemoryEstimate, ...] | None:
@@ -116,11 +121,14 @@ def _petri(config: Any) -> tuple[MemoryEstimate, ...]:
 
 
 def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
-    from hotloop.rl.workloads.ricochet import BOARDS_AT_ONCE, make_envs
+    from hotloop.rl.workloads.ricochet_config import make_envs
+    from hotloop.rl.workloads.ricochet_evaluation import BOARDS_AT_ONCE
 
     one = make_envs(replace(config, n_envs=1))
     space, actions = one.single_observation_space, int(one.single_action_space.n)
     seen, steps, envs = _bytes_of(space), config.n_steps, config.n_envs
+    if config.algo != "ppo":
+        return _ricochet_by_imitation(config, space.shape, seen)
     held = rollout_bytes(steps, envs, seen, actions, masked=False)
     boards = envs * 3 * seen
     pictures = config.obs_mode == "rgb_image"
@@ -148,8 +156,30 @@ def _ricochet(config: Any) -> tuple[MemoryEstimate, ...]:
     )
 
 
+def _ricochet_by_imitation(config: Any, shape: tuple[int, ...], seen: int) -> tuple[MemoryEstimate, ...]:
+    from hotloop.rl.workloads.ricochet_evaluation import BOARDS_AT_ONCE
+
+    envs = config.n_envs
+    batch = envs * (seen + _picture_bytes(config, shape))
+    evaluation = 0
+    if config.n_eval_episodes or config.eval_every_steps:
+        copies = SCAN_EVALUATION_COPIES if config.encoder == "scan" else 3 + 4 * PICTURE_COPIES
+        evaluation = BOARDS_AT_ONCE * copies * seen
+    return (
+        MemoryEstimate(f"evaluation on {BOARDS_AT_ONCE} boards at once", evaluation),
+        MemoryEstimate(f"batches of {envs:,} observations", batch, "n_envs", envs),
+        MemoryEstimate(f"{envs:,} boards", envs * 3 * seen, "n_envs", envs),
+        _libraries("torch", convolves=config.encoder != "scan"),
+    )
+
+
 def _picture_bytes(config: Any, shape: tuple[int, ...]) -> int:
     """Memory that a gradient step needs per picture."""
+    if config.encoder == "scan":
+        from hotloop.rl.train.dagger import DaggerConfig
+
+        in_blocks = SCAN_MAPS * config.board_size**2 * config.channels * DaggerConfig.layers
+        return int(4 * (PICTURE_COPIES * math.prod(shape) + in_blocks))
     colours, height, width = shape
     channels, pixels = config.channels, height * width
     floats = (

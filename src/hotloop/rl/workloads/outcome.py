@@ -38,6 +38,8 @@ class Outcome:
     """Printed below the figures."""
     figures: dict[str, float | None] = field(default_factory=dict)
     """Further measurements by name, saved in the capture; None for what was not measured."""
+    evaluations: tuple[tuple[int, float], ...] = ()
+    """A learning curve: env steps, and the result of an evaluation after them."""
     unsaved: str | None = None
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
     work: str | None = None

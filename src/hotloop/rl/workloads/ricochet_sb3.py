@@ -18,7 +18,7 @@ from hotloop.rl.train.runs import ProgressLine, StopRequests, sb3_mean_return, t
 from hotloop.rl.workloads.outcome import NO_AGENT, Outcome
 
 if TYPE_CHECKING:
-    from hotloop.rl.workloads.ricochet import Ricochet
+    from hotloop.rl.workloads.ricochet_config import Ricochet
 
 FEATURES, LAYERS = 128, 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -229,13 +229,38 @@ class RicochetVectorEnv(BatchedEnv):
         The action is -1 where no solution of at most `max_moves` moves was found. The number of moves is then
         -1 if there is none, or -2 if the search would have needed more than `max_states` positions.
         """
-        config = self.config
         moves = np.zeros(self.num_envs, dtype=np.int64)
         actions = np.zeros((self.num_envs, 1), dtype=np.int64)
-        longest, most = min(max_moves, kernels_solve.LONGEST), min(max_states, kernels_solve.MOST_STATES)
-        limits = np.array([config.board_size, config.robots, longest, most, 0], dtype=np.int64)
+        limits = self._limits(max_moves, max_states)
         kernels.solve_rows(self.walls, self.pieces, limits, self._scratch_for(0)[0], moves, actions)
         return actions[:, 0], moves
+
+    def moves_by_action(self, max_moves: int = 20, max_states: int = 1 << 22) -> NDArray[np.int64]:
+        """Return the length of a shortest solution that begins with each action, [rows, 4 * robots].
+
+        It is -1 if the action moves nothing, or if no solution of at most `max_moves` moves was found.
+        """
+        moves = np.zeros((self.num_envs, 4 * self.config.robots), dtype=np.int64)
+        kernels.moves_by_action_rows(
+            self.rows, self._limits(max_moves, max_states), self._scratch_for(0)[0], moves
+        )
+        return moves
+
+    def move_ends(self) -> NDArray[np.int64]:
+        """Return the cell where the robot of each action would stop, [rows, 4 * robots]."""
+        ends = np.zeros((self.num_envs, 4 * self.config.robots), dtype=np.int64)
+        kernels.move_ends_rows(self.rows, self.options, ends)
+        return ends
+
+    def set_max_solution_moves(self, moves: int) -> None:
+        """Change the longest shortest solution of the boards generated from now on, as a curriculum does."""
+        self.config = replace(self.config, max_solution_moves=moves)
+        self.options[kernels.MAX_MOVES] = moves
+
+    def _limits(self, max_moves: int, max_states: int) -> NDArray[np.int64]:
+        """Return the limits of a search, see `kernels.solve_rows`."""
+        longest, most = min(max_moves, kernels_solve.LONGEST), min(max_states, kernels_solve.MOST_STATES)
+        return np.array([self.config.board_size, self.config.robots, longest, most, 0], dtype=np.int64)
 
     def _draw_rows(self, start: int, stop: int, only_new: bool = False) -> None:
         """Update the pictures of some rows; PIL draws each from scratch."""

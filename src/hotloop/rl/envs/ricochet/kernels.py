@@ -351,3 +351,45 @@ def solve_rows(
         moves[row] = found
         for at in range(actions.shape[1]):
             actions[row, at] = scratch.numbers[PATH + at] if at < found else -1
+
+
+@kernel
+def move_ends_rows(rows: Rows, options: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    """Write the cell where the robot of each action would stop; ends [rows, 4 * robots]."""
+    for row in range(ends.shape[0]):
+        for action in range(ends.shape[1]):
+            ends[row, action] = slide_row(rows, row, options[SIZE], options[ROBOTS], action // 4, action % 4)
+
+
+@kernel
+def moves_by_action_rows(
+    rows: Rows, limits: NDArray[np.int64], scratch: Scratch, moves: NDArray[np.int64]
+) -> None:
+    """Find the length of a shortest solution that begins with each action; moves [rows, 4 * robots].
+
+    It is -1 if the action moves nothing, or if no solution was found. limits: see `solve_rows`.
+    """
+    size, robots = limits[0], limits[1]
+    for row in range(moves.shape[0]):
+        pieces = rows.pieces[row]
+        for action in range(moves.shape[1]):
+            robot, before = action // 4, pieces[action // 4]
+            end = slide_row(rows, row, size, robots, robot, action % 4)
+            moves[row, action] = -1
+            if end == before:
+                continue
+            pieces[robot] = end
+            found = solve_board(
+                rows.walls[row],
+                pieces,
+                size,
+                robots,
+                limits[2] - 1,
+                limits[4] != 0,
+                limits[3],
+                scratch.words,
+                scratch.numbers,
+            )
+            pieces[robot] = before
+            if found >= 0:
+                moves[row, action] = found + 1

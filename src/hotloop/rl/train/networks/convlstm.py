@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from hotloop import profile
 from hotloop.rl.train.networks.conv import ConvEncoder, PictureEncoder, init_orthogonal
+from hotloop.rl.train.networks.gated_scan import GatedScanEncoder
 
 
 class ModelRegion:
@@ -142,7 +143,7 @@ class ActorOutput(NamedTuple):
 class RecurrentActorCritic(nn.Module):
     """Actor and critic heads on one encoder; tensors are [steps, batch, ...]."""
 
-    def __init__(self, encoder: ConvLSTMEncoder | ConvEncoder, actions: int):
+    def __init__(self, encoder: ConvLSTMEncoder | ConvEncoder | GatedScanEncoder, actions: int):
         super().__init__()
         self.encoder = encoder
         self.actor = nn.Linear(encoder.features, actions)
