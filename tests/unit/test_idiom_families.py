@@ -13,6 +13,7 @@ from hotloop.analysis.advice.idioms import match
 from hotloop.analysis.advice.repeated_work import repeated_work
 from hotloop.analysis.source_names import dotted
 from tests.unit.test_idioms import MATCHES, spot
+from tests.unit.test_needless_work import FIRES as NEEDLESS
 from tests.unit.test_recomputed import FIRES as MORE
 
 FIRES = {
@@ -463,5 +464,5 @@ def test_every_idiom_has_an_example() -> None:
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "Match"]
         names |= {ast.literal_eval(call.args[0]) for call in calls}
     assert names == set(MATCHES) | set(FIRES) | (
-        names & (set(MORE) | {"covariance_matrix", "sums_of_suffixes"})
+        names & (set(MORE) | set(NEEDLESS) | {"covariance_matrix", "sums_of_suffixes"})
     )

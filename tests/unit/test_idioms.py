@@ -86,6 +86,7 @@ LEAVE_ALONE = [
     "for i in x:\n    stats.record(step, td)  # hot",
     "for i in x:\n    ring.write(obs)  # hot",
     "for i in x:\n    a = random.choice(actions)  # hot",
+    "rng = random.Random(3)\nfor i in x:\n    a = rng.choice(self.legal())  # hot",
     "def play():\n    rewards = []\n    rewards.append(r)\n    total = np.sum(rewards)  # hot",
     "recent = deque(maxlen=100)\nfor i in x:\n    recent.append(r)\n    m = np.mean(recent)  # hot",
     "for i in x:\n    if i % 100 == 0:  # hot\n        print(i)",

@@ -70,7 +70,58 @@ def evolve(pool, rng):
         scores = pool.{call}  # hot
         {after}
 """
+PIPES = """
+class Fleet:
+    def step(self, actions):
+        results = []
+        for conn, action in zip(self.conns, actions):
+            {ask}
+            {answer}  # hot
+            results.append(obs)
+        return results
+"""
+GOALS = """
+class Reach(gym.Env):
+    def _distance(self, a, g):
+        gap = a - g
+        {distance}
+    def compute_reward(self, achieved, desired, info):
+        out = []
+        {loop}  # hot
+            {body}
+        return np.array(out)
+"""
 FIRES = {
+    "rows_one_by_one": [
+        GOALS.format(
+            distance="return np.linalg.norm(gap)",
+            loop="for a, g in zip(achieved, desired):",
+            body="out.append(-self._distance(a, g))",
+        ),
+        GOALS.format(
+            distance="return float(np.sqrt((gap ** 2).sum()))",
+            loop="for k in range(achieved.shape[0]):",
+            body="out[k] = 0.0 if self._distance(achieved[k], desired[k]) < 0.05 else -1.0",
+        ),
+        "def success(a, g):\n    return np.all(np.abs(a - g) < 0.1)\n"
+        "def rewards(achieved, goals):\n"
+        "    return np.array([success(a, g) for a, g in zip(achieved, goals)])  # hot",
+    ],
+    "network_in_a_loop": [
+        "def act(self, obs):\n    for k in range(self.n):  # hot networks\n        if noise[k] < eps:\n"
+        "            acts[k] = random_moves[k]\n        else:\n            with torch.no_grad():\n"
+        "                q = self.net(torch.from_numpy(obs[k]))\n            acts[k] = int(q.argmax())",
+        "for name, o in observations.items():  # hot networks\n    logits = policy(o)\n"
+        "    actions[name] = Categorical(logits=logits).sample()",
+    ],
+    "answers_one_by_one": [
+        PIPES.format(ask="conn.send(('step', action))", answer="obs = conn.recv()"),
+        "for i in range(n):\n    self.inboxes[i].put(actions[i])\n"
+        "    results[i] = self.outboxes[i].get()  # hot",
+        "class Remote:\n    def step(self, a):\n        self.sock.send_pyobj(a)\n"
+        "        return self.sock.recv_pyobj()  # hot\n"
+        "def step_all(remotes, actions):\n    return [r.step(a) for r, a in zip(remotes, actions)]",
+    ],
     "history_again": [
         TRACKER.format(loop="tracker.observe(1, env.step(1))\n            x = tracker.belief()"),
         "for t in range(n):\n    seen.append(env.step(a))\n    total = 0.0\n"
@@ -179,6 +230,43 @@ FIRES = {
     ],
 }
 SILENT = {
+    "rows_one_by_one": [
+        # each pass needs the one before
+        "def filtered(rows):\n    for r in rows:  # hot\n        state = 0.9 * state + np.sum(r)\n"
+        "        out.append(state)",
+        # the function keeps a count: all rows at once would be another thing
+        GOALS.format(
+            distance="self.calls += 1\n        return np.linalg.norm(gap)",
+            loop="for a, g in zip(achieved, desired):",
+            body="out.append(-self._distance(a, g))",
+        ),
+        # one number, no row
+        "for k in range(len(episodes)):  # hot\n    out.append(np.mean(play(k)))",
+        # it walks through a path of its own
+        GOALS.format(
+            distance="while gap.any():\n            gap = gap - 1\n        return np.sum(gap)",
+            loop="for a, g in zip(achieved, desired):",
+            body="out.append(-self._distance(a, g))",
+        ),
+    ],
+    "network_in_a_loop": [
+        # what to ask depends on the answer before
+        "for k in range(horizon):  # hot networks\n    a = policy(state)\n    state = model(state, a)",
+        # batches already
+        "for i in range(0, n, 512):  # hot networks\n    out.append(net(x[i:i + 512]))",
+        "loader = DataLoader(data, 64)\nfor x, y in loader:  # hot networks\n    out.append(net(x))",
+        "for k in range(n):  # hot networks trains\n    opt.zero_grad()\n    net(x[k]).sum().backward()",
+    ],
+    "answers_one_by_one": [
+        # all are asked first
+        PIPES.format(ask="pass", answer="obs = conn.recv()"),
+        # one server for all
+        "for a in actions:\n    server.send(a)\n    obs.append(server.recv())  # hot",
+        # a message needs the answer before
+        "x = first\nfor conn in conns:\n    conn.send(x)\n    x = conn.recv()  # hot",
+        # entries of dicts
+        "for d in dicts:\n    log.write(d)\n    y = d.get('reward')  # hot",
+    ],
     "history_again": [
         # once for each episode, as in REINFORCE
         TRACKER.format(

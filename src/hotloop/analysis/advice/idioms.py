@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -943,7 +943,7 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
             safety="semantic",
         )
     call = _calls(spot, "numpy.random.choice", ".choice")
-    if call is None or dotted(call.func) == "random.choice":  # of a list: one index
+    if call is None or _draws_one_of_a_list(spot, call):
         return None
     if any(keyword.arg == "p" for keyword in call.keywords):
         return Match(
@@ -967,6 +967,14 @@ def sampling_from_a_container(spot: Spot) -> Match | None:
         walks_memory=True,
         safety="semantic",
     )
+
+
+def _draws_one_of_a_list(spot: Spot, call: ast.Call) -> bool:
+    """`random.choice(moves)`, or `rng.choice(moves)` of a random.Random: one index, however long it is."""
+    owner = dotted(call.func).rpartition(".")[0]
+    if owner == "random" or any(name.endswith("Random.choice") for name in spot.called):
+        return True
+    return bool(spot.names.of(owner) & {"Random", "SystemRandom"})
 
 
 def _draws_several(call: ast.Call) -> bool:
@@ -1116,7 +1124,9 @@ def network_in_a_loop(spot: Spot) -> Match | None:
     """A network called once for each agent, env or sample."""
     if not isinstance(spot.node, ast.For) or not spot.calls_networks:
         return None
-    if _trains(spot) or _carries_over(spot.node):
+    if _trains(spot) or _carries_over(spot.node) or _takes_batches(spot, spot.node):
+        return None
+    if not _asks_about_items(spot.node):
         return None
     return Match(
         "network_in_a_loop",
@@ -1128,6 +1138,39 @@ def network_in_a_loop(spot: Spot) -> Match | None:
         takes="all",
         library_calls=("torch.nn", "distributions"),
     )
+
+
+def _asks_about_items(loop: ast.For) -> bool:
+    """Whether a call gets something of the loop's item, and nothing goes on from one call to the next.
+
+    `for _ in range(simulations)` searches a tree, which each pass changes; a `while` loop plays an episode.
+    """
+    if any(isinstance(n, ast.While) for n in ast.walk(loop)):
+        return False
+    known = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    asks = False
+    for statement in ast.walk(loop):
+        if isinstance(statement, ast.Assign) and known & _names(statement.value, ast.Load):
+            known |= {name for target in statement.targets for name in _names(target, ast.Store)}
+        if isinstance(statement, ast.Call) and isinstance(statement.func, ast.Name | ast.Attribute):
+            if dotted(statement.func).endswith((".step", ".reset")):
+                return False
+            given = [*statement.args, *(k.value for k in statement.keywords)]
+            asks |= any(known & _names(one, ast.Load) for one in given)
+    return asks
+
+
+def _takes_batches(spot: Spot, loop: ast.For) -> bool:
+    """`for batch in loader`, `for i in range(0, n, size): net(x[i:i + size])`: each pass has many items."""
+    iterated = loop.iter
+    while isinstance(iterated, ast.Call) and dotted(iterated.func) in ("enumerate", "iter", "tqdm", "zip"):
+        iterated = iterated.args[0] if iterated.args else ast.Constant(0)
+    if isinstance(iterated, ast.Call):
+        name = dotted(iterated.func)
+        return (name == "range" and len(iterated.args) == 3) or name.endswith(
+            (".split", ".chunk", ".array_split")
+        )
+    return bool(spot.names.of(dotted(iterated)) & {"DataLoader"})
 
 
 @idiom
@@ -1176,61 +1219,130 @@ def _writes_rows(function: ast.AST) -> bool:
     )
 
 
+REDUCED = frozenset(
+    {"mean", "sum", "max", "min", "any", "all", "norm", "array_equal", "allclose", "argmax", "argmin", "dot"}
+)
+
+
 @idiom
 def rows_one_by_one(spot: Spot) -> Match | None:
     """`for a, b in zip(rows, others): out.append(np.mean(a - b))`: small numpy calls for each row."""
-    loop = spot.node
-    if not isinstance(loop, ast.For) or _trains(spot) or spot.calls_networks or _carries_over(loop):
+    if _is_loop(spot):
+        found = isinstance(spot.node, ast.For) and _loop_reduces_rows(spot, spot.node)
+    else:
+        found = any(_comprehension_reduces_rows(spot, one) for one in _comprehensions(spot.node))
+    if not found or _trains(spot) or spot.calls_networks:
         return None
-    if _multiplies_matrices(loop) or any(_is_compiled(spot, name) for name, _ in spot.calls()):
-        return None
-    names = _elements_of(loop)
-    if not names or any(isinstance(s, LOOPS_AND_TRY) for s in loop.body) or not _iterates_rows(loop.iter):
-        return None
-    reduced = (
-        "mean",
-        "sum",
-        "max",
-        "min",
-        "any",
-        "all",
-        "norm",
-        "array_equal",
-        "allclose",
-        "argmax",
-        "argmin",
+    return Match(
+        "rows_one_by_one",
+        "Compute all rows at once with an axis argument, not row by row",
+        "The loop reduces one row at a time to a number; each numpy call costs microseconds.",
+        "Use whole arrays and `axis=-1`: np.mean(np.abs(a - b), axis=-1), (a == b).all(axis=-1), "
+        "np.where(distance < limit, 0.0, -1.0).",
+        (0.6, 0.95, 0.99),
+        safety="rounding",
+        takes="all",
     )
-    known = set(names)
-    for statement in loop.body:
-        if isinstance(statement, ast.Assign) and known & {
-            n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)
-        }:
-            known |= {n.id for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    reductions = [
-        name
-        for name, call in spot.calls()
-        if name.rpartition(".")[2] in reduced
-        and name.startswith(("np.", "numpy.", "torch.", "linalg."))
-        and known & {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-    ]
+
+
+def _loop_reduces_rows(spot: Spot, loop: ast.For) -> bool:
+    if _carries_over(loop) or any(isinstance(s, LOOPS_AND_TRY) for s in loop.body):
+        return False
+    items = _elements_of(loop)
+    if isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range":
+        rows = _rows_by_index(spot, loop)
+    else:
+        rows = items if _iterates_rows(loop.iter) else set()
     collects = any(
         (isinstance(n, ast.Call) and dotted(n.func).endswith(".append"))
         or (isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store))
         for s in loop.body
         for n in ast.walk(s)
     )
-    users = [name for name, _ in spot.calls() if name.rpartition(".")[2] in spot.names.functions]
-    if not reductions or not collects or users:
-        return None
-    return Match(
-        "rows_one_by_one",
-        "Compute all rows at once with an axis argument, not row by row",
-        "The loop reduces one row at a time to a number; each numpy call costs microseconds.",
-        "Use whole arrays and `axis=-1`: np.mean(np.abs(a - b), axis=-1), (a == b).all(axis=-1).",
-        (0.6, 0.95, 0.99),
-        safety="rounding",
-        takes="all",
-    )
+    if not rows or not collects:
+        return False
+    known = set(rows)
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign) and known & _names(statement.value, ast.Load):
+            known |= {n for t in statement.targets for n in _names(t, ast.Store)}
+    return _reduces(spot, loop.body, known)
+
+
+def _comprehension_reduces_rows(
+    spot: Spot, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+) -> bool:
+    """`np.array([distance(a, g) for a, g in zip(achieved, desired)])`, with a function of the script."""
+    if len(node.generators) != 1 or isinstance(node, ast.DictComp | ast.SetComp):
+        return False
+    first = node.generators[0]
+    names = {n.id for n in ast.walk(first.target) if isinstance(n, ast.Name)}
+    called = [n for n in ast.walk(node.elt) if isinstance(n, ast.Call) and _only_numpy(spot, n)]
+    rows = [
+        c for c in called if names & {n.id for a in c.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    ]
+    return bool(rows) and _iterates_rows(first.iter) and _reduces(spot, [ast.Expr(node.elt)], names)
+
+
+def _rows_by_index(spot: Spot, loop: ast.For) -> set[str]:
+    """The index of `for i in range(len(rows))`, if all that it does is to take rows: `rows[i]`."""
+    if (
+        not isinstance(loop.iter, ast.Call)
+        or len(loop.iter.args) != 1
+        or not isinstance(loop.target, ast.Name)
+    ):
+        return set()
+    index, size = loop.target.id, loop.iter.args[0]
+    counted = isinstance(size, ast.Call) and dotted(size.func) == "len"
+    counted |= isinstance(size, ast.Subscript) and dotted(size.value).endswith(".shape")
+    uses = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == index]
+    taken = [n.slice for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Subscript)]
+    return {index} if counted and uses and all(any(u is t for t in taken) for u in uses) else set()
+
+
+def _reduces(spot: Spot, body: Sequence[ast.stmt], known: set[str]) -> bool:
+    """Whether rows are reduced to numbers by numpy, here or in small functions of the script."""
+    reduced = False
+    for statement in body:
+        if _multiplies_matrices(statement):
+            return False
+        for call in ast.walk(statement):
+            if not isinstance(call, ast.Call):
+                continue
+            name = dotted(call.func)
+            last = name.rpartition(".")[2]
+            if _is_compiled(spot, name):
+                return False
+            rows = known & {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+            if last in spot.names.functions and name.partition(".")[0] not in ("np", "numpy", "torch"):
+                if not _only_numpy(spot, call):
+                    return False
+                reduced |= bool(rows)
+            elif last in REDUCED and name.startswith(("np.", "numpy.", "torch.", "linalg.")):
+                reduced |= bool(rows)
+    return reduced
+
+
+def _only_numpy(spot: Spot, call: ast.Call) -> bool:
+    """Whether a function of the script computes a number with numpy from its arguments, and does no more."""
+    defined = spot.names.definitions.get(dotted(call.func).rpartition(".")[2], ())
+    if len(defined) != 1:
+        return False
+    function = defined[0]
+    reduces = False
+    for node in ast.walk(function):
+        if isinstance(node, (*LOOPS_AND_TRY, ast.Yield, ast.Await, ast.Global, ast.comprehension)):
+            return False
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            return False
+        if isinstance(node, ast.Call):
+            owner, _, last = dotted(node.func).rpartition(".")
+            plain = owner in ("np", "numpy", "np.linalg", "numpy.linalg", "linalg", "math")
+            builtin = dotted(node.func) in ("float", "int", "bool", "abs", "min", "max", "len")
+            method = bool(owner) and last in REDUCED | {"astype", "copy"}
+            if not (plain or builtin or method):
+                return False
+            reduces |= last in REDUCED
+    return reduces and any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
 
 
 LOOPS_AND_TRY = (ast.For, ast.While, ast.AsyncFor, ast.Try, ast.With)
@@ -1276,19 +1388,81 @@ def recurrent_step_by_step(spot: Spot) -> Match | None:
 
 def _carries_over(loop: ast.For) -> bool:
     """Whether a pass needs a value that the one before has assigned, as a recurrent network does."""
-    read: set[str] = {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}
-    first_write: set[str] = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-    for statement in loop.body:
-        names = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-        loaded = {n.id for n in names if isinstance(n.ctx, ast.Load)}
-        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
-        if isinstance(statement, ast.AugAssign):  # a sum over all passes
-            stored.discard(dotted(statement.target))
-        read |= loaded - first_write
-        if stored & read:
-            return True
-        first_write |= stored
-    return False
+    read = _names(loop.iter, ast.Load)
+    read |= _read_first(loop.body, _names(loop.target, ast.Store))[0]
+    return bool(read & _kept_in(loop.body))
+
+
+def _read_first(body: Sequence[ast.stmt], assigned: set[str]) -> tuple[set[str], set[str]]:
+    """Names that are read before a pass assigns them, and those that it has surely assigned at the end."""
+    read: set[str] = set()
+    for statement in body:
+        heads = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, _BODIES)]
+        branches = [
+            part
+            for name in ("body", "orelse", "finalbody", "handlers", "cases")
+            if isinstance(part := getattr(statement, name, None), list)
+        ]
+        if not branches:
+            heads = [statement]
+        for head in heads:
+            read |= _names(head, ast.Load) - assigned
+        inside = assigned | {name for head in heads for name in _names(head, ast.Store)}
+        ends = []
+        for branch in branches:
+            rows = [
+                row
+                for one in branch
+                for row in (getattr(one, "body", None) or [] if isinstance(one, _CASES) else [one])
+            ]
+            reads, end = _read_first(rows, inside)
+            read |= reads
+            ends.append(end)
+        certain = isinstance(statement, ast.With | ast.AsyncWith)
+        if isinstance(statement, ast.If):
+            assigned = ends[0] & ends[1]
+        elif certain or not branches:
+            assigned = ends[0] if ends else inside
+    return read, assigned
+
+
+_CASES = (ast.ExceptHandler, ast.match_case)
+_BODIES = (ast.stmt, *_CASES)
+
+
+def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that are loaded or stored, but for those of comprehensions, which are gone at their end."""
+    own = {
+        n.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.comprehension)
+        for n in ast.walk(inner.target)
+        if isinstance(n, ast.Name)
+    }
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, context)} - own
+
+
+def _kept_in(body: Sequence[ast.stmt]) -> set[str]:
+    """Names that a pass assigns; sums over all passes (`total += x`) are no matter of the next one."""
+    sums = {
+        id(node.target)
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    }
+    return {
+        node.id
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in sums
+    } - {
+        n.id
+        for statement in body
+        for inner in ast.walk(statement)
+        if isinstance(inner, ast.comprehension)
+        for n in ast.walk(inner.target)
+        if isinstance(n, ast.Name)
+    }
 
 
 @idiom
@@ -2347,6 +2521,97 @@ def waiting_for_a_lock(spot: Spot) -> Match | None:
         (0.4, 0.9, 1.0),
         waits=True,
     )
+
+
+SENDS = frozenset(
+    {"send", "send_bytes", "sendall", "put", "put_nowait", "write", "send_pyobj", "send_json", "send_string"}
+)
+RECEIVES = frozenset(
+    {"recv", "recv_bytes", "get", "read", "readline", "recv_pyobj", "recv_json", "recv_string", "recvfrom"}
+)
+
+
+@idiom
+def answers_one_by_one(spot: Spot) -> Match | None:
+    """`for pipe in pipes: pipe.send(x); y = pipe.recv()`: the others wait while one works."""
+    if _is_loop(spot):
+        return None
+    owners = _owners_of(spot.node, RECEIVES)
+    if not owners or not (_asked_in_a_loop(spot, owners) or _asks_for_a_loop(spot, owners)):
+        return None
+    return Match(
+        "answers_one_by_one",
+        "Send to all workers first, then collect the answers",
+        "Each worker gets its message only when the one before has answered: one works, the others wait.",
+        "Use two loops: one that sends to every worker, and one that receives from every worker.",
+        # Of n workers that take equally long, all but one part in n.
+        (0.3, 0.6, 0.9),
+        takes="all",
+        waits=True,
+        helpers=True,
+        chills=False,
+    )
+
+
+def _owners_of(node: ast.AST, methods: frozenset[str]) -> list[ast.expr]:
+    """Objects whose methods are called; `.get("name")` is that of a dict."""
+    return [
+        n.func.value
+        for n in ast.walk(node)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in methods
+        and (n.func.attr != "get" or not n.args)
+    ]
+
+
+def _asked_in_a_loop(spot: Spot, owners: Sequence[ast.expr]) -> bool:
+    loop = next((one for one in spot.loops if isinstance(one, ast.For)), None)
+    if loop is None or _carries_over(loop):
+        return False
+    items = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+
+    def of_item(owner: ast.AST) -> bool:
+        return bool(items & {n.id for n in ast.walk(owner) if isinstance(n, ast.Name)})
+
+    sent = [owner for owner in _owners_of(loop, SENDS) if of_item(owner) and owner.lineno <= spot.line]
+    return bool(sent) and any(of_item(owner) for owner in owners)
+
+
+def _asks_for_a_loop(spot: Spot, owners: Sequence[ast.expr]) -> bool:
+    """A function that sends and receives, called for each worker: `[ask(pipe, x) for pipe in pipes]`."""
+    function = spot.scope
+    if not isinstance(function, ast.FunctionDef) or spot.loops:
+        return False
+    asked = {dotted(owner) for owner in _owners_of(function, SENDS)} & {dotted(owner) for owner in owners}
+    asked = {owner for owner in asked if "?" not in owner}
+    words = [a.arg for a in function.args.args]
+    is_method = bool(words) and words[0] == "self"
+    for call in spot.names.calls_of(function.name):
+        items = _items_around(spot, call)
+        if is_method and isinstance(call.func, ast.Attribute):
+            given = {"self": call.func.value} | dict(zip(words[1:], call.args, strict=False))
+        else:
+            given = dict(zip(words, call.args, strict=False))
+        for owner in asked:
+            value = given.get(owner.partition(".")[0])
+            if value is not None and items & {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}:
+                return True
+    return False
+
+
+def _items_around(spot: Spot, node: ast.AST) -> set[str]:
+    """Names that loops and comprehensions around a node, in its function, give to their items."""
+    found: set[str] = set()
+    above = spot.names.parents.get(node)
+    while above is not None and not isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(above, ast.For) and not _carries_over(above):
+            found |= {n.id for n in ast.walk(above.target) if isinstance(n, ast.Name)}
+        if isinstance(above, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            targets = [n for g in above.generators for n in ast.walk(g.target)]
+            found |= {n.id for n in targets if isinstance(n, ast.Name)}
+        above = spot.names.parents.get(above)
+    return found
 
 
 @idiom

@@ -43,8 +43,8 @@ def env_workers_cost_more_than_work(run: RunView) -> Recommendation | None:
         return None
     # Wrappers and the user's own code lie between the regions of a worker, and would come along.
     work_ns = sum(w.busy_ns - w.work_ns("ipc") for w in workers)
-    if any(one.name in ("sleeping", "busy_waiting") for one in run.given):
-        return None  # workers that sleep between two looks at their pipe: that is what costs
+    if any(one.name in ("sleeping", "busy_waiting", "answers_one_by_one") for one in run.given):
+        return None  # workers that sleep between two looks at their pipe, or take turns: that is what costs
     rows = _talking_to_workers(run, workers)
     spent_ns = sum(row.total_ns for row in rows)
     if not rows or spent_ns < 0.1 * run.wall_ns or work_ns > 0.7 * spent_ns:
