@@ -50,6 +50,7 @@ EXCEPTIONS = {
     ("hotloop.instrument.startup.sitecustomize", "hotloop.boost.bootstrap"),
     # A process of its own that runs the command line in forked children; it loads the verb beforehand.
     ("hotloop.workflows.probe_host", "hotloop.cli.train"),
+    ("hotloop.workflows.turn_host", "hotloop.cli.train"),
 }
 
 

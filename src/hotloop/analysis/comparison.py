@@ -208,6 +208,16 @@ def work_of(runs: Sequence[tuple[Run, Run]]) -> tuple[WorkDifference, ...] | Non
     return work_differences([(_counted(a), _counted(b)) for a, b in runs])
 
 
+def work_per_env_step(runs: Sequence[tuple[Run, Run]]) -> tuple[WorkDifference, ...] | None:
+    """Differences of turns: they last for a time, not for an amount of work."""
+
+    def rate(run: Run) -> dict[str, float]:
+        steps, updates = run.figures.env_steps, run.figures.updates
+        return {"updates in 1,000 env steps": 1000 * updates / steps} if steps and updates is not None else {}
+
+    return work_differences([(rate(a), rate(b)) for a, b in runs])
+
+
 def learning_of(runs: Sequence[tuple[Run, Run]]) -> LearningVerdict | None:
     """Whether the variant learns worse, from returns of pairs with the same seed; None without returns."""
     values = _values(runs, lambda run: run.figures.mean_return, zero=True)
@@ -227,7 +237,7 @@ def _compared(
         median_b_s=_median([value_s(b, metric) for _, b in pairs]),
         more=more,
         components=components,
-        work=work_of(pairs),
+        work=work_per_env_step(pairs) if series.plan.turns else work_of(pairs),
         learning=learning_of(pairs),
         failures=sum(run.variant == variant.name for run in series.failures),
     )

@@ -49,6 +49,7 @@ class Plan:
     neighbours: int | None = None  # variants that share a run of the baseline; None: the whole block
     order_seed: int = 0  # of the random order of runs
     resources: tuple[tuple[str, float], ...] = ()  # of a node, for one run on a cluster; (): a whole node
+    turns: bool = False  # variants take turns inside one process, instead of a process for each run
     record: bool = True  # whether runs record themselves; False: only process times are taken
 
     def __post_init__(self) -> None:

@@ -117,6 +117,7 @@ def _plan(table: _Table, variants: tuple[Variant, ...], kind: str) -> Plan:
         "neighbours": table.count("neighbours", None),
         "order_seed": table.count("order_seed", 0, least=0),
         "resources": table.amounts("resources"),
+        "turns": table.choice("turns", (True, False), False),
         "record": table.choice("record", (True, False), True),
     }
     table.done()

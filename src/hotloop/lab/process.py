@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from hotloop.capture.series import Figures
+
 TAIL_BYTES = 4000
 GRACE_S = 3.0  # between SIGTERM and SIGKILL
 
@@ -41,6 +43,7 @@ class Outcome:
     stderr_tail: str = ""
     before: dict[str, float] | None = None  # load of the node it ran on; None: it ran here
     after: dict[str, float] | None = None
+    figures: Figures | None = None  # None: they are in its capture
 
 
 # Makes a run; tells the second argument its process group. Sent to nodes of a cluster, so by name.

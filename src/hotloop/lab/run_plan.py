@@ -68,6 +68,7 @@ class LabCallbacks:
     read_figures: Callable[[Path], Figures]  # from the capture folder of a run
     progress: Progress
     start: Callable[[Job], Outcome] = process.run  # makes one run and waits for it; may raise NodeLost
+    take_turn: Callable[[Job], Outcome] | None = None  # instead of `start`, except for the scale check
     end_running: Callable[[bool], None] | None = None  # of all runs under way; None: of processes here
 
 
@@ -336,7 +337,8 @@ def _make_run(lab: _Lab, slot: _Slot, lane: Lane) -> Run:
     with contextlib.nullcontext() if cores or node else machine_lock(progress.note):
         before, started_s = load_snapshot(), time.time()
         try:
-            outcome = lab.callbacks.start(job)
+            in_turn = None if slot.scale else lab.callbacks.take_turn
+            outcome = (in_turn or lab.callbacks.start)(job)
         except NodeLost as error:
             lost, outcome = error, Outcome(time.time() - started_s, failure=str(error), before={}, after={})
         after = load_snapshot()
@@ -368,7 +370,10 @@ def _make_run(lab: _Lab, slot: _Slot, lane: Lane) -> Run:
             if not lab.cut_short:
                 _write_run(lab, run)
         raise lost
-    run = _with_figures(run, capture, lab.callbacks.read_figures)
+    if outcome.figures is not None:
+        run = replace(run, figures=outcome.figures)
+    else:
+        run = _with_figures(run, capture, lab.callbacks.read_figures)
     with lab.lock:
         _save_run(lab, run)
     return run

@@ -41,6 +41,8 @@ from hotloop.workflows.probes import Host, end, signals_deferred
 from hotloop.workflows.project_settings import load_settings
 from hotloop.workflows.run import startup_environment
 from hotloop.workflows.secrets import plan_with_secrets
+from hotloop.workflows.turns import WORKLOADS as TURN_WORKLOADS
+from hotloop.workflows.turns import TurnHost
 
 INTERRUPTED, SCRIPT_FAILED, OUR_FAILURE = 130, 5, 1
 FORKED_WORKLOADS = ("ricochet", "petri", "snake")  # the others start processes of their own
@@ -137,12 +139,17 @@ def run_experiment(
     start = start or runners.start
     may_fork = start is None and runners.lanes == ONE_LANE
     try:
-        with interruptible(), warm_start(plan, plain_environment(), may_fork) as fork_run:
+        with (
+            interruptible(),
+            warm_start(plan, plain_environment(), may_fork) as fork_run,
+            taking_turns(plan, plain_environment(), may_fork) as turns,
+        ):
             callbacks = LabCallbacks(
                 decide=decide or _decide_and_show(progress),
                 read_figures=read_figures or _steady_figures(),
                 progress=progress,
                 start=start or fork_run or process.run,
+                take_turn=turns.run if turns is not None else None,
                 end_running=runners.end_running,
             )
             outcome = run_plan(series, workplaces, callbacks, runners.lanes)
@@ -332,6 +339,22 @@ def warm_start(
         return
     with Host(name, environment) as host:
         yield lambda job: run_forked(host, job)
+
+
+@contextlib.contextmanager
+def taking_turns(plan: Plan, environment: dict[str, str], allowed: bool) -> Iterator[TurnHost | None]:
+    """The process in which variants take turns; None for a plan without `turns`."""
+    if not plan.turns:
+        yield None
+        return
+    name = forkable_workload(plan) if allowed else None
+    if name is None or name not in TURN_WORKLOADS:
+        raise HotloopError(
+            "A plan with turns = true needs variants that all run `hotloop train snake` with this Python, "
+            "one at a time on this machine; leave the line out to give each run its own process."
+        )
+    with TurnHost(name, environment) as host:
+        yield host
 
 
 def forkable_workload(plan: Plan) -> str | None:

@@ -30,6 +30,7 @@ from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
 from hotloop.rl.train.dqn import DQNConfig, make_network, train, warm_up
 from hotloop.rl.train.runs import StopRequests, check_at_least, check_checkpoint, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
+from hotloop.rl.workloads.turns import Report, Turn
 
 _start_up = profile("start_up", "other")
 _compile = profile("compile_kernels", "other")
@@ -372,6 +373,46 @@ def check_learning(config: Snake, steps: int) -> Evaluation:
         envs.close()
         length, mean_return = evaluate(done.network, twin)
     return Evaluation(EVAL_GAMES, length, mean_return, done.env_steps, done.updates)
+
+
+def endless_training(config: Snake) -> Callable[[Report], None]:
+    """A training without an end, for variants that take turns inside one process."""
+    config = dataclasses.replace(config, total_timesteps=UNLIMITED, stop_at_episodes=None)
+
+    def train_on(report: Report) -> None:
+        settings, envs = dqn_config(config), make_envs(config)
+        compile_kernels(settings, envs)
+        try:
+            with _metrics_writer(config) as write:
+                train(settings, envs=envs, after_record=write, report=report)
+        finally:
+            envs.close()
+
+    check(config)
+    if config.trainer != "hotloop" or config.checkpoint or config.tensorboard_log:
+        raise HotloopError(
+            "Variants that take turns cannot have --trainer sb3, --checkpoint or --tensorboard-log."
+        )
+    return train_on
+
+
+def is_warm(config: Snake, turn: Turn) -> bool:
+    """Whether learning has begun."""
+    learns = config.gradient_steps_per_vector_step > 0
+    return turn.env_steps >= 2 * max(LEARNING_STARTS, config.n_envs) and bool(turn.updates or not learns)
+
+
+def learning_return(config: Snake) -> float | None:
+    """The return of the agent that `check_learning` trains; None without a check."""
+    if not config.learning_check_steps:
+        return None
+    twin = fast_twin(config, config.learning_check_steps)
+    if twin not in _checked:
+        _checked[twin] = check_learning(config, config.learning_check_steps).mean_return
+    return _checked[twin]
+
+
+_checked: dict[Snake, float] = {}
 
 
 def fast_twin(config: Snake, steps: int) -> Snake:
