@@ -66,6 +66,12 @@ LIBRARIES = {
     "torchrl.data.replay_buffers.replay_buffers": "hotloop.instrument.torchrl:patch_replay",
     "torchrl.objectives.value.advantages": "hotloop.instrument.torchrl:patch_values",
     "torchrl.objectives.common": "hotloop.instrument.torchrl:patch_losses",
+    "tianshou.env.venvs": "hotloop.instrument.tianshou:patch_vector_envs",
+    "tianshou.env.worker.subproc": "hotloop.instrument.tianshou:patch_subprocesses",
+    "tianshou.data.collector": "hotloop.instrument.tianshou:patch_collectors",
+    "tianshou.data.buffer.buffer_base": "hotloop.instrument.tianshou:patch_buffers",
+    "tianshou.algorithm.algorithm_base": "hotloop.instrument.tianshou:patch_algorithms",
+    "tianshou.trainer": "hotloop.instrument.tianshou:patch_trainer",
     "ray._private.worker": "hotloop.instrument.ray:patch_worker",
     "ray._private.serialization": "hotloop.instrument.ray:patch_serialization",
     "ray.actor": "hotloop.instrument.ray:patch_actor",
@@ -86,7 +92,8 @@ LIBRARIES = {
 }
 # Imports slow enough to deserve a region.
 SLOW_IMPORTS = ("numpy", "scipy", "torch", "gymnasium", "stable_baselines3", "sb3_contrib", "torchrl",
-                "tensordict", "ray", "jax", "matplotlib", "pandas", "tensorboard", "wandb")  # fmt: skip
+                "tensordict", "tianshou", "ray", "jax", "matplotlib", "pandas", "tensorboard",
+                "wandb")  # fmt: skip
 
 
 class Instrumentation:

@@ -198,7 +198,7 @@ def _flat(item: Any) -> list[Any]:
     return [value for part in item for value in (_flat(part) if isinstance(part, (list, tuple)) else [part])]
 
 
-def _is_evaluation(frame: FrameType) -> bool:
+def is_evaluation(frame: FrameType) -> bool:
     """Whether an env that begins to be stepped is played to see how good the policy is.
 
     Evolution strategies train by what others call evaluating: an evaluation comes after steps that are none.
@@ -211,7 +211,7 @@ def _is_evaluation(frame: FrameType) -> bool:
 
 def _new_env(env: Any) -> bool | None:
     """Called once for each env, and after resets; a reset costs no step. None: an evaluation, not counted."""
-    if _is_evaluation(sys._getframe(1)):
+    if is_evaluation(sys._getframe(1)):
         return None
     note_env(env)
     return False
@@ -219,7 +219,7 @@ def _new_env(env: Any) -> bool | None:
 
 def _new_vector_env(env: Any) -> bool | None:
     """As above; whether each row of a Gymnasium vector env spends a step on its reset."""
-    if _is_evaluation(sys._getframe(1)):
+    if is_evaluation(sys._getframe(1)):
         return None
     note_env(env)
     mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")
