@@ -83,7 +83,7 @@ def pick(path: int, previous: int, module: Any = None, *args: Any, **kwargs: Any
     site = _sites.get(path)
     if site is None:
         plays = step_counting.trains or not step_counting.total_steps()
-        site = Site(plays and step_counting.in_evaluation(sys._getframe(1)))
+        site = Site(plays and step_counting.evaluates_only(sys._getframe(1)))
         if len(_sites) < MAX_PATHS:
             _sites[path] = site
     answer = _judge(site, path, previous, list(_arrays((args, kwargs))))

@@ -1,6 +1,7 @@
 """Counts env steps and episodes from what environments return.
 
-Steps inside an evaluation, a region or a function with such a name, are no training and do not count.
+Steps inside an evaluation, a region or a function with such a name, or of an env that is called `eval_env` or
+the like, are no training and do not count.
 Only the outermost call counts: a vector env counts its rows, while the envs inside it and the worker
 processes that step them count nothing. A row that is only reset does not count as a step. The core does the
 counting (`measure/twin/step_counter.py`); this module knows the libraries and handles unusual results.
@@ -9,10 +10,12 @@ counting (`measure/twin/step_counter.py`); this module knows the libraries and h
 from __future__ import annotations
 
 import functools
+import re
 import sys
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from hotloop._util.interrupts import is_users
@@ -30,11 +33,22 @@ MAX_ENVS = 32  # kinds of envs that are noted
 # Words in names of functions that play to see how good a policy is. Plain `test` would be any test function.
 EVALUATION = frozenset({"eval", "evaluate", "evaluates", "evaluation", "validate", "validation"})
 TESTED = frozenset({"agent", "policy", "actor", "model", "episode", "episodes"})
+# Words in names of envs that are there to see how good a policy is.
+EVALUATION_ENV = EVALUATION | {"val", "valid", "test", "testing"}
 # Words of functions around a training loop: `train_and_evaluate`, `run_without_evaluation`.
 AROUND_TRAINING = frozenset(
     {"train", "training", "trains", "learn", "learning", "fit", "main", "and", "or", "with", "without", "no"}
     | {"in", "not", "before", "after", "between", "during", "until", "while", "is", "are", "loop"}
 )
+
+
+MAX_NAMED = 1000  # pairs of an env and a function whose names were looked at
+MAX_FRAMES = 40  # that are searched for the name of an env
+LIBRARIES = ("gymnasium", "gym", "hotloop", "stable_baselines3", "torchrl", "tianshou")
+# Whether an env is there for evaluation, by its id and the function that steps it
+_named: dict[tuple[int, CodeType], tuple[weakref.ref[Any], bool]] = {}
+_evaluating: set[CodeType] = set()  # functions that only step such envs
+_training: set[CodeType] = set()  # functions on the stack while others were stepped
 
 
 def stop_counting() -> None:
@@ -135,6 +149,7 @@ def forget_after_reset(counter: Any) -> Callable[[Any, Any], None]:
     def forget(env: Any, result: Any) -> None:
         if not _env_step.is_open():
             counter.forget(env, result)
+            is_evaluation_env(env, sys._getframe(1))  # before the policy is asked for the first time
 
     return forget
 
@@ -149,6 +164,57 @@ def evaluates(function: str) -> bool:
     return tests or not EVALUATION.isdisjoint(words)
 
 
+def is_evaluation_env(env: Any, frame: FrameType | None) -> bool:
+    """Whether the user's code calls an env `eval_env`, `val_env`, `self.test_envs` or the like.
+
+    A name without such a word in the same function decides against it: `env = test_env = make()`.
+    """
+    frames: list[FrameType] = []
+    while frame is not None and len(frames) < MAX_FRAMES:
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in LIBRARIES:
+            frames.append(frame)
+        frame = frame.f_back
+    if not frames:
+        return False
+    key = id(env), frames[0].f_code
+    known = _named.get(key)
+    if known is not None and known[0]() is env:
+        return known[1]
+    found = False
+    for one in frames:
+        names = _names_of(env, one)
+        if names and all(_says_evaluation(name) for name in names):
+            found = True
+            if one.f_code.co_name != "<module>":
+                _evaluating.add(one.f_code)
+            break
+    if len(_named) >= MAX_NAMED:
+        _named.clear()
+    try:
+        _named[key] = weakref.ref(env), found
+    except TypeError:  # a class with slots: looked at again each time
+        pass
+    return found
+
+
+def _names_of(env: Any, frame: FrameType) -> set[str]:
+    """Names that a function, or the object whose method it is, has for an env."""
+    code, known = frame.f_code, frame.f_locals
+    names = [*code.co_names, *(() if known is frame.f_globals else known)]
+    found = {name for name in names if known.get(name, frame.f_globals.get(name)) is env}
+    owner = known.get("self")
+    if owner is not None and owner is not env:
+        found |= {name for name, value in getattr(owner, "__dict__", {}).items() if value is env}
+    return found - {"self"}
+
+
+@functools.lru_cache(maxsize=1024)
+def _says_evaluation(name: str) -> bool:
+    """`val_env`, `evalEnv`, `envs_test`."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return not EVALUATION_ENV.isdisjoint(words)
+
+
 def in_evaluation(frame: FrameType | None) -> bool:
     """Whether a function on the stack is named after evaluation; `evaluate` of a network is not meant."""
     module = getattr(sys.modules.get("torch"), "nn", None)
@@ -160,6 +226,15 @@ def in_evaluation(frame: FrameType | None) -> bool:
                 return True
         frame = frame.f_back
     return False
+
+
+def evaluates_only(frame: FrameType | None) -> bool:
+    """Whether a function on the stack is named after evaluation, or was seen to step such envs only."""
+    found = in_evaluation(frame)
+    while trains and frame is not None and not found:
+        found = frame.f_code in _evaluating and frame.f_code not in _training
+        frame = frame.f_back
+    return found
 
 
 def plain_numbers(result: Any, reward: int, ends: tuple[int, ...]) -> tuple[list[float], list[bool]] | None:
@@ -198,20 +273,25 @@ def _flat(item: Any) -> list[Any]:
     return [value for part in item for value in (_flat(part) if isinstance(part, (list, tuple)) else [part])]
 
 
-def is_evaluation(frame: FrameType) -> bool:
+def is_evaluation(env: Any, frame: FrameType) -> bool:
     """Whether an env that begins to be stepped is played to see how good the policy is.
 
     Evolution strategies train by what others call evaluating: an evaluation comes after steps that are none.
     """
     global trains
-    found = in_evaluation(frame)
+    found = is_evaluation_env(env, frame) or in_evaluation(frame)
     trains = trains or not found
+    if not found:
+        above: FrameType | None = frame
+        while above is not None:
+            _training.add(above.f_code)
+            above = above.f_back
     return found and trains
 
 
 def _new_env(env: Any) -> bool | None:
     """Called once for each env, and after resets; a reset costs no step. None: an evaluation, not counted."""
-    if is_evaluation(sys._getframe(1)):
+    if is_evaluation(env, sys._getframe(1)):
         return None
     note_env(env)
     return False
@@ -219,7 +299,7 @@ def _new_env(env: Any) -> bool | None:
 
 def _new_vector_env(env: Any) -> bool | None:
     """As above; whether each row of a Gymnasium vector env spends a step on its reset."""
-    if is_evaluation(sys._getframe(1)):
+    if is_evaluation(env, sys._getframe(1)):
         return None
     note_env(env)
     mode = getattr(env, "autoreset_mode", None) or getattr(env, "metadata", {}).get("autoreset_mode")

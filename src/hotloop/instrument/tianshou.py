@@ -97,7 +97,7 @@ def _count(env: Any, result: Any) -> None:
     running = _running.get(id(env))
     if running is None:
         step_counting.note_env(env, len(env))
-        running = _running[id(env)] = _Running(step_counting.is_evaluation(sys._getframe(1)))
+        running = _running[id(env)] = _Running(step_counting.is_evaluation(env, sys._getframe(1)))
     if running.evaluates:
         return
     if rewards.ndim > 1:  # of several agents
