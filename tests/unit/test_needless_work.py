@@ -91,7 +91,52 @@ class Reach(gym.Env):
             {body}
         return np.array(out)
 """
+MARKET = """
+class Market(gym.Env):
+    def step(self, action):
+        self.day += 1
+        return self.features(), 0.0, False, False, {{}}
+    def features(self):
+        past = {past}
+        {before}
+        return np.array([{value}])  # hot
+"""
+MINIBATCHES = """
+def learn(critic, obs, rewards, rng, opt):
+    for epoch in range(4):
+        {outside}
+        for rows in rng.permutation(len(obs)).reshape(8, -1):
+            {inside}  # hot
+            loss = ((critic(obs[rows]) - {used}) ** 2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+"""
+TORCHRL = """
+gae = GAE(gamma=0.99, lmbda=0.95, value_network=value)
+for data in collector:
+    for _ in range(10):
+        {epoch}
+        for _ in range(8):
+            {minibatch}
+            loss = objective({sampled})["loss_objective"]
+            loss.backward()
+            optim.step()
+"""
 FIRES = {
+    "history_for_its_last_value": [
+        MARKET.format(past="self.price[:self.day]", before="pass", value="ema(past, 12)[-1], past[-1]"),
+        MARKET.format(
+            past="self.df.iloc[:self.day + 1]",
+            before="change = past.close.diff()",
+            value="change.rolling(14).mean().iloc[-1], len(past)",
+        ),
+        "for t in range(9, len(close)):\n    seen = close[:t]\n    rsi = talib.RSI(seen, 14)[-1]  # hot",
+    ],
+    "batch_for_each_minibatch": [
+        MINIBATCHES.format(outside="pass", inside="ret = returns_of(rewards, critic(obs))", used="ret[rows]"),
+        TORCHRL.format(epoch="pass", minibatch="gae(data)  # hot torchrl", sampled="buffer.sample()"),
+    ],
     "rows_one_by_one": [
         GOALS.format(
             distance="return np.linalg.norm(gap)",
@@ -230,6 +275,26 @@ FIRES = {
     ],
 }
 SILENT = {
+    "history_for_its_last_value": [
+        # a window, whose length does not grow
+        MARKET.format(past="self.price[self.day - 20:self.day]", before="pass", value="ema(past, 12)[-1]"),
+        # all of it is used
+        MARKET.format(past="self.price[:self.day]", before="pass", value="ema(past, 12)[-1], *past"),
+        MARKET.format(past="self.price[:self.day]", before="x = past", value="ema(past, 12).max()"),
+        # the same part each time
+        MARKET.format(past="self.price[:self.size]", before="pass", value="ema(past, 12)[-1]"),
+    ],
+    "batch_for_each_minibatch": [
+        MINIBATCHES.format(outside="pass", inside="ret = returns_of(rewards[rows])", used="ret"),
+        # the loss needs all of it
+        MINIBATCHES.format(
+            outside="pass", inside="ret = returns_of(rewards, critic(obs))", used="ret[rows] + ret.mean()"
+        ),
+        # once for each epoch, as in TorchRL's tutorial
+        TORCHRL.format(epoch="gae(data)  # hot torchrl", minibatch="pass", sampled="buffer.sample()"),
+        # no minibatches
+        TORCHRL.format(epoch="pass", minibatch="gae(data)  # hot torchrl", sampled="data"),
+    ],
     "rows_one_by_one": [
         # each pass needs the one before
         "def filtered(rows):\n    for r in rows:  # hot\n        state = 0.9 * state + np.sum(r)\n"

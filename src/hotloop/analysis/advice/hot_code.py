@@ -16,6 +16,7 @@ from hotloop.analysis.advice import (  # noqa: F401  (they register idioms)
     data_layout,
     jobs_and_connections,
     unread_results,
+    whole_for_a_part,
 )
 from hotloop.analysis.advice.claims import time_table
 from hotloop.analysis.advice.idioms import Match, match
