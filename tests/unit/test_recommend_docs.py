@@ -16,7 +16,7 @@ ASIDES = {"try_one_thread", "mostly_unnamed", "costly_regions", "leave_alone"}
 OF_LINES = {
     f.__name__
     for f in hotloop.analysis.advice.BUILT_IN
-    if f.__module__.endswith((".hot_code", ".started_again", "gradients"))
+    if f.__module__.endswith((".hot_code", ".started_again", ".thrown_away_frames", "gradients"))
 }
 
 

@@ -15,6 +15,7 @@ from hotloop.analysis.advice import (
     policy,
     side_jobs,
     started_again,
+    thrown_away_frames,
     whole_run,
     workers,
 )
@@ -52,6 +53,7 @@ BUILT_IN = (
     side_jobs.checkpoint_too_often,
     environment.rendering_in_python,
     environment.resizing,
+    thrown_away_frames.frames_thrown_away,
     environment.costly_resets,
     garbage_collection.garbage_collection_pauses,
     hot_code.hottest_code,
