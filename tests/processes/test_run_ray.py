@@ -16,6 +16,7 @@ import pytest
 
 import hotloop
 from hotloop._util import HOTLOOP_VERSION
+from hotloop.analysis.ray_waits import actor_starts, task_waits
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
@@ -201,6 +202,10 @@ def check_counts(capture: Capture) -> None:
         assert calls(runner)["Runner.sample"] == 20
         assert calls(runner)["Runner.__init__"] == 1
     assert sum(calls(p).get("double", 0) for p in capture.processes) == 5
+    waits = {one.name: one for one in task_waits(capture)}
+    assert waits["Runner.sample"].known >= 10 and waits["Runner.sample"].median_ns > 0  # most were saved
+    (starts,) = actor_starts(capture)
+    assert (starts.name, starts.known) == ("Runner", 2) and 0 < starts.init_median_ns < starts.median_ns
 
 
 def check_top(capture: Path, node: str) -> None:

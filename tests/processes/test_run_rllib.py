@@ -97,3 +97,7 @@ def test_env_steps_episodes_and_updates_are_those_that_rllib_counts(
     assert learner["loss"] == learner["optimizer_step"] == capture.progress.updates
     (evaluating,) = [found for found in workers if "evaluate" in found]
     assert "collect_rollouts" not in evaluating and evaluating["evaluate"] >= 2
+    labels = {p.label for p in capture.processes}
+    assert "PPOTorchLearner" in labels and not any("_Wrapped" in label for label in labels)
+    names = {n for p in capture.processes for thread in p.threads for n in by_name(thread.root)}
+    assert not any("_Wrapped" in name for name in names)

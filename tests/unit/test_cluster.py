@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hotloop.analysis.categories import Resolver
 from hotloop.analysis.cluster import describe_cluster
 from hotloop.analysis.find_system import find_system
+from hotloop.analysis.ray_waits import actor_starts, task_waits
 from hotloop.analysis.roles import find_parts, named
 from hotloop.capture.model import Capture
 from hotloop.capture.nodes import NodeFacts
 from hotloop.capture.origin import Origin
+from hotloop.instrument.ray_times import MOST, Sample
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
 
 SECOND = 1e9
@@ -105,3 +109,55 @@ def test_members_that_do_more_and_bytes_are_named() -> None:
 
 def test_a_run_on_one_computer_has_no_such_sentences() -> None:
     assert describe_cluster(make_capture({"a": Spec(1, 1e9)}), [], [], 10**9) == []
+
+
+def test_waiting_before_tasks_and_the_start_of_actors_are_told() -> None:
+    """The other node's clock is an hour ahead."""
+    hour = 3600 * 10**9
+    far = NodeFacts("b", "two", complete=True, clock=((0, hour, 1000), (10**10, hour, 1000)))
+    tasks: dict[str, Any] = {f"{n:02x}": ["Runner.sample", n * 10**6] for n in range(20)}
+    driver = {
+        "pid": 1,
+        "ray_tasks": {
+            "node": "a",
+            "submitted": tasks | {"ff": ["Runner.sample", 0]},  # it never began
+            "began": {},
+            "created": {"0a": ["Runner", 10**6], "0b": ["Runner", 10**6]},
+            "started": {},
+        },
+    }
+    worker = {
+        "pid": 2,
+        "ray_tasks": {
+            "node": "b",
+            "submitted": {},
+            "began": {
+                task: [at_ns + hour + (5 if task != "13" else 50) * 10**6]
+                for task, (_, at_ns) in tasks.items()
+            },
+            "created": {},
+            "started": {"0a": [hour + 2 * 10**9, hour + 3 * 10**9 + 10**6]},
+        },
+    }
+    made = cluster(far)
+    capture = replace(made, facts={**made.facts, "libraries": [driver, worker]})
+    (waits,) = task_waits(capture)
+    assert (waits.name, waits.known, waits.median_ns, waits.p95_ns) == ("Runner.sample", 20, 5e6, 5e6)
+    (starts,) = actor_starts(capture)
+    assert (starts.name, starts.known) == ("Runner", 1)
+    assert starts.median_ns == starts.longest_ns == 3 * SECOND
+    assert starts.init_median_ns == pytest.approx(1.001 * SECOND)
+    told = describe_cluster(capture, (), (), 10**10)
+    assert "From submission to start, tasks waited (median): Runner.sample 5.00 ms" in told[-2]
+    assert told[-1].startswith("Actors took to start (median): Runner 3.00 s, of which 1.00 s in __init__")
+
+
+def test_both_sides_keep_the_same_tasks() -> None:
+    sent, began = Sample(), Sample()
+    ids = [hashlib.sha256(bytes([n % 256, n // 256])).digest() for n in range(5000)]
+    for identity in ids:
+        sent.add(identity, "f", 1)
+        if identity[0] % 4 == 0:
+            began.add(identity, 2)
+    assert 100 < len(sent.kept) <= MOST and 100 < len(began.kept) <= MOST
+    assert len(set(sent.kept) & set(began.kept)) >= 50

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from hotloop._util.units import duration, percent, size
+from hotloop.analysis.ray_waits import wait_sentences
 from hotloop.analysis.system import Member, Role
 from hotloop.capture.model import Capture, Node
 from hotloop.capture.nodes import node_of
@@ -22,7 +23,7 @@ def describe_cluster(
         return []
     found = [_nodes(capture)] if len(capture.nodes) > 1 else []
     found += [text for role in roles if role.works and (text := _spread(role, members))]
-    return [*found, *_bytes(capture, training_ns)]
+    return [*found, *_bytes(capture, training_ns), *wait_sentences(capture)]
 
 
 def _nodes(capture: Capture) -> str:

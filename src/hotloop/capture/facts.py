@@ -66,6 +66,16 @@ class BoostedModel(TypedDict):
     switched_at_env_step: NotRequired[int | None]
 
 
+class RayTimes(TypedDict):
+    """When tasks of Ray were submitted and began, and how actors started; monotonic times of that node."""
+
+    node: str
+    submitted: dict[str, tuple[str, int]]  # task -> name, time
+    began: dict[str, tuple[int]]
+    created: dict[str, tuple[str, int]]  # actor -> class, time
+    started: dict[str, tuple[int, int]]  # begin and end of its __init__
+
+
 class Library(TypedDict, total=False):
     """What one process knew about its libraries."""
 
@@ -75,6 +85,7 @@ class Library(TypedDict, total=False):
     models: list[LibraryModel]
     boost: list[BoostedModel]
     data_parallel: dict[str, int]
+    ray_tasks: RayTimes
 
 
 class Facts(TypedDict, total=False):

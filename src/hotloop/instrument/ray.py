@@ -6,14 +6,16 @@ import functools
 import inspect
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture.region_names import RAY_IDLE, RAY_WAIT_FOR
+from hotloop.instrument import ray_times
 from hotloop.instrument.patch import Patch, Patches
-from hotloop.instrument.ray_driver import describe, own_work, patch_connect
+from hotloop.instrument.ray_driver import WRAPPERS, class_name, describe, own_work, patch_connect
 from hotloop.measure import origin
 from hotloop.measure.decorate import decorate
 from hotloop.measure.profiler import default
@@ -95,9 +97,32 @@ def _wait_for(refs: Any) -> Any:
 # -- submitting ------------------------------------------------------------------------------------
 
 
+_wrapped: dict[bytes, str] = {}  # actors whose class only wraps another one -> name of that
+
+
 def patch_actor(module: ModuleType, into: Patches) -> None:
-    """`ray.actor`: calls of actor methods."""
-    into.apply([Patch(module.ActorMethod, "_remote", functools.partial(_submitting, _method_name))])
+    """`ray.actor`: making actors, and calls of their methods."""
+    into.apply(
+        [
+            Patch(module.ActorClass, "_remote", _creating),
+            Patch(module.ActorMethod, "_remote", functools.partial(_submitting, _method_name)),
+        ]
+    )
+
+
+def _creating(remote: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begin_ns = time.monotonic_ns()
+        handle = remote(self, *args, **kwargs)
+        if default.recorder.epoch and not own_work.is_open():
+            with suppress_own(Exception):
+                cls, actor = self.__ray_metadata__.modified_class, handle._ray_actor_id.binary()
+                ray_times.created(actor, class_name(cls), begin_ns)
+                if class_name(cls) != cls.__name__:
+                    _wrapped[actor] = class_name(cls)
+        return handle
+
+    return call
 
 
 def patch_remote_function(module: ModuleType, into: Patches) -> None:
@@ -106,7 +131,9 @@ def patch_remote_function(module: ModuleType, into: Patches) -> None:
 
 
 def _method_name(method: Any) -> str:
-    return f"{method._actor._ray_actor_creation_function_descriptor.class_name}.{method._method_name}"
+    actor = method._actor
+    name = _wrapped.get(actor._ray_actor_id.binary()) if _wrapped else None
+    return f"{name or actor._ray_actor_creation_function_descriptor.class_name}.{method._method_name}"
 
 
 def _function_name(function: Any) -> str:
@@ -130,9 +157,12 @@ def _note(result: Any, name: str) -> None:
     if len(_names) > MOST_NAMES:
         for old in list(_names)[: MOST_NAMES // 2]:
             del _names[old]
-    for ref in result if isinstance(result, list) else (result,):
+    refs = result if isinstance(result, list) else (result,)
+    for ref in refs:
         if hasattr(ref, "binary"):
             _names[ref.binary()] = name
+    if refs and hasattr(refs[0], "task_id"):
+        ray_times.submitted(refs[0].task_id().binary(), name)
 
 
 # -- objects ---------------------------------------------------------------------------------------
@@ -185,13 +215,18 @@ def _executing_methods(make_executor: Callable[..., Any]) -> Callable[..., Any]:
         region = None
         with suppress_own(Exception):
             qualified = getattr(method, "__qualname__", method_name).rpartition("<locals>.")[2]
+            if qualified.startswith(WRAPPERS):
+                classes = getattr(self, "_loaded_actor_classes", {}).values()
+                mine = next((cls for cls in classes if vars(cls).get(method_name) is method), None)
+                qualified = qualified if mine is None else f"{class_name(mine)}.{method_name}"
             region = default.profile(qualified, "other")
             if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
                 return make_executor(self, method_name, decorate(region, method), *args)
         executor = make_executor(self, method_name, method, *args)
         if region is None or method_name.startswith("__ray"):
             return executor
-        wrapped = functools.update_wrapper(_running(region, executor), executor)
+        begins = method_name == "__init__"
+        wrapped = functools.update_wrapper(_running(region, executor, begins), executor)
         wrapped.name, wrapped.method = executor.name, executor.method  # type: ignore[attr-defined]
         return wrapped
 
@@ -216,17 +251,28 @@ def _executing_functions(get_info: Callable[..., Any]) -> Callable[..., Any]:
     return get
 
 
-def _running(region: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a task in its region; in the main thread, the time between two tasks is waiting."""
+def _running(region: Any, function: Callable[..., Any], begins: bool = False) -> Callable[..., Any]:
+    """Run a task in its region; in the main thread, the time between two tasks is waiting.
+
+    `begins`: it is the `__init__` of an actor.
+    """
+    worker: Any = sys.modules["ray._private.worker"].global_worker
 
     def run(*args: Any, **kwargs: Any) -> Any:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main:
             ray_idle.__exit__()
+        begin_ns = time.monotonic_ns()
+        if not begins:
+            with suppress_own(Exception):
+                ray_times.began(worker.current_task_id.binary())
         try:
             with ray_task, region:
                 return function(*args, **kwargs)
         finally:
+            if begins:
+                with suppress_own(Exception):
+                    ray_times.started(worker.actor_id.binary(), begin_ns)
             if is_main:
                 ray_idle.__enter__()
 

@@ -24,7 +24,7 @@ from hotloop._util.interrupts import is_users, suppress_own
 from hotloop._util.read_files import json_text
 from hotloop.capture.folder import RUN_ID_VARIABLE
 from hotloop.capture.nodes import FOLDER
-from hotloop.instrument import process_facts
+from hotloop.instrument import process_facts, ray_times
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.ray_hook import COURIER_VARIABLE, Settings, worker_hook
 from hotloop.instrument.ray_node import boot_id, store
@@ -112,10 +112,19 @@ def describe(worker: Any, role: str) -> dict[str, Any]:
     _known["ray"] = role
     with suppress_own(Exception):
         _known["node"] = worker.current_node_id.hex()
+        ray_times.set_node(_known["node"])
         actors = list(worker.actors.values())
         if actors and role == "worker":
-            _known["actor"] = type(actors[0]).__name__
+            _known["actor"] = class_name(type(actors[0]))
     return dict(_known)
+
+
+WRAPPERS = ("_Wrapped",)  # how names of classes begin that Ray derives from the one that matters
+
+
+def class_name(cls: type) -> str:
+    """The name of a class of actors, or of the class inside, if Ray has wrapped it (`_WrappedExecutable`)."""
+    return next((one.__name__ for one in cls.__mro__ if not one.__name__.startswith(WRAPPERS)), cls.__name__)
 
 
 def _collecting_first(shutdown: Callable[..., Any]) -> Callable[..., Any]:
