@@ -37,7 +37,7 @@ test-long: $(INSTALLED) browser ## the tests that take minutes (about an hour on
 test-ray: $(INSTALLED) ## every test on a real Ray cluster, RLlib included; installs both into .venv (fifteen minutes)
 	$(PIP) -e '.[rllib]'
 	$(BIN)/python -m pytest -n 1 --durations 25 tests/processes/test_ray.py tests/processes/test_run_ray.py tests/processes/test_lab_ray.py \
-	    tests/processes/test_collect_ray.py tests/processes/test_train_ray.py tests/processes/test_run_rllib.py
+	    tests/processes/test_collect_ray.py tests/processes/test_train_ray.py tests/processes/test_run_rllib.py tests/processes/test_run_ray_train.py
 
 MINUTES ?= 30
 campaign: $(INSTALLED) ## try to break it: kills, signals, full disks ... (MINUTES=30 SEED=1 KINDS="..." COUNT="kill=1000")

@@ -76,6 +76,8 @@ LIBRARIES = {
     "ray._private.serialization": "hotloop.instrument.ray:patch_serialization",
     "ray.actor": "hotloop.instrument.ray:patch_actor",
     "ray.remote_function": "hotloop.instrument.ray:patch_remote_function",
+    "ray.train.v2.api.train_fn_utils": "hotloop.instrument.ray_train:patch_report",
+    "ray.train.v2.api.data_parallel_trainer": "hotloop.instrument.ray_train:patch_trainer",
     "ray.rllib.algorithms.algorithm": "hotloop.instrument.rllib:patch_algorithms",
     "ray.rllib.execution.rollout_ops": "hotloop.instrument.rllib:patch_rollout_ops",
     "ray.rllib.core.learner.learner_group": "hotloop.instrument.rllib:patch_learner_group",
