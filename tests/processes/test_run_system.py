@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -32,6 +33,33 @@ while jobs.get() is not None:
     with hotloop.profile("learn"):
         time.sleep(0.002)
     hotloop.progress(updates=1)
+"""
+POOL = """
+import multiprocessing, time
+import multiprocessing.pool
+import hotloop
+
+def episode(number):
+    with hotloop.profile("episode"):
+        time.sleep(0.012)
+    return number
+
+def square(number):
+    return number * number
+
+if __name__ == "__main__":
+    pool = multiprocessing.get_context("fork").Pool(2)
+    assert sum(pool.map(int, range(100), chunksize=7)) == sum(pool.imap(int, range(100))) == 4950
+    with multiprocessing.pool.ThreadPool(2) as threads:
+        assert threads.map(square, range(3)) == [0, 1, 4] and list(threads.imap(abs, [0, -2])) == [0, 2]
+    jobs = [pool.apply_async(episode, (i,)) for i in range(4)]
+    for number in range(4, 120):
+        got = jobs.pop(0).get()
+        jobs.append(pool.apply_async(episode, (number,)))
+        with hotloop.profile("learn"):
+            time.sleep(0.001)
+        hotloop.progress(updates=1)
+    pool.terminate()
 """
 PIPES = """
 import multiprocessing, time
@@ -106,6 +134,7 @@ def system_of(script: str, folder: Path, *before: str) -> System:
         "run", "--capture", "run", "--", *command, "train.py", cwd=folder, env=environment("compiled")
     )
     assert done.returncode == 0, done.stderr
+    assert "an error that does not stop" not in done.stderr
     found = explain(hotloop.load(folder / "run")).system
     assert found is not None
     return found
@@ -139,6 +168,18 @@ def test_the_slow_one_of_three_workers_is_the_straggler(method: str, tmp_path: P
     answers = [e for e in found.edges if e.target == 0 and e.kind == "pipe"]
     assert len(answers) == 3 and all(1000 < (e.bytes or 0) / (e.messages or 1) < 1200 for e in answers)
     assert found.cycle is None or len(found.cycle.lanes) == 4  # None: too few rounds while calls were kept
+
+
+def test_a_pool_is_named_and_its_what_ifs_have_answers(tmp_path: Path) -> None:
+    found = system_of(POOL, tmp_path)
+    assert names(found) == ["learner", "worker 0", "worker 1"]
+    works = [number for number, one in enumerate(found.members) if found.roles[one.role].works]
+    assert {e.kind for e in found.edges if e.source in works and e.target in works} == {"pool"}
+    words = ("whatif", "run", "episode=2x", "learn=2x", "--json")
+    asked = cli.hotloop(*words, cwd=tmp_path, env=environment("compiled"))
+    answers = json.loads(asked.stdout)["predictions"]
+    faster = {one["what_if"]: one["speed_up"]["value"] for one in answers}
+    assert faster["episode=2x"] > 1.4 and faster["learn=2x"] < 1.2
 
 
 @pytest.mark.long

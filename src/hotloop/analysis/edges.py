@@ -161,9 +161,18 @@ def _inferred(capture: Capture, members: Sequence[Member], known: Sequence[Edge]
             kinds = {members[number].kind, members[other].kind}
             kind: EdgeKind = "condition" if members[other].process == member.process else "unknown"
             kind = "ring" if kind == "unknown" and "collector" in kinds else kind
-            name = {"ring": "ring", "condition": "condition"}.get(kind, "wait")
+            kind = "pool" if kind == "unknown" and _in_a_pool(capture, member, members[other]) else kind
+            name = {"ring": "ring", "condition": "condition", "pool": "multiprocessing.Pool"}.get(
+                kind, "wait"
+            )
             found.append(Edge(kind, name, other, number, None, None, 0, round(waited * weight / whole)))
     return found
+
+
+def _in_a_pool(capture: Capture, *ends: Member) -> bool:
+    """Whether one of them is a worker of a `multiprocessing.Pool`."""
+    origins = [capture.processes[end.process].origin for end in ends]
+    return any(origin is not None and origin.target == "multiprocessing.pool.worker" for origin in origins)
 
 
 def _at_work_meanwhile(capture: Capture, members: Sequence[Member], number: int) -> dict[int, float]:

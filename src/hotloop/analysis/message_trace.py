@@ -66,8 +66,9 @@ def find_trace(
     driver: tuple[int, int] | None,
     cores: float,
     since_ns: int = 0,
+    until_ns: int | None = None,
 ) -> tuple[Trace | None, str]:
-    """The trace of the run from `since_ns` (monotonic) on, or None and the reason.
+    """The trace of the run from `since_ns` to `until_ns` (monotonic), or None and the reason.
 
     `driver` is the process id and the native id of the thread that drives training. Its work is what it would
     take with a core at hand: time in the run queue is left out, and comes back when lanes share the cores.
@@ -77,6 +78,9 @@ def find_trace(
     threads, edges, counts = _threads(capture, logs)
     if driver not in threads or len(threads) < LEAST_LANES:
         return None, "no messages between threads or processes were recorded"
+    if until_ns is not None:
+        for one in threads.values():
+            one.rows = [row for row in one.rows if row.begin < until_ns]
     _drop_lonely(threads, edges)
     threads = {key: one for key, one in threads.items() if one.rows}
     if driver not in threads or len(threads) < LEAST_LANES:
@@ -199,9 +203,12 @@ def _span(threads: dict[tuple[int, int], _Thread], driver: tuple[int, int], sinc
     """The stretch of time that every log and every timeline covers."""
     begin = max(since_ns, min(r.begin for r in threads[driver].rows))
     end = min(max(r.end for r in one.rows) for one in threads.values())
-    end = max(end, threads[driver].rows[len(threads[driver].rows) // 2].end)
+    mine = threads[driver].rows
+    end, late = max(end, mine[len(mine) // 2].end), mine[len(mine) // 2].begin
     for one in threads.values():
         first = one.rows[0]
+        if first.begin > late:
+            continue  # it began late: nothing of it is missing before
         if first.round > 1 and first.begin > begin and len(one.rows) > 1000:
             begin = max(begin, first.begin)  # its ring begins here
         if one.thread is not None and one.thread.events and _calls(one.thread.root) > len(one.thread.events):

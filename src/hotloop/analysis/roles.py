@@ -33,7 +33,7 @@ LOGGER_THREADS = re.compile(
 )
 SERVICE_THREADS = re.compile(
     r"\(_serve\)$|RendezvousKeepAlive|QueueFeederThread|QueueManagerThread|ExecutorManagerThread|pydevd|hotloop|"
-    r"^ray_|PythonGCThread"
+    r"^ray_|PythonGCThread|\(_handle_(tasks|results|workers)\)$"
 )
 PLURAL: dict[RoleKind, str] = {
     "learner": "learners",

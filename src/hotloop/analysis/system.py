@@ -27,7 +27,7 @@ RoleKind = Literal[
 LEAST_SHOWN = 0.01  # share of its time that a thread wants a core; one that wants less is idle
 NO_WORKERS: tuple[RoleKind, ...] = ("launcher", "service")
 EdgeKind = Literal[
-    "pipe", "queue", "thread_queue", "condition", "ring", "loader", "collective", "task", "unknown"
+    "pipe", "queue", "thread_queue", "condition", "ring", "loader", "pool", "collective", "task", "unknown"
 ]
 # What training is limited by: cores (more busy threads than cores), the GIL of one process, one role (its
 # members work while the others wait for them), a device, or unknown.

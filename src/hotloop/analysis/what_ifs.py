@@ -151,10 +151,11 @@ class WhatIfs:
         process, thread = self.driver
         key = process.pid, thread.native_id
         whole = driving_thread(self.recorded)
-        begin = 0
+        begin, end = 0, None
         if self.phases is not None and whole is not None and not self.phases.whole_run:
             begin = whole[1].start_ns + self.phases.start_up_ns + self.phases.warm_up_ns
-        found, why = find_trace(self.recorded, self.recorded.messages, key, self._cores(), begin)
+            end = begin + self.phases.training_ns
+        found, why = find_trace(self.recorded, self.recorded.messages, key, self._cores(), begin, end)
         if found is None:
             self.why_no_replay = why
             return None

@@ -83,12 +83,16 @@ def of_connection(connection: Any) -> Any:
     """The region of one end of a pipe; None for those that only serve multiprocessing itself."""
     if threading.current_thread().name.endswith(("QueueFeederThread", "(_serve)")):
         return None
+    if connection.closed:
+        return None
     here = identity(connection.fileno())
     return _region("pipe", connection, here, _peers.get(here, ""), None)
 
 
 def of_queue(queue: Any) -> Any:
-    """The region of a queue between processes."""
+    """The region of a queue between processes; None if this process has closed the end that tells which."""
+    if queue._reader.closed:
+        return None
     here = identity(queue._reader.fileno())
     capacity = getattr(queue, "_maxsize", None)
     semaphores = getattr(queue, "_sem", None)

@@ -519,6 +519,80 @@ def _executor_edge(executor: Any) -> int:
     return log.edge(_local_key(executor), "thread_queue")
 
 
+def patch_pool(module: ModuleType, into: Patches) -> None:
+    """`multiprocessing.pool`: a queue in C hands tasks to a thread, and a thread hands over results.
+
+    A result is a message that is received once, when somebody asks for it first: the event inside of it would
+    have to be set after the wait for it has begun.
+    """
+
+    def arriving(f: Any) -> Any:
+        def _set(self: Any, *args: Any) -> None:
+            inside, _local.inside = _local.inside, True
+            try:
+                f(self, *args)
+            finally:
+                _local.inside = inside
+            if isinstance(self, module.IMapIterator) or self.ready():  # a map has many parts
+                now = _now()
+                log.write(_find_edge(self, _results_edge), SEND, now, now)
+
+        return _set
+
+    def asking(f: Any) -> Any:
+        receive = _logged(RECEIVE, _results_edge)(f)
+
+        def wait(self: Any, timeout: float | None = None) -> Any:
+            if timeout is not None or getattr(self, _RECEIVED, False):
+                return f(self, timeout)
+            setattr(self, _RECEIVED, True)
+            return receive(self)
+
+        return wait
+
+    next_result = _logged(RECEIVE, _results_edge)
+    into.apply(
+        [
+            _Replacement(module, "queue", _with_logged_queue),
+            Patch(module.ApplyResult, "wait", asking),
+            Patch(module.ApplyResult, "_set", arriving),
+            Patch(module.MapResult, "_set", arriving),
+            Patch(module.IMapIterator, "_set", arriving),
+            Patch(module.IMapIterator, "next", next_result),
+            Patch(module.IMapIterator, "__next__", next_result),
+        ]
+    )
+
+
+_RECEIVED = "_hotloop_received"
+
+
+def _results_edge(result: Any) -> int:
+    return log.edge(f"pool results {os.getpid()}", "thread_queue")
+
+
+class _Replacement(Patch):
+    """Replaces something that is no function."""
+
+    def apply(self) -> None:
+        self._was = self._get()
+        self._ours = self._make(self._was)
+        self._put(self._ours)
+
+
+def _with_logged_queue(module: Any) -> Any:
+    """The module `queue` for users of its queue in C, whose methods cannot be replaced."""
+
+    class SimpleQueue(module.SimpleQueue):  # type: ignore[misc]
+        maxsize = 0
+        get = _logged(RECEIVE, _thread_queue_edge)(module.SimpleQueue.get)
+        put = _logged(SEND, _thread_queue_edge)(module.SimpleQueue.put)
+
+    made = ModuleType(module.__name__)
+    vars(made).update(vars(module), SimpleQueue=SimpleQueue)
+    return made
+
+
 # -- ranks -----------------------------------------------------------------------------------------
 
 _COLLECTIVES = (
@@ -607,6 +681,7 @@ PATCHES: dict[str, Callable[[ModuleType, Patches], None]] = {
     "multiprocessing.synchronize": patch_synchronize,
     "queue": patch_queue,
     "threading": patch_threading,
+    "multiprocessing.pool": patch_pool,
     "concurrent.futures._base": patch_futures,
     "concurrent.futures.thread": patch_executor,
     "torch.distributed.distributed_c10d": patch_distributed,
