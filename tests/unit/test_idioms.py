@@ -111,6 +111,7 @@ LEAVE_ALONE = [
 SAMPLED = {
     "torchrl": "torchrl.data.replay_buffers.ReplayBuffer.sample",
     "printed": "torch._tensor_str._str",
+    "loader": "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
 }
 
 
@@ -123,7 +124,8 @@ def spot(source: str) -> Spot:
     functions = [function for function in functions if function.lineno <= line]
     functions = [function for function in functions if line <= (function.end_lineno or 0)]
     scope = functions[0] if functions else tree
-    node, loops = next((n, loops) for n, loops in _statements(scope) if n.lineno == line)
+    found = [(n, loops) for n, loops in _statements(scope) if n.lineno == line]
+    node, loops = found[-1 if "# hot loader" in source else 0]  # of a loop over batches, its head
     text, _, sampled = source.splitlines()[line - 1].partition("# hot")
     return Spot(
         file="train.py",

@@ -123,7 +123,28 @@ for data in collector:
             loss.backward()
             optim.step()
 """
+LOADER = """
+class Pictures(Dataset):
+    def __getitem__(self, i):
+        return {item}
+loader = DataLoader(data, batch_size=64{given})
+for epoch in range(20):
+    {loop}
+        step(net, x, y)
+"""
 FIRES = {
+    "loader_workers_each_pass": [
+        LOADER.format(
+            item="crop(self.x[i]), self.y[i]",
+            given=", num_workers=4",
+            loop="for x, y in loader:  # hot loader",
+        ),
+        LOADER.format(
+            item="augment(self.x[i], self.rng)",
+            given=", num_workers=args.workers, persistent_workers=False",
+            loop="for i, (x, y) in enumerate(loader):  # hot loader",
+        ),
+    ],
     "history_for_its_last_value": [
         MARKET.format(past="self.price[:self.day]", before="pass", value="ema(past, 12)[-1], past[-1]"),
         MARKET.format(
@@ -275,6 +296,27 @@ FIRES = {
     ],
 }
 SILENT = {
+    "loader_workers_each_pass": [
+        LOADER.format(item="crop(self.x[i]), self.y[i]", given="", loop="for x, y in loader:  # hot loader"),
+        LOADER.format(
+            item="crop(self.x[i]), self.y[i]",
+            given=", num_workers=0",
+            loop="for x, y in loader:  # hot loader",
+        ),
+        LOADER.format(
+            item="augment(self.x[i], self.rng)",
+            given=", num_workers=2, persistent_workers=True",
+            loop="for x, y in loader:  # hot loader",
+        ),
+        # nothing to do for an item: no loader is better
+        LOADER.format(
+            item="torch.as_tensor(self.x[i]), self.y[i]",
+            given=", num_workers=2",
+            loop="for x, y in loader:  # hot loader",
+        ),
+        # one pass
+        "loader = DataLoader(data, num_workers=4)\nfor x in loader:  # hot loader\n    step(net, x)",
+    ],
     "history_for_its_last_value": [
         # a window, whose length does not grow
         MARKET.format(past="self.price[self.day - 20:self.day]", before="pass", value="ema(past, 12)[-1]"),

@@ -119,6 +119,18 @@ def history_again(spot: Spot) -> Match | None:
     loop = _loop_that_appends(spot, name, effects.reads - {attribute})
     if loop is None:
         return None
+    if not inside and not spot.calls_networks and _only_gathers(node):
+        return Match(
+            "history_again",
+            f"Keep {name} in a preallocated array, and use its filled part",
+            f"Every pass of the loop in line {loop.lineno} adds to {name}, and gathers all of its items in a "
+            "new array: the cost grows with the square of its length.",
+            "Preallocate the array (capacity, ...), write row `count` when an item comes, and use "
+            "`memory[:count]`, which copies nothing.",
+            # Writing a row takes microseconds; what follows reads the same data, so caches stay as warm.
+            (0.4, 0.75, 0.95),
+            chills=False,
+        )
     return Match(
         "history_again",
         f"Keep the result and add only the newest item of {name}, not all of them at every step",
@@ -130,6 +142,17 @@ def history_again(spot: Spot) -> Match | None:
         takes="all",
         library_calls=("torch.nn.",) if spot.calls_networks else (),
         walks_memory=not inside,
+    )
+
+
+def _only_gathers(node: ast.AST) -> bool:
+    """`known = torch.stack(self.memory)`: an array of all items, and nothing else."""
+    value = getattr(node, "value", None)
+    return (
+        isinstance(value, ast.Call)
+        and dotted(value.func).rpartition(".")[2] in GATHERS
+        and bool(value.args)
+        and isinstance(value.args[0], ast.Name | ast.Attribute)
     )
 
 
