@@ -42,7 +42,8 @@ PATIENT = {
 }
 SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 
-HEAD: dict[str, Any] = {**SMALL, "include_dashboard": False, "resources": {"near": 1}}
+HEAD: dict[str, Any] = {**SMALL, "resources": {"near": 1}}
+DASHBOARD = "TEST_WITH_DASHBOARD"  # variable: start Ray's dashboard, which takes jobs
 
 
 class RayCluster:
@@ -60,7 +61,9 @@ class RayCluster:
             text=True,
             start_new_session=True,
         )
-        self.address: str = self._answer()["address"]
+        answer = self._answer()
+        self.address: str = answer["address"]
+        self.dashboard: str = answer["dashboard"]  # "": none
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -106,14 +109,17 @@ def serve() -> None:
 
     for attempt in range(3):  # Ray gives a node 30 s to start
         try:
-            cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+            wanted = {**HEAD, "include_dashboard": DASHBOARD in os.environ}
+            cluster = Cluster(initialize_head=True, head_node_args=wanted)
             break
         except Exception as error:
             if attempt == 2:
                 tell(problem=str(error))
                 return
     nodes: dict[str, Any] = {}
-    tell(address=cluster.address)
+    head: Any = cluster.head_node
+    url = head.webui_url if DASHBOARD in os.environ else ""
+    tell(address=cluster.address, dashboard=url and f"http://{url}")
     try:
         for line in sys.stdin:
             word, name, *rest = line.split()

@@ -22,7 +22,8 @@ from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
 from hotloop.instrument.ray_hook import Settings
 from hotloop.workflows.run import begin_capture, recording_environment
-from tests.processes.ray_cluster import PATIENT, RayCluster, needs_ray
+from tests.processes.library_runs import needs
+from tests.processes.ray_cluster import DASHBOARD, PATIENT, RayCluster, needs_ray
 from tests.processes.scripts import environment
 
 pytestmark = needs_ray
@@ -279,3 +280,50 @@ def test_nodes_without_hotloop_or_with_another_version_are_named_and_train_on(
     capture = open_capture(str(tmp_path / "run"))
     assert [p.pid for p in of_actor(capture)] == [about[0][2]]
     assert sum("is not recorded: " in warning for warning in capture.warnings) == 2
+
+
+@pytest.mark.long
+@needs("aiohttp", "opencensus")  # of ray[default]: without them, Ray's agent takes no jobs
+def test_a_job_that_was_submitted_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "train.py").write_text(SCRIPT)
+    cluster = RayCluster(**{DASHBOARD: "1"})
+    try:
+        cluster.add("far", tmp_path / "far")
+        words = [
+            "job",
+            "submit",
+            "--address",
+            cluster.dashboard,
+            "--",
+            sys.executable,
+            "-m",
+            "hotloop",
+            "run",
+        ]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "ray.scripts.scripts",
+                *words,
+                "--capture",
+                str(tmp_path / "run"),
+                str(tmp_path / "train.py"),
+                "0",
+            ],
+            env=environment("auto", **PATIENT),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+    finally:
+        cluster.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "succeeded" in done.stdout + done.stderr
+    capture = open_capture(str(tmp_path / "run"))
+    about = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('[["mine"')))
+    check_who_joined(capture, about)
+    check_counts(capture)
