@@ -20,6 +20,7 @@ from hotloop.analysis.ray_waits import actor_starts, task_waits
 from hotloop.capture.model import Capture, Process
 from hotloop.capture.open_capture import open_capture
 from hotloop.capture.stats import by_name
+from hotloop.capture.summary import load_summary
 from hotloop.instrument.ray_hook import Settings
 from hotloop.workflows.run import begin_capture, recording_environment
 from tests.processes.library_runs import needs
@@ -76,10 +77,10 @@ def cluster() -> Iterator[RayCluster]:
         made.close()
 
 
-def start(cluster: RayCluster, into: Path, script: str, *words: str) -> subprocess.Popen[str]:
+def start(cluster: RayCluster, into: Path, script: str, *words: str, **more: str) -> subprocess.Popen[str]:
     file = into.with_suffix(".py")
     file.write_text(textwrap.dedent(script))
-    env = recording_environment(into, environment("auto", RAY_ADDRESS=cluster.address, **PATIENT))
+    env = recording_environment(into, environment("auto", RAY_ADDRESS=cluster.address, **PATIENT, **more))
     return subprocess.Popen(
         [sys.executable, str(file), *words],
         env=env,
@@ -280,6 +281,29 @@ def test_nodes_without_hotloop_or_with_another_version_are_named_and_train_on(
     capture = open_capture(str(tmp_path / "run"))
     assert [p.pid for p in of_actor(capture)] == [about[0][2]]
     assert sum("is not recorded: " in warning for warning in capture.warnings) == 2
+
+
+@pytest.mark.long
+def test_a_node_sends_a_summary_of_its_processes(cluster: RayCluster, tmp_path: Path) -> None:
+    cluster.add("far", tmp_path / "far")
+    process = start(cluster, tmp_path / "run", SCRIPT, "0", HOTLOOP_SUMMARY_ABOVE="0")
+    ended(process)
+    capture = open_capture(str(tmp_path / "run"))
+    far = next(node for node in capture.nodes if not node.driver)
+    assert far.folded >= 1 and far.complete and not of_actor(capture, far.node)
+    assert any("sent a summary of its" in warning for warning in capture.warnings)
+    done = subprocess.run(
+        [sys.executable, "-m", "hotloop", "merge", "--summary", "run", "--capture", "all"],
+        cwd=tmp_path,
+        env=environment("auto"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    role = load_summary(tmp_path / "all" / "summary.json").roles["Runner"]
+    assert role.members == 2 and by_name(role.tree)["Runner.sample"].calls == 40
 
 
 @pytest.mark.long

@@ -18,7 +18,14 @@ from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
 from hotloop.capture.origin import Origin
 from hotloop.instrument.ray_driver import thinned
 from hotloop.instrument.ray_hook import Settings, worker_hook
-from hotloop.instrument.ray_node import BLOCK_BYTES, FileNews, NodeRecordings, recording_folder, store
+from hotloop.instrument.ray_node import (
+    BLOCK_BYTES,
+    Asked,
+    FileNews,
+    NodeRecordings,
+    recording_folder,
+    store,
+)
 from hotloop.testing.captures import Spec, make_capture
 
 S = 1_000_000_000
@@ -55,8 +62,8 @@ def test_a_node_sends_only_the_blocks_that_changed(node: NodeRecordings, tmp_pat
     part.write_bytes(content)
     home = tmp_path / "home"
     home.mkdir()
-    news, running, more = node.news()
-    assert (len(news), len(news[0].blocks), running, more) == (1, 4, [os.getpid()], False)
+    news, running, more, folded = node.news()
+    assert (len(news), len(news[0].blocks), running) == (1, 4, [os.getpid()]) and not more and not folded
     store(home, news)
     assert (home / "parts" / part.name).read_bytes() == content
     assert node.news()[0] == []
@@ -69,7 +76,7 @@ def test_a_node_sends_only_the_blocks_that_changed(node: NodeRecordings, tmp_pat
     store(home, news)
     assert (home / "parts" / part.name).read_bytes() == content
 
-    assert len(node.news(again=True)[0][0].blocks) == 4  # the last answer was lost
+    assert len(node.news(Asked(again=True))[0][0].blocks) == 4  # the last answer was lost
 
 
 def test_files_that_shrink_and_small_files_arrive(node: NodeRecordings, tmp_path: Path) -> None:

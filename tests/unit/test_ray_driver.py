@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotloop.capture.nodes import NodeFacts, read_nodes
+from hotloop import Profiler
+from hotloop.capture.nodes import NodeFacts, describe_missing, read_nodes
+from hotloop.capture.summary import fold, load_summary, to_json
 from hotloop.instrument import ray_driver
 from hotloop.instrument.ray_driver import Cluster, NodeLink, courier_class
 from hotloop.instrument.ray_hook import Settings
+from hotloop.testing.clusters import make_node_processes
+from hotloop.workflows.merge import fold_captures
 
 
 class FakeActor:
@@ -237,3 +244,75 @@ def test_the_users_runtime_environment_is_kept() -> None:
         assert job.runtime_env == {"pip": ["x"], "env_vars": {"A": "1"}, "worker_process_setup_hook": hook}
         assert mine in [cell.cell_contents for cell in hook.__closure__]
         assert (settings["capture"], settings["run_id"]) == ("/capture", "run")
+
+
+# -- nodes with many processes ---------------------------------------------------------------------
+
+
+def record_process(folder: Path, number: int, steps: int) -> None:
+    """A real recording, as if of one more process."""
+    recorder = Profiler(core_name="python").start(folder / "made" / str(number), memory=False)
+    for _ in range(steps):
+        with recorder.profile("env_step"), recorder.profile("inside", "wait"):
+            pass
+        recorder.progress(env_steps=1, updates=2)
+    recorder.stop()
+    (folder / "parts").mkdir(exist_ok=True)
+    (made,) = (folder / "made" / str(number) / "parts").iterdir()
+    shutil.copy(made, folder / "parts" / f"far-{number}-2.part")
+
+
+def test_a_node_with_many_processes_sends_one_summary(
+    ray: FakeRay, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster._most_parts = 2
+    ray.present["far"] = True
+    for number, steps in ((1, 3), (2, 5)):
+        record_process(tmp_path / "far", number, steps)
+    cluster.round(FAR)
+    assert len(list((cluster.folder / "parts").iterdir())) == 2 and not saved(cluster).folded
+    record_process(tmp_path / "far", 3, 40)
+    cluster.round(FAR)
+    assert saved(cluster).folded == 3
+    assert not list((cluster.folder / "parts").iterdir())  # what came before is in the summary
+    record_process(tmp_path / "far", 4, 7)
+    cluster.round(FAR)
+    assert saved(cluster).folded == 3  # it is made again after some seconds, and at the end
+    shutil.copytree(tmp_path / "far" / "parts", tmp_path / "all" / "parts")
+    cluster.round(FAR, last=True)
+    facts = saved(cluster)
+    assert facts.folded == 4 and facts.complete and not list((tmp_path / "far").glob("parts/*"))
+    assert "sent a summary of its 4 processes" in describe_missing((facts,), 1)[0]
+    check_same_sums(cluster.folder, tmp_path / "all", tmp_path)
+
+
+def check_same_sums(with_summary: Path, with_parts: Path, tmp_path: Path) -> None:
+    """Folding the summaries that came gives what folding all recordings gives; moments are interpolated."""
+    now = time.time_ns()
+    facts = {"format_version": 1, "started_at_ns": now - 10**11, "ended_at_ns": now + 10**9}
+    found = []
+    for folder in (with_summary, with_parts):
+        (folder / "capture.json").write_text(json.dumps(facts))
+        file, summary, left_out = fold_captures([str(folder)], tmp_path / f"folded-{folder.name}")
+        assert not left_out and summary.processes == 4 and load_summary(file).processes == 4
+        found.append(to_json(summary)["roles"])
+    came, whole = found
+    assert came.keys() == whole.keys()
+    for name, role in whole.items():
+        moments = {key: (came[name].pop(key), role.pop(key)) for key in ("env_steps", "updates")}
+        assert came[name] == role  # sums, trees, histograms, shares
+        for one, other in moments.values():
+            assert one[-1] == other[-1] and one == sorted(one)
+    assert sum(role["progress"]["env_steps"] for role in whole.values()) == 55
+
+
+def test_a_summary_over_another_time_keeps_its_sums() -> None:
+    begin, end = 10**18, 10**18 + 64 * 10**9
+    made = fold(make_node_processes(0, 8), begin, end)
+    longer = made.over(begin, begin + 128 * 10**9)
+    for name, role in made.roles.items():
+        other = longer.roles[name]
+        assert other.env_steps[:33] == role.env_steps[::2]
+        assert set(other.env_steps[33:]) <= {role.env_steps[-1]}
+        assert (other.members, other.progress, other.tree) == (role.members, role.progress, role.tree)
+    assert made.over(begin, end) is made

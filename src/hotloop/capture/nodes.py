@@ -33,6 +33,7 @@ class NodeFacts:
     complete: bool = False  # everything up to the end has come
     seen_ns: int | None = None  # real time of the driver when the last news came; None: nothing came
     running: tuple[int, ...] = ()  # processes that ran then
+    folded: int = 0  # processes in the summary that it sent instead of their recordings; 0: it sent them all
     received_bytes: int = 0  # over the network, compressed
     clock: tuple[tuple[int, int, int], ...] = ()  # driver's monotonic time, offset, uncertainty (-1: unknown)
 
@@ -76,6 +77,11 @@ def describe_missing(nodes: tuple[NodeFacts, ...], ended_ns: int | None) -> list
     """A sentence for each node of which something is missing; `ended_ns` is None while the run goes on."""
     found: list[str] = []
     for node in nodes:
+        if node.folded:
+            found.append(
+                f"node {node.name} sent a summary of its {node.folded} processes, which are not shown here; "
+                "hotloop merge --summary shows all"
+            )
         if node.shared:
             found += [f"node {node.name} was lost: its recordings end there"] if node.lost else []
         elif node.problem:

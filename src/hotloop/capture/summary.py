@@ -24,6 +24,7 @@ from hotloop.capture import layout
 from hotloop.capture.model import Node, Process, Progress, Thread
 
 KIND = "hotloop summary"
+FOLDER = "summaries"  # of a capture: one file for each node that sent a summary instead of its recordings
 SCHEMA_VERSION = 1
 SHARE_BINS = 100
 MOMENTS = 65  # of the run at which progress is kept
@@ -115,6 +116,23 @@ class Summary:
         self.processes += other.processes
         for name, role in other.roles.items():
             self.roles.setdefault(name, RoleSummary()).merge(role)
+
+    def over(self, begin_real_ns: int, end_real_ns: int) -> Summary:
+        """The same with moments of another time, as of a run that went on; sums stay exact."""
+        if (begin_real_ns, end_real_ns) == (self.begin_real_ns, self.end_real_ns):
+            return self
+        old = np.linspace(self.begin_real_ns, self.end_real_ns, MOMENTS)
+        new = np.linspace(begin_real_ns, end_real_ns, MOMENTS)
+
+        def moved(counts: list[int]) -> list[int]:
+            found = [int(value) for value in np.rint(np.interp(new, old, counts))]
+            return [*found[:-1], counts[-1]]
+
+        roles = {
+            name: replace(role, env_steps=moved(role.env_steps), updates=moved(role.updates))
+            for name, role in self.roles.items()
+        }
+        return Summary(begin_real_ns, end_real_ns, self.nodes, self.processes, roles)
 
     @property
     def progress(self) -> Progress:

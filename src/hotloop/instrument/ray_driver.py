@@ -27,7 +27,7 @@ from hotloop.capture.nodes import FOLDER
 from hotloop.instrument import process_facts, ray_times
 from hotloop.instrument.patch import Patch, Patches
 from hotloop.instrument.ray_hook import COURIER_VARIABLE, Settings, worker_hook
-from hotloop.instrument.ray_node import boot_id, store
+from hotloop.instrument.ray_node import FOLDED, Asked, News, boot_id, store
 from hotloop.measure import origin
 from hotloop.measure.profiler import default
 
@@ -36,6 +36,8 @@ ANSWER_S = 20.0  # a node that answers later than this is asked again in the nex
 START_S = 120.0  # until its actor runs
 END_S = 15.0  # for the last round, when the driver is about to leave
 ROUND_TRIPS = 16  # of which the fastest tells the offset of a clock
+MOST_PARTS_VARIABLE = "HOTLOOP_SUMMARY_ABOVE"  # environment of the driver; replaces:
+MOST_PARTS = 64  # recordings of a node that are sent one by one; with more of them it sends a summary
 SETUP_HOOK_VARIABLE = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 
 own_work = default.profile("hotloop_cluster", "hotloop")  # calls of Ray inside are ours, not the user's
@@ -195,6 +197,8 @@ class NodeLink:
         self.seen_ns: int | None = None  # real time of the driver when the last answer came
         self.complete = False  # everything up to the end of the run has come
         self.received_bytes = 0
+        self.files: set[str] = set()  # that it has sent
+        self.folded = 0  # processes in its summary; 0: it sends its recordings
         self.clock: list[list[int]] = []  # driver's monotonic time, offset, uncertainty, each in ns
 
     def facts(self) -> dict[str, Any]:
@@ -210,6 +214,7 @@ class NodeLink:
             "complete": self.complete,
             "running": self.running,
             "received_bytes": self.received_bytes,
+            "folded": self.folded,
             "clock": self.clock,
         }
 
@@ -230,6 +235,9 @@ class Cluster:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="hotloop cluster", daemon=True)
         self._told: set[str] = set()
+        self._begin_real_ns = time.time_ns()
+        given = os.environ.get(MOST_PARTS_VARIABLE, "")
+        self._most_parts = int(given) if given.isdecimal() else MOST_PARTS
 
     def start(self) -> None:
         (self.folder / FOLDER).mkdir(exist_ok=True)
@@ -312,17 +320,35 @@ class Cluster:
             first = [link for link in links if not link.again]
             for link in links:
                 link.again = True
-            answers = self._ask(first, deadline, "news", False) + self._ask(again, deadline, "news", True)
-            for link, (news, running, has_more) in answers:
-                link.received_bytes += store(self.folder, news)
-                link.again, link.running, link.seen_ns = False, running, time.time_ns()
-                if has_more:
+            answers = self._ask_news(first, deadline, again=False, last=last)
+            answers += self._ask_news(again, deadline, again=True, last=last)
+            for link, news in answers:
+                link.received_bytes += store(self.folder, news.files)
+                link.files |= {file.name for file in news.files}
+                link.again, link.running, link.seen_ns = False, news.running, time.time_ns()
+                self._note_folded(link, news.folded)
+                if news.more:
                     more.append(link)
                 elif last:
                     link.complete = True
             links = more
         if last:
             self._ask([link for link in self.nodes.values() if link.complete], deadline, "forget")
+
+    def _ask_news(
+        self, links: list[NodeLink], deadline: float, again: bool, last: bool
+    ) -> list[tuple[NodeLink, News]]:
+        """News of these nodes, each told its own id."""
+        asked = Asked(again, last, self._most_parts, "", self._begin_real_ns, time.time_ns())
+        return self._ask(links, deadline, "news", lambda link: asked._replace(node=link.id))
+
+    def _note_folded(self, link: NodeLink, folded: int) -> None:
+        """Recordings that a node sent before its summary are part of that."""
+        if folded and not link.folded:
+            for name in [name for name in link.files if name.startswith(FOLDED)]:
+                with suppress_own(OSError):
+                    (self.folder / name).unlink(missing_ok=True)
+        link.folded = folded
 
     def _measure_clock(self, link: NodeLink, deadline: float) -> None:
         """Offset of a node's monotonic clock: from the fastest of several round trips."""
@@ -345,10 +371,13 @@ class Cluster:
     def _ask(
         self, links: list[NodeLink], deadline: float, question: str, *args: Any
     ) -> list[tuple[NodeLink, Any]]:
-        """The answers of those nodes that give one in time."""
+        """The answers of those nodes that give one in time; an argument may depend on the node."""
         if not links:
             return []
-        refs = {link.actor.ask.remote(question, *args): link for link in links}
+        refs = {
+            link.actor.ask.remote(question, *(arg(link) if callable(arg) else arg for arg in args)): link
+            for link in links
+        }
         left_s = max(deadline - time.monotonic(), 0.0)
         ready, _ = self.ray.wait(list(refs), num_returns=len(refs), timeout=left_s)
         found = []

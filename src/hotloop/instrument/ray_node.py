@@ -11,19 +11,24 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotloop._util import HOTLOOP_VERSION
-from hotloop._util.errors import FileError
+from hotloop._util.errors import CaptureError, FileError
 from hotloop._util.files import UNFINISHED, host_name, write_atomically
 from hotloop._util.interrupts import is_users, suppress_own
 from hotloop.capture import layout
 from hotloop.capture.folder import FACTS
 
+if TYPE_CHECKING:
+    from hotloop.capture.model import Process
+
 NODE_FOLDER_VARIABLE = "HOTLOOP_NODE_FOLDER"  # environment of a node: where its processes record
-FOLDERS = ("parts", "messages", "libraries", "problems")  # of a capture: what is sent
+FOLDERS = ("parts", "messages", "libraries", "problems", "summaries")  # of a capture: what is sent
+FOLDED = ("parts", "messages")  # what a summary stands for
+FOLD_INTERVAL_S = 10.0
 BLOCK_BYTES = 64 * 1024
 MOST_BYTES = 32 << 20  # of one answer, before compression
 
@@ -59,11 +64,33 @@ def boot_id() -> str:
         return ""
 
 
+class Asked(NamedTuple):
+    """What the driver wants to know."""
+
+    again: bool = False  # send everything: the last answer was lost
+    last: bool = False  # the run ends
+    most_parts: int = 1 << 30  # a node with more recordings sends one summary instead
+    node: str = ""
+    begin_real_ns: int = 0  # of the run
+    now_real_ns: int = 0
+
+
+class News(NamedTuple):
+    """The answer."""
+
+    files: list[FileNews]
+    running: list[int]  # processes
+    more: bool  # ask again
+    folded: int = 0  # processes in the summary of this node; 0: it sends its recordings
+
+
 class NodeRecordings:
     """Answers the driver's questions about the recordings on this node."""
 
     def __init__(self, capture: str, run_id: str):
         self.folder, self.shared = recording_folder(capture, run_id)
+        self._folded = 0  # processes in the summary; 0: none was made
+        self._folded_s = -FOLD_INTERVAL_S
         self._sent: dict[str, list[bytes]] = {}  # file -> digests of the blocks that were sent
 
     def hello(self) -> dict[str, Any]:
@@ -81,16 +108,17 @@ class NodeRecordings:
         """Monotonic and real time here and now, in ns."""
         return time.monotonic_ns(), time.time_ns()
 
-    def news(self, again: bool = False) -> tuple[list[FileNews], list[int], bool]:
-        """What has changed since the last call, the processes that still run, and whether there is more.
-
-        `again` sends everything: the driver has not got the last answer.
-        """
-        if again:
+    def news(self, asked: Asked = Asked()) -> News:  # noqa: B008 a tuple
+        """What has changed since the last call."""
+        if asked.again:
             self._sent.clear()
         found: list[FileNews] = []
         total = 0
         files = [] if self.shared else _files(self.folder)
+        parts = [file for file in files if file.suffix == ".part"]
+        if self._folded or len(parts) > asked.most_parts:
+            self._fold(parts, asked)
+            files = [file for file in _files(self.folder) if file.parent.name not in FOLDED]
         for file in files:
             name = str(file.relative_to(self.folder))
             news = self._changed(file, name)
@@ -98,8 +126,25 @@ class NodeRecordings:
                 found.append(news[0])
                 total += news[1]
             if total > MOST_BYTES:
-                return found, _running(files), True
-        return found, _running(files), False
+                return News(found, _running(parts), True, self._folded)
+        return News(found, _running(parts), False, self._folded)
+
+    def _fold(self, parts: list[Path], asked: Asked) -> None:
+        """Write the summary of this node, now and then and at the end."""
+        if time.monotonic() - self._folded_s < FOLD_INTERVAL_S and not asked.last:
+            return
+        from hotloop.capture.reader import read_part  # most nodes have few processes and need none of this
+        from hotloop.capture.summary import FOLDER, fold, save_summary
+
+        def readable() -> Iterator[Process]:
+            for file in parts:
+                with suppress_own(CaptureError):
+                    yield read_part(file)
+
+        summary = fold(readable(), asked.begin_real_ns, asked.now_real_ns)
+        (self.folder / FOLDER).mkdir(exist_ok=True)
+        save_summary(summary, self.folder / FOLDER / f"{asked.node}.json")
+        self._folded, self._folded_s = max(summary.processes, 1), time.monotonic()
 
     def _changed(self, file: Path, name: str) -> tuple[FileNews, int] | None:
         try:

@@ -21,9 +21,10 @@ from hotloop.capture.model import Capture, Process
 from hotloop.capture.nodes import FOLDER as NODES
 from hotloop.capture.open_capture import open_capture
 from hotloop.capture.reader import read_part
-from hotloop.capture.summary import Summary, fold, save_summary, to_json
+from hotloop.capture.summary import FOLDER as SUMMARIES
+from hotloop.capture.summary import Summary, fold, load_summary, save_summary, to_json
 
-FOLDERS = ("parts", "messages", "libraries", "problems", "lines", NODES)
+FOLDERS = ("parts", "messages", "libraries", "problems", "lines", NODES, SUMMARIES)
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ def fold_captures(sources: Sequence[str], into: Path | None) -> tuple[Path, Summ
     left_out: list[str] = []
     whole: Summary | None = None
     for folder in folders:
-        of_node = fold(_processes(folder, left_out), min(begins), max(ends))
-        if whole is None:
-            whole = of_node
-        else:
-            whole.merge(of_node)
+        for of_node in _summaries(folder, min(begins), max(ends), left_out):
+            if whole is None:
+                whole = of_node
+            else:
+                whole.merge(of_node)
     assert whole is not None
     if not whole.processes:
         raise HotloopError("None of these captures has a process that can be read.")
@@ -117,6 +118,16 @@ def fold_captures(sources: Sequence[str], into: Path | None) -> tuple[Path, Summ
 def summary_json(summary: Summary) -> dict[str, Any]:
     """The summary as plain values."""
     return to_json(summary)
+
+
+def _summaries(folder: Path, begin_ns: int, end_ns: int, left_out: list[str]) -> Iterator[Summary]:
+    """What a capture has: its parts, folded, and the summaries that nodes have sent instead of theirs."""
+    yield fold(_processes(folder, left_out), begin_ns, end_ns)
+    for file in files_in(folder / SUMMARIES, ".json", CaptureError):
+        try:
+            yield load_summary(file).over(begin_ns, end_ns)
+        except CaptureError as problem:
+            left_out.append(visible(f"left out {file.name}: {problem}"))
 
 
 def _processes(folder: Path, left_out: list[str]) -> Iterator[Process]:
