@@ -31,7 +31,7 @@ VARIANTS: dict[str, list[str]] = {
     "short-then-ppo": [*PPO, "--learning-rate", "3e-4", "--start-from", "FOLDER/short-SEED.safetensors"],
 }
 CURVES = {
-    "preset": ("#d9480f", "preset: DAgger, gated scans, places as auxiliary targets"),
+    "preset": ("#d9480f", "preset: DAgger, gated scans, auxiliary targets"),
     "bc": ("#1864ab", "behaviour cloning instead of DAgger"),
     "curriculum": ("#2b8a3e", "with a curriculum by solution length"),
     "no-places": ("#868e96", "without auxiliary targets"),
@@ -82,7 +82,7 @@ def draw(found: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "hotloop"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8.0, 4.2))
+    figure, axes = pyplot.subplots(figsize=(8.0, 4.8))
     for variant, (colour, words) in CURVES.items():
         for number, one in enumerate(found.get(variant, [])):
             curve = one["outcome"]["evaluations"]
@@ -107,7 +107,7 @@ def draw(found: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     )
     axes.set_title("Unseen boards solved within twice the optimal number of moves", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5, loc="center right", bbox_to_anchor=(1.0, 0.42))
+    axes.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     figure.tight_layout()
     figure.savefig(picture, dpi=110, metadata={"Date": None} if picture.suffix == ".svg" else None)
 
