@@ -123,6 +123,19 @@ for data in collector:
             loss.backward()
             optim.step()
 """
+BOARD = """
+class Game:
+    def play(self, row, column):
+        {move}
+        if self.won():
+            self.over = True
+    def won(self):
+        for r in {rows}:  # hot
+            for c in range(4):
+                if self.cells[r][c] == self.cells[r][c + 1] == self.cells[r][c + 2] == self.me:
+                    return True
+        return False
+"""
 LOADER = """
 class Pictures(Dataset):
     def __getitem__(self, i):
@@ -133,6 +146,13 @@ for epoch in range(20):
         step(net, x, y)
 """
 FIRES = {
+    "all_lines_after_a_move": [
+        BOARD.format(move="self.cells[row][column] = self.me", rows="range(6)"),
+        "LINES = [(0, 1, 2), (3, 4, 5), (0, 4, 8)]\ndef put(cells, at, me):\n    cells[at] = me\n"
+        "def wins(cells, me):\n    for line in LINES:  # hot\n        if all(cells[k] == me for k in line):\n"
+        "            return True\n    return False\n"
+        "def turn(cells, at, me):\n    put(cells, at, me)\n    return wins(cells, me)",
+    ],
     "loader_workers_each_pass": [
         LOADER.format(
             item="crop(self.x[i]), self.y[i]",
@@ -296,6 +316,21 @@ FIRES = {
     ],
 }
 SILENT = {
+    "all_lines_after_a_move": [
+        # a piece moves: two cells change
+        BOARD.format(
+            move="self.cells[row][column] = 0\n        self.cells[row + 1][column] = self.me", rows="range(6)"
+        ),
+        # everything may change
+        BOARD.format(move="for k in range(9):\n            self.cells[k] = self.next[k]", rows="range(6)"),
+        BOARD.format(move="self.cells[:] = self.next", rows="range(6)"),
+        # nothing was changed before
+        BOARD.format(move="pass", rows="range(6)"),
+        # the lines through one cell
+        "def wins(cells, me, lines):\n    for line in lines:  # hot\n"
+        "        if all(cells[k] == me for k in line):\n            return True\n"
+        "def turn(cells, at, me):\n    cells[at] = me\n    return wins(cells, me, THROUGH[at])",
+    ],
     "loader_workers_each_pass": [
         LOADER.format(item="crop(self.x[i]), self.y[i]", given="", loop="for x, y in loader:  # hot loader"),
         LOADER.format(
