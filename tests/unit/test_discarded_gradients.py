@@ -142,6 +142,19 @@ def test_gradients_that_are_used_or_never_computed_are_left_alone(source: str) -
     assert found_in(source) == []
 
 
+def test_a_forward_pass_of_two_losses_must_not_be_frozen() -> None:
+    tree = ast.parse(plain())
+    (apart,) = find_discarded(names_in([tree]), tree)
+    both = ast.parse(
+        plain(after_q="pass")
+        .replace("q_loss = ((q(batch.o, batch.a) - y) ** 2).mean()", "value = q(batch.o, pi(batch.o))")
+        .replace("q_loss.backward()", "((value - y) ** 2).mean().backward(retain_graph=True)")
+        .replace("    value = q(batch.o, a)\n", "")
+    )
+    together = [one for one in find_discarded(names_in([both]), both) if one.unused == {"q"}]
+    assert [one.shared for one in together] == [True] and not apart.shared
+
+
 def test_the_saving_is_that_of_the_pass_through_the_critic() -> None:
     source = plain().removeprefix("\n")
     rows = {text.strip(): row for row, text in enumerate(source.splitlines(), 1)}

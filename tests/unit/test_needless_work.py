@@ -358,6 +358,8 @@ SILENT = {
         # all of it is used
         MARKET.format(past="self.price[:self.day]", before="pass", value="ema(past, 12)[-1], *past"),
         MARKET.format(past="self.price[:self.day]", before="x = past", value="ema(past, 12).max()"),
+        # the largest, not the last
+        MARKET.format(past="self.price[:self.day]", before="pass", value="np.sort(past)[-1]"),
         # the same part each time
         MARKET.format(past="self.price[:self.size]", before="pass", value="ema(past, 12)[-1]"),
     ],
@@ -367,6 +369,8 @@ SILENT = {
         MINIBATCHES.format(
             outside="pass", inside="ret = returns_of(rewards, critic(obs))", used="ret[rows] + ret.mean()"
         ),
+        # drawn anew
+        MINIBATCHES.format(outside="pass", inside="ret = torch.randperm(len(obs))", used="ret[rows]"),
         # once for each epoch, as in TorchRL's tutorial
         TORCHRL.format(epoch="gae(data)  # hot torchrl", minibatch="pass", sampled="buffer.sample()"),
         # no minibatches
@@ -394,6 +398,9 @@ SILENT = {
     "network_in_a_loop": [
         # what to ask depends on the answer before
         "for k in range(horizon):  # hot networks\n    a = policy(state)\n    state = model(state, a)",
+        # a network for each
+        "for k in range(n):  # hot networks\n    if alive[k]:\n        a[k] = policies[k](obs[k])",
+        "for agent in team:  # hot networks\n    acts.append(agent.act(torch.from_numpy(obs)))",
         # batches already
         "for i in range(0, n, 512):  # hot networks\n    out.append(net(x[i:i + 512]))",
         "loader = DataLoader(data, 64)\nfor x, y in loader:  # hot networks\n    out.append(net(x))",
@@ -406,6 +413,8 @@ SILENT = {
         "for a in actions:\n    server.send(a)\n    obs.append(server.recv())  # hot",
         # a message needs the answer before
         "x = first\nfor conn in conns:\n    conn.send(x)\n    x = conn.recv()  # hot",
+        # files
+        "for f in files:\n    f.write(x)\n    y = f.read()  # hot",
         # entries of dicts
         "for d in dicts:\n    log.write(d)\n    y = d.get('reward')  # hot",
     ],

@@ -55,6 +55,7 @@ class _Discarded:
     used: frozenset[str]  # networks that are stepped
     unused: frozenset[str]  # networks whose gradients are dropped
     forward: tuple[tuple[int, str], ...]  # lines that call a network for the loss, with that network
+    shared: bool  # whether another loss uses the same forward pass
 
 
 @dataclass
@@ -112,7 +113,9 @@ def _recommendation(
             f"too. The optimizer behind it only steps {used}, and zero_grad() drops the others unread.",
             f"Assumption: {about(likely)} of the pass is saved (between {about(low)} and {about(high)}).",
         ],
-        f"Write {loss}.backward(inputs={inputs}), or call requires_grad_(False) on {unused} before the "
+        f"Write {loss}.backward(inputs={inputs}). The gradients that are used stay the same."
+        if found.shared
+        else f"Write {loss}.backward(inputs={inputs}), or call requires_grad_(False) on {unused} before the "
         "forward pass of this loss and requires_grad_(True) after it. The gradients that are used stay the "
         "same.",
         lines.gain(backward, (low, likely, high)),
@@ -196,7 +199,14 @@ def find_discarded(names: Names, scope: _Scope) -> Iterator[_Discarded]:
             continue
         if any(_is_quiet_function(names, call) for _, call in forward):
             continue
-        yield _Discarded(event, frozenset(used), frozenset(unused), tuple(called))
+        others = {
+            call
+            for other in events
+            if other.kind == "backward" and other is not event and other.loss is not None
+            for call in _forward_calls(names, scope, other.loss, other.line, {}, MOST_DEPTH)
+        }
+        shared = any(call in others for call in forward if optimizers.owner_of(call[1]) in unused)
+        yield _Discarded(event, frozenset(used), frozenset(unused), tuple(called), shared)
 
 
 def _related(one: str, other: str) -> bool:

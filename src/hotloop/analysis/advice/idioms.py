@@ -1157,7 +1157,42 @@ def _asks_about_items(loop: ast.For) -> bool:
                 return False
             given = [*statement.args, *(k.value for k in statement.keywords)]
             asks |= any(known & _names(one, ast.Load) for one in given)
+        if isinstance(statement, ast.Call) and known & _names(statement.func, ast.Load):
+            method = statement.func.attr if isinstance(statement.func, ast.Attribute) else ""
+            if method not in OF_TENSORS:
+                return False  # each item has a network of its own: `policies[k](obs[k])`, `agent.act(obs)`
     return asks
+
+
+OF_TENSORS = frozenset(
+    {
+        "unsqueeze",
+        "squeeze",
+        "float",
+        "view",
+        "reshape",
+        "flatten",
+        "to",
+        "astype",
+        "copy",
+        "permute",
+        "numpy",
+    }
+    | {
+        "sample",
+        "log_prob",
+        "argmax",
+        "item",
+        "max",
+        "mean",
+        "items",
+        "append",
+        "detach",
+        "cpu",
+        "tolist",
+        "get",
+    }
+)
 
 
 def _takes_batches(spot: Spot, loop: ast.For) -> bool:
@@ -2590,6 +2625,10 @@ RECEIVES = frozenset(
 )
 
 
+OF_FILES_TOO = frozenset({"write", "read", "readline"})
+STREAMS = ("stdin", "stdout", "writer", "reader", "sock", "socket")
+
+
 @idiom
 def answers_one_by_one(spot: Spot) -> Match | None:
     """`for pipe in pipes: pipe.send(x); y = pipe.recv()`: the others wait while one works."""
@@ -2621,6 +2660,7 @@ def _owners_of(node: ast.AST, methods: frozenset[str]) -> list[ast.expr]:
         and isinstance(n.func, ast.Attribute)
         and n.func.attr in methods
         and (n.func.attr != "get" or not n.args)
+        and (n.func.attr not in OF_FILES_TOO or dotted(n.func.value).endswith(STREAMS))
     ]
 
 

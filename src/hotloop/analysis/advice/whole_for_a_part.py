@@ -17,6 +17,11 @@ from hotloop.analysis.hot_lines import LOOPS, Spot
 from hotloop.analysis.source_names import dotted
 
 ESTIMATORS = frozenset({"GAE", "VTrace", "TDLambdaEstimator", "TD0Estimator", "TD1Estimator"})
+# Functions whose result has another order or meaning than the series: its last entry is not that of now.
+NO_SERIES = frozenset(
+    {"sort", "argsort", "sorted", "topk", "partition", "argpartition", "unique", "histogram", "polyfit"}
+    | {"lstsq", "svd", "eig", "eigh", "split", "array_split", "quantile", "where", "nonzero", "searchsorted"}
+)
 PASSED_ON = frozenset({"iloc", "values", "loc", "array"})  # of a data frame or series
 
 
@@ -29,6 +34,8 @@ def history_for_its_last_value(spot: Spot) -> Match | None:
         return None
     calls = [call for _, call in spot.calls() if _reads(call, histories) and not _is_length(call)]
     if not calls or not _only_last_values_leave(spot, histories):
+        return None
+    if any(dotted(call.func).rpartition(".")[2] in NO_SERIES for call in calls):
         return None
     source = sorted(histories.values())[0]
     return Match(
@@ -325,6 +332,8 @@ def _indexes_the_result(spot: Spot, loop: ast.For) -> str:
     if not isinstance(node, ast.Assign) or not any(isinstance(n, ast.Call) for n in ast.walk(node.value)):
         return ""
     changed = _assigned_in(loop)
+    if any(word in ast.unparse(node.value) for word in ("rand", "perm", "choice", "sample", "shuffle")):
+        return ""  # drawn anew on purpose
     names = {name for target in node.targets for name in names_stored(target)}
     if not names or names_loaded(node.value) & changed or node not in loop.body:
         return ""
