@@ -20,7 +20,7 @@ from hotloop.rl.envs.ricochet.env import RicochetVectorEnv
 from hotloop.rl.envs.ricochet.solver import solve_plainly
 from hotloop.rl.train import dagger
 from hotloop.rl.train.dagger import Labels, imitation_loss
-from hotloop.rl.workloads import ricochet_evaluation
+from hotloop.rl.workloads import ricochet_dagger, ricochet_evaluation
 from hotloop.rl.workloads.ricochet_config import Ricochet, check, make_envs
 from hotloop.rl.workloads.ricochet_dagger import (
     dagger_config,
@@ -198,8 +198,9 @@ def test_a_curriculum_begins_with_one_move_and_ends_with_all() -> None:
 
 
 def test_the_preset_trains_evaluates_and_says_so_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ricochet_dagger, "CURVE_BOARDS", 9)
     words = ["train", "ricochet", "--preset", "pictures", "--n-envs", "8", "--channels", "8"]
     words += ["--total-timesteps", "16", "--eval-every-steps", "16", "--n-eval-episodes", "9"]
     assert main([*words, "--capture", str(tmp_path / "cap"), "--json"]) == 0
