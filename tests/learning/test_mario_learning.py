@@ -76,9 +76,11 @@ def test_it_also_learns_with_other_seeds(seed: int) -> None:  # not with every s
 @pytest.mark.parametrize("episodes", [1, 20])
 def test_as_many_episodes_are_played_as_asked_for(episodes: int) -> None:
     config = replace(LEARNER, max_episode_steps=10)
-    both = AgentAndRandom(evaluate(config, None, episodes), evaluate(config, None, episodes))
+    both = AgentAndRandom(*(evaluate(config, None, episodes) for _ in range(3)))
     assert both.agent == both.random and both.agent.episodes == episodes  # the same seed, the same games
-    assert both.ratio == 1.0 and both.figures["agent_distance"] == both.random.mean_distance
+    assert (
+        both.ratio == both.greedy_ratio == 1.0 and both.figures["agent_distance"] == both.random.mean_distance
+    )
     assert str(both).startswith(f"evaluated on {episodes} episodes: the agent's distance is ")
 
 

@@ -223,6 +223,30 @@ def test_with_normalisation_the_large_batch_is_normalised_in_groups_of_a_batch(l
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4 * most, msg=name)
 
 
+@pytest.mark.parametrize("layout", ["plain", "fast"])
+@pytest.mark.parametrize("double", [True, False])
+def test_targets_by_the_batch_s_statistics_are_those_of_networks_in_training_mode(
+    layout: Any, double: bool
+) -> None:
+    config = settings(layout=layout, double=double, target_statistics="batch")
+    learner, plain, batch = FrameLearner(network(), config), network(), fields(16)
+    statistics = {name: tensor.clone() for name, tensor in learner.target.named_buffers()}
+    learner.add_gradient(batch)
+    later_network, rows = copy.deepcopy(plain), torch.arange(16)
+    with torch.no_grad():  # on copies, whose running statistics may move
+        later = later_network(batch["next_observations"], batch_statistics=True)
+        best = later.argmax(1)  # the online network is still equal to the target
+        wanted = batch["rewards"] * config.reward_scale + batch["discounts"] * later[rows, best]
+    values = plain(batch["observations"], batch_statistics=True)
+    nn.functional.smooth_l1_loss(values[rows, batch["actions"]], wanted).backward()
+    for (name, mine), theirs in zip(learner.network.named_parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        most = float(theirs.grad.abs().max())
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4 * most, msg=name)
+    assert_close(dict(learner.network.named_buffers()), dict(plain.named_buffers()))  # only the values' own
+    assert_close(dict(learner.target.named_buffers()), statistics, rtol=0, atol=0)
+
+
 def assert_same_learning(**switch: Any) -> None:
     plain = FrameLearner(network(), settings(layout="plain"))
     other = FrameLearner(network(), settings(**{"layout": "plain"} | switch))

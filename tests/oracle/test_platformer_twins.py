@@ -199,7 +199,7 @@ def run_preprocessed(
 
 
 def test_all_preprocessing_is_the_same_as_its_plain_form() -> None:
-    assert run_preprocessed(FramePreprocessing(), 7, 40) > 1
+    assert run_preprocessed(FramePreprocessing(show_jump_button=True), 7, 40) > 1
 
 
 @settings(max_examples=4, deadline=None, derandomize=True)
@@ -210,6 +210,7 @@ def test_all_preprocessing_is_the_same_as_its_plain_form() -> None:
         gray=st.booleans(),
         size=st.integers(8, 240),
         stack=st.integers(1, 5),
+        show_jump_button=st.booleans(),
     ),
     seed=st.integers(0, 10**6),
 )

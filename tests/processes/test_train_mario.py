@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,11 +33,12 @@ from hotloop.report.pipeline import benchmark_text
 from hotloop.rl.collect.protocol import CollectorState
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
 from hotloop.rl.train.async_dqn_monitor import Epoch, Monitor, Pipeline, live_lines, main_line, processor_line
+from hotloop.rl.train.learner_limit import LearnerLimit
 from hotloop.rl.train.runs import CheckpointError, load_checkpoint
 from hotloop.rl.workloads import mario
 from hotloop.rl.workloads.mario import Mario, async_dqn_config
 from hotloop.testing.captures import ProcessSpec, Spec, ThreadSpec, make_capture
-from hotloop.workflows.train_mario import command_of, equal_work
+from hotloop.workflows.train_mario import Benchmark, command_of, equal_work
 from tests.cli import hotloop
 from tests.frame_game import make_corridor
 
@@ -427,6 +428,8 @@ def test_the_original_for_the_benchmark(tmp_path: Path) -> None:
     assert data["kind"] == "hotloop-pipeline-benchmark" and len(data["pairs"]) == 1
     pair = data["pairs"][0]
     assert pair["original"]["lock_wait_s"] > 0 and pair["fast"]["lock_wait_s"] == 0
+    assert "times its convolutions and matrix products alone" in " ".join(done.stdout.split())
+    assert all(data["learner_limits"][name]["products_s"] > 0 for name in ("original", "fast"))
     assert (tmp_path / "mario_benchmark.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(run.variant for run in read_series(tmp_path / "s").runs) == ["fast", "original"]
 
@@ -460,8 +463,11 @@ def test_rows_of_the_table_come_from_ratios_of_pairs() -> None:
     assert all(row.change is None for row in few if row.name != "lock wait")
     raw = {row.name: row.raw_change for row in few}
     assert raw["experience rate"] == pytest.approx(1.0) and raw["epoch time"] == pytest.approx(-0.5)
-    said = benchmark_text(few, 2, "", machine_load_of([]), Pen())
+    limits = {"fast": LearnerLimit(0.0013, 0.001, 3, "float32")}
+    words = Benchmark(cast(Any, None), Mario(), Mario(), (), (), "", limits).learner_limit_text
+    said = benchmark_text(few, 2, "", words, machine_load_of([]), Pen())
     assert "+100 % *" in said and "raw values without an interval" in said
+    assert "fast 1.3 ms, 1.30 times its convolutions" in " ".join(said.split())
 
 
 def test_a_learner_that_made_no_update_has_figures_too() -> None:

@@ -79,13 +79,17 @@ def test_a_death_costs_and_terminates(raw: MarioEnv) -> None:
 @installed
 def test_frames_are_preprocessed_as_in_the_platformer_to_the_bit(raw: MarioEnv) -> None:
     class Game:
+        held_jump = False
+
         def reset(self) -> Any:
+            self.held_jump = False
             return raw.reset()
 
         def step(self, action: int) -> Any:
+            self.held_jump = action in (2, 4, 5)
             return raw.step(action)
 
-    preprocessing = FramePreprocessing()
+    preprocessing = FramePreprocessing(show_jump_button=True)
     ours, plain = MarioEnv(preprocessing=preprocessing), PreprocessedGame(Game(), preprocessing)
     assert np.array_equal(ours.reset()[0], plain.reset()[0])
     rng = np.random.default_rng(1)

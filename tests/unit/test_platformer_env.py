@@ -125,11 +125,39 @@ def test_invalid_settings_are_refused_with_the_allowed_values(wrong: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"skip": 0}, {"size": 7}, {"size": 241}, {"stack": 0}, {"skip": 2.5}, {"gray": 1}]
+    "wrong",
+    [
+        {"skip": 0},
+        {"size": 7},
+        {"size": 241},
+        {"stack": 0},
+        {"skip": 2.5},
+        {"gray": 1},
+        {"show_jump_button": 1},
+    ],
 )
 def test_invalid_preprocessing_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(HotloopError, match=r"is out of range; use|use True or False"):
         FramePreprocessing(**wrong)
+
+
+@pytest.mark.parametrize("gray", [True, False])
+def test_the_top_of_a_frame_shows_whether_a_is_down(gray: bool) -> None:
+    hidden, shown = (
+        PlatformerVectorEnv(
+            1, level=3, preprocessing=FramePreprocessing(size=36, gray=gray, show_jump_button=show)
+        )
+        for show in (False, True)
+    )
+    for env in (hidden, shown):
+        env.reset(seed=0)
+    assert not shown.newest_frame[0, :4].any()
+    for action, level in ((4, 255), (3, 0), (5, 255), (0, 0)):
+        for env in (hidden, shown):
+            env.step(np.array([action]))
+        assert (shown.newest_frame[0, :4] == level).all()
+        assert np.array_equal(shown.observations[0, :, 4:], hidden.observations[0, :, 4:])
+    assert [int(frame[:4].max()) for frame in shown.observations[0]] == [255, 0, 255, 0]
 
 
 def test_the_old_module_names_the_new_one() -> None:

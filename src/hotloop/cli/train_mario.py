@@ -24,13 +24,15 @@ def run(config: Any, request: Request, profiling: Profiling) -> int:
     found = benchmark(config, request, Progress())
     done = found.done
     if profiling.json:
-        print(strict_json(benchmark_json(found.rows, found.figures, found.same_work, done.series)))
+        data = benchmark_json(found.rows, found.figures, found.same_work, done.series, found.learner_limits)
+        print(strict_json(data))
     else:
         print(
             benchmark_text(
                 found.rows,
                 len(found.figures),
                 found.same_work,
+                found.learner_limit_text,
                 done.comparison.machine_load,
                 pen_for_stdout(),
             )

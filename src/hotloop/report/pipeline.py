@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotloop._util.extras import require_extra
@@ -30,7 +30,12 @@ Figures = Sequence[tuple[PipelineFigures, PipelineFigures]]
 
 
 def benchmark_text(
-    rows: Sequence[PipelineRow], pairs: int, same_work: str, machine_load: MachineLoad, pen: Pen
+    rows: Sequence[PipelineRow],
+    pairs: int,
+    same_work: str,
+    learner_limit: str,
+    machine_load: MachineLoad,
+    pen: Pen,
 ) -> str:
     """Medians of both variants, the change with its interval, the goal, and whether it was reached."""
     cells = [("", "original", "fast", "change", "goal", "")]
@@ -51,6 +56,7 @@ def benchmark_text(
     if any(row.change is None for row in rows):
         said = "Changes marked * are raw values without an interval, which needs at least 5 pairs (--pairs)."
         lines.append(pen.wrap(said if pairs else "No pair of runs was measured.", "  "))
+    lines.append(pen.wrap(learner_limit, "  "))
     lines.append(pen.dim(pen.wrap(same_work, "  ")))
     lines.append(pen.dim(pen.wrap("Batches of 512. Lock wait per 1000 env steps, all processes.", "  ")))
     lines.append(pen.dim(pen.wrap(f"Medians with 95 % intervals. {machine_load_text(machine_load)}", "  ")))
@@ -86,7 +92,11 @@ def goal_text(row: PipelineRow) -> str:
 
 
 def benchmark_json(
-    rows: Sequence[PipelineRow], figures: Figures, same_work: str, series: Series
+    rows: Sequence[PipelineRow],
+    figures: Figures,
+    same_work: str,
+    series: Series,
+    learner_limits: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The table and the figures of every pair, as JSON values."""
     return {
@@ -95,6 +105,7 @@ def benchmark_json(
         "rows": plain(tuple(rows)),
         "pairs": [{"original": plain(a), "fast": plain(b)} for a, b in figures],
         "same_work": same_work,
+        "learner_limits": {name: plain(limit) for name, limit in learner_limits.items()},
         "commands": {variant.name: list(variant.command) for variant in series.plan.variants},
         "machine": plain(series.facts.get("machine", {})),
         "versions": plain(series.facts.get("versions", {})),

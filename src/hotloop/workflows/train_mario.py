@@ -23,7 +23,8 @@ from hotloop.capture.reader import load
 from hotloop.capture.series import Figures, Run, Series
 from hotloop.report.pipeline import benchmark_json, benchmark_png
 from hotloop.report.to_json import strict_json
-from hotloop.rl.workloads.mario import VARIANTS, Mario, VariantName, check
+from hotloop.rl.train.learner_limit import LearnerLimit, measure_learner
+from hotloop.rl.workloads.mario import N_ACTIONS, VARIANTS, Mario, VariantName, async_dqn_config, check
 from hotloop.workflows.experiments import ExperimentResult, Progress, create_series, run_experiment
 
 ORIGINAL: VariantName = "original"
@@ -69,6 +70,19 @@ class Benchmark:
     figures: tuple[tuple[PipelineFigures, PipelineFigures], ...]  # of each pair
     rows: tuple[PipelineRow, ...]
     same_work: str  # in words
+    learner_limits: dict[str, LearnerLimit]  # by variant, measured after the runs
+
+    @property
+    def learner_limit_text(self) -> str:
+        """How far each learner is from its convolutions and products alone."""
+        parts = [
+            f"{name} {1e3 * limit.learner_s:.3g} ms, {limit.over_products:.2f} times its convolutions and "
+            f"matrix products alone ({1e3 * limit.products_s:.3g} ms, {limit.precision})"
+            for name, limit in self.learner_limits.items()
+        ]
+        return (
+            f"CPU time of the learner per transition, measured by itself after the runs: {'; '.join(parts)}."
+        )
 
 
 def equal_work(config: Mario, variant: VariantName) -> Mario:
@@ -131,9 +145,16 @@ def benchmark(config: Mario, request: Request, progress: Progress) -> Benchmark:
         pairs,
         compare_pipelines(pairs),
         _same_work(done.series, sides),
+        {name: learner_limit(side) for name, side in sides.items()},
     )
     _save(found, request)
     return found
+
+
+def learner_limit(config: Mario) -> LearnerLimit:
+    """The variant's learner beside its convolutions and products alone, in this process."""
+    settings = replace(async_dqn_config(config), accumulate_grad_batches=1)
+    return measure_learner(settings, (config.stack, config.size, config.size), N_ACTIONS)
 
 
 def command_of(config: Mario) -> tuple[str, ...]:
@@ -202,7 +223,7 @@ def _listed(counts: list[int]) -> str:
 
 
 def _save(found: Benchmark, request: Request) -> None:
-    data = benchmark_json(found.rows, found.figures, found.same_work, found.done.series)
+    data = benchmark_json(found.rows, found.figures, found.same_work, found.done.series, found.learner_limits)
     picture = benchmark_png(found.rows, found.figures, found.same_work)
     for file, content in (
         (request.benchmark_json, strict_json(data, indent=1) + "\n"),

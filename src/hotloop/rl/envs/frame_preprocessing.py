@@ -20,6 +20,7 @@ from hotloop._util.errors import HotloopError
 HEIGHT, WIDTH = 240, 256  # size of a game frame in pixels
 GRAY = (0.2125, 0.7154, 0.0721)  # weights of red, green and blue in Gymnasium's GrayscaleObservation
 LEAST_SIZE, MOST_SIZE = 8, HEIGHT
+BAR_ROWS = 4  # of a resized frame, with show_jump_button
 
 Frame = NDArray[np.uint8]
 Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
@@ -37,6 +38,9 @@ class FramePreprocessing:
     """Height and width after resizing by area averaging, 8 to 240."""
     stack: int = 4
     """Number of stacked frames, oldest first. A reset fills the stack with the first frame."""
+    show_jump_button: bool = False
+    """Draw whether A is down into every frame: its top 4 rows are white, otherwise black. A jump begins when
+    A goes down, and the game's own frames do not show whether it is down already."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -49,8 +53,9 @@ class FramePreprocessing:
                 raise HotloopError(
                     f"{name}={value!r} is out of range; use a whole number from {least} to {most}."
                 )
-        if not isinstance(self.gray, bool):
-            raise HotloopError(f"gray={self.gray!r} is not a bool; use True or False.")
+        for name in ("gray", "show_jump_button"):
+            if not isinstance(getattr(self, name), bool):
+                raise HotloopError(f"{name}={getattr(self, name)!r} is not a bool; use True or False.")
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
@@ -61,6 +66,11 @@ class FramePreprocessing:
     def shape(self) -> tuple[int, ...]:
         """Shape of an observation: [stack, size, size], in colour [stack, size, size, 3]."""
         return (self.stack, *self.frame_shape)
+
+    @property
+    def bar_bytes(self) -> int:
+        """Leading bytes of a frame that show the jump button; 0 if it is not shown."""
+        return BAR_ROWS * self.size * (1 if self.gray else 3) if self.show_jump_button else 0
 
 
 def check_preprocessing(given: Any) -> FramePreprocessing | None:
@@ -125,8 +135,18 @@ def preprocess_frame(preprocessing: FramePreprocessing, frame: Frame) -> Frame:
     return shrink(to_gray(frame) if preprocessing.gray else frame, preprocessing.size)
 
 
+def with_jump_button(preprocessing: FramePreprocessing, frame: Frame, down: bool) -> Frame:
+    """Draw the state of A into a preprocessed frame, if the settings say so; returns the frame."""
+    if preprocessing.show_jump_button:
+        frame[:BAR_ROWS] = 255 if down else 0
+    return frame
+
+
 class Game(Protocol):
     """One game with RGB frames and no autoreset."""
+
+    held_jump: bool
+    """Whether A was down in the last frame."""
 
     def reset(self) -> tuple[Frame, dict[str, Any]]:
         """Start an episode."""
@@ -151,7 +171,7 @@ class PreprocessedGame:
     def reset(self) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Start an episode and fill the stack with its first frame."""
         frame, info = self.game.reset()
-        self.frames = [preprocess_frame(self.preprocessing, frame)] * self.preprocessing.stack
+        self.frames = [self._seen(frame)] * self.preprocessing.stack
         self.elapsed = 0
         return np.stack(self.frames), info
 
@@ -163,9 +183,13 @@ class PreprocessedGame:
             reward += gained
             if terminated or truncated:
                 break
-        self.frames = [*self.frames[1:], preprocess_frame(self.preprocessing, frame)]
+        self.frames = [*self.frames[1:], self._seen(frame)]
         self.elapsed += 1
         truncated = truncated or (
             self.max_steps is not None and not terminated and self.elapsed >= self.max_steps
         )
         return np.stack(self.frames), reward, terminated, truncated, info
+
+    def _seen(self, frame: Frame) -> Frame:
+        seen = preprocess_frame(self.preprocessing, frame)
+        return with_jump_button(self.preprocessing, seen, self.game.held_jump)

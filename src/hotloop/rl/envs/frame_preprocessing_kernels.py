@@ -116,22 +116,26 @@ class CompiledPreprocessor:
 
     def begin(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Fill the stack with the first frame of an episode; return a copy of the stack."""
-        self._draw(frame)
+        self._draw(frame, False)
         self.stacked[:-1] = self.stacked[-1]
         return self.stacked.copy()
 
-    def push(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Append a frame to the stack, drop the oldest, return a copy of the stack."""
+    def push(self, frame: NDArray[np.uint8], jump_down: bool = False) -> NDArray[np.uint8]:
+        """Append a frame to the stack, drop the oldest, return a copy of the stack.
+
+        `jump_down`: whether A was down, for `show_jump_button`.
+        """
         self.stacked[:-1] = self.stacked[1:]
-        self._draw(frame)
+        self._draw(frame, jump_down)
         return self.stacked.copy()
 
-    def _draw(self, frame: NDArray[np.uint8]) -> None:
+    def _draw(self, frame: NDArray[np.uint8], jump_down: bool) -> None:
         newest = self.stacked[-1].reshape(-1)
         if self.preprocessing.gray:
             gray_into(frame, self._plane)
             shrink_into(self._plane, 0, self._taps, newest, 0, 1)
-            return
-        for colour in range(3):
-            self._plane[...] = frame[..., colour]
-            shrink_into(self._plane, 0, self._taps, newest, colour, 3)
+        else:
+            for colour in range(3):
+                self._plane[...] = frame[..., colour]
+                shrink_into(self._plane, 0, self._taps, newest, colour, 3)
+        newest[: self.preprocessing.bar_bytes] = 255 if jump_down else 0

@@ -174,7 +174,8 @@ class MarioEnv(gymnasium.Env[NDArray[np.uint8], int]):
         limit = self.max_episode_steps
         truncated = not terminated and limit is not None and self._elapsed >= limit
         self._over = bool(terminated or truncated)
-        seen = frame.copy() if self._stack is None else self._stack.push(frame)
+        jump_down = bool(BUTTONS[int(action)] & 1)
+        seen = frame.copy() if self._stack is None else self._stack.push(frame, jump_down)
         return seen, reward, bool(terminated), truncated, self._game.facts()
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override,unused-ignore]

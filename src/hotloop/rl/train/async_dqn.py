@@ -177,6 +177,10 @@ class AsyncDQNConfig:
     batch_norm_momentum: float = 0.1
     """How far the running statistics move towards those of each batch. Use less for small batches, or the
     last few of them decide how the agent acts."""
+    target_statistics: Literal["running", "batch"] = "running"
+    """Statistics that normalise the next observations for the targets. running: those the agent acts on;
+    batch: those of the batch, as for the values that are learned, so that a difference between the two does
+    not add up over the targets."""
     layout: Literal["fast", "plain"] = "fast"
     """fast: channels last, first convolution on blocks of pixels, normalisation folded where no gradient is
     needed; plain: the network as written. Same numbers up to rounding."""
@@ -428,11 +432,19 @@ class FrameLearner:
 
     def _next_values(self, next_observations: Tensor) -> tuple[Tensor, Tensor]:
         """Values of the next observations by the target and, for double Q-learning, the online network."""
+        if self._config.target_statistics == "batch":
+            networks = [self.target, self.network] if self._config.double else [self.target]
+            if self._folded_target is not None:
+                x = space_to_depth(next_observations)
+                by_batch = [training_values(network, x, update_running=False) for network in networks]
+            else:
+                by_batch = [network(next_observations, True, update_running=False) for network in networks]
+            return by_batch[0], by_batch[-1]
         if self._folded_target is not None:
-            networks = [self._folded_target.weights]
+            folded = [self._folded_target.weights]
             if self._config.double:
-                networks.append(fold_batch_norm(self.network))
-            found = folded_values(networks, next_observations)
+                folded.append(fold_batch_norm(self.network))
+            found = folded_values(folded, next_observations)
             return found[0], found[-1]
         target_next = self.target(next_observations)
         return target_next, self.network(next_observations) if self._config.double else target_next
@@ -1034,4 +1046,5 @@ def upgrade_settings(saved: dict[str, Any]) -> dict[str, Any]:
         "target_update_interval": "target_every_updates",
         "weights_every": "weights_every_epochs",
     }
-    return {renamed.get(name, name): value for name, value in saved.items() if name != "n_epochs"}
+    kept = {renamed.get(name, name): value for name, value in saved.items() if name != "n_epochs"}
+    return {"target_statistics": "running"} | kept

@@ -58,12 +58,14 @@ VARIANTS = {
 }
 
 DEFAULT_TIMESTEPS = 50_000
+N_ACTIONS = 7  # of both games
 UNLIMITED = 1_000_000_000  # env steps of a run that stops by its epochs
 REWARD_SCALE = 1 / 15  # rewards lie in -15 .. 15
 
-# In evaluations one action in twenty is random, as in Mnih et al. (2015). Here it is needed: a jump begins
-# when A goes down, and frames do not show whether A is already down. An agent in front of a wall with A down
-# sees the same frames forever and repeats the same action; any action without A frees it.
+# In evaluations one action in twenty is random, as in Mnih et al. (2015). Without `show_jump_button` it is
+# needed: a jump begins when A goes down, and frames do not show whether A is already down. An agent in front
+# of a wall with A down sees the same frames forever and repeats the same action; any action without A frees
+# it.
 EVAL_EPS = 0.05
 EVAL_SEED = 1_000_000  # away from the seeds of training
 EVAL_ENVS = 16
@@ -127,6 +129,8 @@ class Mario:
     """Rewards summed before bootstrapping (n-step returns)."""
     target_every_updates: int = 10
     """Updates between two updates of the target network."""
+    tau: float = 1.0
+    """How far each of these moves the target network; 1 copies the weights."""
     exploration_initial_eps: float = 1.0
     """Probability of a random action at the beginning."""
     exploration_final_eps: float = 0.05
@@ -146,6 +150,9 @@ class Mario:
     """Batch normalisation after each convolution."""
     batch_norm_momentum: float = 0.1
     """How far its running statistics move towards those of each batch; use less for small batches."""
+    target_statistics: Literal["running", "batch"] = "running"
+    """Statistics that normalise the next observations for the targets: the running ones, which the agent
+    acts on, or those of the batch, as for the values that are learned."""
     channels: tuple[int, int, int] = (32, 64, 64)
     """Channels of the three convolutions."""
     features_dim: int = 512
@@ -160,6 +167,8 @@ class Mario:
     """Height and width of a frame after resizing."""
     stack: int = 4
     """Frames in an observation."""
+    show_jump_button: bool = False
+    """Draw whether A is down into the top 4 rows of every frame; the game's own frames do not show it."""
     level: int | None = None
     """Always this level of the platformer; by default a new one in each episode."""
     difficulty: Literal["easy", "normal", "hard"] = "easy"
@@ -222,7 +231,12 @@ def async_dqn_config(config: Mario, quiet: bool = True) -> AsyncDQNConfig:
 
 def make_env(config: Mario, seed: int) -> Any:
     """The games of one collector: a vector env of the platformer, or one game in the emulator."""
-    preprocessing = FramePreprocessing(skip=config.skip, size=config.size, stack=config.stack)
+    preprocessing = FramePreprocessing(
+        skip=config.skip,
+        size=config.size,
+        stack=config.stack,
+        show_jump_button=config.show_jump_button,
+    )
     if config.env == "mario":
         world, stage = _world_and_stage(config.world)
         return MarioEnv(
@@ -340,6 +354,9 @@ class AgentAndRandom:
     """The agent and random actions on the same levels."""
 
     agent: Evaluation
+    """With one action in twenty at random."""
+    greedy: Evaluation
+    """With no random action."""
     random: Evaluation
 
     @property
@@ -347,12 +364,18 @@ class AgentAndRandom:
         """How many times as far the agent comes."""
         return self.agent.mean_distance / self.random.mean_distance
 
+    @property
+    def greedy_ratio(self) -> float:
+        """How many times as far the agent comes if it takes no random action."""
+        return self.greedy.mean_distance / self.random.mean_distance
+
     def __str__(self) -> str:
         agent, random = self.agent, self.random
         return (
             f"evaluated on {agent.episodes} episodes: the agent's distance is {agent.mean_distance:.0f}, "
             f"{self.ratio:.2f}x that of random actions ({random.mean_distance:.0f}); it reaches the flag in "
-            f"{agent.flags}, they in {random.flags}"
+            f"{agent.flags}, they in {random.flags}; always greedy, without one random action in twenty: "
+            f"{self.greedy_ratio:.2f}x, {self.greedy.flags} flags"
         )
 
     @property
@@ -360,8 +383,10 @@ class AgentAndRandom:
         return {
             "eval_episodes": self.agent.episodes,
             "agent_distance": self.agent.mean_distance,
+            "greedy_distance": self.greedy.mean_distance,
             "random_distance": self.random.mean_distance,
             "agent_flags": self.agent.flags,
+            "greedy_flags": self.greedy.flags,
             "random_flags": self.random.flags,
         }
 
@@ -409,7 +434,11 @@ class BestNetwork:
 
 
 def compare_with_random(config: Mario, network: Any, episodes: int = 32) -> AgentAndRandom:
-    return AgentAndRandom(evaluate(config, network, episodes), evaluate(config, None, episodes))
+    return AgentAndRandom(
+        evaluate(config, network, episodes),
+        evaluate(config, network, episodes, epsilon=0.0),
+        evaluate(config, None, episodes),
+    )
 
 
 def evaluate(

@@ -76,8 +76,9 @@ class PlatformerVectorEnv(BatchedEnv):
         if preprocessing is not None:
             seen = kernels_draw.GRAYS if preprocessing.gray else kernels_draw.COLOURS
         skip, most_steps = 1 if preprocessing is None else preprocessing.skip, max_episode_steps or 0
+        bar_bytes = 0 if preprocessing is None else preprocessing.bar_bytes
         self._shared = kernels_step.SharedInputs(
-            np.array([seen, skip, most_steps, self.mode], dtype=np.int64),
+            np.array([seen, skip, most_steps, self.mode, bar_bytes], dtype=np.int64),
             packed_plan(config.plan),
             fixed_level(config),
             make_atlas(seen == kernels_draw.GRAYS),

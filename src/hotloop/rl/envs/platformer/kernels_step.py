@@ -15,11 +15,20 @@ from hotloop.rl.envs.batch import NEXT_STEP, SAME_STEP
 from hotloop.rl.envs.compiled import allocation_free_kernel, kernel_part
 from hotloop.rl.envs.platformer.atlas import Atlas
 from hotloop.rl.envs.platformer.config import ACTIONS
-from hotloop.rl.envs.platformer.kernels import DEAD, FLAG_GET, INFOS, FixedLevel, Rows, frame_row, reset_game
+from hotloop.rl.envs.platformer.kernels import (
+    DEAD,
+    FLAG_GET,
+    HELD_JUMP,
+    INFOS,
+    FixedLevel,
+    Rows,
+    frame_row,
+    reset_game,
+)
 from hotloop.rl.envs.platformer.kernels_draw import Scratch, observe_row
 
 # Entries of `settings`, int64.
-SEEN, SKIP, MOST_STEPS, MODE = range(4)
+SEEN, SKIP, MOST_STEPS, MODE, BAR_BYTES = range(5)
 
 
 class Results(NamedTuple):
@@ -135,6 +144,8 @@ def run_rows(
             else:
                 move_stack(stack)
             observe_row(rows, row, settings[SEEN], shared.atlas, shared.palette, scratch, newest)
+            for at in range(settings[BAR_BYTES]):
+                newest[at] = 255 if rows.games[row, HELD_JUMP] else 0
             if fresh:
                 fill_stack(stack)
                 break

@@ -66,17 +66,21 @@ class FrameQNetwork(nn.Module):
             if layer.bias is not None:
                 nn.init.zeros_(cast(Tensor, layer.bias))
 
-    def forward(self, observations: Tensor, batch_statistics: bool = False) -> Tensor:
+    def forward(
+        self, observations: Tensor, batch_statistics: bool = False, update_running: bool = True
+    ) -> Tensor:
         """Action values.
 
-        `batch_statistics`: normalise by the statistics of this batch and update the running ones, as learning
-        does; otherwise by the running ones, as acting does. The module's train() and eval() have no effect.
+        `batch_statistics`: normalise by the statistics of this batch, as learning does, and update the
+        running ones unless `update_running` is off; otherwise by the running ones, as acting does. The
+        module's train() and eval() have no effect.
         """
         x = pixels(observations)
         for place, convolution in enumerate(self.convolutions):
             x = convolution(x)
             if self.batch_norm:
-                x = _normalize(x, cast(nn.BatchNorm2d, self.norms[place]), batch_statistics)
+                norm = cast(nn.BatchNorm2d, self.norms[place])
+                x = _normalize(x, norm, batch_statistics, update_running)
             x = functional.relu_(x)
         x = functional.relu_(self.hidden(x.flatten(1)))
         return cast(Tensor, self.values(x))
@@ -97,11 +101,12 @@ def pixels(observations: Tensor) -> Tensor:
     return observations * PIXEL if observations.dtype == torch.uint8 else observations
 
 
-def _normalize(x: Tensor, norm: nn.BatchNorm2d, batch_statistics: bool) -> Tensor:
+def _normalize(x: Tensor, norm: nn.BatchNorm2d, batch_statistics: bool, update_running: bool) -> Tensor:
     momentum = 0.1 if norm.momentum is None else norm.momentum
-    return functional.batch_norm(
-        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, batch_statistics, momentum, norm.eps
+    running = (
+        (None, None) if batch_statistics and not update_running else (norm.running_mean, norm.running_var)
     )
+    return functional.batch_norm(x, *running, norm.weight, norm.bias, batch_statistics, momentum, norm.eps)
 
 
 # ---- all weights as one vector, as they are sent to collectors
@@ -150,15 +155,15 @@ def _first_weight(weight: Tensor) -> Tensor:
     return parts.reshape(out, stack * 16, 2, 2)
 
 
-def training_values(network: FrameQNetwork, x: Tensor) -> Tensor:
-    """`network(observations, batch_statistics=True)` for `x = space_to_depth(observations)`."""
+def training_values(network: FrameQNetwork, x: Tensor, update_running: bool = True) -> Tensor:
+    """`network(observations, True, update_running)` for `x = space_to_depth(observations)`."""
     for place, layer in enumerate(network.convolutions):
         weight, bias = cast(Tensor, layer.weight), cast("Tensor | None", layer.bias)
         if place == 0:
             weight = _first_weight(weight)
         x = functional.conv2d(x, weight, bias, 1 if place == 0 else STRIDES[place])
         if network.batch_norm:
-            x = _normalize(x, cast(nn.BatchNorm2d, network.norms[place]), batch_statistics=True)
+            x = _normalize(x, cast(nn.BatchNorm2d, network.norms[place]), True, update_running)
         x = functional.relu_(x)
     x = functional.relu_(network.hidden(x.flatten(1)))
     return cast(Tensor, network.values(x))
