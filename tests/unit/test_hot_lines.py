@@ -600,6 +600,17 @@ def test_ordinary_parts_of_libraries_are_left_alone(function: str) -> None:
     assert library_parts(run_of(capture_with([part, PATHS[2]], [4, 6]))) == []
 
 
+def test_workers_that_are_joined_at_the_end_are_not_started_again() -> None:
+    join = path((MODULE, 12), called="multiprocessing.process.BaseProcess.join")
+    join = replace(join, innermost="multiprocessing.popen_fork.Popen.poll")
+    capture = capture_with([join, PATHS[2]], [5, 5])
+    process = capture.processes[0]
+    rows = process.samples.copy()
+    rows["path"] = np.arange(len(rows)) < 0.7 * len(rows)  # the last third waits for the workers
+    capture = replace(capture, processes=(replace(process, samples=rows),))
+    assert library_parts(run_of(capture)) == []
+
+
 def test_library_calls_that_are_no_training_are_pointed_at() -> None:
     sample = path((MODULE, 12), called="stable_baselines3.common.buffers.ReplayBuffer.sample")
     forward = path((MODULE, 12), called="torch.nn.modules.module.Module._call_impl")

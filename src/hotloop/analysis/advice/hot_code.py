@@ -653,6 +653,7 @@ class _Part:
     takes_users: bool = False  # also counts where the user's code calls it directly
     with_waits: bool = False  # also takes time in which the same library call waits
     only_if: Callable[[LineSamples], bool] = lambda _: True  # further evidence
+    again: bool = False  # only where it happens all through training, not at its beginning or end alone
 
 
 def _returns_much_info(source: FunctionSource) -> bool:
@@ -765,6 +766,7 @@ PARTS = (
         (0.5, 0.9, 1.0),
         takes_users=True,
         with_waits=True,
+        again=True,
     ),
     _Part(
         ("tqdm.", "rich.", "lightning.pytorch.callbacks.progress", "pytorch_lightning.callbacks.progress"),
@@ -881,6 +883,8 @@ def library_parts(run: RunView) -> list[Recommendation]:
         share = lines.share_of(paths)
         if share * part.saved[1] < LEAST_SAVED or not part.only_if(lines):
             continue
+        if part.again and not _in_both_halves(lines, paths):
+            continue
         inner = [
             n for n in paths if any(name.startswith(part.modules) for name in _libraries(lines.paths[n]))
         ]
@@ -907,6 +911,12 @@ def library_parts(run: RunView) -> list[Recommendation]:
         )
         advice.append(replace(made, site=site, claim=Claim(sampled=tuple(sorted(paths)))))
     return advice
+
+
+def _in_both_halves(lines: LineSamples, paths: Iterable[int]) -> bool:
+    """Whether these samples lie in both halves of training; workers are joined once, at the end."""
+    blocks = np.unique(lines.block[lines.among(paths)])
+    return bool((blocks < BLOCKS // 2).any() and (blocks >= BLOCKS // 2).any())
 
 
 def _libraries(path: SampledPath) -> tuple[str, str]:
