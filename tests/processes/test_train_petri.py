@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hotloop import load
+from hotloop._util.errors import HotloopError
 from hotloop.analysis.batch_breakdown import batch_breakdown
 from hotloop.capture.series import read
 from hotloop.capture.stats import by_name
@@ -140,6 +141,11 @@ def test_training_on_a_job_shop_reports_makespans_beside_rules(tmp_path: Path) -
     makespan, rules, *_ = outcome.remarks
     assert makespan.startswith("makespan of tiny: ") and makespan.endswith("8 s best of 64 samples")
     assert "shortest processing time 8 s, 8 s best of 64" in rules and "random 8 s best of 64" in rules
+
+
+def test_annealing_needs_our_ppo() -> None:
+    with pytest.raises(HotloopError, match="trainer='sb3' anneals nothing here"):
+        run(small(trainer="sb3", anneal_lr=True), quiet=True)
 
 
 def test_training_on_a_pnml_file_reports_its_goal(tmp_path: Path) -> None:

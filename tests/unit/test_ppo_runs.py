@@ -49,9 +49,10 @@ def weights(result: PPOResult) -> list[Any]:
 @pytest.mark.parametrize("learner", ["fused", "torch"])
 @pytest.mark.parametrize("anneal", [False, True])
 def test_a_resumed_run_ends_at_the_same_numbers(tmp_path: Path, learner: Any, anneal: bool) -> None:
-    whole = train(changed(learner=learner, anneal_lr=anneal))
+    more = {"anneal_lr": anneal, "ent_coef": 0.1, "anneal_ent_coef": anneal}
+    whole = train(changed(learner=learner, **more))
     path = tmp_path / "run.safetensors"
-    parts = changed(learner=learner, anneal_lr=anneal, checkpoint=path)
+    parts = changed(learner=learner, checkpoint=path, **more)
 
     class Cut(Exception):
         pass
@@ -81,6 +82,19 @@ def test_a_run_of_one_learner_continues_with_the_other(tmp_path: Path) -> None:
     assert (
         train(changed(checkpoint=path, resume=True, learner="auto", total_timesteps=700)).learner == "torch"
     )
+
+
+def test_the_entropy_bonus_is_annealed_alike_by_both_learners() -> None:
+    annealed = changed(ent_coef=0.5, anneal_ent_coef=True, learning_rate=3e-3)
+    fused, plain = (
+        weights(train(dataclasses.replace(annealed, learner=name))) for name in ("fused", "torch")
+    )
+    constant = weights(train(dataclasses.replace(annealed, anneal_ent_coef=False)))
+    for own, twin in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(own, twin, rtol=0, atol=1e-5)
+    assert any(np.abs(own - other).max() > 1e-3 for own, other in zip(fused, constant, strict=True))
+    with pytest.raises(HotloopError, match="has ent_coef in its graph"):
+        train(dataclasses.replace(annealed, learner="compiled"))
 
 
 def test_a_run_of_hotloop_0_1_resumes_to_the_same_numbers(tmp_path: Path) -> None:

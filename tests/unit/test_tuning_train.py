@@ -62,6 +62,18 @@ def test_a_preset_names_the_settings_it_could_not_apply() -> None:
     assert largest_divisor(2048, 12) == 8 and largest_divisor(7, 6) == 1
 
 
+def test_a_job_shop_has_settings_of_its_own_unless_flags_choose_how_to_train(tmp_path: Path) -> None:
+    shop, net = tmp_path / "tiny.txt", tmp_path / "net.pnml"
+    shop.write_text("2 2\n0 3 1 4\n1 2 0 5\n")
+    found = arguments("petri", "--net", str(shop), "--seed", "3", "--total-timesteps", "5000")
+    assert (found.config.n_steps, found.config.n_envs, found.config.batch_size) == (4, 256, 128)
+    assert found.config.anneal_ent_coef and (found.config.gamma, found.config.total_timesteps) == (1.0, 5000)
+    assert found.chosen.messages[0].startswith("job shop: ")
+    for file, *words in ((shop, "--n-envs", "16"), (net,), (tmp_path / "missing.txt",)):
+        plain = arguments("petri", f"--net={file}", *words)
+        assert not plain.chosen.messages and plain.config == Petri(net=file)
+
+
 def test_doctor_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out

@@ -107,6 +107,8 @@ LEAVE_THE_PRESET = frozenset(
     | {"--checkpoint", "--resume", "--tensorboard-log", "--capture", "--no-profiling", "--enable-profiling"}
     | {"--profiling-report", "--profiling-summary-freq", "--json"}
 )
+# Job shops of petri have settings of their own if these flags do not choose how to train.
+LEAVE_THE_JOB_SHOP = LEAVE_THE_PRESET | {"--net", "--instance", "--learner", "--checkpoint-every-steps"}
 # A setting of several stages: a value found for one stage is not applied to the others.
 STAGE_SETTING = "learner"
 # Tuned settings stay valid when these differ.
@@ -142,6 +144,8 @@ def choice_flags(words: list[str]) -> dict[str, Any]:
         "tuned": semantic or "--tuned" in flags,
         "semantic": semantic,
         "stage": _value_of("--stage", words),
+        "net": _value_of("--net", words),
+        "instance": _value_of("--instance", words),
         "by_command": True,
         "given": frozenset(flag.partition("=")[0] for flag in flags if flag.startswith("--")),
     }
@@ -166,11 +170,13 @@ def choose(
     stage: str | None = None,
     given: frozenset[str] = frozenset(),
     by_command: bool = False,
+    net: str | None = None,
+    instance: str | None = None,
 ) -> Chosen:
     """Settings to start from. `config` has the defaults; `stage` is the one asked for, if any.
 
     `given`: the flags among the words typed; `--preset auto` measures nothing that they decide. `by_command`:
-    the words are those of a command, which may have a preset by default.
+    the words are those of a command, which may have a preset by default. `net`, `instance`: those of petri.
     """
     if preset_name is not None and tuned:
         raise HotloopError("--preset and --tuned both choose settings; give one of the two.")
@@ -182,6 +188,8 @@ def choose(
         return tuned_settings(workload, semantic, stage)
     if workload in DEFAULT_PRESETS and by_command and given <= LEAVE_THE_PRESET:
         return preset_settings(workload, config, DEFAULT_PRESETS[workload])
+    if workload == "petri" and net is not None and given <= LEAVE_THE_JOB_SHOP:
+        return job_shop_settings(dataclasses.replace(config, net=Path(net), instance=instance or ""))
     return NOTHING_CHOSEN
 
 
@@ -189,6 +197,23 @@ def messages_before_training(workload: str, chosen: Chosen, config: Any) -> tupl
     """What to print before the training starts."""
     different = tuned_with_other_settings(workload, config) if chosen.tuned else ""
     return (*chosen.messages, *([different] if different else []))
+
+
+# ---- job shops
+
+
+def job_shop_settings(config: Any) -> Chosen:
+    """Settings for the job shop in petri's file; none for other nets and for a file that cannot be read."""
+    from hotloop.rl.workloads import petri
+
+    if not petri.is_job_shop(config):
+        return NOTHING_CHOSEN
+    try:
+        found = petri.job_shop_settings(config)
+    except HotloopError:  # said by the check of the settings
+        return NOTHING_CHOSEN
+    shown = {name: value for name, value in found.items() if value is not True}
+    return Chosen(found, (f"job shop: {_words(shown)}, learning rate and entropy bonus annealed",))
 
 
 # ---- presets

@@ -95,6 +95,8 @@ class PPOConfig:
     """Weight of the value loss."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
+    anneal_ent_coef: bool = False
+    """Decrease ent_coef linearly to 0 over total_timesteps; not with learner="compiled"."""
     max_grad_norm: float | None = 0.5
     """Maximum norm of the gradient; None for no clipping."""
     target_kl: float | None = None
@@ -301,6 +303,7 @@ class TorchLearner:
         self._ranks = ranks
         self.network = network
         self._config = config
+        self._ent_coef = config.ent_coef
         self._adam = runs.make_adam(network, config.learning_rate, config.adam_eps)
         self._compiled_step = self._compile_step() if compiled else None
 
@@ -353,12 +356,14 @@ class TorchLearner:
         order: NDArray[np.int64],
         edges: NDArray[np.int64],
         learning_rate: float,
+        ent_coef: float | None = None,
     ) -> dict[str, float]:
         """All epochs over a rollout; returns STATISTICS as means over gradient steps, and the epochs made.
 
         Batch k of an epoch is order[epoch, edges[k] : edges[k + 1]], indices step * n_envs + env, where
-        n_envs counts the envs of all ranks.
+        n_envs counts the envs of all ranks. `ent_coef` replaces that of the config.
         """
+        self._ent_coef = self._config.ent_coef if ent_coef is None else ent_coef
         samples = _flattened(buffer)
         config, ranks = self._config, self._ranks
         advantages = torch.from_numpy(ranks.join(buffer.advantages, axis=1)).reshape(-1)
@@ -395,7 +400,8 @@ class TorchLearner:
         with _forward:
             logits, values = self.network(batch.observations)
         with _loss:
-            loss = ppo_loss(logits, values, batch, **loss_settings(config))
+            settings = loss_settings(config) | {"ent_coef": self._ent_coef}
+            loss = ppo_loss(logits, values, batch, **settings)
         with _backward:
             self._adam.zero_grad(set_to_none=True)
             loss.total.backward()  # type: ignore[no-untyped-call]
@@ -563,8 +569,9 @@ def train(
             envs = make_envs(config.env, own.stop - own.start)
             stack.callback(envs.close)
         check_envs(config, envs, own.stop - own.start)
-        # The learning rate is annealed over total_timesteps, so then it decides the numbers too.
-        saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if config.anneal_lr else MAY_DIFFER)
+        # What is annealed follows total_timesteps, which then decides the numbers too.
+        anneals = config.anneal_lr or config.anneal_ent_coef
+        saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if anneals else MAY_DIFFER)
         if saved is not None and config.threads == 0:
             torch.set_num_threads(saved.state.get("threads", 1))
         network = network or make_network(config, envs)
@@ -637,14 +644,15 @@ def train(
                 nonfinite.rollout(buffer.observations[1:], buffer.rewards)
             with _advantage:
                 buffer.compute_advantages(config.gamma, config.gae_lambda)
-            learning_rate = config.learning_rate
-            if config.anneal_lr:
-                done_fraction = iterations * config.n_envs * config.n_steps / config.total_timesteps
-                learning_rate *= max(0.0, 1.0 - done_fraction)
+            left_fraction = max(
+                0.0, 1.0 - iterations * config.n_envs * config.n_steps / config.total_timesteps
+            )
+            learning_rate = config.learning_rate * (left_fraction if config.anneal_lr else 1.0)
+            ent_coef = config.ent_coef * (left_fraction if config.anneal_ent_coef else 1.0)
             with _sample:
                 valid = ranks.join(buffer.valid, axis=1)
                 order, edges = shuffled_batches(config, valid, rng)
-            statistics = learner.update(buffer, order, edges, learning_rate)
+            statistics = learner.update(buffer, order, edges, learning_rate, ent_coef)
             runs.check_finite(statistics, env_steps, config.checkpoint)
 
             with _log:
@@ -758,6 +766,10 @@ def check_config(config: PPOConfig) -> None:
     )
     runs.check_net_arch(config)
     runs.check_checkpoint(config)
+    if config.anneal_ent_coef and config.learner == "compiled":
+        raise HotloopError(
+            "learner='compiled' has ent_coef in its graph; use learner='fused' or 'torch' to anneal it."
+        )
 
 
 def check_envs(config: PPOConfig, envs: Any, n_envs: int) -> None:

@@ -162,6 +162,9 @@ MAY_DIFFER = frozenset(
     | {"checkpoint", "checkpoint_every_steps", "resume", "tensorboard_log", "quiet"}
 )
 
+# Settings that checkpoints of earlier versions lack, with the values that those versions had.
+ADDED_SETTINGS = {"anneal_ent_coef": False}
+
 
 class CheckpointError(FileError):
     """The file is no complete checkpoint, or belongs to a run with other settings."""
@@ -345,6 +348,7 @@ def check_same_settings(
     path: Path, saved: dict[str, Any], own: dict[str, Any], may_differ: frozenset[str]
 ) -> None:
     """Raise CheckpointError when a setting outside `may_differ` is not what the saved run had."""
+    saved = {name: value for name, value in ADDED_SETTINGS.items() if name in own} | saved
     names = sorted((saved.keys() | own.keys()) - may_differ)
     missing = repr(object())
     wrong = [

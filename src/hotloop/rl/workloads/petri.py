@@ -38,6 +38,8 @@ AroundBatch = Callable[[], AbstractContextManager[Any]]
 """Makes the context in which a measured training batch runs."""
 
 WARM_UP_BATCHES = 1
+JOB_SHOP_SAMPLES = 25_600  # env steps of a training batch on a job shop, where the shop is not too large
+JOB_SHOP_BATCHES = 150
 
 _training_batch = profile("training_batch", "other")
 _evaluate = profile("evaluate")
@@ -73,6 +75,8 @@ class Petri:
     """Samples of one gradient step; must divide n_envs * n_steps."""
     learning_rate: float = 1e-3
     """Adam's learning rate."""
+    anneal_lr: bool = False
+    """Decrease the learning rate linearly to 0 over the run, with our PPO."""
     gamma: float = 0.99
     """Discount factor."""
     gae_lambda: float = 0.95
@@ -81,6 +85,8 @@ class Petri:
     """How far the probability ratio may leave 1 before its gradient is cut."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""
+    anneal_ent_coef: bool = False
+    """Decrease ent_coef linearly to 0 over the run, with our PPO."""
     vf_coef: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
@@ -142,6 +148,11 @@ def check(config: Petri) -> None:
             f"trainer={config.trainer!r} writes no checkpoints and no TensorBoard log; leave out checkpoint, "
             "resume and tensorboard_log, or use trainer='hotloop'."
         )
+    if config.trainer != "hotloop" and (config.anneal_lr or config.anneal_ent_coef):
+        raise HotloopError(
+            f"trainer={config.trainer!r} anneals nothing here; leave out anneal_lr and anneal_ent_coef, "
+            "or use trainer='hotloop'."
+        )
     _check_ray(config)
     if config.trainer == "torchrl":
         require_extra("torchrl", "torchrl")
@@ -191,6 +202,31 @@ def read_net(config: Petri) -> Net | None:
 def is_job_shop(config: Petri) -> bool:
     """Whether the file holds a job shop; its name decides."""
     return config.net is not None and config.net.suffix.lower() not in (".pnml", ".xml")
+
+
+def job_shop_settings(config: Petri) -> dict[str, Any]:
+    """Settings to train on the job shop of a file, by the number of its operations.
+
+    A rollout is one episode of each shop. The entropy bonus begins large and ends at 0: with a constant
+    small one, the policy settles on one schedule after a third of the run.
+    """
+    net = read_net(config)
+    assert net is not None
+    operations = len(net.transitions) // 2  # each has a start and an end
+    n_envs = max(16, min(256, JOB_SHOP_SAMPLES // operations // 8 * 8))
+    return {
+        "total_timesteps": JOB_SHOP_BATCHES * n_envs * operations,
+        "learner": "fused",
+        "n_envs": n_envs,
+        "n_steps": operations,
+        "batch_size": n_envs // 8 * operations,
+        "learning_rate": 1e-3,
+        "anneal_lr": True,
+        "gamma": 1.0,
+        "gae_lambda": 0.99,
+        "ent_coef": 0.2,
+        "anneal_ent_coef": True,
+    }
 
 
 def _env_name(config: Petri) -> str:
@@ -293,6 +329,8 @@ def _ppo_config(config: Petri, quiet: bool = True) -> Any:
         seed=config.seed,
         n_envs=config.n_envs,
         net_arch=config.net_arch,
+        anneal_lr=config.anneal_lr,
+        anneal_ent_coef=config.anneal_ent_coef,
         learner=config.learner,
         checkpoint=config.checkpoint,
         checkpoint_every_steps=config.checkpoint_every_steps,

@@ -69,7 +69,7 @@ class FusedPPO:
         settings[kernels.CLIP_RANGE] = config.clip_range
         settings[kernels.CLIP_RANGE_VF] = config.clip_range_vf or 0.0
         settings[kernels.VF_COEF] = config.vf_coef
-        settings[kernels.ENT_COEF] = config.ent_coef
+        self._ent_coef = config.ent_coef
         settings[kernels.MAX_GRAD_NORM] = config.max_grad_norm or 0.0
         settings[kernels.TARGET_KL] = config.target_kl or 0.0
         settings[kernels.BETA1], settings[kernels.BETA2] = ADAM_BETAS
@@ -167,6 +167,7 @@ class FusedPPO:
         order: NDArray[np.int64],
         edges: NDArray[np.int64],
         learning_rate: float,
+        ent_coef: float | None = None,
     ) -> dict[str, float]:
         """All epochs over a rollout, as `TorchLearner.update` makes them."""
         samples = buffer.n_steps * buffer.n_envs
@@ -180,6 +181,7 @@ class FusedPPO:
             buffer.masks.reshape(-1, buffer.n_actions),
         )
         self._settings[kernels.LEARNING_RATE] = learning_rate
+        self._settings[kernels.ENT_COEF] = self._ent_coef if ent_coef is None else ent_coef
         with _update:
             kernels.update(self.kernel_state, batch, order, edges, self._settings, self._statistics)
         gradient_steps = max(self._statistics[kernels.GRADIENT_STEPS], 1.0)
