@@ -85,7 +85,7 @@ def test_a_run_of_one_learner_continues_with_the_other(tmp_path: Path) -> None:
 
 
 def test_the_entropy_bonus_is_annealed_alike_by_both_learners() -> None:
-    annealed = changed(ent_coef=0.5, anneal_ent_coef=True, learning_rate=3e-3)
+    annealed = changed(ent_coef=0.5, anneal_ent_coef=True, learning_rate=3e-3, threads=1)
     fused, plain = (
         weights(train(dataclasses.replace(annealed, learner=name))) for name in ("fused", "torch")
     )
