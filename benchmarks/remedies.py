@@ -1,4 +1,4 @@
-"""How much of a slow idiom's time do its remedies leave? The assumptions in advice/idioms.py come from here.
+"""How much of a slow idiom's time do its remedies leave? The assumptions in advice/idioms come from here.
 
     python benchmarks/remedies.py
 

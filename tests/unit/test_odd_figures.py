@@ -159,7 +159,7 @@ def test_counts_that_do_not_fit_are_refused_with_a_sentence(profiler: Profiler) 
 OWN_JSON = {
     "_util/read_files.py",
     "_util/strict_json.py",
-    "analysis/advice/idioms.py",
+    "analysis/advice/idioms/copies.py",
     "boost/background.py",
     "capture/export.py",
     "instrument/trial_workers.py",

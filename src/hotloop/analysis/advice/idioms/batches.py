@@ -1,0 +1,274 @@
+"""Batches and tensors made item by item."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hotloop.analysis.advice.idioms.questions import (
+    TENSORS,
+    appended_to,
+    call_of,
+    called_names,
+    comprehensions,
+    is_loop,
+    is_same,
+    saw_call,
+)
+from hotloop.analysis.advice.idioms.registry import Match, idiom
+from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.source_names import dotted
+
+TELLING = 0.05  # share of training at which what a conversion costs tells what it converts
+CONVERTING = frozenset(
+    {"float", "int", "bool", "asarray", "array", "tensor", "as_tensor", "from_numpy", "numpy", "cpu", "item"}
+    | {
+        "detach",
+        "astype",
+        "clone",
+        "copy",
+        "flatten",
+        "reshape",
+        "ravel",
+        "to",
+        "squeeze",
+        "unsqueeze",
+        "view",
+    }
+    | {"list", "tuple", "zip", "len", "float32", "get", "transpose", "frombuffer", "stack", "concatenate"}
+)
+
+
+@idiom
+def tensor_of_a_list(spot: Spot) -> Match | None:
+    if is_loop(spot):
+        return None
+    call = call_of(spot, *TENSORS)
+    if call is None or not call.args:
+        return None
+    given = call.args[0]
+    of_list = isinstance(given, ast.ListComp | ast.List | ast.GeneratorExp) or (
+        isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple", "zip")
+    )
+    of_list = of_list or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+    # From an array it is one copy. If making a tensor is all that a hot statement does, it came from a list.
+    of_list = of_list or (spot.share >= TELLING and _is_all(spot, call))
+    if not of_list:
+        return None
+    return Match(
+        "tensor_of_a_list",
+        "Make the tensor from one array",
+        "A tensor made from a list is filled element by element.",
+        "Store samples in preallocated numpy arrays and use torch.from_numpy(array[indices]); at least "
+        "wrap the list in np.array(...) (np.stack for arrays) first.",
+        (0.6, 0.9, 0.98),
+    )
+
+
+def _is_all(spot: Spot, call: ast.Call) -> bool:
+    """Whether the statement only makes this call, and perhaps converts its result."""
+    value = getattr(spot.node, "value", None)
+    while isinstance(value, ast.Call) and value is not call and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    return value is call and not any(isinstance(inner, ast.Call) for a in call.args for inner in ast.walk(a))
+
+
+def _built_item_by_item(spot: Spot, name: str) -> bool:
+    """Whether the name is unpacked from zip(*...) or filled by append or a comprehension in this function."""
+    for inner in ast.walk(spot.scope):
+        if isinstance(inner, ast.Assign):
+            names = {n.id for target in inner.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+            if name in names and (
+                isinstance(inner.value, ast.ListComp | ast.List)
+                or any(isinstance(n, ast.Call) and dotted(n.func) == "zip" for n in ast.walk(inner.value))
+            ):
+                return True
+    return appended_to(spot, name)
+
+
+@idiom
+def stack_of_items(spot: Spot) -> Match | None:
+    """np.array([... for ...]), np.stack([...]), zip(*batch): a batch assembled from Python objects."""
+    if is_loop(spot):
+        return None
+    names = (
+        "numpy.array",
+        "numpy.asarray",
+        "numpy.stack",
+        "torch.stack",
+        "numpy.vstack",
+        "numpy.concatenate",
+        "torch.cat",
+        "numpy.fromiter",
+    )
+    for name, call in spot.calls():
+        if any(is_same(name, wanted) for wanted in names) and call.args:
+            given = call.args[0]
+            if _indexes_items(given):
+                return _item_by_item(("torchrl.data", "tensordict", "torch.utils.data"))
+            if (
+                (isinstance(given, ast.ListComp | ast.GeneratorExp) and _only_converts(given.elt))
+                or (isinstance(given, ast.Call) and dotted(given.func) in ("list", "tuple"))
+                or (isinstance(given, ast.Name) and _built_item_by_item(spot, given.id))
+                or (spot.share >= TELLING and is_same(name, "numpy.array") and _is_all(spot, call))
+            ):
+                return _item_by_item()
+        if name == "zip" and any(isinstance(argument, ast.Starred) for argument in call.args):
+            return _item_by_item()
+    return None
+
+
+def _only_converts(element: ast.AST) -> bool:
+    """Whether an element of a batch is taken as it is; one that is computed costs what computing it costs."""
+    return all(name.rpartition(".")[2] in CONVERTING for name in called_names(element))
+
+
+def _indexes_items(given: ast.expr) -> bool:
+    """`[buffer[i] for i in rows]`: whatever library the buffer is from, it is asked once for each item."""
+    if not isinstance(given, ast.ListComp | ast.GeneratorExp):
+        return False
+    names = {n.id for loop in given.generators for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    elements = given.elt.elts if isinstance(given.elt, ast.Tuple) else [given.elt]
+    return all(
+        isinstance(element, ast.Subscript)
+        and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(element.slice))
+        for element in elements
+    )
+
+
+def _item_by_item(library_calls: tuple[str, ...] = ()) -> Match:
+    return Match(
+        "stack_of_items",
+        "Store experience in arrays and index the batch at once",
+        "The batch is put together from Python objects, one at a time.",
+        "Keep one preallocated array for each field and take array[indices]; it copies the batch in one go.",
+        (0.6, 0.9, 0.98),
+        effort="hours",
+        library_calls=library_calls,
+    )
+
+
+@idiom
+def storage_of_objects(spot: Spot) -> Match | None:
+    """TorchRL's ListStorage keeps one TensorDict for each transition."""
+    if is_loop(spot) or "ListStorage" not in spot.names.mentioned:
+        return None
+    if not any("torchrl.data.replay_buffers" in name for name in spot.called):
+        return None
+    return Match(
+        "storage_of_objects",
+        "Keep experience in tensors (LazyTensorStorage)",
+        "ListStorage keeps one object for each transition and stacks a batch of them at every sample.",
+        "Use LazyTensorStorage(max_size), which has one tensor for each field and indexes it once.",
+        (0.6, 0.92, 0.98),
+        library_calls=("torchrl.data", "tensordict"),
+    )
+
+
+@idiom
+def sampling_from_a_container(spot: Spot) -> Match | None:
+    if is_loop(spot):
+        return None
+    if call_of(spot, "random.sample", "random.choices", "rng.sample") or saw_call(
+        spot, "random.sample", "random.choices"
+    ):
+        return Match(
+            "sampling_from_a_container",
+            "Draw indices with numpy and index arrays",
+            "random.sample works in Python, and indexing the middle of a deque walks through it.",
+            "Draw rng.integers(0, size, batch_size) and index preallocated arrays with it.",
+            (0.7, 0.95, 0.99),
+            walks_memory=True,
+            safety="semantic",
+            effort="hours",
+        )
+    if any("deque" in spot.names.of(dotted(n.value)) for n in _indexed_in_loops(spot)):
+        return Match(
+            "indexing_a_deque",
+            "Keep experience in a list or array, not in a deque",
+            "Indexing the middle of a deque walks through it, element after element.",
+            "Use preallocated arrays with a write position (or a list as a ring) and index them at once.",
+            (0.7, 0.95, 0.99),
+            walks_memory=True,
+            effort="hours",
+        )
+    if any(_takes_a_few(inner) for inner in ast.walk(spot.node)) or _shuffles_for_a_few(spot):
+        return Match(
+            "permuting_to_draw_a_few",
+            "Draw the indices you need instead of permuting all",
+            "The whole range is permuted and only its first few entries are used.",
+            "Use rng.integers(0, n, size=k) (torch.randint); for an epoch, permute once and walk through it.",
+            (0.7, 0.95, 0.99),
+            walks_memory=True,
+            safety="semantic",
+        )
+    call = call_of(spot, "numpy.random.choice", ".choice")
+    if call is None or _draws_one_of_a_list(spot, call):
+        return None
+    if any(keyword.arg == "p" for keyword in call.keywords):
+        return Match(
+            "sampling_with_probabilities",
+            "Draw from a sum tree or a cumulative sum",
+            "np.random.choice(p=...) checks and sums all probabilities at every call.",
+            "Keep a sum tree (O(log n) for each draw), or np.searchsorted(np.cumsum(p), rng.random(n)).",
+            # Measured: 0.77 for one of a few, 0.55 for 64 of 20,000 by a cumulative sum; a tree saves more.
+            (0.5, 0.85, 0.99) if _draws_several(call) else (0.55, 0.77, 0.9),
+            walks_memory=True,
+            safety="semantic",
+            effort="hours",
+        )
+    return Match(
+        "choice_of_indices",
+        "Draw indices with rng.integers",
+        "np.random.choice without replacement permutes the whole range; with it, it is still slower than "
+        "integers.",
+        "Use rng.integers(0, n, size=k).",
+        (0.7, 0.95, 0.99),
+        walks_memory=True,
+        safety="semantic",
+    )
+
+
+def _draws_one_of_a_list(spot: Spot, call: ast.Call) -> bool:
+    """`random.choice(moves)`, or `rng.choice(moves)` of a random.Random: one index, however long it is."""
+    owner = dotted(call.func).rpartition(".")[0]
+    if owner == "random" or any(name.endswith("Random.choice") for name in spot.called):
+        return True
+    return bool(spot.names.of(owner) & {"Random", "SystemRandom"})
+
+
+def _draws_several(call: ast.Call) -> bool:
+    """`rng.choice(n, size=k, p=p)`."""
+    return len(call.args) > 1 or any(keyword.arg == "size" for keyword in call.keywords)
+
+
+def _takes_a_few(node: ast.AST) -> bool:
+    """`rng.permutation(n)[:k]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
+        return False
+    name = dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
+    return node.slice.lower is None and name.endswith((".permutation", ".randperm"))
+
+
+def _shuffles_for_a_few(spot: Spot) -> bool:
+    """`random.shuffle(memory)` in a function that then takes `memory[:k]`."""
+    call = call_of(spot, ".shuffle")
+    if call is None or not call.args:
+        return False
+    name = dotted(call.args[0])
+    return name != "?" and any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Slice)
+        and n.slice.lower is None
+        and dotted(n.value) == name
+        for n in ast.walk(spot.scope)
+    )
+
+
+def _indexed_in_loops(spot: Spot) -> Iterator[ast.Subscript]:
+    """`x[i]` in a comprehension, or in a statement inside a loop."""
+    inside: list[ast.AST] = [spot.node] if spot.loops else list(comprehensions(spot.node))
+    for outer in inside:
+        for inner in ast.walk(outer):
+            if isinstance(inner, ast.Subscript) and not isinstance(inner.slice, ast.Constant):
+                yield inner

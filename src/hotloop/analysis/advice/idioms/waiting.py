@@ -1,0 +1,225 @@
+"""Waiting, and talking to other threads, processes and machines."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from hotloop.analysis.advice.idioms.questions import call_of, carries_over, is_loop, is_stream
+from hotloop.analysis.advice.idioms.registry import Match, idiom
+from hotloop.analysis.hot_lines import Spot
+from hotloop.analysis.source_names import dotted
+
+MOSTLY = 0.6  # share of a statement's time asleep from which on it is a wait
+QUEUES = frozenset({"Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue"})
+LOCKS = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"})
+SENDS = frozenset(
+    {"send", "send_bytes", "sendall", "put", "put_nowait", "write", "send_pyobj", "send_json", "send_string"}
+)
+RECEIVES = frozenset(
+    {"recv", "recv_bytes", "get", "read", "readline", "recv_pyobj", "recv_json", "recv_string", "recvfrom"}
+)
+OF_FILES_TOO = frozenset({"write", "read", "readline"})
+STREAMS = ("stdin", "stdout", "writer", "reader", "sock", "socket")
+
+
+@idiom
+def sleeping(spot: Spot) -> Match | None:
+    if not call_of(spot, "time.sleep", "sleep", "asyncio.sleep") or is_loop(spot):
+        return None
+    if not any(isinstance(loop, ast.For | ast.While) for loop in spot.loops):
+        return None  # a device or a service that takes its time
+    return Match(
+        "sleeping",
+        "Wait for the event instead of sleeping",
+        "The loop sleeps for a fixed time and then looks again.",
+        "Block on the queue, pipe, condition or future (get(timeout=...), poll, select) that tells when "
+        "there is work.",
+        (0.8, 0.97, 1.0),
+        waits=True,
+    )
+
+
+@idiom
+def busy_waiting(spot: Spot) -> Match | None:
+    """`while queue.empty(): pass`: a loop that only looks whether something has happened."""
+    node = spot.node
+    if not isinstance(node, ast.While) or not all(_does_nothing(statement) for statement in node.body):
+        return None
+    if any(_reads_a_clock(inner) for inner in ast.walk(node.test)):
+        return None  # a pause: nobody can tell when it is over
+    return Match(
+        "busy_waiting",
+        "Block until it is ready instead of asking again and again",
+        "The loop does nothing but ask whether there is work; it also takes the GIL, or a core, from whoever "
+        "does the work.",
+        "Block on the queue, pipe, event or future that tells when there is work: get(), wait(), recv(), "
+        "result().",
+        (0.5, 0.9, 1.0),
+        takes="all",
+        waits=True,
+    )
+
+
+def _reads_a_clock(node: ast.AST) -> bool:
+    clocks = ("time", "monotonic", "perf_counter", "process_time")
+    name = dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return name.removesuffix("_ns") in clocks
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Pass | ast.Continue):
+        return True
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(value, ast.Await):
+        value = value.value
+    return isinstance(value, ast.Call) and dotted(value.func).endswith(("sleep", "sched_yield"))
+
+
+@idiom
+def waiting_for_a_lock(spot: Spot) -> Match | None:
+    if is_loop(spot) or spot.asleep < MOSTLY:
+        return None
+    locks = [
+        dotted(inner)
+        for inner in ast.walk(spot.node)
+        if isinstance(inner, ast.Name | ast.Attribute) and spot.names.of(dotted(inner)) & LOCKS
+    ]
+    if not locks and not call_of(spot, ".acquire"):
+        return None
+    return Match(
+        "waiting_for_a_lock",
+        f"Hold the lock for a shorter time{f' ({locks[0]})' if locks else ''}",
+        f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for whoever holds the lock.",
+        "Do the work outside of the lock and take it only to exchange the result; or give each thread a "
+        "queue of its own.",
+        (0.4, 0.9, 1.0),
+        waits=True,
+    )
+
+
+@idiom
+def answers_one_by_one(spot: Spot) -> Match | None:
+    """`for pipe in pipes: pipe.send(x); y = pipe.recv()`: the others wait while one works."""
+    if is_loop(spot):
+        return None
+    owners = _owners_of(spot.node, RECEIVES)
+    if not owners or not (_asked_in_a_loop(spot, owners) or _asks_for_a_loop(spot, owners)):
+        return None
+    return Match(
+        "answers_one_by_one",
+        "Send to all workers first, then collect the answers",
+        "Each worker gets its message only when the one before has answered: one works, the others wait.",
+        "Use two loops: one that sends to every worker, and one that receives from every worker.",
+        # Of n workers that take equally long, all but one part in n.
+        (0.3, 0.6, 0.9),
+        takes="all",
+        waits=True,
+        helpers=True,
+        chills=False,
+    )
+
+
+def _owners_of(node: ast.AST, methods: frozenset[str]) -> list[ast.expr]:
+    """Objects whose methods are called; `.get("name")` is that of a dict."""
+    return [
+        n.func.value
+        for n in ast.walk(node)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in methods
+        and (n.func.attr != "get" or not n.args)
+        and (n.func.attr not in OF_FILES_TOO or dotted(n.func.value).endswith(STREAMS))
+    ]
+
+
+def _asked_in_a_loop(spot: Spot, owners: Sequence[ast.expr]) -> bool:
+    loop = next((one for one in spot.loops if isinstance(one, ast.For)), None)
+    if loop is None or carries_over(loop):
+        return False
+    items = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+
+    def of_item(owner: ast.AST) -> bool:
+        return bool(items & {n.id for n in ast.walk(owner) if isinstance(n, ast.Name)})
+
+    sent = [owner for owner in _owners_of(loop, SENDS) if of_item(owner) and owner.lineno <= spot.line]
+    return bool(sent) and any(of_item(owner) for owner in owners)
+
+
+def _asks_for_a_loop(spot: Spot, owners: Sequence[ast.expr]) -> bool:
+    """A function that sends and receives, called for each worker: `[ask(pipe, x) for pipe in pipes]`."""
+    function = spot.scope
+    if not isinstance(function, ast.FunctionDef) or spot.loops:
+        return False
+    asked = {dotted(owner) for owner in _owners_of(function, SENDS)} & {dotted(owner) for owner in owners}
+    asked = {owner for owner in asked if "?" not in owner}
+    words = [a.arg for a in function.args.args]
+    is_method = bool(words) and words[0] == "self"
+    for call in spot.names.calls_of(function.name):
+        items = _items_around(spot, call)
+        if is_method and isinstance(call.func, ast.Attribute):
+            given = {"self": call.func.value} | dict(zip(words[1:], call.args, strict=False))
+        else:
+            given = dict(zip(words, call.args, strict=False))
+        for owner in asked:
+            value = given.get(owner.partition(".")[0])
+            if value is not None and items & {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}:
+                return True
+    return False
+
+
+def _items_around(spot: Spot, node: ast.AST) -> set[str]:
+    """Names that loops and comprehensions around a node, in its function, give to their items."""
+    found: set[str] = set()
+    above = spot.names.parents.get(node)
+    while above is not None and not isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(above, ast.For) and not carries_over(above):
+            found |= {n.id for n in ast.walk(above.target) if isinstance(n, ast.Name)}
+        if isinstance(above, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            targets = [n for g in above.generators for n in ast.walk(g.target)]
+            found |= {n.id for n in targets if isinstance(n, ast.Name)}
+        above = spot.names.parents.get(above)
+    return found
+
+
+@idiom
+def talking_to_processes(spot: Spot) -> Match | None:
+    """Messages: waiting for an answer is another thing than making them."""
+    if is_loop(spot):
+        return None
+    call = call_of(
+        spot, ".send", ".recv", ".put", ".get_nowait", ".put_nowait", ".send_bytes", ".recv_bytes", "ray.get"
+    )
+    if (
+        call is None
+        and not call_of(spot, ".sendall", ".drain", ".readexactly")
+        and not any(
+            (name.endswith(".get") and spot.names.of(name.rpartition(".")[0]) & QUEUES)
+            or (name.endswith(".write") and is_stream(spot, name.rpartition(".")[0]))
+            for name, _ in spot.calls()
+        )
+    ):
+        return None
+    if spot.asleep >= MOSTLY:
+        return Match(
+            "waiting_for_others",
+            "Let the other side work ahead, or make it faster",
+            f"This thread slept {100 * spot.asleep:.0f} % of that time, waiting for a message.",
+            "Look at what the other process or thread does meanwhile. Let it work ahead (a longer queue, the "
+            "next request before the answer is used), give it less to do, or do cheap work here.",
+            (0.2, 0.6, 0.95),
+            effort="hours",
+            library_calls=("ray",),
+            waits=True,
+        )
+    return Match(
+        "talking_to_processes",
+        "Send fewer and smaller messages",
+        "Each message is pickled, copied and needs the other process to wake up.",
+        "Send several steps at once, send only what is used, put arrays in shared memory, or do cheap work "
+        "in this process.",
+        (0.15, 0.5, 0.95),
+        effort="hours",
+        library_calls=("ray",),
+        waits=True,
+    )
