@@ -192,8 +192,9 @@ def is_evaluation_env(env: Any, frame: FrameType | None) -> bool:
         _named.clear()
     try:
         _named[key] = weakref.ref(env), found
-    except TypeError:  # a class with slots: looked at again each time
-        pass
+    except TypeError as error:  # a class with slots: looked at again each time
+        if is_users(error):
+            raise
     return found
 
 
