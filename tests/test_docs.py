@@ -28,7 +28,7 @@ PAGES = [
 # Pages that compile every environment, start many processes, compare many runs or train for long.
 SLOW_PAGES = (
     *("environments.md", "collect.md", "boost.md", "imitate.md", "lab.md", "mario.md", "run-libraries.md"),
-    *("petri.md", "training.md", "start.md", "loggers.md"),
+    *("petri.md", "training.md", "start.md", "loggers.md", "make-your-env-fast.md", "ppo.md"),
 )
 NEEDS = {
     "loggers.md": ("wandb",),

@@ -54,6 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_growth_with_size_is_fitted_and_the_region_that_grows_is_named(project: Path) -> None:
     done = hotloop(
         "scale", "--sizes", "48,12,24", "--repeats", "4", "--series", "s", "--json",
@@ -120,6 +121,7 @@ def record(folder: Path, *words: str) -> None:
     subprocess.run([sys.executable, *words], env=env, check=True, timeout=60, cwd=folder)
 
 
+@pytest.mark.long
 def test_a_flag_of_the_recorded_command_is_offered_and_proven(project: Path) -> None:
     record(project, "train.py", "--log-every", "1")
     shown = json.loads(hotloop("report", "one", "--json").stdout)["recommendations"][0]

@@ -81,16 +81,19 @@ def test_each_pair_stays_on_one_node_and_the_node_is_recorded(tmp_path: Path) ->
 def test_a_pair_of_a_lost_node_is_made_again_as_a_whole_elsewhere(tmp_path: Path) -> None:
     """The second run of the slow node's first pair never ends; its variant does not count as failing."""
     count = {"slow": 0}
-    gone = threading.Event()
+    begun, gone = threading.Event(), threading.Event()
 
     def start(job: Job, number: int) -> float:
         if job.node == "slow":
             count["slow"] += 1
+            begun.set()
             if count["slow"] == 2:
                 gone.set()
                 raise NodeLost("node slow was lost: socket closed")
-        elif job.command[1] == "4":
-            assert gone.wait(10)
+        else:
+            assert begun.wait(60)  # so that the slow node gets a pair at all
+            if job.command[1] == "4":
+                assert gone.wait(60)
         return seconds(job)
 
     fake = FakeLab(start)

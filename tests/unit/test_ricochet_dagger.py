@@ -53,7 +53,7 @@ def last_recording_forgotten() -> Iterator[None]:
 
 
 def test_moves_by_action_are_those_of_the_plain_search() -> None:
-    envs = RicochetVectorEnv(12, obs_mode="symbolic", robots=2, max_solution_moves=3)
+    envs = RicochetVectorEnv(5, obs_mode="symbolic", robots=2, max_solution_moves=3)
     envs.reset(seed=3)
     found, ends = envs.moves_by_action(6), envs.move_ends()
     for row in range(envs.num_envs):

@@ -109,6 +109,7 @@ def job(*more: str, seed: int = 0, timeout_s: float | None = None) -> Job:
     return Job(command, {"HOTLOOP_SEED": str(seed)}, Path(), timeout_s)
 
 
+@pytest.mark.long
 def test_a_host_makes_runs_of_turns_and_survives_what_fails() -> None:
     with TurnHost("snake", dict(os.environ)) as host:
         first, second = host.run(job()), host.run(job("--push", "batch"))
