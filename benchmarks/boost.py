@@ -102,6 +102,15 @@ CASES = {
     ),
     "A2C learning": Case("A2C", "CartPole-v1", 20_000, {"n_steps": 16}, episodes=50, judged=1.0),
     "TD3 learning": Case("TD3", "Pendulum-v1", 4_000, LEARNING_TD3, episodes=5, judged=1.0),
+    "PPO batch 256, 4 epochs learning": Case(
+        "PPO", "CartPole-v1", 40_960, {"batch_size": 256, "n_epochs": 4}, episodes=100
+    ),
+    "PPO Pendulum (Box) learning": Case("PPO", "Pendulum-v1", 40_960, {}, episodes=20),
+    "DQN train_freq=1 learning": Case(
+        "DQN", "CartPole-v1", 10_000, SOON | {"train_freq": 1}, episodes=20, judged=1.0
+    ),
+    "SAC 256-256 learning": Case("SAC", "Pendulum-v1", 2_500, SOON, episodes=5, judged=1.0),
+    "TD3 400-300 learning": Case("TD3", "Pendulum-v1", 2_500, SOON, episodes=5, judged=1.0),
 }  # fmt: skip
 MOST_SEEDS = 30
 MUJOCO = ("HalfCheetah-v5",)

@@ -1,7 +1,7 @@
 """What a gradient step of boosted SAC consists of: each kernel by itself, and its matrix products alone.
 
-One thread; each part is timed five times, and the fastest is printed, because other programs can only make
-it slower.
+One thread, CPU time; each part is timed many times, and the fastest is printed, because other programs can
+only make it slower.
 
     OMP_NUM_THREADS=1 python benchmarks/sac_kernels.py [--repeats 60]
 """
@@ -19,21 +19,26 @@ from stable_baselines3 import SAC
 from hotloop.boost import dense_kernels as dense
 from hotloop.boost import off_policy_kernels as off_policy
 from hotloop.boost import sac, sac_kernels
-from hotloop.boost.off_policy import Samples
+from hotloop.boost.replay_samples import Samples
+from hotloop.boost.selected_sums import BITS, TABLES_SIZE, multiply_selected
+from hotloop.rl.train.fused.flat import aligned_zeros
 from hotloop.rl.train.fused.tiles import multiply
 
 BATCH, UNITS = 256, 256
-PRODUCTS = 15  # of 256 x 256 matrices in a gradient step: two layers' inputs and outputs are narrow
+CALLS = 4  # in one timing
+# Products of 256 x 256 matrices in a gradient step; two layers' inputs and outputs are narrow. In the
+# critics' backward passes one of the matrices only selects rows of the other (`boost/selected_sums.py`).
+DENSE, SELECTED = 10, 5
 
 
 def microseconds(part: Callable[[], object], repeats: int) -> float:
     part()
     best = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        for _ in range(repeats):
+    for _ in range(repeats):
+        started = time.thread_time()
+        for _ in range(CALLS):
             part()
-        best = min(best, (time.perf_counter() - started) / repeats)
+        best = min(best, (time.thread_time() - started) / CALLS)
     return best * 1e6
 
 
@@ -75,6 +80,8 @@ def parts_of(learner: sac.Learner) -> dict[str, tuple[int, Callable[[], object]]
             BATCH,
             memory.grads,
             memory.across[0],
+            memory.sums[0],
+            memory.codes[0],
             0,
             words,
             0,
@@ -120,7 +127,7 @@ def parts_of(learner: sac.Learner) -> dict[str, tuple[int, Callable[[], object]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=60, help="calls in each of the five timings")
+    parser.add_argument("--repeats", type=int, default=60, help="timings of each part")
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
     learner, samples = prepared_learner()
@@ -138,11 +145,18 @@ def main() -> None:
         lambda: multiply(left, 0, UNITS, 1, right, 0, UNITS, out, 0, UNITS, UNITS, UNITS, BATCH, False),
         repeats,
     )
+    scales, sums = np.ones(UNITS, np.float32), aligned_zeros(TABLES_SIZE)
+    codes = np.random.default_rng(0).integers(0, 1 << BITS, UNITS * BATCH // BITS, dtype=np.uint8)
+    selected = microseconds(
+        lambda: multiply_selected(
+            codes, BATCH // BITS, 1, right, 0, UNITS, scales, out, 0, UNITS, scales, UNITS, UNITS, BATCH, sums
+        ),
+        repeats,
+    )
     print(f"| all parts | | | {total:.0f} |")
     print(f"| the step as a whole | | | {whole:.0f} |")
-    print(
-        f"| of it, {PRODUCTS} products of 256 x 256 | {PRODUCTS} | {product:.0f} | {PRODUCTS * product:.0f} |"
-    )
+    for name, times, each in (("dense", DENSE, product), ("selected", SELECTED, selected)):
+        print(f"| of it, {name} products of 256 x 256 | {times} | {each:.0f} | {times * each:.0f} |")
 
 
 if __name__ == "__main__":

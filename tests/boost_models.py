@@ -23,6 +23,7 @@ ACTIONS: dict[str, Any] = {
     "discrete": spaces.Discrete(4),
     "multi-discrete": spaces.MultiDiscrete([3, 2, 4]),
     "box": spaces.Box(-2.0, 2.0, (3,), np.float32),
+    "box-1": spaces.Box(-2.0, 2.0, (1,), np.float32),
     "box-2d": spaces.Box(-0.5, 0.5, (2, 2), np.float32),
 }
 
@@ -63,6 +64,19 @@ def make_model(
     envs = make_vec_env(lambda: Toy(ACTIONS[actions], observations), n_envs=n_envs)
     words.setdefault("policy_kwargs", {"net_arch": [16, 16]})
     return cls(words.pop("policy", "MlpPolicy"), envs, seed=1, device="cpu", **words)
+
+
+def replace_moments(optimizer: Any) -> None:
+    """Other tensors in the same dictionaries, as after `state[weight]["exp_avg"] = ...`."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            state[name] = value * 0.5 if name.startswith("exp_avg") else value.clone()
+
+
+STATE_CHANGES: dict[str, Callable[[Any], None]] = {
+    "cleared": lambda optimizer: optimizer.state.clear(),
+    "replaced": replace_moments,
+}
 
 
 class NoAudits(Audits):

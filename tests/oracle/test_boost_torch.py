@@ -507,6 +507,17 @@ def test_optimizers_and_networks_of_stable_baselines3_are_left_alone() -> None:
     assert [one.kind for one in active.history if one.kind != "function"] == []
 
 
+def test_the_optimizer_of_an_entropy_coefficient_is_left_alone() -> None:
+    """Otherwise audits of SAC would compare with a kernel, not with torch."""
+    from stable_baselines3 import SAC
+
+    model = SAC("MlpPolicy", "Pendulum-v1", policy_kwargs={"net_arch": [4]}, device="cpu")
+    for _ in range(6):
+        model.log_ent_coef.grad = torch.ones(1)
+        model.ent_coef_optimizer.step()
+    assert [one.kind for one in active.history if one.kind != "function"] == []
+
+
 # ---- with the rest of hotloop
 
 

@@ -30,7 +30,7 @@ from torch import nn
 
 import hotloop
 from hotloop._util.errors import HotloopError
-from hotloop.analysis.advice.learner import BOOSTABLE
+from hotloop.analysis.advice.learner import BOOSTABLE, BOOSTED_CLASSES
 from hotloop.boost import active, background, bootstrap, install, on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.audit import EVERY, FIRST, Audits
@@ -45,7 +45,7 @@ from hotloop.instrument.torch import _recorded_step
 from hotloop.rl.envs.compiled import NotCompiledError, kernel, only_from_cache
 from hotloop.rl.envs.kernel_cache import KernelCache
 from hotloop.workflows.project_settings import load_settings, patches_to_keep, save_patches_to_keep
-from tests.boost_models import BOX, Result, assert_same, boosting, learn, make_model
+from tests.boost_models import BOX, STATE_CHANGES, Result, assert_same, boosting, learn, make_model
 
 SMALL: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2}
 
@@ -174,6 +174,7 @@ class MyExtractor(FlattenExtractor):
         ({"policy_kwargs": {"activation_fn": nn.GELU}}, None, "the actor has the activation GELU"),
         ({"policy_kwargs": {"optimizer_class": torch.optim.SGD}}, None, "not torch.optim.Adam"),
         ({"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}}, None, "the optimizer has amsgrad=True"),
+        ({"policy_kwargs": {"optimizer_kwargs": {"eps": 1e-15}}}, None, "the optimizer's eps is 1e-15"),
         ({"actions": "box", "use_sde": True}, None, "use_sde=True"),
         ({"observations": spaces.MultiBinary(4)}, None, "observations are a MultiBinary space"),
     ],
@@ -497,6 +498,33 @@ def test_a_loaded_optimizer_calls_for_an_audit() -> None:
         assert audits.passed == before + 1
 
 
+@pytest.mark.parametrize("change", STATE_CHANGES)
+def test_optimizer_state_may_be_changed_in_place(change: str) -> None:
+    def meddle(model: Any) -> None:
+        STATE_CHANGES[change](model.policy.optimizer)
+        model.learn(64)
+
+    assert_same(learn(make_ppo, 64, is_boosted, meddle) for is_boosted in (True, False))
+
+
+def test_state_removed_for_one_parameter_ends_the_boost() -> None:
+    """The library then counts that parameter's steps from 0, and kernels count them once for all."""
+
+    def remove(model: Any) -> None:
+        del model.policy.optimizer.state[model.policy.action_net.bias]
+
+    def run(is_boosted: bool) -> Result:
+        with boosting() if is_boosted else contextlib.nullcontext():
+            model = make_ppo()
+            model.learn(64)
+            model.learn(128, callback=AtStep(10, remove))
+            if is_boosted:
+                assert "different numbers of steps" in str(active.history[0].reason)
+            return Result(model)
+
+    assert_same((run(True), run(False)))
+
+
 def one_ulp(model: Any) -> None:
     """Move the largest weight of a layer by one unit in the last place."""
     with torch.no_grad():
@@ -800,6 +828,12 @@ def test_the_model_to_compile_has_spaces_of_the_same_kind(space: Any) -> None:
 
 
 # ---- the rest
+
+
+def test_advice_counts_only_the_distributions_that_are_replaced() -> None:
+    kinds = torch.distributions
+    assert {f"{kind.__module__}." for kind in (kinds.Categorical, kinds.Normal)} == set(BOOSTED_CLASSES)
+    assert not f"{kinds.MultivariateNormal.__module__}.".startswith(BOOSTED_CLASSES)
 
 
 def test_what_the_report_recommends_can_be_boosted() -> None:

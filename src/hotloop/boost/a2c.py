@@ -12,7 +12,6 @@ from hotloop.boost import on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.on_policy import OnPolicyLearner
 
-CLASSES = ("stable_baselines3.a2c.a2c.A2C",)
 SOURCES = ("stable_baselines3.a2c.a2c.A2C.train", *on_policy.SOURCES, *on_policy.PLAIN_POLICY_SOURCES)
 
 
@@ -42,7 +41,7 @@ class Learner(OnPolicyLearner):
         model._update_learning_rate(policy.optimizer)
         assert buffer.full, ""
         self.set_up(model, 0.0, None)
-        self.networks.read()
+        self.read_networks()
         self.flatten(buffer)
         batch = self.batch(buffer)
         with self.undone_by_failure(model, 1):

@@ -89,9 +89,8 @@ class Networks:
         self.state, self.places = make_state(*networks, heads=heads)
         self._steps_before = 0
         self._has_trained = True  # since acting has read the weights: then `_seen` is not what kernels hold
-        self._seen = np.zeros(
-            self.state.parameters.size, dtype=np.uint32
-        )  # weights that acting has used last, as bits
+        # The weights that acting has used last, as bits.
+        self._seen = np.zeros(self.state.parameters.size, dtype=np.uint32)
         self.width = actor_sizes[0]
         self.outputs = actor_sizes[-1]
         self.moment_names = ("square_avg",) if is_rmsprop(policy.optimizer) else ("exp_avg", "exp_avg_sq")

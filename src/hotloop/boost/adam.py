@@ -24,13 +24,13 @@ from hotloop.boost import active
 from hotloop.boost import tensor_kernels as kernels
 from hotloop.boost.active import Record
 from hotloop.boost.audit import compare
+from hotloop.boost.eligible import LEAST_EPSILON
 from hotloop.boost.mlp import relative_difference, special_mode
 from hotloop.boost.torch_records import in_stable_baselines3, record_of, switch_off
 from hotloop.instrument.patch import Patch
 
 PATIENCE = 4  # steps of an optimizer before anything is compiled for it
 MOST_PARAMETERS = 2_000_000  # beyond, memory is the limit, and torch has more than one thread
-LEAST_EPSILON = 1e-12  # moments that kernels take for 0 must be far below it
 LEAST_RATE = 1e-6  # for audits: below, rounding of the weights themselves would count as a difference
 SAME_NORM = 1e-4  # relative difference of an audited norm; seen: 1e-6
 

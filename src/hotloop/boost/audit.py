@@ -3,7 +3,7 @@
 The first updates of a model are audited, later ones at random, in the end about one gradient step in a
 thousand, and the next one after something changed that kernels could miss. Later audits stop when they take
 more than 1 % of the time. The kernels' result is kept when an audit passes, so audits change nothing. When to
-audit comes from a generator of its own: the user's random numbers are not touched.
+audit comes from a separate generator: the user's random numbers are not touched.
 """
 
 from __future__ import annotations

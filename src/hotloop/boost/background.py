@@ -1,4 +1,4 @@
-"""Compiles kernels in a process of its own while the library trains: `hotloop boost --background`.
+"""Compiles kernels in a separate process while the library trains: `hotloop boost --background`.
 
 The new process makes a model of the same class with the same kinds of spaces, as small as can be, and
 compiles what a boosted model needs. It shares the cache on disk with the script, which loads kernels from it.

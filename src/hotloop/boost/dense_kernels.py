@@ -21,6 +21,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.boost.selected_sums import BITS, Codes, codes_of_columns, codes_of_rows, multiply_selected
 from hotloop.boost.team_kernels import Words, begin_of_share, wait_for_all
 from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
@@ -146,6 +147,8 @@ def backward(
     real_samples: int,
     grads: Floats,
     across: Floats,
+    sums: Floats,
+    codes: Codes,
     input_rows: int,
     team: Words,
     part: int,
@@ -156,11 +159,18 @@ def backward(
     With `input_rows` 0 the weights' gradients are written to `grads`. Otherwise those are left alone, and the
     gradient of the network's last `input_rows` inputs is written to `deltas`, after the place of the last
     layer's output. `deltas` has the offsets of `work`. `across` has room for the transposed activations of a
-    layer.
+    layer. `sums` and `codes` are for `backward_from_one_output`; threads must not share them.
     """
     not_inlined()
     last = table.shape[0] - 1
-    for layer in range(last, -1, -1):
+    top = last
+    if has_one_output(table):
+        backward_from_one_output(
+            table, addresses, work, deltas, slopes, samples, real_samples, grads, across, sums, codes,
+            input_rows == 0, team, part, parts,
+        )  # fmt: skip
+        top = last - 2
+    for layer in range(top, -1, -1):
         inputs, outputs, tensor = table[layer, INPUTS], table[layer, OUTPUTS], table[layer, TENSOR]
         source, out, below = table[layer, INPUT_AT], table[layer, OUTPUT_AT], table[layer, BELOW]
         weights = array_at(addresses[:, WEIGHTS], tensor, (outputs * inputs,), np.float32)
@@ -204,6 +214,93 @@ def backward(
                 deltas, after, samples, input_rows, samples, outputs, False,
             )  # fmt: skip
         wait_for_all(team, parts)
+
+
+@inlined_kernel
+def has_one_output(table: Table) -> bool:
+    """Whether `backward_from_one_output` can begin the backward pass, in whole vectors."""
+    last = table.shape[0] - 1
+    if last < 2 or table[last, OUTPUTS] != 1 or table[last, BELOW] != last - 1:
+        return False
+    layer = table[last - 1]
+    are_whole = layer[INPUTS] % LANES == 0 and layer[OUTPUTS] % BITS == 0
+    return bool(layer[ACTIVATION] == RELU and are_whole)
+
+
+@kernel
+def backward_from_one_output(
+    table: Table,
+    addresses: Addresses,
+    work: Floats,
+    deltas: Floats,
+    slopes: Floats,
+    samples: int,
+    real_samples: int,
+    grads: Floats,
+    across: Floats,
+    sums: Floats,
+    codes: Codes,
+    with_weights: bool,
+    team: Words,
+    part: int,
+    parts: int,
+) -> None:
+    """`backward` through the last two layers when the last one has a single output and reads ReLUs.
+
+    The gradient by unit o for sample s is then v[o] d[s] if the unit is above 0, else 0, where v are the
+    weights of the last layer and d the derivative of its output. So both products add up scaled rows that the
+    units' signs select. With `with_weights` the weights' gradients are written to `grads`. Threads share the
+    columns.
+    """
+    not_inlined()
+    last = table.shape[0] - 1
+    layer, below = last - 1, table[last - 1, BELOW]
+    inputs, outputs = table[layer, INPUTS], table[layer, OUTPUTS]
+    source, hidden, out = table[layer, INPUT_AT], table[layer, OUTPUT_AT], table[last, OUTPUT_AT]
+    weights = array_at(addresses[:, WEIGHTS], table[layer, TENSOR], (outputs * inputs,), np.float32)
+    of_last = array_at(addresses[:, WEIGHTS], table[last, TENSOR], (outputs,), np.float32)
+    by_output = deltas[out : out + samples]
+    first, end = begin_of_share(inputs, part, parts), begin_of_share(inputs, part + 1, parts)
+    mine, width = first * samples, end - first  # this thread's part of `across`, and its columns
+    if with_weights:
+        thin_gradient(
+            by_output, work[hidden : hidden + outputs * samples], samples, real_samples,
+            grads[table[last, GRADS_AT] :], (outputs + LANES - 1) // LANES * LANES, part, parts,
+        )  # fmt: skip
+        at = table[layer, GRADS_AT]
+        transpose(work, source + mine, width, samples, across, mine, width)
+        codes_of_rows(work, hidden, outputs, samples, codes)
+        multiply_selected(
+            codes, samples // BITS, 1, across, mine, width, by_output,
+            grads, at + first, inputs, of_last, outputs, width, samples, sums,
+        )  # fmt: skip
+        at += outputs * inputs
+        begin, stop = begin_of_share(outputs, part, parts), begin_of_share(outputs, part + 1, parts)
+        sum_selected(
+            by_output[:real_samples], work[hidden + begin * samples : hidden + stop * samples], samples,
+            of_last[begin:stop], grads[at + begin : at + stop],
+        )  # fmt: skip
+    codes_of_columns(work, hidden, outputs, samples, codes)
+    multiply_selected(
+        codes, 1, samples, weights, first, inputs, of_last,
+        across, mine, width, by_output, samples, width, outputs, sums,
+    )  # fmt: skip
+    transpose(across, mine, samples, width, deltas, source + mine, samples)
+    at, stop = source + mine, source + end * samples
+    through_activation(deltas[at:stop], work[at:stop], slopes[at:stop], table[below, ACTIVATION])
+    wait_for_all(team, parts)
+
+
+@fast_kernel
+def sum_selected(values: Floats, matrix: Floats, row: int, scales: Floats, sums: Floats) -> None:
+    """For each row, the sum of those values whose number in the row is above 0, times the row's scale."""
+    not_inlined()
+    for i in range(sums.size):
+        line = matrix[i * row : i * row + values.size]
+        total = _ZERO
+        for j in range(values.size):
+            total += values[j] if line[j] > _ZERO else _ZERO
+        sums[i] = total * scales[i]
 
 
 @fast_kernel

@@ -10,21 +10,16 @@ from numpy.typing import NDArray
 
 from hotloop.boost import dense_kernels as dense
 from hotloop.boost import dqn_kernels as kernels
-from hotloop.boost import off_policy
-from hotloop.boost.off_policy import (
-    Acting,
-    Layout,
-    OffPolicyLearner,
-    Samples,
-    Tensors,
-    linear_chain,
-    parameters_of,
-)
+from hotloop.boost import eligible, off_policy, off_policy_eligible
+from hotloop.boost.network_tables import Layout, Tensors, parameters_of, shape_of
+from hotloop.boost.off_policy import Acting, OffPolicyLearner
+from hotloop.boost.off_policy_eligible import linear_chain
+from hotloop.boost.replay_samples import Samples
 from hotloop.instrument.patch import Patch
 
 NETWORKS = ("q_net", "q_net_target")
 SOURCES = (
-    *off_policy.SOURCES,
+    *off_policy_eligible.SOURCES,
     "stable_baselines3.dqn.dqn.DQN.train",
     *(f"stable_baselines3.dqn.policies.QNetwork.{name}" for name in ("__init__", "forward", "_predict")),
     *(
@@ -36,7 +31,7 @@ SOURCES = (
 
 def why_not(model: Any) -> str | None:
     """None if this model can be boosted; else the reason."""
-    reason = off_policy.why_not(model, "DQNPolicy", NETWORKS)
+    reason = off_policy_eligible.why_not(model, "DQNPolicy", NETWORKS)
     if reason is not None:
         return reason
     for name in NETWORKS:
@@ -45,7 +40,7 @@ def why_not(model: Any) -> str | None:
             return found
     if not isinstance(model.max_grad_norm, (int, float)):
         return f"max_grad_norm is a {type(model.max_grad_norm).__name__}, not a number"
-    return off_policy.optimizer_reason(model.policy.optimizer, list(model.q_net.parameters()))
+    return eligible.optimizer(model.policy.optimizer, list(model.q_net.parameters()))
 
 
 def acting_patches() -> list[Patch]:
@@ -86,7 +81,7 @@ class Learner(OffPolicyLearner):
 
     def describe(self) -> str:
         """One line for the user."""
-        return f"q_net {off_policy.shape_of(self._linears)}"
+        return f"q_net {shape_of(self._linears)}"
 
     def allocate(self, batch_size: int, threads: int) -> Samples:
         """See `OffPolicyLearner.allocate`."""

@@ -76,7 +76,7 @@ def update(
     statistics[LOSS] = total / real
     dense.backward(
         table, networks.addresses, work, deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)), alone, 0, 1,
+        memory.grads, memory.across[0], memory.sums[0], memory.codes[0], int(np.int64(0)), alone, 0, 1,
     )  # fmt: skip
     dense.adam(table, networks.addresses, memory.grads, optimizer, alone, 0, 1)
 

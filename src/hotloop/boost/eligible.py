@@ -13,6 +13,7 @@ from hotloop.boost.known_sources import is_from
 
 # torch's class -> the kernels' name
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
+LEAST_EPSILON = 1e-12  # of Adam: moments that kernels take for 0 must be far below it
 RUNNING_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -125,6 +126,8 @@ def optimizer(found: Any, parameters: Sequence[Any], allowed: tuple[str, ...] = 
         return "the optimizer has momentum"
     if any(not isinstance(group[name], (int, float)) for name in ("lr", "eps", "weight_decay")):
         return "the optimizer's settings are tensors"
+    if kind == "Adam" and group["eps"] < LEAST_EPSILON:
+        return f"the optimizer's eps is {group['eps']:g}: less than {LEAST_EPSILON:g}"
     if is_hooked(found):
         return "the optimizer has hooks"
     if overridden(found) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Copying one of these gives an equal object that nobody can change.
+# Copying one of these gives an equal object that cannot be changed.
 IMMUTABLE = frozenset(
     {bool, int, float, complex, str, bytes, type(None), np.bool_, np.float32, np.float64, np.int64}
 )

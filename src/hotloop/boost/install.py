@@ -33,7 +33,7 @@ ALGORITHMS = {
     "sb3_contrib.ppo_mask.ppo_mask": ("MaskablePPO", "hotloop.boost.maskable_ppo"),
 }
 
-is_background = False  # compile kernels in a process of its own, and train unboosted meanwhile
+is_background = False  # compile kernels in a separate process, and train unboosted meanwhile
 kept_names: list[str] = []  # patches of `hotloop try` still to apply
 _compiled: set[str] = set()  # our modules whose kernels are ready
 _compilations: dict[str, Compilation] = {}  # our modules -> their compilations in the background

@@ -11,7 +11,6 @@ from hotloop.boost import on_policy, ppo
 from hotloop.boost import on_policy_kernels as kernels
 
 MASKABLE = "sb3_contrib.common.maskable"
-CLASSES = ("sb3_contrib.ppo_mask.ppo_mask.MaskablePPO",)
 SOURCES = (
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.train",
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO.collect_rollouts",

@@ -20,6 +20,7 @@ from hotloop.boost.dense_kernels import (
     Table,
     backward,
 )
+from hotloop.boost.selected_sums import Codes
 from hotloop.rl.envs.compiled import array_at
 from hotloop.rl.train.fused import layers
 from hotloop.rl.train.fused.compiled import inlined_kernel, kernel, not_inlined
@@ -37,6 +38,10 @@ class Memory(NamedTuple):
     slopes: Floats
     grads: Floats
     across: Floats
+    """[threads, ...]"""
+    sums: Floats
+    """[threads, TABLES_SIZE]"""
+    codes: Codes
     """[threads, ...]"""
 
 
@@ -188,7 +193,7 @@ def input_gradient_of_selected(
     count, few = selected.size, padded_samples(selected.size)
     backward(
         table, addresses, memory.work, memory.deltas, memory.slopes, few, count,
-        memory.grads, memory.across[part], rows, team, part, parts,
+        memory.grads, memory.across[part], memory.sums[part], memory.codes[part], rows, team, part, parts,
     )  # fmt: skip
     if part == 0:
         last = table.shape[0] - 1

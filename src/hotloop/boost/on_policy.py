@@ -19,6 +19,7 @@ from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.actor_critic import Networks, chains, is_rmsprop, make_state
 from hotloop.boost.audit import AuditError, Audits, NotFinite
 from hotloop.boost.observations import Observations, unsupported_observations
+from hotloop.boost.optimizer_state import KnownState
 from hotloop.boost.plain_modules import PlainModules
 from hotloop.boost.rollouts import Actor, collect_rollouts, compare_actions
 from hotloop.instrument.update_counting import not_counting
@@ -131,7 +132,7 @@ class OnPolicyLearner:
         self.observations = Observations(model.observation_space)
         self._policy = policy
         self._optimizer = policy.optimizer
-        self._seen_state: Any = None
+        self._state = KnownState(policy.optimizer)
         self._buffer_class = type(model.rollout_buffer)
         self._methods = [eligible.Methods(one) for one in (model, policy, model.rollout_buffer)]
         self._modules = PlainModules(policy)
@@ -158,7 +159,7 @@ class OnPolicyLearner:
         groups = self._optimizer.param_groups
         if len(groups) != 1 or any(groups[0][key] != value for key, value in self._group.items()):
             return True
-        return self._modules.changed()
+        return self._state.changed() or self._modules.changed()
 
     def set_training_mode(self, mode: bool) -> None:
         """`policy.set_training_mode`: these modules have nothing that depends on it but the flag."""
@@ -219,9 +220,11 @@ class OnPolicyLearner:
             settings[kernels.OPTIMIZER] = kernels.ADAM
             settings[kernels.BETA1], settings[kernels.BETA2] = group["betas"]
         self.audits.follow(*settings.tolist())
-        if self._optimizer.state is not self._seen_state:  # loaded, by `set_parameters` or somebody
-            self._seen_state = self._optimizer.state
-            self.audits.soon()
+
+    def read_networks(self) -> None:
+        """Take over weights and optimizer state; makes the state if there is none yet."""
+        self.networks.read()
+        self._state.note()
 
     def one_pass(
         self, model: Any, original: Callable[[Any], None], batch: kernels.Batch, batch_size: int

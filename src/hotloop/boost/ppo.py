@@ -13,7 +13,6 @@ from hotloop.boost import on_policy
 from hotloop.boost import on_policy_kernels as kernels
 from hotloop.boost.on_policy import OnPolicyLearner
 
-CLASSES = ("stable_baselines3.ppo.ppo.PPO",)
 SOURCES = ("stable_baselines3.ppo.ppo.PPO.train", *on_policy.SOURCES, *on_policy.PLAIN_POLICY_SOURCES)
 
 
@@ -46,7 +45,7 @@ class Learner(OnPolicyLearner):
         if model.clip_range_vf is not None:
             clip_range_vf = model.clip_range_vf(model._current_progress_remaining)
         self.set_up(model, clip_range, clip_range_vf)
-        self.networks.read()
+        self.read_networks()
         samples = buffer.buffer_size * buffer.n_envs
         batch_size = samples if model.batch_size is None else model.batch_size  # None: of MaskablePPO
         with self.undone_by_failure(model, model.n_epochs * -(-samples // batch_size)):

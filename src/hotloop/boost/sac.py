@@ -10,26 +10,21 @@ import torch
 from numpy.typing import NDArray
 
 from hotloop.boost import dense_kernels as dense
-from hotloop.boost import off_policy
+from hotloop.boost import eligible, off_policy, off_policy_eligible
 from hotloop.boost import sac_kernels as kernels
 from hotloop.boost.audit import NotFinite
-from hotloop.boost.off_policy import (
-    Acting,
-    Layout,
-    OffPolicyLearner,
-    Samples,
-    Tensors,
-    linear_chain,
-    parameters_of,
-)
-from hotloop.boost.team import Team, threads_for
+from hotloop.boost.network_tables import Layout, Tensors, parameters_of, shape_of, tables_of_critics
+from hotloop.boost.off_policy import Acting, OffPolicyLearner, threads_for_actor_and_critics
+from hotloop.boost.off_policy_eligible import linear_chain
+from hotloop.boost.replay_samples import Samples
+from hotloop.boost.team import Team
 from hotloop.instrument.patch import Patch
 
 NETWORKS = ("actor", "critic", "critic_target")
 DISTRIBUTIONS = "stable_baselines3.common.distributions"
 SOURCES = (
-    *off_policy.SOURCES,
-    *off_policy.CRITIC_SOURCES,
+    *off_policy_eligible.SOURCES,
+    *off_policy_eligible.CRITIC_SOURCES,
     "stable_baselines3.sac.sac.SAC.train",
     *(
         f"stable_baselines3.sac.policies.Actor.{name}"
@@ -53,7 +48,7 @@ SOURCES = (
 
 def why_not(model: Any) -> str | None:
     """None if this model can be boosted; else the reason."""
-    reason = off_policy.why_not(model, "SACPolicy", NETWORKS)
+    reason = off_policy_eligible.why_not(model, "SACPolicy", NETWORKS)
     if reason is not None:
         return reason
     actor = model.actor
@@ -75,8 +70,8 @@ def why_not(model: Any) -> str | None:
         reason = "ent_coef_tensor is missing"
     return (
         reason
-        or off_policy.optimizer_reason(actor.optimizer, list(actor.parameters()))
-        or off_policy.optimizer_reason(model.critic.optimizer, list(model.critic.parameters()))
+        or eligible.optimizer(actor.optimizer, list(actor.parameters()))
+        or eligible.optimizer(model.critic.optimizer, list(model.critic.parameters()))
     )
 
 
@@ -88,7 +83,7 @@ def _learned_ent_coef_reason(model: Any) -> str | None:
         return "log_ent_coef does not require a gradient on the CPU"
     if model.ent_coef_optimizer.param_groups[0]["weight_decay"]:
         return "the entropy coefficient's optimizer has weight decay"
-    return off_policy.optimizer_reason(model.ent_coef_optimizer, [number])
+    return eligible.optimizer(model.ent_coef_optimizer, [number])
 
 
 def acting_patches() -> list[Patch]:
@@ -164,15 +159,13 @@ class Learner(OffPolicyLearner):
 
     def describe(self) -> str:
         """One line for the user."""
-        actor, critic = off_policy.shape_of(self._actor[:-1]), off_policy.shape_of(self._critics[0][0])
+        actor, critic = shape_of(self._actor[:-1]), shape_of(self._critics[0][0])
         return f"actor {actor}, {len(self._critics)} critics {critic}"
 
     def threads(self, batch_size: int) -> int:
         """See `OffPolicyLearner.threads`."""
-        actor = off_policy.multiplications(self._actor)
-        critic = off_policy.multiplications(self._critics[0][0])
-        n_critics = len(self._critics)
-        return threads_for(batch_size * (4.0 * actor + 5.0 * n_critics * critic), n_critics)
+        critics = [linears for linears, _ in self._critics]
+        return threads_for_actor_and_critics(batch_size, self._actor, critics)
 
     def allocate(self, batch_size: int, threads: int) -> Samples:
         """See `OffPolicyLearner.allocate`."""
@@ -181,11 +174,7 @@ class Learner(OffPolicyLearner):
         blocks = [layout.region(width + count) for _ in range(3)]
         actor = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_POLICY], heads=2)
         on_next = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_NEXT], heads=2)
-        critics, tensor = [], 0
-        for linears, kind in self._critics:
-            critics.append(layout.table(linears, kind, 0, tensor, after=count))
-            tensor += 2 * len(linears)
-        passes = np.array([[off_policy.reading(table, block) for table in critics] for block in blocks])
+        critics, passes = tables_of_critics(layout, self._critics, blocks, after=count)
         ent_coef = (
             self.of_ent_coef.addresses if self.of_ent_coef else np.zeros((1, dense.ADDRESSES), dtype=np.int64)
         )

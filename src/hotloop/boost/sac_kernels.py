@@ -99,7 +99,7 @@ def squash(
         log_prob, correction = _ZERO, _ZERO
         for a in range(count):
             mean = work[means + a * samples + i]
-            log_std = min(max(work[spread + a * samples + i], LOG_STD_MIN), LOG_STD_MAX)
+            log_std = clamped(work[spread + a * samples + i])
             std = np.float32(math.exp(log_std))
             raw = np.float32(mean + std * noise[i, a])
             apart = np.float32(raw - mean)
@@ -218,7 +218,8 @@ def gradient_step(
 
     dense.backward(
         networks.actor, networks.actor_at, work, memory.deltas, slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)), team, part, parts,
+        memory.grads, memory.across[0], memory.sums[part], memory.codes[part], int(np.int64(0)),
+        team, part, parts,
     )  # fmt: skip
     dense.adam(networks.actor, networks.actor_at, memory.grads, optimizers[ACTOR], team, part, parts)
 
@@ -287,7 +288,8 @@ def update_critic(
     )
     dense.backward(
         table, networks.critics_at, memory.work, memory.deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[part], int(np.int64(0)), team, 0, 1,
+        memory.grads, memory.across[part], memory.sums[part], memory.codes[part], int(np.int64(0)),
+        team, 0, 1,
     )  # fmt: skip
     dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC], team, 0, 1)
     if settings[UPDATE_TARGETS] != 0.0:
@@ -344,11 +346,25 @@ def gradient_of_actions(
             slope = _ONE - action * action
             by_raw = share * ent_coef * _TWO * action * slope / (slope + _SQUASH_EPS)
             by_raw += scratch.action_grads[at] * slope
-            memory.deltas[means + at] = by_raw
+            # What the log probability pulls at the action and at the mean cancels out, but for rounding. That
+            # is much where deviations are small beside means, so it is computed as autograd does.
+            mean, std = memory.work[means + at], np.float32(math.exp(clamped(log_std)))
+            apart = np.float32(mean + std * noise[i, a]) - mean
+            twice = _TWO * (std * std)
+            pull = share * ent_coef / twice * (_TWO * apart)
+            by_raw -= pull
+            memory.deltas[means + at] = by_raw + pull
             memory.deltas[spread + at] = _ZERO
             if LOG_STD_MIN <= log_std <= LOG_STD_MAX:
-                std = np.float32(math.exp(log_std))
-                memory.deltas[spread + at] = by_raw * std * noise[i, a] - share * ent_coef
+                by_std = share * ent_coef * (apart * apart / twice / twice) * _TWO * (_TWO * std)
+                by_std += by_raw * noise[i, a] - share * ent_coef / std
+                memory.deltas[spread + at] = by_std * std
+
+
+@inlined_kernel
+def clamped(log_std: np.float32) -> np.float32:
+    """The logarithm of a standard deviation within the library's bounds."""
+    return min(max(log_std, LOG_STD_MIN), LOG_STD_MAX)
 
 
 @kernel
@@ -367,6 +383,6 @@ def act(
         dense.run_one(table, addresses, observations[i], scratch[: 2 * half], outputs)
         for a in range(count):
             are_finite &= math.isfinite(outputs[a]) and math.isfinite(outputs[count + a])
-            std = np.float32(math.exp(min(max(outputs[count + a], LOG_STD_MIN), LOG_STD_MAX)))
+            std = np.float32(math.exp(clamped(outputs[count + a])))
             actions[i, a] = math.tanh(np.float32(outputs[a] + std * noise[i, a]))
     return are_finite

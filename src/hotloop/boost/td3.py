@@ -10,24 +10,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hotloop.boost import dense_kernels as dense
-from hotloop.boost import off_policy
+from hotloop.boost import eligible, off_policy, off_policy_eligible
 from hotloop.boost import td3_kernels as kernels
-from hotloop.boost.off_policy import (
-    Acting,
-    Layout,
-    OffPolicyLearner,
-    Samples,
-    Tensors,
-    linear_chain,
-    parameters_of,
-)
-from hotloop.boost.team import Team, threads_for
+from hotloop.boost.network_tables import Layout, Tensors, parameters_of, shape_of, tables_of_critics
+from hotloop.boost.off_policy import Acting, OffPolicyLearner, threads_for_actor_and_critics
+from hotloop.boost.off_policy_eligible import linear_chain
+from hotloop.boost.replay_samples import Samples
+from hotloop.boost.team import Team
 from hotloop.instrument.patch import Patch
 
 NETWORKS = ("actor", "actor_target", "critic", "critic_target")
 SOURCES = (
-    *off_policy.SOURCES,
-    *off_policy.CRITIC_SOURCES,
+    *off_policy_eligible.SOURCES,
+    *off_policy_eligible.CRITIC_SOURCES,
     "stable_baselines3.td3.td3.TD3.train",
     *(f"stable_baselines3.td3.policies.Actor.{name}" for name in ("__init__", "forward", "_predict")),
     *(
@@ -39,7 +34,7 @@ SOURCES = (
 
 def why_not(model: Any) -> str | None:
     """None if this model can be boosted; else the reason."""
-    reason = off_policy.why_not(model, "TD3Policy", NETWORKS)
+    reason = off_policy_eligible.why_not(model, "TD3Policy", NETWORKS)
     if reason is not None:
         return reason
     for name in ("actor", "actor_target"):
@@ -57,9 +52,9 @@ def why_not(model: Any) -> str | None:
     for name in ("target_policy_noise", "target_noise_clip"):
         if not isinstance(getattr(model, name), (int, float)):
             return f"{name} is a {type(getattr(model, name)).__name__}, not a number"
-    return off_policy.optimizer_reason(
-        model.actor.optimizer, list(model.actor.parameters())
-    ) or off_policy.optimizer_reason(model.critic.optimizer, list(model.critic.parameters()))
+    return eligible.optimizer(model.actor.optimizer, list(model.actor.parameters())) or eligible.optimizer(
+        model.critic.optimizer, list(model.critic.parameters())
+    )
 
 
 def acting_patches() -> list[Patch]:
@@ -115,15 +110,13 @@ class Learner(OffPolicyLearner):
 
     def describe(self) -> str:
         """One line for the user."""
-        actor, critic = off_policy.shape_of(self._actor), off_policy.shape_of(self._critics[0][0])
+        actor, critic = shape_of(self._actor), shape_of(self._critics[0][0])
         return f"actor {actor}, {len(self._critics)} critics {critic}"
 
     def threads(self, batch_size: int) -> int:
         """See `OffPolicyLearner.threads`."""
-        actor = off_policy.multiplications(self._actor)
-        critic = off_policy.multiplications(self._critics[0][0])
-        n_critics = len(self._critics)
-        return threads_for(batch_size * (4.0 * actor + 5.0 * n_critics * critic), n_critics)
+        critics = [linears for linears, _ in self._critics]
+        return threads_for_actor_and_critics(batch_size, self._actor, critics)
 
     def allocate(self, batch_size: int, threads: int) -> Samples:
         """See `OffPolicyLearner.allocate`."""
@@ -132,11 +125,7 @@ class Learner(OffPolicyLearner):
         blocks = [layout.region(width + count) for _ in range(3)]
         actor = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_POLICY])
         on_next = layout.table(self._actor, self._actor_kind, blocks[kernels.ON_NEXT])
-        critics, tensor = [], 0
-        for linears, kind in self._critics:
-            critics.append(layout.table(linears, kind, 0, tensor, after=count))
-            tensor += 2 * len(linears)
-        passes = np.array([[off_policy.reading(table, block) for table in critics] for block in blocks])
+        critics, passes = tables_of_critics(layout, self._critics, blocks, after=count)
         self._tables = kernels.Networks(
             actor, on_next, passes, self.of_actor.addresses, self.of_critic.addresses
         )

@@ -224,7 +224,8 @@ def update_critic(
     )
     dense.backward(
         table, networks.critics_at, memory.work, memory.deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[part], int(np.int64(0)), team, 0, 1,
+        memory.grads, memory.across[part], memory.sums[part], memory.codes[part], int(np.int64(0)),
+        team, 0, 1,
     )  # fmt: skip
     dense.adam(table, networks.critics_at, memory.grads, optimizers[CRITIC], team, 0, 1)
 
@@ -269,7 +270,8 @@ def update_actor(
     wait_for_all(team, parts)
     dense.backward(
         actor, networks.actor_at, work, deltas, memory.slopes, samples, real,
-        memory.grads, memory.across[0], int(np.int64(0)), team, part, parts,
+        memory.grads, memory.across[0], memory.sums[part], memory.codes[part], int(np.int64(0)),
+        team, part, parts,
     )  # fmt: skip
     dense.adam(actor, networks.actor_at, memory.grads, optimizers[ACTOR], team, part, parts)
 

@@ -25,7 +25,7 @@ from hotloop.rl.train.fused.tiles import LANES
 
 Words = NDArray[np.int64]
 
-# Where in a team's words; each is on a cache line of its own.
+# Where in a team's words; each has its own cache line.
 ARRIVED = 0  # how often threads have arrived at a barrier, all together
 STARTED = 8  # how many rounds have begun
 STOPPED = 16  # 1 when helpers are to return

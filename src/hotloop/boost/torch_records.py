@@ -53,14 +53,28 @@ def forget_all() -> None:
 
 
 def in_stable_baselines3(parameters: Iterable[Any]) -> bool:
-    """Whether a parameter belongs to a policy of Stable-Baselines3, which has a boost of its own."""
-    module = sys.modules.get("stable_baselines3.common.policies")
-    base = getattr(module, "BaseModel", None)
-    if base is None:
+    """Whether a parameter belongs to a policy or model of Stable-Baselines3, which has its own boost.
+
+    SAC's entropy coefficient belongs to no policy, only to one of the model's optimizers.
+    """
+    names = (("policies", "BaseModel"), ("base_class", "BaseAlgorithm"))
+    modules = [(sys.modules.get(f"stable_baselines3.common.{module}"), name) for module, name in names]
+    kinds = [kind for module, name in modules if (kind := getattr(module, name, None)) is not None]
+    if not kinds:
         return False
     ours = {id(parameter) for parameter in parameters}
 
-    def has_one(policies: Iterable[Any]) -> bool:
-        return any(id(one) in ours for policy in policies for one in policy.parameters())
+    def has_one(things: Iterable[Any]) -> bool:
+        return any(id(one) in ours for thing in things for one in _parameters_of(thing))
 
-    return has_one(active.policies()) or has_one(live_objects(base))  # the second takes 0.1 s
+    return has_one(active.policies()) or has_one(live_objects(*kinds))  # the second takes 0.1 s
+
+
+def _parameters_of(thing: Any) -> Iterable[Any]:
+    """The parameters of a policy, or of a model's own optimizers."""
+    if hasattr(thing, "parameters"):
+        yield from thing.parameters()
+        return
+    for value in list(vars(thing).values()):
+        for group in getattr(value, "param_groups", ()):
+            yield from group["params"]

@@ -70,7 +70,7 @@ def _not_inlined(_typing: Any) -> Any:
     return types.void(), generate
 
 
-# Called inside a kernel: the compiler keeps the kernel a function of its own instead of copying it into
+# Called inside a kernel: the compiler keeps the kernel a separate function instead of copying it into
 # callers. The product of matrices is called at many places; copies made compilation slower, not the code
 # faster.
 not_inlined = cast("Callable[[], None]", _not_inlined)

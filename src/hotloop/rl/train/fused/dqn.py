@@ -138,7 +138,7 @@ class FusedDQN:
     ) -> Callable[[int, int, int], tuple[int, int, int]] | None:
         """A function that trains for `count` vector steps in one kernel call (see `dqn.make_compiled_loop`).
 
-        None for envs without a kernel of their own here.
+        None for envs without their own kernel here.
         """
         training = dqn_loop.Training(
             self.kernel_state, self._batch_views(batch), episodes, self._settings, self.statistics
