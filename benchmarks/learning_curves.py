@@ -80,9 +80,9 @@ class Task:
 
 TASKS = {
     "CartPole-v1": Task("PPO", 24_576, 2_048, PPO_SETTINGS, adam_eps=1e-5, n_envs=8),
-    "Acrobot-v1": Task("PPO", 49_152, 4_096, PPO_SETTINGS, adam_eps=1e-5, n_envs=8),
+    "Acrobot-v1": Task("PPO", 81_920, 4_096, PPO_SETTINGS, adam_eps=1e-5, n_envs=8),
     "Pendulum-v1": Task(
-        "SAC", 3_500, 500, activation="relu",
+        "SAC", 6_000, 500, activation="relu",
         settings={
             "learning_rate": 2e-3, "buffer_size": 50_000, "learning_starts": 500, "batch_size": 128,
             "tau": 0.01, "gamma": 0.98, "train_freq": 1, "gradient_steps": 1, "ent_coef": "auto",
@@ -100,7 +100,7 @@ TASKS = {
         own={"random_steps": 1_000},
     ),
     "Snake": Task(
-        "DQN", 12_288, 2_048, activation="relu", net_arch=(128, 128), n_eval_episodes=64,
+        "DQN", 40_960, 4_096, activation="relu", net_arch=(128, 128), n_eval_episodes=64,
         settings={
             "learning_rate": 1e-3, "buffer_size": 50_000, "learning_starts": 512, "batch_size": 64,
             "tau": 1.0, "gamma": 0.99, "train_freq": 4, "gradient_steps": 1, "target_update_interval": 1_024,

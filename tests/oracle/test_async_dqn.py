@@ -15,17 +15,12 @@ from torch import Tensor, nn
 
 from hotloop._util.errors import HotloopError
 from hotloop.rl.buffers.replay import ReplayBuffer
-from hotloop.rl.train.async_dqn import (
-    AsyncDQNConfig,
-    FrameActor,
-    FrameLearner,
-    check_config,
-    choose_device,
-    choose_precision,
-    cpu_has_bfloat16,
-    train,
-)
+from hotloop.rl.collect.protocol import Spaces
+from hotloop.rl.train.async_dqn import AsyncDQNConfig, FrameLearner, check_config, train
+from hotloop.rl.train.devices import choose_device, choose_precision, cpu_has_bfloat16
+from hotloop.rl.train.frame_actor import FrameActor, make_actor
 from hotloop.rl.train.networks.frame_q import (
+    ROWS_AT_ONCE,
     FoldedNetwork,
     FrameQNetwork,
     flat_size,
@@ -34,7 +29,8 @@ from hotloop.rl.train.networks.frame_q import (
     training_values,
 )
 from hotloop.rl.train.networks.space_to_depth import plain_space_to_depth, space_to_depth
-from hotloop.rl.train.runs import CheckpointError, load_checkpoint, torch_threads
+from hotloop.rl.train.runs import CheckpointError, freed_memory_kept, load_checkpoint, torch_threads
+from hotloop.rl.train.second_thread import SecondThread
 from tests.frame_game import make_corridor
 from tests.old_files import written_by_0_1
 
@@ -129,6 +125,14 @@ def test_the_fast_forms_give_the_network_s_own_values(norm: bool) -> None:
     assert_close(dict(made.named_buffers()), dict(twin.named_buffers()))  # running statistics followed alike
 
 
+def test_folded_weights_in_half_precision_give_what_autocast_gives() -> None:
+    made, observations = network(), fields(12)["observations"]
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = FoldedNetwork(made)(observations)
+        found = FoldedNetwork(made, torch.bfloat16)(observations)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_the_kernel_prepares_pixels_as_torch_does(contiguous: bool) -> None:
     observations = fields(6)["observations"]
@@ -143,6 +147,19 @@ def test_the_kernel_prepares_pixels_as_torch_does(contiguous: bool) -> None:
     ):
         assert torch.equal(found, wanted) and found.is_contiguous(memory_format=torch.channels_last)
     assert bool((memory[6:] == 7.0).all())
+    in_half = space_to_depth(observations, dtype=torch.bfloat16)
+    assert in_half.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(in_half, wanted.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frames_that_begin_at_any_byte_are_prepared(dtype: Any) -> None:
+    made = torch.Generator().manual_seed(2)
+    memory = torch.randint(0, 256, (3 * 4 * 36 * 36 + 9,), dtype=torch.uint8, generator=made)
+    for offset, step in ((1, 4 * 36 * 36), (0, 4 * 36 * 36 + 3)):
+        observations = memory.as_strided((3, 4, 36, 36), (step, 36 * 36, 36, 1), offset)
+        wanted = plain_space_to_depth(observations).to(dtype)
+        assert torch.equal(space_to_depth(observations, dtype=dtype), wanted)
 
 
 def test_prepared_pixels_are_the_blocks_of_the_frames() -> None:
@@ -171,6 +188,24 @@ def test_weights_travel_as_one_vector_with_the_running_statistics() -> None:
 def test_frames_that_are_too_small_are_refused() -> None:
     with pytest.raises(HotloopError, match=r"\(4, 20, 84\) are not supported"):
         FrameQNetwork((4, 20, 84), 7)
+
+
+def test_learning_with_freed_memory_kept_leaves_the_process_as_before() -> None:
+    with freed_memory_kept():
+        block = torch.ones(40 << 20, dtype=torch.uint8)
+        del block
+        with freed_memory_kept():
+            pass
+    assert int(torch.ones(40 << 20, dtype=torch.uint8).sum()) == 40 << 20
+
+
+def test_compiling_the_kernels_leaves_the_learner_as_it_was() -> None:
+    for precision in ("float32", "bfloat16"):
+        learner = FrameLearner(network(), settings(precision=precision))
+        before = learner.state()
+        learner.compile_kernels(fields(2)["observations"])
+        after = learner.state()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 # ---- updates
@@ -289,6 +324,33 @@ def test_half_precision_follows_single_precision_and_keeps_single_weights(
     assert half.statistics()["loss"] == pytest.approx(single.statistics()["loss"], rel=0.05)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("double", [True, False])
+def test_a_second_thread_changes_the_speed_and_not_one_bit(precision: Any, double: bool) -> None:
+    rows = 2 * ROWS_AT_ONCE + 16  # three parts
+    config = settings(batch_size=rows, precision=precision, double=double)
+    alone, shared = (FrameLearner(network(), config) for _ in range(2))
+    with SecondThread() as second:
+        shared.share_with(second)
+        for seed in range(2):
+            for learner in (alone, shared):
+                learner.add_gradient(fields(rows, seed))
+                learner.update()
+        assert shared._second is second
+    a, b = alone.state(), shared.state()
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    "other", [{"layout": "plain"}, {"target_statistics": "batch"}, {"threads": 2}, {"compile": True}]
+)
+def test_other_settings_leave_the_second_thread_alone(other: dict[str, Any]) -> None:
+    learner = FrameLearner(network(), settings(**other))
+    with SecondThread() as second:
+        learner.share_with(second)
+    assert learner._second is None
+
+
 def test_a_step_that_overflows_half_precision_is_skipped_and_the_scale_falls() -> None:
     learner = FrameLearner(network(), settings(precision="float16"))
     before, scale = weights(learner), learner._scaler.get_scale()
@@ -372,6 +434,38 @@ def test_an_actor_takes_the_best_action_of_the_weights_it_was_given(fast: bool) 
     assert half == pytest.approx(0.5 + 0.5 / ACTIONS, abs=0.06)
 
 
+def test_an_actor_in_half_precision_values_actions_as_in_single_precision() -> None:
+    made, observations = network(seed=3), fields(64)["observations"].numpy()
+    single, half = FrameActor(network(seed=3)), FrameActor(network(seed=3), dtype=torch.bfloat16)
+    with torch.no_grad():
+        wanted = made(torch.from_numpy(np.ascontiguousarray(observations))).numpy()
+    size = np.abs(wanted).max()
+    for actor, within in ((single, 1e-5), (half, 0.02)):
+        found = actor.values(observations)
+        assert found.dtype == np.float32 and np.abs(found - wanted).max() < within * size
+    values = half.values(observations)
+    assert len(np.unique(values)) > 0.9 * values.size  # not rounded to the 8 bits of bfloat16
+    best = wanted.argmax(axis=1)
+    chosen = half.act(observations, 0.0, np.random.default_rng(0))
+    lost = wanted[np.arange(64), best] - wanted[np.arange(64), chosen]
+    assert np.mean(chosen == best) > 0.9 and lost.max() < 0.04 * size
+
+
+@pytest.mark.parametrize(
+    ("fast", "precision", "dtype"),
+    [(True, "bfloat16", torch.bfloat16), (True, "float16", torch.float32), (True, "float32", torch.float32)],
+)
+def test_collectors_act_in_the_precision_of_products_on_the_cpu(
+    fast: bool, precision: Any, dtype: Any
+) -> None:
+    spaces = Spaces(Box(0, 255, SHAPE, np.uint8), Discrete(ACTIONS), 2, 4)
+    actor = make_actor(spaces, (8, 8, 8), 16, batch_norm=True, fast=fast, precision=precision)
+    assert actor._folded is not None
+    assert [w.dtype for w in actor._folded.weights] == [dtype] * 8 + [torch.float32] * 2
+    plain = make_actor(spaces, (8, 8, 8), 16, batch_norm=True, fast=False, precision=precision)
+    assert plain._folded is None
+
+
 # ---- settings
 
 
@@ -414,6 +508,7 @@ def test_a_missing_device_is_one_sentence() -> None:
         ({"channels": (8, 8)}, r"channels=\(8, 8\) must be three widths"),
         ({"buffer_size": 40, "n_collectors": 4}, "no room for two steps of 32 environments"),
         ({"resume": True}, "needs a checkpoint to resume from"),
+        ({"device": "tpu"}, "device='tpu' is unknown; use auto, cpu or cuda"),
     ],
 )
 def test_invalid_settings_are_named(given: dict[str, Any], sentence: str) -> None:
@@ -474,7 +569,7 @@ def test_every_hand_over_of_weights_is_played_with(monkeypatch: pytest.MonkeyPat
             steps += len(observations)
             return super().act(observations, control, rng)
 
-    monkeypatch.setattr("hotloop.rl.train.async_dqn.FrameActor", Counting)
+    monkeypatch.setattr("hotloop.rl.train.frame_actor.FrameActor", Counting)
     done = train(corridor(n_collectors=1), make_corridor)
     assert done.epochs == 12 and len(steps_at_load) == 12  # the last epoch's weights find nobody to play
     between = np.diff(steps_at_load)

@@ -13,7 +13,7 @@ from hotloop.rl.envs.petri.dispatching import DispatchVectorEnv, shop_of
 from hotloop.rl.envs.petri.env import PetriEnv
 from hotloop.rl.envs.petri.job_shop import job_shop, makespan_config, schedule_actions
 from hotloop.rl.envs.petri.net import Net, Place, Transition
-from hotloop.rl.workloads.job_shop_play import RULES, play, starting_order
+from hotloop.rl.workloads.job_shop_play import RULES, play, schedule_table, starting_order
 from hotloop.testing.conformance import Wanted, check_vector_env
 from tests.oracle.test_petri_job_shop import FT06, least_makespan
 
@@ -38,6 +38,23 @@ def test_schedules_take_as_long_in_the_net(
         for action in schedule_actions(net, starting_order(shop_of(net), schedule)):
             _, _, terminated, truncated, info = env.step(action)
         assert (terminated, truncated, info["clock"]) == (True, False, schedule.makespan_s)
+
+
+def test_a_written_schedule_keeps_every_machine_and_every_job_to_one_operation_at_a_time() -> None:
+    routes, durations = FT06
+    shop = shop_of(job_shop(*FT06))
+    schedule = min(play(job_shop(*FT06), RULES["random"], 20, seed=1), key=lambda one: one.makespan_s)
+    header, *lines = schedule_table(shop, schedule).splitlines()
+    assert header == "job,operation,machine,start_s,end_s"
+    rows = [tuple(map(int, line.split(","))) for line in lines]
+    assert len(rows) == sum(map(len, routes)) and max(row[4] for row in rows) == schedule.makespan_s
+    for job, operation, machine, start_s, end_s in rows:
+        assert machine == routes[job][operation] and end_s - start_s == durations[job][operation]
+    for column in (0, 2):
+        for one in {row[column] for row in rows}:
+            mine = sorted(row[3:5] for row in rows if row[column] == one)
+            assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
+    assert all(a[1] < b[1] for a, b in itertools.combinations(rows, 2) if a[0] == b[0])
 
 
 @pytest.mark.parametrize("seed", range(5))

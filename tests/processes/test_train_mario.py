@@ -372,6 +372,7 @@ def test_the_locked_queue_s_waits_are_in_the_recording(tmp_path: Path) -> None:
 def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], sentence: str) -> None:
     done = hotloop("train", "mario", *words, cwd=tmp_path)
     assert done.returncode == 2 and sentence in done.stderr
+    assert "memory" not in done.stdout + done.stderr and "compiling" not in done.stderr  # refused first
 
 
 @pytest.mark.long

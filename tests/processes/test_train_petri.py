@@ -248,6 +248,7 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path: Path, words: list[str], 
     ("words", "sentence"),
     [
         (["--net", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--schedule", "best.csv"], "is written for job shops"),
         (["--net", "a.pnml", "--trainer", "torchrl"], "needs trainer='hotloop'"),
         (["--instance", "ft06"], "needs a file with job shops"),
         (["--profiling-summary-freq", "-3"], "--profiling-summary-freq -3 is not allowed"),

@@ -115,6 +115,7 @@ def test_the_loop_in_a_kernel_stops_at_the_same_episode_with_the_same_numbers(
     assert {"policy_forward", "env_collision", "env_features"} <= set(by_name(load(tmp_path / "b").tree))
 
 
+@pytest.mark.long
 def test_fewer_gradient_steps_are_reported_as_different_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_run_without_gradient_steps_only_collects(
     done = outcome(capsys, tmp_path / "cap", "--variant", "original", *SMALL, "--gradient-steps", "0")
     assert done["updates"] == 0 and "no gradient steps" in done["remarks"][1]
     stats = by_name(load(tmp_path / "cap").tree)
+    assert stats["shut_down"].calls == 1
     assert stats["replay_push"].calls == 64 and "backward" not in stats
 
 

@@ -228,10 +228,31 @@ def test_the_bar_of_a_stage() -> None:
     bar.update(10)
     bar.close()
     assert stream.getvalue().splitlines() == [
-        "demos [##############..........] 6 / 10 episodes  0.4/s  10.0 s left  loss 1",
+        "demos [##############..........] 6 / 10 episodes  0.4/s  13.3 s left  loss 1",
         "demos [########################] 10 / 10 episodes  0.4/s  0 ns left",
         "demos [########################] 10 / 10 episodes  0.4/s  in 20.0 s",
     ]
+
+
+def test_warm_up_does_not_count_as_time_left() -> None:
+    now, stream = [0.0], io.StringIO()
+    bar = StageBar("rl", 1_000, "steps", stream=stream, clock=lambda: now[0])
+    for now[0], done in ((100.0, 2), (111.0, 112)):
+        bar.update(done)
+    assert stream.getvalue().splitlines() == [
+        "rl    [........................] 2 / 1,000 steps  0.0/s",
+        "rl    [##......................] 112 / 1,000 steps  1.0/s  88.8 s left",
+    ]
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_closed_pipe_does_not_end_a_stage() -> None:
+    bar = StageBar("rl", 10, "steps", stream=Broken())
+    bar.close()
 
 
 def test_the_split_adds_up_and_is_listed_largest_first() -> None:

@@ -32,6 +32,17 @@ from hotloop.cli.main import VERBS
             "hotloop diff does not know --jsno; did you mean --json; see: hotloop diff --help",
         ),
         ("prove --bogus=3 -x", "hotloop prove does not know --bogus -x; see: hotloop prove --help"),
+        (
+            "train snake --train-freq x",
+            "--train-freq is 'x', which is not a whole number; see: hotloop train snake --help",
+        ),
+        (
+            "train mario --final-learning-rate x",
+            "--final-learning-rate is 'x', which is not a number; see: hotloop train mario --help",
+        ),
+        ("train mario --layout x", "'x' is not one of fast, plain; see: hotloop train mario --help"),
+        ("train mario --channels 8 8", "--channels needs 3 values; see: hotloop train mario --help"),
+        ("train petri --net-arch 8 x", "--net-arch cannot be 8 x; see: hotloop train petri --help"),
         ("tune --bogus -- python x.py", "hotloop tune does not know --bogus; see: hotloop tune --help"),
     ],
 )

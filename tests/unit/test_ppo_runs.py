@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         train(changed(checkpoint=path, resume=True, net_arch=(8,)))
     with pytest.raises(CheckpointError, match="seed was 0, is 1"):
         train(changed(checkpoint=path, resume=True, seed=1))
+    own = {f"setting_{letter}": 1 for letter in "abcdefgh"}
+    with pytest.raises(CheckpointError, match=r"setting_f was 1, is 2; and 2 more\); use the same settings"):
+        runs.check_same_settings(path, own, dict.fromkeys(own, 2), frozenset())
+    with pytest.raises(CheckpointError) as refused:
+        runs.check_same_settings(path, own, {"gamma": 0.9}, frozenset())
+    assert str(refused.value) == (
+        f"{path} is an agent of another trainer (it has setting_a, setting_b and 6 more settings that are "
+        "unknown here); use another checkpoint path."
+    )
     assert train(changed(checkpoint=path, resume=True, total_timesteps=704)).env_steps == 704
 
 
@@ -309,6 +320,31 @@ def test_threads_are_measured_where_a_gradient_step_takes_long(
         assert found == min(times) and torch.get_num_threads() == threads
         assert f"torch uses {threads} thread(s)" in capsys.readouterr().err
     torch.set_num_threads(before)
+
+
+def test_what_a_trainer_frees_is_in_the_region_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Replay:
+        def __del__(self) -> None:
+            said.append("freed")
+
+    @contextmanager
+    def region() -> Iterator[None]:
+        said.append("entered")
+        yield
+        said.append("left")
+
+    @runs.frees_in_region
+    def trainer(result: int) -> int:
+        replay = Replay()
+        said.append(f"trains with {type(replay).__name__}")
+        runs.begin_shut_down()
+        return result
+
+    monkeypatch.setattr(runs, "shut_down", region())
+    assert trainer(3) == 3
+    assert said == ["trains with Replay", "entered", "freed", "left"]
 
 
 def test_the_config_is_plain_data() -> None:

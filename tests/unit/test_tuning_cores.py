@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.machine.cores import available_cores, core_usage, physical_core
 from hotloop.machine.facts import cgroup_cores, cores_granted, memory_bytes
-from hotloop.tuning.starting_rules import PRESETS, preset, starting_settings
+from hotloop.tuning.starting_rules import PRESETS, starting_settings
 
 SAYS_CORES = "from hotloop.machine.facts import cores_granted; print(cores_granted())"
 SAYS_RULES = (
@@ -150,4 +150,4 @@ def test_presets_have_their_published_values() -> None:
         "quick": (4, 2, 4, None, 50, 20, 100_000),
     }
     cap = {one.name: int(one.value) for one in starting_settings(128) if isinstance(one.value, int)}["envs"]
-    assert (preset("many-cores").n_envs or 0) > cap  # a preset may go beyond
+    assert (PRESETS["many-cores"].n_envs or 0) > cap  # a preset may go beyond

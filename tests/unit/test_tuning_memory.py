@@ -83,7 +83,8 @@ def test_the_memory_parts_of_mario_equal_what_it_allocates() -> None:
     from gymnasium.spaces import Box, Discrete
 
     from hotloop.rl.collect.protocol import Spaces, experience_dtype
-    from hotloop.rl.train.async_dqn import make_network, make_replay
+    from hotloop.rl.train.async_dqn_parts import make_replay
+    from hotloop.rl.train.frame_actor import make_network
     from hotloop.rl.train.networks.frame_q import flat_size
     from hotloop.rl.workloads.memory_estimates import _frame_network
 

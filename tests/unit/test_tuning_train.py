@@ -57,8 +57,10 @@ def test_a_preset_replaces_the_defaults(words: tuple[str, ...], expected: dict[s
 def test_a_preset_names_the_settings_it_could_not_apply() -> None:
     said = " ".join(arguments("petri", "--preset", "many-cores").chosen.messages)
     assert "n_envs=8 instead of 12" in said and "demonstration_workers=12" in said
-    with pytest.raises(HotloopError, match="there is no preset 'big'"):
+    with pytest.raises(HotloopError, match="petri has no preset 'big'; use one of small-ram"):
         read(["petri", "--preset", "big"])
+    with pytest.raises(HotloopError, match=r"ricochet has no preset 'picture'; use one of .*, pictures"):
+        read(["ricochet", "--preset", "picture"])
     assert largest_divisor(2048, 12) == 8 and largest_divisor(7, 6) == 1
 
 

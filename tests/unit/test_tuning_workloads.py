@@ -15,6 +15,7 @@ from hotloop.cli.train import read
 from hotloop.cli.tune import read as read_tune
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.train.dqn import check_config as check_dqn
+from hotloop.rl.workloads import imitate_rl
 from hotloop.rl.workloads.imitate import Imitate
 from hotloop.rl.workloads.mario import Mario
 from hotloop.rl.workloads.petri import Petri
@@ -64,6 +65,7 @@ def test_no_probe_has_settings_that_the_workload_refuses(
     name: str, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DemonstrationStore, "schema", lambda store: {})  # as if there were some
+    monkeypatch.setattr(imitate_rl, "first_actor", lambda config: None)  # and a clone
     target = WorkloadTarget(name, config, cores=CORES)
     everything = list(target.space.all_settings())
     assert len(everything) > 1 and target.config_of(target.space.current) == config

@@ -97,14 +97,23 @@ def mistake(told: str, prog: str, not_known: str = "") -> str:
         return f"{prog} does not know {many}{near}"
     if found := re.search(r"Missing value for argument '([^']+)'", text):
         if found[1].startswith("-"):
-            return f"{found[1]} needs a value"
+            several = re.search(r"Expected (\d+) values", text)
+            wanted = f"{several[1]} values" if several and several[1] != "1" else "a value"
+            return f"{found[1]} needs {wanted}"
         return f"{prog} does not know {not_known}" if not_known else f"{prog} needs {found[1].upper()}"
     if found := re.search(r"Error parsing ([^:]+): could not convert string to (float): (.+)", text):
         return f"{found[1]} is {found[3]}, which is not {_NOT_A[found[2]]}"
     if found := re.search(r"Error parsing ([^:]+): invalid literal for (int)\(\) with base 10: (.+)", text):
         return f"{found[1]} is {found[3]}, which is not {_NOT_A[found[2]]}"
+    if found := re.search(r"Error parsing (\S+): no type .*(INT|FLOAT) could .* from \[(.*?)\]\. Got", text):
+        return f"{found[1]} is {found[3]}, which is not {_NOT_A[found[2].lower()]}"
+    if found := re.search(r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]", text):
+        return f"{found[1]} cannot be {found[2].replace(chr(39), '').replace(',', '') or 'empty'}"
     if found := re.search(r"invalid choice '([^']*)'.*?Expected one of \(([^)]*)\)", text):
-        return f"{found[1]!r} is not one of {found[2].replace(chr(39), '').rstrip(', ')}"
+        choices = found[2].replace(chr(39), "").rstrip(", ").split(", ")
+        if "None" in choices:  # the default of an optional setting; tyro lists these in any order
+            choices = sorted(set(choices) - {"None"})
+        return f"{found[1]!r} is not one of {', '.join(choices)}"
     if "Missing from" in text:
         return f"{prog} needs {' and '.join(_missing(lines)) or 'more arguments'}"
     return (

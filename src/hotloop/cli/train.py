@@ -146,6 +146,8 @@ def run(arguments: Arguments) -> int:
             f"--profiling-summary-freq {profiling.profiling_summary_freq} is not allowed; "
             "use at least 1 env step, or 0 for no summaries."
         )
+    if arguments.request is not None:
+        check_request(arguments.request)
     if arguments.request is not None and arguments.request.wanted:
         module = importlib.import_module(REQUESTS[arguments.workload])
         code: int = module.run(arguments.config, arguments.request, profiling)
@@ -197,6 +199,15 @@ def run(arguments: Arguments) -> int:
         note(f"hotloop: {trained.outcome.unsaved}; the last weights are lost")
         return OUR_FAILURE
     return STOPPED.get(trained.outcome.stopped_by or "", 0)
+
+
+def check_request(request: Any) -> None:
+    """Raise HotloopError for a flag that does nothing without another one."""
+    for field in dataclasses.fields(request):
+        needed = request.NEEDS.get(field.name)
+        if needed and not getattr(request, needed) and getattr(request, field.name) != field.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            raise HotloopError(f"{flag} is for --{needed}; leave it out, or add --{needed}.")
 
 
 def command_that_goes_on(arguments: Arguments, done: Outcome) -> str:

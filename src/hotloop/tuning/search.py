@@ -212,9 +212,8 @@ class Search:
     def _finalists(self) -> list[Settings]:
         """Settings with the best measured (else predicted) times, the current settings always included."""
         space, model = self._space, self._model()
-        base = space.choices(
-            self._best(lambda settings: True)
-        )  # the model is fitted to probes with these choices
+        # The model is fitted to probes with these choices.
+        base = space.choices(self._best(lambda settings: True))
         known = {p.settings for p in self._probes}
         scores: dict[Settings, float] = {}
         for settings in self._legal()[0]:

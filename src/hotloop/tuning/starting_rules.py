@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hotloop._util.errors import HotloopError
-
 Tier = Literal["minimum", "recommended", "optimal"]
 GIB = 1 << 30
 
@@ -46,13 +44,6 @@ PRESETS: dict[str, Preset] = {
         total_timesteps=100_000,
     ),
 }
-
-
-def preset(name: str) -> Preset:
-    """The preset with that name; HotloopError if there is none."""
-    if name not in PRESETS:
-        raise HotloopError(f"there is no preset {name!r}; use one of {', '.join(PRESETS)}.")
-    return PRESETS[name]
 
 
 def whole_cores(cores_granted: float) -> int:

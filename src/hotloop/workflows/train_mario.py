@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
@@ -39,6 +39,11 @@ MIN_TIMEOUT_S = 900.0
 @dataclass(frozen=True)
 class Request:
     """What to find out about the pipeline, besides training."""
+
+    # flag -> the flag without which it does nothing
+    NEEDS: ClassVar = dict.fromkeys(
+        ("budget", "pairs", "series", "benchmark_json", "benchmark_png"), "benchmark"
+    )
 
     benchmark: bool = False
     """Compare both variants at the same work, in fresh processes that take turns; writes a JSON and a PNG

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from hotloop._util.errors import HotloopError
 from hotloop._util.files import write_atomically
@@ -54,6 +55,9 @@ _TITLE = "hotloop: functions of training batches"
 @dataclass(frozen=True)
 class Request:
     """What to do besides training."""
+
+    # flag -> the flag without which it does nothing
+    NEEDS: ClassVar = dict.fromkeys(("budget", "series"), "compare")
 
     breakdown: bool = False
     """Show the parts of a training batch: collection, advantage, loss and so on."""

@@ -12,7 +12,7 @@ from hotloop._util.units import size
 from hotloop.machine.facts import cores_granted
 from hotloop.machine.health import accelerators, memory_available_bytes
 from hotloop.tuning.cache import Tuned, never_tuned, recall
-from hotloop.tuning.starting_rules import PRESETS, Preset, preset, starting_settings
+from hotloop.tuning.starting_rules import PRESETS, Preset, starting_settings
 from hotloop.workflows.tune_knobs import stage_names
 from hotloop.workflows.tune_workload import NOT_TUNED
 
@@ -33,7 +33,7 @@ PRESET_FIELDS: dict[str, dict[str, str]] = {
         "total_timesteps": "total_timesteps",
     },
 }
-# workload -> preset -> settings of its own, instead of those above.
+# workload -> preset -> its own settings, instead of those above.
 OWN_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ricochet": {
         "pictures": {
@@ -107,7 +107,7 @@ LEAVE_THE_PRESET = frozenset(
     | {"--checkpoint", "--resume", "--tensorboard-log", "--capture", "--no-profiling", "--enable-profiling"}
     | {"--profiling-report", "--profiling-summary-freq", "--json"}
 )
-# Job shops of petri have settings of their own if these flags do not choose how to train.
+# Job shops of petri have their own settings if these flags do not choose how to train.
 LEAVE_THE_JOB_SHOP = LEAVE_THE_PRESET | {"--net", "--instance", "--learner", "--checkpoint-every-steps"}
 # A setting of several stages: a value found for one stage is not applied to the others.
 STAGE_SETTING = "learner"
@@ -286,9 +286,10 @@ def preset_settings(workload: str, config: Any, preset_name: str) -> Chosen:
         return Chosen(dict(own), (f"preset {preset_name}: {_words(shown)} and {len(own) - len(shown)} more",))
     if preset_name == "full":
         raise HotloopError(f"preset 'full' is for mario; {workload} has full size by default.")
-    if preset_name == "pictures":
-        raise HotloopError(f"preset 'pictures' is for ricochet; {workload} has no such preset.")
-    values = preset(preset_name)
+    if preset_name not in PRESETS:
+        known = dict.fromkeys([*PRESETS, *OWN_PRESETS.get(workload, ())])
+        raise HotloopError(f"{workload} has no preset {preset_name!r}; use one of {', '.join(known)}.")
+    values = PRESETS[preset_name]
     fields = PRESET_FIELDS.get(workload) or _fields_by_name(config)
     found = {
         mine: getattr(values, theirs)

@@ -1,6 +1,6 @@
 """A replay buffer over vector environments: each observation stored once, sampled without allocation.
 
-Each environment has a ring of its own, with one record for each step:
+Each environment has its own ring, with one record for each step:
 
     env 0 | observation 0, action 0, reward 0, marks 0 | observation 1, action 1, ... | ...
     env 1 | ...
@@ -62,7 +62,7 @@ class ReplayBuffer:
     """A ring of at least `buffer_size // n_envs` vector steps; the module's docstring explains its layout.
 
     The buffer owns its memory and allocates it at once, except for final observations, whose room grows as
-    episodes end. It draws random numbers from a stream of its own: same seed, same pushes, same samples.
+    episodes end. It draws random numbers from its own stream: same seed, same pushes, same samples.
     """
 
     def __init__(

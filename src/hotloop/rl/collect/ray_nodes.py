@@ -210,9 +210,10 @@ class RayCollector:
         self._closed = True
         self._last = replace(self.state(), alive=0)
         actors = [group.actor for group in self._groups if group.actor is not None]
-        with contextlib.suppress(Exception):  # nodes may be gone
-            refs = [actor.ask.remote("close") for actor in actors]
-            self._ray.wait(refs, num_returns=len(refs), timeout=CLOSE_S)
+        if actors:  # without one, `ray.wait` would start a cluster where none was reached
+            with contextlib.suppress(Exception):  # nodes may be gone
+                refs = [actor.ask.remote("close") for actor in actors]
+                self._ray.wait(refs, num_returns=len(refs), timeout=CLOSE_S)
         for actor in actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)

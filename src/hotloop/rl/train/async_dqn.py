@@ -1,9 +1,9 @@
-"""Deep Q-learning on frames, with experience from collectors in processes of their own.
+"""Deep Q-learning on frames, with experience from collectors in separate processes.
 
     from hotloop.rl.train.async_dqn import AsyncDQNConfig, train
     result = train(AsyncDQNConfig(total_timesteps=50_000), make_env)
 
-Read it from top to bottom: settings, the learner, the actor and other parts, the loop. The loop takes rows
+Read it from top to bottom: settings, the learner, the loop. The loop takes rows
 from the collectors, copies them to the replay buffer, and learns from `replay_ratio` transitions for each one
 collected, whichever side is faster: a learner that is ahead waits for experience, collectors that are ahead
 wait for room in their queues. Nothing is dropped unless `drop_when_full` is set, and drops are counted.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -28,37 +27,37 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hotloop import profile, progress
 from hotloop._util.errors import HotloopError
 from hotloop._util.ray_cluster import address_of
+from hotloop.machine.facts import cores_granted
 from hotloop.rl.buffers.replay import ReplayBuffer
 from hotloop.rl.buffers.replay_batch import ReplayBatch
-from hotloop.rl.collect.env_groups import make_env_group
-from hotloop.rl.collect.locked import LockedCollector
-from hotloop.rl.collect.processes import ProcessCollector
-from hotloop.rl.collect.protocol import Collector, CollectorState, Rows, Setup, Spaces, Task
-from hotloop.rl.collect.ray_nodes import RayCollector
-from hotloop.rl.collect.serial import SerialCollector
+from hotloop.rl.collect.protocol import CollectorState, Rows, Task
 from hotloop.rl.train import runs
 from hotloop.rl.train.async_dqn_monitor import Epoch, Monitor, Pipeline, mean_busy_fraction
+from hotloop.rl.train.async_dqn_parts import make_collector, make_replay, probe_spaces, warm_up
+from hotloop.rl.train.devices import Precision, choose_device, choose_precision
 from hotloop.rl.train.dqn import dqn_loss, td_targets
+from hotloop.rl.train.frame_actor import make_actor, make_network
 from hotloop.rl.train.networks.frame_q import (
+    ROWS_AT_ONCE,
     FoldedNetwork,
+    FoldedWeights,
     FrameQNetwork,
     flat_size,
     flatten_into,
     fold_batch_norm,
     folded_values,
-    load_flat,
     state_tensors,
     training_values,
 )
 from hotloop.rl.train.networks.space_to_depth import has_whole_blocks, space_to_depth
 from hotloop.rl.train.runs import RecentEpisodes
+from hotloop.rl.train.second_thread import SecondThread
 
 _start_up = profile("start_up", "other")
 _shut_down = profile("shut_down", "other")
@@ -77,12 +76,11 @@ _checkpoint = profile("checkpoint")
 WAIT_S = 0.5  # the longest wait for rows before the loop checks for stop requests
 STATISTICS = ("loss", "td_error", "value", "gradient_norm")
 FIELDS = ("observations", "next_observations", "actions", "rewards", "discounts")  # of a batch
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 MAY_DIFFER = runs.MAY_DIFFER | {
     "stop_at_epochs", "on", "transport", "weights_every_epochs", "weights_every_steps", "queue_size",
     "experience_batch_size", "drop_when_full", "start_method", "hang_timeout_s", "layout", "compile",
-    "precision", "data_parallel", "device",
+    "precision", "data_parallel", "device", "target_thread",
 }  # fmt: skip
 
 
@@ -183,7 +181,8 @@ class AsyncDQNConfig:
     not add up over the targets."""
     layout: Literal["fast", "plain"] = "fast"
     """fast: channels last, first convolution on blocks of pixels, normalisation folded where no gradient is
-    needed; plain: the network as written. Same numbers up to rounding."""
+    needed and in one step with ReLU where it is, freed memory kept in the process; plain: the network as
+    written. Same numbers up to rounding."""
     compile: bool = False
     """Compile targets, loss and gradient with torch.compile."""
     precision: Precision = "auto"
@@ -195,6 +194,9 @@ class AsyncDQNConfig:
     """cpu, cuda, or auto: a GPU if there is one."""
     threads: int = 1
     """Torch's intra-op threads in the learner; each collector has one."""
+    target_thread: bool = True
+    """Share the passes over next observations with a second thread; see `FrameLearner.share_with`. Same
+    numbers."""
 
     # -- files and output
     checkpoint: Path | None = None
@@ -202,7 +204,7 @@ class AsyncDQNConfig:
     checkpoint_every_steps: int = 25_000
     """Env steps between two saves, rounded up to whole epochs."""
     resume: bool = False
-    """Continue from `checkpoint`. The replay buffer is not part of it and is filled anew."""
+    """Continue from `checkpoint`. The replay buffer is not part of it and is filled again."""
     tensorboard_log: Path | None = None
     """Folder for TensorBoard."""
     quiet: bool = False
@@ -284,11 +286,13 @@ def check_config(config: AsyncDQNConfig) -> None:
     runs.check_at_least(config, 1, "n_steps", "target_every_updates", "features_dim", "threads")
     runs.check_at_least(config, 1, "checkpoint_every_steps", "exploration_steps")
     runs.check_at_least(config, 0, "epoch_steps", "learning_starts", "replay_ratio", "weights_every_steps")
+    runs.check_seed(config)
     runs.check_fraction(config, "gamma", "exploration_initial_eps", "exploration_final_eps", "tau")
     runs.check_fraction(config, "batch_norm_momentum")
     runs.check_positive(config, "learning_rate", "final_learning_rate", "adam_eps", "max_grad_norm")
     runs.check_positive(config, "reward_scale", "hang_timeout_s")
     runs.check_checkpoint(config)
+    choose_device(config.device)  # before any kernel is compiled
     if config.on:
         address_of(config.on)
         if config.transport == "serial":
@@ -300,6 +304,11 @@ def check_config(config: AsyncDQNConfig) -> None:
             f"buffer_size={config.buffer_size} has no room for two steps of {config.n_envs} environments; "
             "make it larger, or use fewer collectors or envs."
         )
+
+
+def saved_run(config: AsyncDQNConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    return runs.load_run(config, MAY_DIFFER, upgrade_settings)
 
 
 # ---- the learner
@@ -326,7 +335,11 @@ class FrameLearner:
         for layer in network.norms:
             cast(nn.BatchNorm2d, layer).momentum = config.batch_norm_momentum
         self.target = copy.deepcopy(network).requires_grad_(False)
-        self._folded_target = FoldedNetwork(self.target) if self._fast else None
+        # On the CPU, pixels and folded weights are made in the precision of the products; elsewhere autocast
+        # converts them.
+        on_cpu_in_bfloat16 = self.precision == "bfloat16" and self.device.type == "cpu"
+        self._dtype = torch.bfloat16 if on_cpu_in_bfloat16 else torch.float32
+        self._folded_target = FoldedNetwork(self.target, self._dtype) if self._fast else None
         self._pixels = self._memory_for_pixels() if self._fast and not config.compile else None
         self._parallel = nn.DataParallel(network) if config.data_parallel else network
         self._adam = runs.make_adam(network, config.learning_rate, config.adam_eps)
@@ -337,13 +350,33 @@ class FrameLearner:
         self._sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self.device)
         self._summed = [0, 0]  # batches and updates in the sums
         self._batch: tuple[ReplayBatch, dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._second: SecondThread | None = None
         self.batches = self.updates = 0
+
+    def share_with(self, second: SecondThread) -> None:
+        """Let a second thread compute values of next observations; the numbers stay the same.
+
+        Has an effect on the CPU with the fast layout, `threads` 1, targets by running statistics, and without
+        `compile`.
+        """
+        config = self._config
+        on_cpu = self._fast and self.device.type == "cpu" and not config.compile
+        if on_cpu and config.threads == 1 and config.target_statistics == "running":
+            self._second = second
 
     def _memory_for_pixels(self) -> Tensor | None:
         """Memory for the converted pixels of a batch; a GPU manages its own."""
         stack, height, width = self.network.shape
         shape = (self._config.batch_size, height // 4, width // 4, 16 * stack)
-        return torch.zeros(shape) if self.device.type == "cpu" else None
+        return torch.zeros(shape, dtype=self._dtype) if self.device.type == "cpu" else None
+
+    def compile_kernels(self, observations: Tensor) -> None:
+        """Compile or load the kernels that batches need; changes nothing in the learner."""
+        if self._fast and self.device.type == "cpu":
+            twin = copy.deepcopy(self.network)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._dtype == torch.bfloat16):
+                values = training_values(twin, space_to_depth(observations, dtype=self._dtype))
+            values.sum().backward()  # type: ignore[no-untyped-call]
 
     def make_batch(self, buffer: ReplayBuffer) -> ReplayBatch:
         """Memory for samples, pinned if the learner runs on a GPU."""
@@ -412,7 +445,14 @@ class FrameLearner:
         wanted = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(self.precision)
         with torch.autocast(self.device.type, dtype=wanted, enabled=wanted is not None):
             with torch.no_grad():
-                target_next, online_next = self._next_values(next_observations)
+                next_values = self._start_next_values(next_observations)
+            if self._folded_target is not None:
+                pixels = space_to_depth(observations, self._pixels, self._dtype)
+                values = training_values(self.network, pixels)
+            else:
+                values = self._parallel(observations, batch_statistics=True)
+            with torch.no_grad():
+                target_next, online_next = next_values()
                 targets = td_targets(
                     online_next.float(),
                     target_next.float(),
@@ -420,31 +460,55 @@ class FrameLearner:
                     discounts,
                     double=config.double,
                 )
-            if self._folded_target is not None:
-                values = training_values(self.network, space_to_depth(observations, self._pixels))
-            else:
-                values = self._parallel(observations, batch_statistics=True)
         errors = values.float().gather(1, actions[:, None]).squeeze(1) - targets
         loss = dqn_loss(errors, torch.ones_like(errors), huber=True)
         with torch.no_grad():
             means = torch.stack([loss.detach(), errors.detach().abs().mean(), values.detach().float().mean()])
         return loss, means.double()
 
+    def _start_next_values(self, next_observations: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+        """A function that returns `_next_values`, whose work has begun in the second thread or is done.
+
+        Weights and running statistics are those of now: the pass that learns moves the statistics.
+        """
+        if self._second is None:
+            found = self._next_values(next_observations)
+            return lambda: found
+        networks, rows = self._folded_networks(), len(next_observations)
+        values: dict[int, list[Tensor]] = {}
+
+        def compute(begin: int) -> None:
+            values[begin] = folded_values(networks, next_observations[begin : begin + ROWS_AT_ONCE])
+
+        parts = self._second.start([partial(compute, begin) for begin in range(0, rows, ROWS_AT_ONCE)])
+
+        def finish() -> tuple[Tensor, Tensor]:
+            parts.finish()
+            found = [torch.cat(part) for part in zip(*(values[b] for b in sorted(values)), strict=True)]
+            return found[0], found[-1]
+
+        return finish
+
+    def _folded_networks(self) -> list[FoldedWeights]:
+        """The target and, for double Q-learning, the online network, ready for `folded_values`."""
+        assert self._folded_target is not None
+        folded = [self._folded_target.weights]
+        if self._config.double:
+            folded.append(fold_batch_norm(self.network, self._dtype))
+        return folded
+
     def _next_values(self, next_observations: Tensor) -> tuple[Tensor, Tensor]:
         """Values of the next observations by the target and, for double Q-learning, the online network."""
         if self._config.target_statistics == "batch":
             networks = [self.target, self.network] if self._config.double else [self.target]
             if self._folded_target is not None:
-                x = space_to_depth(next_observations)
+                x = space_to_depth(next_observations, self._pixels, self._dtype)
                 by_batch = [training_values(network, x, update_running=False) for network in networks]
             else:
                 by_batch = [network(next_observations, True, update_running=False) for network in networks]
             return by_batch[0], by_batch[-1]
         if self._folded_target is not None:
-            folded = [self._folded_target.weights]
-            if self._config.double:
-                folded.append(fold_batch_norm(self.network))
-            found = folded_values(folded, next_observations)
+            found = folded_values(self._folded_networks(), next_observations, self._pixels)
             return found[0], found[-1]
         target_next = self.target(next_observations)
         return target_next, self.network(next_observations) if self._config.double else target_next
@@ -516,173 +580,6 @@ class FrameLearner:
             self._scaler = torch.amp.GradScaler(self.device.type, init_scale=float(state["scale"][0]))
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The device to learn on; raises HotloopError if it is unknown or missing."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(wanted)
-    except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda"):
-        raise HotloopError(f"device={wanted!r} is unknown; use auto, cpu or cuda.")
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise HotloopError(f"device={wanted!r} needs a GPU, and torch finds none; use cpu.")
-    return found
-
-
-def choose_precision(wanted: Precision, device: torch.device) -> str:
-    """See `AsyncDQNConfig.precision`."""
-    if wanted != "auto":
-        return wanted
-    if device.type == "cuda":
-        return "float16"
-    return "bfloat16" if cpu_has_bfloat16() else "float32"
-
-
-def cpu_has_bfloat16(description: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has bfloat16 products that can be relied on; without them float32 is faster.
-
-    With AMX in a virtual machine, torch 2.13's bfloat16 convolutions ended the process with SIGILL (seen
-    under Firecracker on a Xeon; with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 they work), so there AMX does not
-    count.
-    """
-    try:
-        flags = description.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    if "amx_bf16" in flags and "hypervisor" in flags and "ONEDNN_MAX_CPU_ISA" not in os.environ:
-        return False
-    return any(word in flags for word in ("avx512_bf16", "amx_bf16", " bf16"))
-
-
-# ---- what a run is made of
-
-
-class FrameActor:
-    """Epsilon-greedy actions inside a collector, with the latest weights; `control` is epsilon."""
-
-    def __init__(self, network: FrameQNetwork, *, fast: bool = True):
-        self._network = network.requires_grad_(False)
-        self._folded = FoldedNetwork(network) if fast and has_whole_blocks(network.shape) else None
-
-    def load(self, weights: NDArray[np.float32]) -> None:
-        """Copy the weights that the learner sent as one vector."""
-        load_flat(self._network, weights)
-        if self._folded is not None:
-            self._folded.load(self._network)
-
-    def act(self, observations: NDArray[Any], control: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Greedy actions [rows], or random ones with probability `control`.
-
-        Every row draws two numbers whatever happens, so that equal generators stay equal; rows with a random
-        action skip the network.
-        """
-        rows = len(observations)
-        chances = rng.random(rows)
-        actions: NDArray[np.int64] = rng.integers(0, self._network.actions, rows)
-        greedy = np.flatnonzero(chances >= control)
-        if len(greedy):
-            seen = observations if len(greedy) == rows else observations[greedy]
-            actions[greedy] = self.values(seen).argmax(axis=1)
-        return actions
-
-    def values(self, observations: NDArray[Any]) -> NDArray[np.float32]:
-        """Action values [rows, actions]."""
-        with torch.inference_mode():
-            given = torch.from_numpy(np.ascontiguousarray(observations))
-            values = self._network(given) if self._folded is None else self._folded(given)
-            found: NDArray[np.float32] = values.numpy()
-        return found
-
-
-def make_network(
-    spaces: Spaces, channels: tuple[int, ...], features_dim: int, batch_norm: bool
-) -> FrameQNetwork:
-    return FrameQNetwork(
-        spaces.observation.shape,
-        int(spaces.action.n),
-        channels=channels,
-        features_dim=features_dim,
-        batch_norm=batch_norm,
-    )
-
-
-def make_actor(
-    spaces: Spaces, channels: tuple[int, ...], features_dim: int, batch_norm: bool, fast: bool
-) -> FrameActor:
-    """The actor of a collector; its weights come from the learner."""
-    return FrameActor(make_network(spaces, channels, features_dim, batch_norm), fast=fast)
-
-
-def make_collector(task: Task, config: AsyncDQNConfig, log: Callable[[str], None]) -> Collector:
-    kinds: dict[str, Any] = {"rings": ProcessCollector, "locked": LockedCollector, "serial": SerialCollector}
-    setup = Setup(
-        collectors=config.n_collectors,
-        ring_rows=config.queue_size,
-        when_full="drop" if config.drop_when_full else "wait",
-        method=config.start_method,
-        hang_timeout_s=config.hang_timeout_s,
-        allow_nonfinite=config.allow_nonfinite,
-        log=log,
-    )
-    if config.on:
-        return RayCollector(task, setup, config.on)
-    found: Collector = kinds[config.transport](task, setup)
-    return found
-
-
-def make_replay(config: AsyncDQNConfig, spaces: Spaces, buffer_size: int) -> ReplayBuffer:
-    """A replay buffer for the rows of all collectors."""
-    return ReplayBuffer(
-        buffer_size,
-        config.n_collectors * spaces.n_envs,
-        spaces.observation,
-        spaces.action,
-        frame_stack=int(spaces.observation.shape[0]),
-        n_steps=config.n_steps,
-        gamma=config.gamma,
-        seed=config.seed + 1,
-    )
-
-
-def probe_spaces(task: Task) -> Spaces:
-    """The spaces of the task's environments, found by making them here and taking one step.
-
-    This also compiles their kernels, so that the collectors do not all do so at the same time.
-    """
-    group = make_env_group(task, list(range(task.seed, task.seed + task.n_envs)))
-    try:
-        spaces = group.spaces
-        check_spaces(spaces)
-        group.reset(list(range(task.n_envs)))
-        group.step(np.zeros(spaces.n_envs, dtype=spaces.action.dtype))
-    finally:
-        group.close()
-    return spaces
-
-
-def check_spaces(spaces: Spaces) -> None:
-    observation, action = spaces.observation, spaces.action
-    frames = isinstance(observation, Box) and observation.dtype == np.uint8 and len(observation.shape) == 3
-    if not frames or not isinstance(action, Discrete) or action.start != 0:
-        raise HotloopError(
-            f"Asynchronous DQN takes uint8 stacks of frames [stack, height, width] and discrete actions from "
-            f"0, not {observation} and {action}; wrap the environment."
-        )
-
-
-def warm_up(config: AsyncDQNConfig, spaces: Spaces, dtype: np.dtype[Any]) -> None:
-    """Compile or load the kernels that the loop calls, so that its time is that of training."""
-    buffer = make_replay(config, spaces, 4 * config.n_collectors * spaces.n_envs)
-    rows = np.zeros(3, dtype=dtype)
-    rows["first"][0] = True
-    buffer.push_rows(rows)
-    sample = buffer.sample(buffer.make_batch(2))
-    if has_whole_blocks(spaces.observation.shape):
-        space_to_depth(sample.tensors()["observations"])
-
-
 # ---- training
 
 
@@ -706,6 +603,8 @@ def train(
     check_config(config)
     with ExitStack() as stack:
         stack.enter_context(runs.torch_threads(config.threads))
+        if config.layout == "fast":
+            stack.enter_context(runs.freed_memory_kept())
         monitor = Monitor(quiet=config.quiet, note=note)
         stack.callback(monitor.close)
         stop = stack.enter_context(runs.StopRequests())
@@ -714,6 +613,8 @@ def train(
         with _start_up:
             run = _Run(config, make_env, distance, report, monitor)
             stack.callback(run.collector.close)
+            if config.target_thread and cores_granted() >= 2:
+                run.learner.share_with(stack.enter_context(SecondThread()))
             run.start()
         stopped_by: str | None = None
         while not run.finished() and stopped_by is None:
@@ -750,7 +651,7 @@ class _Run:
             "features_dim": config.features_dim,
             "batch_norm": config.batch_norm,
         }
-        actor = partial(make_actor, **shape, fast=config.layout == "fast")
+        actor = partial(make_actor, **shape, fast=config.layout == "fast", precision=config.precision)
         spaces = probe_spaces(Task(make_env, actor, n_envs=config.envs_per_collector, seed=config.seed))
         torch.manual_seed(config.seed)
         self.network = make_network(spaces, **shape)
@@ -769,13 +670,13 @@ class _Run:
         self.collector = make_collector(task, config, monitor.line)
         self.buffer = make_replay(config, spaces, config.buffer_size)
         self._batch = self.learner.make_batch(self.buffer)
-        warm_up(config, spaces, self.collector.dtype)
+        warm_up(self.learner, config, spaces, self.collector.dtype)
         self.recent, self._distances = RecentEpisodes(), RecentEpisodes()
         self.epochs = self.env_steps = self._takes = self._reported_drops = 0
         self.epoch_s: list[float] = []
         self._epoch_returns: list[float] = []
         self._epoch_distances: list[float] = []
-        saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
+        saved = saved_run(config)
         if saved is not None:
             with runs.restoring(config.checkpoint):
                 self.learner.load(saved.part("learner"))
@@ -784,7 +685,7 @@ class _Run:
                 distances = saved.state["distances"]
                 self._distances.add(distances, [0] * len(distances))
         self._saved_at = self.env_steps
-        # A resumed run fills an empty replay buffer, so learning starts anew, too.
+        # A resumed run fills an empty replay buffer, so it waits for learning_starts again.
         self._learn_from = self.env_steps + config.learning_starts
         self._first_due_batch = self.learner.batches
 

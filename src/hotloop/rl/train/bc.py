@@ -120,8 +120,9 @@ class BCResult:
     """Why the last checkpoint could not be written; None if it was, or if none was wanted."""
 
 
-def check(config: BCConfig, learn: Samples) -> None:
+def check_settings(config: BCConfig) -> None:
     """Raise HotloopError for the first invalid setting."""
+    runs.check_seed(config)
     runs.check_at_least(config, 1, "n_epochs", "batch_size", "threads", "checkpoint_every_epochs")
     runs.check_at_least(config, 0, "loading_workers")
     runs.check_positive(config, "learning_rate")
@@ -136,6 +137,11 @@ def check(config: BCConfig, learn: Samples) -> None:
         raise HotloopError(
             "learner='fused' gathers its batches inside the kernel; use loading='index', or learner='torch'."
         )
+
+
+def check(config: BCConfig, learn: Samples) -> None:
+    """Raise HotloopError for the first invalid setting, or for samples that cannot be learned from."""
+    check_settings(config)
     if len(learn) == 0:
         raise HotloopError("There are no samples to learn from; collect demonstrations first.")
     for what, values in (("observation", learn.observations), ("action", learn.actions)):
@@ -146,6 +152,11 @@ def check(config: BCConfig, learn: Samples) -> None:
                 f"first of them ({value}) in the {what} of step {sample:,}; nothing was learned from them. "
                 "Collect again, or set allow_nonfinite to train on them."
             )
+
+
+def saved_run(config: BCConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    return runs.load_run(config, MAY_DIFFER, upgrade_settings)
 
 
 def upgrade_settings(saved: dict[str, Any]) -> dict[str, Any]:
@@ -319,7 +330,7 @@ def train(
         learner = make_learner(config, actor, learn, held_out, stopwatch)
         stack.callback(learner.close)
         rng, epochs, updates = np.random.default_rng(config.seed), 0, 0
-        saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
+        saved = saved_run(config)
         if saved is not None:
             samples = saved.state.get("samples", len(learn))  # not there in checkpoints by hotloop 0.1
             if samples != len(learn):

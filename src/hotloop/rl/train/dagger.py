@@ -240,7 +240,7 @@ def train(
         starting = stack.enter_context(ExitStack())
         starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
-        saved = runs.load_run(config, MAY_DIFFER)
+        saved = saved_run(config)
         network = make_network(config, envs.single_observation_space.shape, int(envs.single_action_space.n))
         learner = DaggerLearner(network, config)
         rng = np.random.default_rng(config.seed)
@@ -351,12 +351,23 @@ def check_config(config: DaggerConfig, envs: Any) -> None:
     """Raise HotloopError for the first invalid setting."""
     if not isinstance(envs.single_action_space, Discrete):
         raise HotloopError(f"DAgger needs discrete actions; these envs have {envs.single_action_space}.")
+    check_settings(config)
+
+
+def check_settings(config: DaggerConfig) -> None:
+    """Raise HotloopError for the first invalid setting."""
+    runs.check_seed(config)
     runs.check_at_least(config, 1, "total_timesteps", "layers", "places", "features", "threads")
     runs.check_at_least(config, 2, "channels")
     runs.check_at_least(config, 1, "board_size", "checkpoint_every_steps")
     runs.check_at_least(config, 0, "place_coef", "vf_coef", "eval_every_steps")
     runs.check_positive(config, "learning_rate", "max_grad_norm")
     runs.check_checkpoint(config)
+
+
+def saved_run(config: DaggerConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    return runs.load_run(config, MAY_DIFFER)
 
 
 def load_network(path: Path, network: RecurrentActorCritic) -> None:

@@ -181,6 +181,7 @@ def check_config(config: DQNConfig) -> None:
     runs.check_at_least(config, 1, "log_every_steps", "stop_at_episodes")
     runs.check_at_least(config, 0, "learning_starts", "n_eval_episodes")
     runs.check_at_least(config, -1, "gradient_steps")
+    runs.check_seed(config)
     runs.check_fraction(config, "gamma", "tau", "exploration_initial_eps", "exploration_final_eps")
     runs.check_fraction(config, "exploration_fraction")
     runs.check_positive(config, "learning_rate", "adam_eps", "max_grad_norm")
@@ -188,6 +189,14 @@ def check_config(config: DQNConfig) -> None:
     runs.check_checkpoint(config)
     if config.transfers == "items" and config.learner not in ("auto", "torch"):
         raise HotloopError(f"transfers='items' needs learner='torch', not {config.learner!r}.")
+
+
+def saved_run(config: DQNConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    exploring = config.exploration_initial_eps != config.exploration_final_eps
+    # Exploration falls over a fraction of total_timesteps, which then decides the numbers, too.
+    may_differ = MAY_DIFFER - {"total_timesteps"} if exploring else MAY_DIFFER
+    return runs.load_run(config, may_differ, upgrade_settings)
 
 
 # ---- loss
@@ -426,6 +435,7 @@ def warm_up(name: str, network: nn.Module, config: DQNConfig, envs: Any) -> None
 # ---- training
 
 
+@runs.frees_in_region
 def train(
     config: DQNConfig,
     *,
@@ -454,10 +464,7 @@ def train(
             stack.callback(envs.close)
         check_spaces(envs)
         n_envs, first_action = int(envs.num_envs), int(envs.single_action_space.start)
-        exploring = config.exploration_initial_eps != config.exploration_final_eps
-        # Exploration falls over a fraction of total_timesteps, which then decides the numbers, too.
-        may_differ = MAY_DIFFER - {"total_timesteps"} if exploring else MAY_DIFFER
-        saved = runs.load_run(config, may_differ, upgrade_settings)
+        saved = saved_run(config)
         network = network or make_network(config, envs)
         rng = np.random.default_rng(config.seed)
         chunk = max(1, min(1024, CHUNK_STEPS // n_envs))
@@ -606,6 +613,7 @@ def train(
             seed = config.seed + 1_000_000  # away from the seeds of training
             found, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
             evaluation_return = float(found.mean())
+        runs.begin_shut_down()
         return DQNResult(
             network=learner.network,
             learner=learner.name,

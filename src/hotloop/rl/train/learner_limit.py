@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -23,7 +24,7 @@ from torch.nn import functional
 from hotloop.rl.train.async_dqn import AsyncDQNConfig, FrameLearner
 from hotloop.rl.train.networks.frame_q import KERNELS, ROWS_AT_ONCE, STRIDES, FrameQNetwork
 from hotloop.rl.train.networks.space_to_depth import BLOCK
-from hotloop.rl.train.runs import torch_threads
+from hotloop.rl.train.runs import freed_memory_kept, torch_threads
 
 ROUNDS = 3
 
@@ -51,7 +52,8 @@ def measure_learner(
 ) -> LearnerLimit:
     """Measure the learner on the CPU with batches of noise; the first round is warm-up."""
     config = replace(config, device="cpu", compile=False, data_parallel=False)
-    with torch.random.fork_rng(devices=[]), torch_threads(config.threads):
+    memory = freed_memory_kept() if config.layout == "fast" else nullcontext()
+    with torch.random.fork_rng(devices=[]), torch_threads(config.threads), memory:
         torch.manual_seed(0)
         network = FrameQNetwork(
             shape,

@@ -50,7 +50,7 @@ def make_envs(name: str, n_envs: int, **settings: Any) -> Any:
 
 
 def compile_kernels(envs: Any) -> Any:
-    """Reset and step the envs once, so that compilation is a region of its own; returns the envs."""
+    """Reset and step the envs once, so that compilation has its own region; returns the envs."""
     with _compile:
         envs.reset(seed=0)
         envs.step(np.zeros_like(envs.action_space.sample()))

@@ -540,6 +540,7 @@ def gradient_step_ms(name: str, config: PPOConfig, network: nn.Module, buffer: R
 # ---- training
 
 
+@runs.frees_in_region
 def train(
     config: PPOConfig,
     *,
@@ -569,9 +570,7 @@ def train(
             envs = make_envs(config.env, own.stop - own.start)
             stack.callback(envs.close)
         check_envs(config, envs, own.stop - own.start)
-        # What is annealed follows total_timesteps, which then decides the numbers too.
-        anneals = config.anneal_lr or config.anneal_ent_coef
-        saved = runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if anneals else MAY_DIFFER)
+        saved = saved_run(config)
         if saved is not None and config.threads == 0:
             torch.set_num_threads(saved.state.get("threads", 1))
         network = network or make_network(config, envs)
@@ -689,6 +688,7 @@ def train(
             seed = config.seed + 1_000_000  # away from the seeds of training
             evaluated, _ = evaluate_policy(learner.greedy_actions, envs, config.n_eval_episodes, seed)
             evaluation_return = float(evaluated.mean())
+        runs.begin_shut_down()
         return PPOResult(
             network=learner.network,
             learner=learner.name,
@@ -760,7 +760,9 @@ def check_config(config: PPOConfig) -> None:
     if config.threads < 0:
         raise HotloopError(f"threads={config.threads} must be at least 1, or 0 to choose by measuring.")
     runs.check_batch_size(config.batch_size, config.n_envs * config.n_steps)
+    runs.check_seed(config)
     runs.check_fraction(config, "gamma", "gae_lambda")
+    runs.check_at_least(config, 0, "ent_coef", "vf_coef")
     runs.check_positive(
         config, "learning_rate", "clip_range", "clip_range_vf", "max_grad_norm", "target_kl", "adam_eps"
     )
@@ -770,6 +772,13 @@ def check_config(config: PPOConfig) -> None:
         raise HotloopError(
             "learner='compiled' has ent_coef in its graph; use learner='fused' or 'torch' to anneal it."
         )
+
+
+def saved_run(config: PPOConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    # What is annealed follows total_timesteps, which then decides the numbers too.
+    anneals = config.anneal_lr or config.anneal_ent_coef
+    return runs.load_run(config, MAY_DIFFER - {"total_timesteps"} if anneals else MAY_DIFFER)
 
 
 def check_envs(config: PPOConfig, envs: Any, n_envs: int) -> None:

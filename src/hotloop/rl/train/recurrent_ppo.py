@@ -290,7 +290,7 @@ def train(
         starting = stack.enter_context(ExitStack())
         starting.enter_context(runs.start_up)
         stack.enter_context(runs.torch_threads(config.threads))
-        saved = runs.load_run(config, MAY_DIFFER | {"compile"}, upgrade_settings)
+        saved = saved_run(config)
         if network is None:
             shape, n_actions = envs.single_observation_space.shape, int(envs.single_action_space.n)
             network = make_network(config, shape, n_actions)
@@ -392,16 +392,28 @@ def check_config(config: RecurrentPPOConfig, envs: Any) -> None:
     """Raise HotloopError for the first invalid setting."""
     if not isinstance(envs.single_action_space, Discrete):
         raise HotloopError(f"This PPO needs discrete actions; these envs have {envs.single_action_space}.")
-    if not 1 <= config.num_minibatches <= envs.num_envs:
+    check_settings(config, envs.num_envs)
+
+
+def check_settings(config: RecurrentPPOConfig, n_envs: int) -> None:
+    """Raise HotloopError for the first invalid setting for this number of envs."""
+    if not 1 <= config.num_minibatches <= n_envs:
         raise HotloopError(
             f"num_minibatches={config.num_minibatches} must be between 1 and the number of environments, "
-            f"{envs.num_envs}."
+            f"{n_envs}."
         )
+    runs.check_seed(config)
     runs.check_at_least(config, 1, "total_timesteps", "n_steps", "n_epochs", "checkpoint_every_steps")
     runs.check_at_least(config, 1, "channels", "layers", "repeats", "features", "threads")
     runs.check_fraction(config, "gamma", "gae_lambda")
+    runs.check_at_least(config, 0, "ent_coef", "vf_coef")
     runs.check_positive(config, "learning_rate", "clip_range", "clip_range_vf", "max_grad_norm")
     runs.check_checkpoint(config)
+
+
+def saved_run(config: RecurrentPPOConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    return runs.load_run(config, MAY_DIFFER | {"compile"}, upgrade_settings)
 
 
 def upgrade_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -187,6 +187,7 @@ def check(config: SACConfig) -> None:
         config, 0, "learning_starts", "actor_learning_starts", "random_steps", "eval_every_steps"
     )
     runs.check_at_least(config, 0, "anchor_weight")
+    runs.check_seed(config)
     runs.check_fraction(config, "gamma", "tau")
     runs.check_positive(config, "learning_rate", "actor_learning_rate")
     runs.check_net_arch(config)
@@ -212,6 +213,11 @@ def parse_ent_coef(ent_coef: str | float) -> tuple[float, bool]:
             "'auto_0.1' to learn it from 0.1 on."
         )
     return first, learned
+
+
+def saved_run(config: SACConfig) -> runs.Checkpoint | None:
+    """The checkpoint to resume from, or None; CheckpointError if it does not fit the settings."""
+    return runs.load_run(config, MAY_DIFFER, upgrade_settings)
 
 
 def upgrade_settings(saved: dict[str, Any]) -> dict[str, Any]:
@@ -615,7 +621,7 @@ class _Run:
         self._evaluating = stopwatch.part("evaluation", _evaluate)
         self._saving = stopwatch.part("logging", _checkpoint)
         self.buffer.start(_rows(self.rollout.observations))
-        saved = runs.load_run(config, MAY_DIFFER, upgrade_settings)
+        saved = saved_run(config)
         if saved is not None:
             with runs.restoring(config.checkpoint):
                 self._load(saved)

@@ -17,7 +17,8 @@ from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop._util.units import duration
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.buffers.demonstrations import DemonstrationStore
-from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, STAGES, Imitate, StageResult, check
+from hotloop.rl.workloads.imitate_check import check
+from hotloop.rl.workloads.imitate_config import BUFFER_SIZE, STAGES, Imitate, StageResult
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.stage_report import StageReport, report_lines
 

@@ -1,4 +1,4 @@
-"""The settings of `hotloop train imitate`, their check, and the results of its stages."""
+"""The settings of `hotloop train imitate`, and the results of its stages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hotloop._util.errors import HotloopError
 from hotloop.machine.facts import cores_granted
-from hotloop.rl.buffers.demonstrations import DemonstrationStore
 from hotloop.rl.workloads.stage_report import StageReport
 
 if TYPE_CHECKING:
@@ -145,50 +143,3 @@ class RLResult:
     worker_memory: ProcessMemory | None = None
     unsaved: str | None = None
     """Why the last checkpoint could not be written."""
-
-
-def check(config: Imitate) -> None:
-    """Raise HotloopError for the first invalid setting."""
-    for name in ("n_episodes", "n_epochs", "total_timesteps", "n_envs", "batch_size", "train_freq"):
-        if getattr(config, name) < 1:
-            raise HotloopError(f"{name}={getattr(config, name)} must be at least 1.")
-    if not config.net_arch or min(config.net_arch) < 1:
-        raise HotloopError(f"net_arch={config.net_arch} must be widths of at least 1, such as 64 64.")
-    if config.gradient_steps < 1 and config.gradient_steps != -1:
-        raise HotloopError(
-            f"gradient_steps={config.gradient_steps} must be at least 1, or -1 for one per env step."
-        )
-    if "bc" in config.stages and "demos" in config.stages and config.n_episodes < 2:
-        raise HotloopError(
-            f"n_episodes={config.n_episodes} leaves none to hold out from cloning; use at least 2."
-        )
-    least = 0 if config.stage == "bc" else 1
-    if config.workers is not None and config.workers < least:
-        raise HotloopError(f"workers={config.workers} must be at least {least}.")
-    if config.loading_workers is not None and config.loading_workers < 0:
-        raise HotloopError(f"loading_workers={config.loading_workers} must be at least 0.")
-    if config.loading == "index" and config.loading_workers:
-        raise HotloopError(
-            f"loading_workers={config.loading_workers} needs --loading loader; --loading index takes rows of "
-            "arrays in memory and has no workers."
-        )
-    if config.dataloader_workers is not None and config.learner == "fused":
-        raise HotloopError(
-            "--learner fused gathers its batches inside the kernel and cannot use a DataLoader; remove one "
-            "of the two."
-        )
-    if config.data is not None and "demos" in config.stages:
-        raise HotloopError(
-            f"data={config.data} is for cloning demonstrations that exist; leave it out, or use --stage bc."
-        )
-    if "bc" in config.stages and "demos" not in config.stages:
-        DemonstrationStore(config.demonstrations).schema()  # raises if there are none, before compiling
-    if config.fastest and not config.speedup:
-        raise HotloopError("--fastest uses what --speedup measures; give both.")
-    if config.trainer == "sb3" and "rl" in config.stages:
-        if config.speedup:
-            raise HotloopError("--speedup measures our own trainers; remove it, or use --trainer hotloop.")
-        if config.resume:
-            raise HotloopError(
-                "--trainer sb3 saves no checkpoint to resume from; remove --resume, or use --trainer hotloop."
-            )

@@ -108,16 +108,41 @@ def compare(net: Net, network: Any, seed: int = 0, rollouts: int = ROLLOUTS) -> 
     return lines, min(greedy, sampled, key=lambda one: one.makespan_s)
 
 
-def starting_order(shop: Shop, schedule: Schedule) -> list[int]:
-    """Return the jobs of a schedule by the starting times of their operations, for `schedule_actions`."""
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An operation of a schedule."""
+
+    start_s: int
+    end_s: int
+    job: int
+    operation: int
+    machine: int
+
+
+def operations(shop: Shop, schedule: Schedule) -> list[Started]:
+    """Return the operations of a schedule by their starting times."""
     jobs = len(shop.counts)
     step, free_s = [0] * jobs, [0] * jobs
     machine_s: dict[int, int] = {}
-    starts = []
-    for number, job in enumerate(schedule.jobs):
+    found = []
+    for job in schedule.jobs:
         machine = int(shop.machines[job, step[job]])
         start_s = max(free_s[job], machine_s.get(machine, 0))
-        starts.append((start_s, number, job))
         free_s[job] = machine_s[machine] = start_s + int(shop.durations_s[job, step[job]])
+        found.append(Started(start_s, free_s[job], job, step[job], machine))
         step[job] += 1
-    return [job for _, _, job in sorted(starts)]
+    return sorted(found, key=lambda one: one.start_s)
+
+
+def starting_order(shop: Shop, schedule: Schedule) -> list[int]:
+    """Return the jobs of a schedule by the starting times of their operations, for `schedule_actions`."""
+    return [one.job for one in operations(shop, schedule)]
+
+
+def schedule_table(shop: Shop, schedule: Schedule) -> str:
+    """A schedule as CSV; jobs, operations and machines count from 0, as in the usual text format."""
+    rows = [
+        f"{one.job},{one.operation},{one.machine},{one.start_s},{one.end_s}"
+        for one in operations(shop, schedule)
+    ]
+    return "\n".join(["job,operation,machine,start_s,end_s", *rows]) + "\n"

@@ -1,4 +1,4 @@
-"""`hotloop train mario`: collectors in processes of their own feed one learner, with or without a lock.
+"""`hotloop train mario`: collectors in separate processes feed one learner, with or without a lock.
 
     from hotloop.rl.workloads.mario import Mario, run
     outcome = run(Mario(total_timesteps=10_000))
@@ -27,9 +27,11 @@ from hotloop._util.units import duration, percent
 from hotloop.machine.facts import cores_granted
 from hotloop.rl.envs.frame_preprocessing import FramePreprocessing
 from hotloop.rl.envs.mario import MarioEnv
+from hotloop.rl.envs.platformer.config import PlatformerConfig
 from hotloop.rl.envs.platformer.env import PlatformerVectorEnv
-from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, FrameActor, check_config, train
-from hotloop.rl.train.runs import check_at_least, check_checkpoint, torch_threads
+from hotloop.rl.train.async_dqn import AsyncDQNConfig, AsyncDQNResult, check_config, saved_run, train
+from hotloop.rl.train.frame_actor import FrameActor
+from hotloop.rl.train.runs import check_at_least, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 
 _evaluate = profile("evaluate")
@@ -74,7 +76,7 @@ SELECTION_SEED, SELECTION_EPISODES = 2_000_000, 32  # of the evaluations that ch
 
 @dataclass(frozen=True)
 class Mario:
-    """Train a double DQN agent on a side-scroller, with collectors in processes of their own."""
+    """Train a double DQN agent on a side-scroller, with collectors in separate processes."""
 
     variant: VariantName = "fast"
     """original: 2 collectors, one locked queue, replay 10,000, batch 256, 8 episodes per epoch, new weights
@@ -139,7 +141,8 @@ class Mario:
     """Env steps over which this probability falls linearly."""
     layout: Literal["fast", "plain"] | None = None
     """fast: channels last, first convolution on blocks of pixels, normalisation folded where no gradient is
-    needed; plain: the network as written. Same numbers up to rounding."""
+    needed and in one step with ReLU where it is, freed memory kept in the process; plain: the network as
+    written. Same numbers up to rounding."""
     compile: bool = False
     """Compile the learner's forward and backward pass with torch.compile."""
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -159,6 +162,9 @@ class Mario:
     """Width of the dense layer after them."""
     threads: int = 1
     """Torch's intra-op threads in the learner."""
+    target_thread: bool = True
+    """Share the passes over next observations with a second thread, if there are two cores. With layout fast,
+    --threads 1 and --target-statistics running; same numbers."""
     device: str = "auto"
     """cpu, cuda, or auto."""
     skip: int = 4
@@ -229,14 +235,18 @@ def async_dqn_config(config: Mario, quiet: bool = True) -> AsyncDQNConfig:
     return AsyncDQNConfig(**chosen | {"total_timesteps": limit}, reward_scale=REWARD_SCALE, quiet=quiet)
 
 
-def make_env(config: Mario, seed: int) -> Any:
-    """The games of one collector: a vector env of the platformer, or one game in the emulator."""
-    preprocessing = FramePreprocessing(
+def _preprocessing(config: Mario) -> FramePreprocessing:
+    return FramePreprocessing(
         skip=config.skip,
         size=config.size,
         stack=config.stack,
         show_jump_button=config.show_jump_button,
     )
+
+
+def make_env(config: Mario, seed: int) -> Any:
+    """The games of one collector: a vector env of the platformer, or one game in the emulator."""
+    preprocessing = _preprocessing(config)
     if config.env == "mario":
         world, stage = _world_and_stage(config.world)
         return MarioEnv(
@@ -315,12 +325,12 @@ def check(config: Mario) -> None:
     """Raise HotloopError for the first invalid setting."""
     check_at_least(config, 1, "total_timesteps", "stop_at_epochs")
     check_at_least(config, 0, "n_eval_episodes", "eval_every_epochs")
-    check_checkpoint(config)
     _world_and_stage(config.world)
     if config.size % 4 or config.size < 36:
         raise HotloopError(f"size={config.size} must be a multiple of 4 of at least 36, such as 84.")
     if config.stack < 2:
         raise HotloopError(f"stack={config.stack} must be at least 2: one frame does not show movement.")
+    PlatformerConfig(config.level, config.difficulty, _preprocessing(config), config.max_episode_steps)
     for name in ("n_eval_episodes", "eval_every_epochs"):
         if getattr(config, name) and config.env != "platformer":
             raise HotloopError(
@@ -331,7 +341,9 @@ def check(config: Mario) -> None:
         raise HotloopError(
             f"final_learning_rate={config.final_learning_rate} is reached at total_timesteps; set that, too."
         )
-    check_config(async_dqn_config(config))
+    settings = async_dqn_config(config)
+    check_config(settings)
+    saved_run(settings)
 
 
 # ---- does it learn?
@@ -449,9 +461,8 @@ def evaluate(
     envs = make_env(replace(config, env="platformer", envs_per_collector=n_envs), config.seed)
     rng = np.random.default_rng([config.seed, EVAL_SEED])
     actor = None if network is None else FrameActor(copy.deepcopy(network).cpu())
-    left = np.full(
-        n_envs, episodes // n_envs
-    )  # a share for each env, so that short episodes do not count more
+    # A share for each env, so that short episodes do not count more.
+    left = np.full(n_envs, episodes // n_envs)
     left[: episodes % n_envs] += 1
     distances: list[float] = []
     returns: list[float] = []

@@ -19,16 +19,14 @@ import numpy as np
 from hotloop._util.memory_estimate import MemoryEstimate
 from hotloop.rl.buffers.replay_layout import Layout
 
-KERNELS_BYTES = (
-    60 << 20
-)  # compiled kernels and buffers of allocators; measured: 50 to 70 MiB in three workloads
+# Compiled kernels and buffers of allocators; measured: 50 to 70 MiB in three workloads.
+KERNELS_BYTES = 60 << 20
 # Added once a learner or a library has trained; measured the same with batches of 64 and of 512. Half of the
 # memory of torch's compiler is in its worker processes, which it does not start if its cache has the code.
 LEARNERS_BYTES = {"fused": 0, "torch": 75 << 20, "auto": 75 << 20, "compiled": 370 << 20}
 LIBRARIES_BYTES = {"sb3": 98 << 20, "torchrl": 125 << 20}
-CONVOLUTIONS_BYTES = (
-    97 << 20
-)  # added by torch's first convolution; measured the same with 64 and 2,048 pictures
+# Added by torch's first convolution; measured the same with 64 and 2,048 pictures.
+CONVOLUTIONS_BYTES = 97 << 20
 PICTURE_COPIES = 2  # as floats: the input of a convolution, and a copy in the memory layout of its library
 # Maps that a ConvLSTM layer keeps for the gradient: inputs, gates and intermediate results. Measured with 256
 # and with 512 pictures.
@@ -220,7 +218,8 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
     rings = now.n_collectors * config.queue_size * row
     pixels = math.prod(shape)
     sample = pixels + pixels // config.stack  # the stack and the next one overlap
-    sample += int(4 * (PIXEL_COPIES[now.layout] * pixels + MAP_COPIES * maps))
+    in_half = now.layout == "fast" and _learns_in_bfloat16(config)
+    sample += int((2 if in_half else 4) * (PIXEL_COPIES[now.layout] * pixels + MAP_COPIES * maps))
     alone = now.transport == "serial"
     each = COLLECTOR_WEIGHT_COPIES * weights + now.envs_per_collector * GAME_BYTES
     playing = now.n_collectors * (each if alone else COLLECTOR_BYTES + each)
@@ -241,6 +240,12 @@ def _mario(config: Any) -> tuple[MemoryEstimate, ...]:
             f"{now.n_collectors:,} x queue of {config.queue_size:,}", rings, "queue_size", config.queue_size
         ),
     )
+
+
+def _learns_in_bfloat16(config: Any) -> bool:
+    from hotloop.rl.train.devices import choose_device, choose_precision
+
+    return choose_precision(config.precision, choose_device(config.device)) == "bfloat16"
 
 
 def _frame_network(config: Any, actions: int) -> tuple[int, int]:

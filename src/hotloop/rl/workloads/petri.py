@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from hotloop import profile
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
+from hotloop._util.files import write_atomically
 from hotloop.rl.workloads.outcome import NO_AGENT, Note, Outcome
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Petri:
     """File with another net to train on, with our PPO: PNML, or a job shop in the standard text format."""
     instance: str = ""
     """Name of the job shop in a file with several."""
+    schedule: Path | None = None
+    """CSV file for the agent's best schedule of a job shop: when each operation begins, on which machine."""
     turbo: bool = True
     """Use the compiled simulator instead of the plain one in numpy; observations and rewards are the same."""
     trainer: Literal["hotloop", "torchrl", "sb3"] = "hotloop"
@@ -125,21 +128,26 @@ class Petri:
 
 
 def check(config: Petri) -> None:
-    """Raise HotloopError for the first invalid setting."""
+    """Raise HotloopError for the first invalid setting, or a checkpoint that does not fit them."""
     from hotloop.rl.train import runs
+    from hotloop.rl.train.ppo import check_config, saved_run
 
-    names = ("wafers", "n_envs", "n_steps", "n_epochs", "learners", "checkpoint_every_steps")
-    runs.check_at_least(config, 1, *names)
-    runs.check_checkpoint(config)
-    runs.check_net_arch(config)
+    runs.check_at_least(config, 1, "wafers", "n_envs", "n_steps", "learners")
     if config.batches < 0 or (not config.batches and config.total_timesteps < 1):
         raise HotloopError(
             f"total_timesteps={config.total_timesteps} and batches={config.batches} leave nothing to train; "
             "set one of them to at least 1."
         )
-    runs.check_batch_size(config.batch_size, config.samples)
     if config.net is not None and config.trainer != "hotloop":
         raise HotloopError(f"net={config.net} needs trainer='hotloop', not {config.trainer!r}; change one.")
+    if config.schedule is not None and not is_job_shop(config):
+        raise HotloopError(
+            f"schedule={config.schedule} is written for job shops; set net to a text file with one."
+        )
+    if config.schedule is not None and not config.schedule.parent.is_dir():
+        raise HotloopError(
+            f"schedule={config.schedule}: there is no folder {config.schedule.parent}; make it."
+        )
     if config.instance and config.net is None:
         raise HotloopError(f"instance={config.instance!r} needs a file with job shops; set net to its path.")
     saves = config.checkpoint is not None or config.resume or config.tensorboard_log is not None
@@ -154,14 +162,14 @@ def check(config: Petri) -> None:
             "or use trainer='hotloop'."
         )
     _check_ray(config)
+    ppo_config = _ppo_config(config)  # reads the net
+    check_config(ppo_config)  # the other trainers take the same settings
     if config.trainer == "torchrl":
         require_extra("torchrl", "torchrl")
     elif config.trainer == "sb3":
         require_extra("sb3_contrib", "sb3")
-    else:
-        _env_name(config)  # reads the net
-        if config.resume:
-            runs.load_run(_ppo_config(config))
+    elif config.resume:
+        saved_run(ppo_config)
 
 
 def _check_ray(config: Petri) -> None:
@@ -258,7 +266,7 @@ def make_envs(
 
 
 def make_network(config: Petri, observation: int, actions: int) -> Any:
-    """The network of our PPO and of TorchRL; its weights follow from the seed. sb3 makes one of its own."""
+    """The network of our PPO and of TorchRL; its weights follow from the seed. sb3 makes its own."""
     import torch
 
     from hotloop.rl.train.networks.mlp import ActorCritic
@@ -493,11 +501,21 @@ def _remarks(config: Petri, network: Any) -> tuple[str, ...]:
     """What a network trained by our PPO does."""
     if not is_job_shop(config):
         return _evaluation(config, greedy_policy(network))
-    from hotloop.rl.workloads.job_shop_play import compare
+    if config.batches:
+        return ()
+    from hotloop.rl.envs.petri.dispatching import shop_of
+    from hotloop.rl.workloads.job_shop_play import compare, schedule_table
 
     net = read_net(config)
     assert net is not None
-    return () if config.batches else tuple(compare(net, network, config.seed)[0])
+    lines, best = compare(net, network, config.seed)
+    if config.schedule is not None:
+        try:
+            write_atomically(config.schedule, schedule_table(shop_of(net), best))
+            lines.append(f"wrote the schedule of {best.makespan_s} s to {config.schedule}")
+        except OSError as error:  # training was long: what it reached is still said
+            lines.append(f"{config.schedule} cannot be written ({error.strerror}): the schedule is lost")
+    return tuple(lines)
 
 
 def _evaluation(config: Petri, policy: Policy) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hotloop._util.extras import require_extra
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.ricochet_config import Ricochet as Ricochet
-from hotloop.rl.workloads.ricochet_config import check as check
+from hotloop.rl.workloads.ricochet_config import check as check_settings
 from hotloop.rl.workloads.ricochet_config import env_settings, make_envs
 from hotloop.rl.workloads.ricochet_evaluation import (
     Policy,
@@ -28,6 +28,24 @@ from hotloop.rl.workloads.ricochet_evaluation import (
 if TYPE_CHECKING:
     from hotloop.rl.train.ppo import PPOConfig
     from hotloop.rl.train.recurrent_ppo import RecurrentPPOConfig
+
+
+def check(config: Ricochet) -> None:
+    """Raise HotloopError for the first invalid setting, or a checkpoint that does not fit them."""
+    from hotloop.rl.train import dagger, ppo, recurrent_ppo
+
+    check_settings(config)
+    if config.algo != "ppo":
+        from hotloop.rl.workloads.ricochet_dagger import dagger_config
+
+        dagger.check_settings(dagger_config(config))
+        dagger.saved_run(dagger_config(config))
+    elif config.obs_mode == "rgb_image":
+        recurrent_ppo.check_settings(recurrent_ppo_config(config), config.n_envs)
+        recurrent_ppo.saved_run(recurrent_ppo_config(config))
+    else:
+        ppo.check_config(ppo_config(config))
+        ppo.saved_run(ppo_config(config))
 
 
 def prepare(config: Ricochet) -> None:

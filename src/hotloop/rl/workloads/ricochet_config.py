@@ -97,17 +97,21 @@ class Ricochet:
 
 
 def check(config: Ricochet) -> None:
-    """Raise HotloopError for the first invalid setting."""
+    """Raise HotloopError for the first invalid setting of the boards, or that does not fit the others."""
+    from hotloop.rl.envs.ricochet.config import RicochetConfig
     from hotloop.rl.train import runs
 
-    runs.check_at_least(config, 1, "total_timesteps", "n_envs", "n_steps", "n_epochs", "threads")
+    runs.check_at_least(
+        config, 1, "total_timesteps", "n_envs", "n_steps", "n_epochs", "threads", "batch_size"
+    )
     runs.check_at_least(config, 0, "n_eval_episodes", "eval_every_steps", "place_coef")
-    runs.check_checkpoint(config)
+    RicochetConfig(**env_settings(config))
     _check_imitation(config)
-    if config.n_eval_episodes and config.trainer == "sb3":
-        raise HotloopError(
-            f"n_eval_episodes={config.n_eval_episodes} needs trainer='hotloop'; leave it out with sb3."
-        )
+    for name in ("n_eval_episodes", "checkpoint"):
+        if getattr(config, name) and config.trainer == "sb3":
+            raise HotloopError(
+                f"{name}={getattr(config, name)} needs trainer='hotloop'; leave it out with sb3."
+            )
     if (
         config.batch_size is not None
         and config.obs_mode == "rgb_image"

@@ -138,9 +138,8 @@ def recurrent_policy(network: Any, seed: int = 0, *, greedy: bool = False) -> Po
 # them. Nothing but the agent's network plays; the solver only says which boards have which length.
 
 ALLOWANCE = 2  # times the optimal number of moves
-MOST_DRAWN = (
-    200  # boards drawn for each one wanted; long solutions may be rarer, then there are fewer of them
-)
+# Boards drawn for each one wanted; where long solutions are rarer, there are fewer of them.
+MOST_DRAWN = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from hotloop import profile, progress
 from hotloop._util import strict_json
 from hotloop._util.errors import HotloopError
 from hotloop._util.extras import require_extra
-from hotloop.rl.envs.snake.config import EVERY_K, FloodFill
+from hotloop.rl.envs.snake.config import EVERY_K, FloodFill, SnakeConfig
 from hotloop.rl.envs.snake.env import SnakeEnv, SnakeVectorEnv
-from hotloop.rl.train.dqn import DQNConfig, make_network, train, warm_up
-from hotloop.rl.train.runs import StopRequests, check_at_least, check_checkpoint, torch_threads
+from hotloop.rl.train.dqn import DQNConfig, check_config, make_network, saved_run, train, warm_up
+from hotloop.rl.train.runs import StopRequests, check_at_least, torch_threads
 from hotloop.rl.workloads.outcome import Note, Outcome
 from hotloop.rl.workloads.turns import Report, Turn
 
@@ -170,16 +170,19 @@ class Snake:
 
 def make_envs(config: Snake, count: int | None = None) -> SnakeVectorEnv:
     """The games; each step overwrites the arrays of the one before."""
-    settings = config.settings
     return SnakeVectorEnv(
         count or config.n_envs,
-        size=config.size,
-        flood_fill=settings.flood_fill,
-        flood_every=config.flood_every_steps,
-        split_regions=settings.split == "on",
+        split_regions=config.settings.split == "on",
         autoreset_mode="SameStep",
         copy=False,
+        **env_settings(config),
     )
+
+
+def env_settings(config: Snake) -> dict[str, Any]:
+    """The rules of the game and its observations."""
+    flood_fill = config.settings.flood_fill
+    return {"size": config.size, "flood_fill": flood_fill, "flood_every": config.flood_every_steps}
 
 
 def dqn_config(config: Snake, quiet: bool = True) -> DQNConfig:
@@ -286,12 +289,7 @@ def _train_with_sb3(config: Snake) -> Outcome:
     settings = dqn_config(config)
 
     def make() -> SnakeEnv:
-        return SnakeEnv(
-            size=config.size,
-            flood_fill=config.settings.flood_fill,
-            flood_every=config.flood_every_steps,
-            split_regions=config.settings.split == "on",
-        )
+        return SnakeEnv(split_regions=config.settings.split == "on", **env_settings(config))
 
     class StopAtEpisodes(BaseCallback):
         def __init__(self) -> None:
@@ -495,11 +493,13 @@ def _remarks(config: Snake) -> tuple[str, ...]:
 
 
 def check(config: Snake) -> None:
-    """Raise HotloopError for the first invalid setting."""
-    check_at_least(config, 1, "n_envs", "total_timesteps", "stop_at_episodes", "train_freq")
+    """Raise HotloopError for the first invalid setting, or a checkpoint that does not fit them."""
+    names = ("n_envs", "total_timesteps", "stop_at_episodes", "train_freq", "flood_every_steps")
+    check_at_least(config, 1, *names)
     check_at_least(config, -1, "gradient_steps")
     check_at_least(config, 0, "learning_check_steps")
-    check_checkpoint(config)
+    SnakeConfig(**env_settings(config))
+    check_config(dqn_config(config))
     if config.log is not None and not config.log.absolute().parent.is_dir():
         raise HotloopError(f"log={config.log}: there is no folder {config.log.absolute().parent}; create it.")
     if config.trainer == "sb3" and (
@@ -509,3 +509,4 @@ def check(config: Snake) -> None:
             "learning_check_steps, checkpoint and tensorboard_log need trainer hotloop; leave them out, or "
             "change the trainer."
         )
+    saved_run(dqn_config(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -16,7 +17,10 @@ BAR = 24  # characters
 
 
 class StageBar:
-    """Progress of a stage on stderr: a bar redrawn on a terminal, otherwise a line every 10 s."""
+    """Progress of a stage on stderr: a bar redrawn on a terminal, otherwise a line every 10 s.
+
+    The time left follows from the rate since the first update: what comes before is mostly warm-up.
+    """
 
     def __init__(
         self,
@@ -38,11 +42,14 @@ class StageBar:
         self._began_s = clock()
         self._due_s = self._began_s + self._every_s
         self._words = ""
+        self._first_update: tuple[float, int] | None = None  # when, and what was done then
 
     def update(self, done: int, words: str = "") -> None:
         """Set what is done in total, and draw the bar if it is due."""
         self._done, self._words = done, words
         now = self._clock()
+        if self._first_update is None:
+            self._first_update = now, done
         if not self._quiet and now >= self._due_s:
             self._due_s = now + self._every_s
             self._draw(now)
@@ -60,18 +67,29 @@ class StageBar:
         if here:
             rate = here / passed_s
             parts.append(f"{count(rate) if rate >= 10 else f'{rate:.1f}'}/s")
-            left_s = max(self._total - self._done, 0) / rate
-            parts.append(f"in {duration(1e9 * passed_s)}" if last else f"{duration(1e9 * left_s)} left")
+            left_s = self._left_s(now)
+            if last:
+                parts.append(f"in {duration(1e9 * passed_s)}")
+            elif left_s is not None:
+                parts.append(f"{duration(1e9 * left_s)} left")
         if self._words:
             parts.append(self._words)
         if self._note is not None and not last:
             parts.append(self._note())
         line = "  ".join(part for part in parts if part)
-        if self._redraw:
-            self._stream.write(f"\r\033[K{line[:110]}" + ("\n" if last else ""))
-        else:
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
+        text = f"\r\033[K{line[:110]}" + ("\n" if last else "") if self._redraw else f"{line}\n"
+        with suppress(OSError):  # a closed pipe or a full disk is no reason to end a training
+            self._stream.write(text)
+            self._stream.flush()
+
+    def _left_s(self, now: float) -> float | None:
+        """Seconds that the rest will take; None while it is not known."""
+        if self._first_update is None:
+            return None
+        since_s, since = self._first_update
+        if self._done <= since or now <= since_s:
+            return None
+        return max(self._total - self._done, 0) * (now - since_s) / (self._done - since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,7 @@ class StageReport:
     parts_of: str
     """Which of the two, in words."""
     remarks: tuple[str, ...]
+    """Further sentences for the user."""
     work: float = 0.0
     """Env steps, or samples cloned."""
     worker_memory: ProcessMemory | None = None

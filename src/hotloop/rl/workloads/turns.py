@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Report = Callable[..., None]  # takes the work done since the last report, in the terms of `hotloop.progress`
@@ -28,26 +28,30 @@ class Turn:
     total_length: float = 0.0  # of the episodes
 
 
+def any_turn(turn: Turn) -> bool:
+    """A turn that is over once its time has passed."""
+    return True
+
+
 class _Closed(BaseException):
     """Ends a training that waits for its turn."""
 
 
-@dataclass
 class TakesTurns:
     """One training; `train` gets the function to which it reports its work, and need not end."""
 
-    train: Callable[[Report], None]
-    _turn: Turn = field(default_factory=Turn)
-    _least_s: float = 0.0
-    _is_over: Callable[[Turn], bool] = lambda turn: True
-    _began: tuple[float, float] = (0.0, 0.0)
-    _go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _stopped: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _thread: threading.Thread | None = None
-    _error: BaseException | None = None
-    _is_closed: bool = False
+    def __init__(self, train: Callable[[Report], None]) -> None:
+        self._train = train
+        self._turn = Turn()
+        self._least_s = 0.0
+        self._is_over: Callable[[Turn], bool] = any_turn
+        self._began_s = (0.0, 0.0)  # wall and CPU time
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_closed = False
 
-    def turn(self, least_s: float, is_over: Callable[[Turn], bool] = lambda turn: True) -> Turn:
+    def turn(self, least_s: float, is_over: Callable[[Turn], bool] = any_turn) -> Turn:
         """Train for `least_s` seconds and until `is_over`; raises what the training raised."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="training", daemon=True)
@@ -70,7 +74,7 @@ class TakesTurns:
     def _run(self) -> None:
         try:
             self._wait()
-            self.train(self._report)
+            self._train(self._report)
             self._error = RuntimeError("the training ended before its last turn")
         except _Closed:
             return
@@ -82,7 +86,7 @@ class TakesTurns:
         self._go.acquire()
         if self._is_closed:
             raise _Closed
-        self._began = time.perf_counter(), time.thread_time()
+        self._began_s = time.perf_counter(), time.thread_time()
 
     def _report(
         self,
@@ -97,7 +101,7 @@ class TakesTurns:
         turn.updates += updates
         turn.episodes += episodes
         turn.total_length += (episode_length or 0.0) * episodes
-        wall_s, cpu_s = time.perf_counter() - self._began[0], time.thread_time() - self._began[1]
+        wall_s, cpu_s = time.perf_counter() - self._began_s[0], time.thread_time() - self._began_s[1]
         if wall_s >= self._least_s and turn.env_steps and self._is_over(turn):
             turn.wall_s, turn.cpu_s = wall_s, cpu_s
             self._stopped.release()

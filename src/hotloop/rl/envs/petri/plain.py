@@ -35,9 +35,8 @@ class PlainRows:
         rows, count = batch.num_envs, len(net.places)
         self.pre, self.post = net.matrices()
         self.gain = self.post - self.pre
-        self.inhibiting = np.full(
-            self.pre.shape, LARGEST + 1
-        )  # fewer tokens than this, [places, transitions]
+        # A transition needs fewer tokens than this, [places, transitions].
+        self.inhibiting = np.full(self.pre.shape, LARGEST + 1)
         self.resetting = np.zeros(self.pre.shape, dtype=np.bool_)
         for transition, (inhibitors, resets) in enumerate(zip(net.inhibitors, net.resets, strict=True)):
             self.resetting[list(resets), transition] = True

@@ -25,6 +25,7 @@ from hotloop.rl.envs.petri.net import LARGEST, Net, Place, Transition
 _FILE = FileReader(64 << 20, remedy="pass a PNML file")
 _LABELS = {"name", "graphics", "toolspecific"}
 _PARTS = {"page", "place", "transition", "arc", "referencePlace", "referenceTransition"}
+_REPEATABLE = _PARTS | {"net", "marking"}
 _HIGH_LEVEL = ("symmetricnet", "highlevelnet", "pt-hlpng", "hlnet")
 # The last parts of the known types of P/T nets; a net without a type is taken for one.
 _NET_TYPES = {
@@ -44,6 +45,8 @@ _ATTRIBUTES = {
     "arctype": {"value"},
 }
 _ARC_TYPES = ("normal", "inhibitor", "reset")
+_Weights = dict[str, dict[str, int]]  # of arcs, by transition and place
+_Arcs = tuple[_Weights, _Weights, _Weights, _Weights]  # takes, puts, inhibitors, resets
 
 
 def read_pnml(path: str | os.PathLike[str]) -> Net:
@@ -226,7 +229,7 @@ class _Reader:
                 )
             if child.tag in once:
                 raise self._wrong(f"has two <{child.tag}> in {where}", "one of them")
-            if child.tag in allowed and child.tag not in _MANY:
+            if child.tag in allowed and child.tag not in _REPEATABLE:
                 once.add(child.tag)
         for text in (part.text, *(child.tail for child in part)):
             if text and text.strip():
@@ -248,11 +251,6 @@ class _Reader:
 
     def _wrong(self, what: str, allowed: str) -> HotloopError:
         return HotloopError(f"{self.source} {what}; supported: {allowed}.")
-
-
-_MANY = _PARTS | {"net", "marking"}
-_Weights = dict[str, dict[str, int]]
-_Arcs = tuple[_Weights, _Weights, _Weights, _Weights]  # takes, puts, inhibitors, resets
 
 
 def _text(label: Element) -> str | None:

@@ -50,16 +50,16 @@ def pack(net: Net, config: PetriConfig) -> Program:
         places += _append(lists, begin, takers, growers, inhibited)
         places += [at_tokens]
         at_tokens += 2 * sizes[index]
-        for transition, gain in growers:
-            lacking[transition] += gain > sizes[index]
+        for grower, gain in growers:
+            lacking[grower] += gain > sizes[index]
     transitions: list[int] = []
-    for index, transition_ in enumerate(net.transitions):
+    for index, transition in enumerate(net.transitions):
         resets = [(place, 0) for place in net.resets[index]]
         transitions += _append(lists, begin, net.takes[index], net.puts[index], resets)
         # What a reset place cannot hold although it is empty, it can never hold.
         never = [place for place, weight in net.puts[index] if weight > sizes[place] and (place, 0) in resets]
         from_process = [weight for place, weight in net.takes[index] if net.places[place].kind == "process"]
-        transitions += [transition_.firing_s, sum(from_process), lacking[index] + len(never)]
+        transitions += [transition.firing_s, sum(from_process), lacking[index] + len(never)]
     timed = [index for index, place in enumerate(net.places) if place.holding_s]
     limited = [index for index, place in enumerate(net.places) if place.residence_s is not None]
     in_timed = begin + len(lists)
@@ -67,8 +67,7 @@ def pack(net: Net, config: PetriConfig) -> Program:
     header += [config.max_steps, int(config.on_disabled == "error"), sum(place.goal for place in net.places)]
     header += [in_transitions, in_timed, in_timed + len(timed)]
     header += [in_timed + len(timed), in_timed + len(timed) + len(limited)]
-    header += [*columns[:-1], at_tokens]
-    # The hand is between slots and tokens; the last entry of `columns` is where tokens start.
+    header += [*columns[:-1], at_tokens]  # the last entry of `columns` is where tokens start
     code = header + places + transitions + lists + timed + limited
     return Program(np.array(code, dtype=np.int32), _scales(net, config, sizes), at_tokens)
 

@@ -70,7 +70,6 @@ ACTIONS = 7
 DIRECTIONS = (0, 1, 1, 1, 1, 0, -1)
 JUMPS = (False, False, True, False, True, True, False)  # A
 RUNS = (False, False, False, True, True, False, False)  # B
-ACTION_NAMES = ("nothing", "right", "right + A", "right + B", "right + A + B", "A", "left")
 
 # ---- the player; x and y are the left and top of its box
 

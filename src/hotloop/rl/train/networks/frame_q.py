@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hotloop._util.errors import HotloopError
+from hotloop.rl.train.networks.norm_relu import can_fuse, norm_relu
 from hotloop.rl.train.networks.space_to_depth import PIXEL, space_to_depth
 
 KERNELS, STRIDES = (8, 4, 3), (4, 2, 1)
 MIN_SIDE = 36  # a smaller frame leaves nothing after three convolutions
-ROWS_AT_ONCE = 256  # without gradient: keeps intermediate results in the cache
+ROWS_AT_ONCE = 128  # without gradient: keeps intermediate results in the cache
 
 
 class FrameQNetwork(nn.Module):
@@ -156,14 +157,21 @@ def _first_weight(weight: Tensor) -> Tensor:
 
 
 def training_values(network: FrameQNetwork, x: Tensor, update_running: bool = True) -> Tensor:
-    """`network(observations, True, update_running)` for `x = space_to_depth(observations)`."""
+    """`network(observations, True, update_running)` for `x = space_to_depth(observations)`.
+
+    In bfloat16 on the CPU, normalisation and ReLU are one kernel (`norm_relu.py`).
+    """
     for place, layer in enumerate(network.convolutions):
         weight, bias = cast(Tensor, layer.weight), cast("Tensor | None", layer.bias)
         if place == 0:
             weight = _first_weight(weight)
         x = functional.conv2d(x, weight, bias, 1 if place == 0 else STRIDES[place])
-        if network.batch_norm:
-            x = _normalize(x, cast(nn.BatchNorm2d, network.norms[place]), True, update_running)
+        norm = cast(nn.BatchNorm2d, network.norms[place]) if network.batch_norm else None
+        if norm is not None and can_fuse(x):
+            x = norm_relu(x, norm, update_running)
+            continue
+        if norm is not None:
+            x = _normalize(x, norm, True, update_running)
         x = functional.relu_(x)
     x = functional.relu_(network.hidden(x.flatten(1)))
     return cast(Tensor, network.values(x))
@@ -172,15 +180,22 @@ def training_values(network: FrameQNetwork, x: Tensor, update_running: bool = Tr
 class FoldedNetwork:
     """The values of `network(observations)` up to rounding, without a gradient.
 
-    Holds a copy of the weights: call `load` whenever the network has changed.
+    Holds a copy of the weights in `dtype`, those of the last layer in `values_dtype` (by default the same):
+    call `load` whenever the network has changed.
     """
 
-    def __init__(self, network: FrameQNetwork):
+    def __init__(
+        self,
+        network: FrameQNetwork,
+        dtype: torch.dtype = torch.float32,
+        values_dtype: torch.dtype | None = None,
+    ):
+        self._dtypes = dtype, values_dtype or dtype
         self.load(network)
 
     def load(self, network: FrameQNetwork) -> None:
         with torch.no_grad():
-            self.weights = fold_batch_norm(network)
+            self.weights = fold_batch_norm(network, *self._dtypes)
 
     def __call__(self, observations: Tensor) -> Tensor:
         """Action values [batch, actions] of uint8 stacks."""
@@ -190,8 +205,13 @@ class FoldedNetwork:
 FoldedWeights = tuple[Tensor, ...]
 
 
-def fold_batch_norm(network: FrameQNetwork) -> FoldedWeights:
-    """Copies of weight and bias of every layer, for blocks of pixels, with normalisation folded in."""
+def fold_batch_norm(
+    network: FrameQNetwork, dtype: torch.dtype = torch.float32, values_dtype: torch.dtype | None = None
+) -> FoldedWeights:
+    """Copies of weight and bias of every layer, for blocks of pixels, with normalisation folded in.
+
+    `values_dtype` is that of the last layer, and so of the values; by default it is `dtype`.
+    """
     found: list[Tensor] = []
     for place, layer in enumerate(network.convolutions):
         weight, bias = cast(Tensor, layer.weight), cast("Tensor | None", layer.bias)
@@ -201,25 +221,29 @@ def fold_batch_norm(network: FrameQNetwork) -> FoldedWeights:
             weight, bias = weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
         assert bias is not None
         weight = _first_weight(weight) if place == 0 else weight
-        found += [weight.contiguous(memory_format=torch.channels_last), bias.clone()]
-    for dense in (network.hidden, network.values):
-        found += [dense.weight.detach().clone(), dense.bias.detach().clone()]
+        found += [weight.to(dtype, memory_format=torch.channels_last), bias.to(dtype, copy=True)]
+    for dense, kind in ((network.hidden, dtype), (network.values, values_dtype or dtype)):
+        found += [dense.weight.detach().to(kind, copy=True), dense.bias.detach().to(kind, copy=True)]
     return tuple(found)
 
 
-def folded_values(networks: Sequence[FoldedWeights], observations: Tensor) -> list[Tensor]:
+def folded_values(
+    networks: Sequence[FoldedWeights], observations: Tensor, memory: Tensor | None = None
+) -> list[Tensor]:
     """Action values [batch, actions] of the same uint8 stacks by each of several folded networks.
 
-    On the CPU a few rows at a time, converted once for all networks; elsewhere all rows at once.
+    On the CPU a few rows at a time, converted once for all networks; elsewhere all rows at once. `memory`
+    (see `space_to_depth`) is for the converted pixels.
     """
+    dtype = networks[0][0].dtype
     rows = len(observations)
     at_once = ROWS_AT_ONCE if observations.device.type == "cpu" else rows
     if rows <= at_once or torch.compiler.is_compiling():
-        x = space_to_depth(observations)
+        x = space_to_depth(observations, memory, dtype)
         return [_folded_forward(weights, x) for weights in networks]
     found: list[list[Tensor]] = [[] for _ in networks]
     for begin in range(0, rows, at_once):
-        x = space_to_depth(observations[begin : begin + at_once])
+        x = space_to_depth(observations[begin : begin + at_once], memory, dtype)
         for values, weights in zip(found, networks, strict=True):
             values.append(_folded_forward(weights, x))
     return [torch.cat(values) for values in found]
@@ -230,4 +254,4 @@ def _folded_forward(weights: FoldedWeights, x: Tensor) -> Tensor:
         stride = 1 if place == 0 else STRIDES[place]
         x = functional.relu_(functional.conv2d(x, weights[2 * place], weights[2 * place + 1], stride))
     x = functional.relu_(functional.linear(x.flatten(1), weights[6], weights[7]))
-    return functional.linear(x, weights[8], weights[9])
+    return functional.linear(x.to(weights[8].dtype), weights[8], weights[9])
